@@ -1,0 +1,97 @@
+"""The command line: a thin click shell over the rooms, a file a room.
+
+Commands are imported when they are asked for, so that `stillweb --help` and shell
+completion do not wait for Playwright. This file alone turns a `StillwebError` into a
+message, a hint and an exit status; commands let it pass.
+
+Exit status: 0 as asked; 1 a problem in the data, a peer or a gate that failed; 2 wrong use;
+130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+
+import click
+
+from stillweb import __version__
+from stillweb.errors import StillwebError
+
+# name on the command line -> (module, attribute, one line for --help)
+COMMANDS = {
+    "demo": (
+        "stillweb.cli.demo",
+        "demo",
+        "Record, seal, replay, run 8 episodes and compare: the whole street.",
+    ),
+    "setup": ("stillweb.cli.setup", "setup", "Install a browser, or pywb in an environment of its own."),
+    "certs": ("stillweb.cli.certs", "certs", "Make, show and trust the certificate authority."),
+    "record": ("stillweb.cli.record", "record", "Record sites into a collection."),
+    "collections": ("stillweb.cli.collections", "collections", "Import, check, seal and export collections."),
+    "replay": (
+        "stillweb.cli.replay",
+        "replay",
+        "Serve collections as a proxy in which real URLs replay frozen.",
+    ),
+    "env": ("stillweb.cli.env", "env", "Try tasks and actions on a replayed collection."),
+    "diff": ("stillweb.cli.diff", "diff", "Compare a recording with its replay, page by page."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is looked up."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the street."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command; None if there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands without importing one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="stillweb")
+@click.option("-v", "--verbose", count=True, help="Log more to stderr: -v information, -vv every request.")
+def cli(verbose: int) -> None:
+    """Hold the web still, so that agents can learn in it.
+
+    \b
+    Example:
+      stillweb certs init
+      stillweb record crawl https://site.example/ -c site --limit 25
+      stillweb replay site
+      stillweb diff site
+    """  # noqa: D301  click reads \b itself
+    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
+    logging.basicConfig(
+        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+def main() -> None:
+    """Run the command line and exit with its status."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        sys.exit(130)
+    except StillwebError as error:
+        click.echo(f"stillweb: {error}", err=True)
+        if error.hint:
+            click.echo(f"  next: {error.hint}", err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,52 @@
+"""What commands write with: results to stdout, everything for the human to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+
+def stderr() -> Console:
+    """Return a console on stderr."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def progress() -> Progress:
+    """Return a progress bar on stderr: description, bar, count, time."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("[progress.description]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=stderr(),
+    )
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON to stdout."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
+    """Print a table to stdout; a column whose name starts with `#` is set to the right, without the sign."""
+    table = Table(title=title or None, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    Console(file=sys.stdout, highlight=False).print(table)

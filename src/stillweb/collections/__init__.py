@@ -1,0 +1,1 @@
+"""Room of stillweb; its public door is listed in `__all__`."""

@@ -1,0 +1,100 @@
+"""URLs as archives key them: SURT urlkeys, 14-digit timestamps, and URLs as the wire carries them.
+
+Two spellings must not be mixed. The **urlkey** (SURT, made by the Internet Archive's `surt`
+library, as pywb and cdxj-indexer make it) folds case, drops `www.` and sorts the query; it
+indexes archives. The **wire URL** keeps everything that a server could tell apart; strict
+replay matches on it.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from surt import surt
+
+__all__ = [
+    "from_timestamp",
+    "host_of",
+    "origin_of",
+    "to_timestamp",
+    "urlkey",
+    "wire_url",
+]
+
+_DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+# RFC 3986 §2: everything outside these is percent-encoded on the wire (as browsers do, WHATWG URL §1.3).
+_NOT_ON_THE_WIRE = re.compile(r"[^\x21\x23-\x3b\x3d\x3f-\x7e]")
+_TIMESTAMP = re.compile(r"\d{4,14}")
+
+
+@lru_cache(maxsize=8192)
+def urlkey(url: str) -> str:
+    """Return the SURT key of a URL: `https://www.Example.com/A?b=1` gives `com,example)/a?b=1`."""
+    return str(surt(url))
+
+
+def wire_url(url: str) -> str:
+    """Return the absolute URL as a browser would send it, without fragment.
+
+    Scheme and host in lower case, default port dropped, an empty path as `/`, and
+    characters that cannot stand in a request line percent-encoded. Path, query order
+    and existing escapes stay as they are: a server may tell them apart.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    scheme = scheme.lower()
+    rest = rest.partition("#")[0]
+    cut = min((i for i in (rest.find("/"), rest.find("?")) if i >= 0), default=len(rest))
+    authority, path = rest[:cut], rest[cut:]
+    authority = authority.rpartition("@")[2].lower()
+    host, colon, port = authority.rpartition(":")
+    if colon and (port == "" or (port.isdigit() and int(port) == _DEFAULT_PORTS.get(scheme))):
+        authority = host
+    if not authority.isascii():
+        authority = _idna(authority)
+    if not path.startswith("/"):
+        path = "/" + path
+    path = _NOT_ON_THE_WIRE.sub(lambda m: "".join(f"%{b:02X}" for b in m[0].encode("utf-8")), path)
+    return f"{scheme}://{authority}{path}"
+
+
+def _idna(authority: str) -> str:
+    try:
+        return authority.encode("idna").decode("ascii")
+    except UnicodeError:
+        return authority
+
+
+def host_of(url: str) -> str:
+    """Return the host name of a URL, in lower case, without port; "" if it has none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and non-default port of a URL, as the `Origin` header spells it."""
+    scheme, _, rest = wire_url(url).partition("://")
+    return f"{scheme}://{re.split(r'[/?]', rest, maxsplit=1)[0]}"
+
+
+def to_timestamp(when: datetime) -> str:
+    """Return the 14-digit UTC timestamp of CDX: `20240131235959`."""
+    return when.astimezone(UTC).strftime("%Y%m%d%H%M%S")
+
+
+def from_timestamp(timestamp: str) -> datetime:
+    """Return the UTC time of a timestamp of 4 to 14 digits; absent digits are their smallest value.
+
+    Raises:
+        ValueError: if it is no timestamp.
+    """
+    if not _TIMESTAMP.fullmatch(timestamp) or len(timestamp) % 2:
+        raise ValueError(f"not a timestamp of 4 to 14 digits: {timestamp!r}")
+    padded = timestamp + "0101000000"[len(timestamp) - 4 :]
+    return datetime.strptime(padded, "%Y%m%d%H%M%S").replace(tzinfo=UTC)

@@ -1,0 +1,19 @@
+"""Fixtures that every room's tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real archives, tasks and sites beside the project; skips where it is absent."""
+    folder = Path(os.environ.get("STILLWEB_SHARED", REPO.parent / "shared"))
+    if not (folder / "archives").is_dir():
+        pytest.skip(f"no shared archives at {folder} (set STILLWEB_SHARED)")
+    return folder
