@@ -1,0 +1,59 @@
+# Seven verbs. `make demo` and `make test` set everything up by themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SHARED ?= ../shared
+
+.PHONY: help setup fmt check test bench demo lock docs clean
+
+help:            ## list the verbs
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
+
+setup: $(VENV)/.ready  ## virtual environment, locked dependencies, browser, pywb
+
+$(VENV)/.python: requirements/uv.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/uv.lock
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.python requirements/dev.lock pyproject.toml src/stillweb/replay/pywb.lock
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r requirements/dev.lock
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --editable .
+	$(BIN)/stillweb setup browser
+	$(BIN)/stillweb setup pywb
+	@touch $@
+
+fmt: setup       ## format the code
+	$(BIN)/ruff check --fix-only --quiet src tests bench examples
+	$(BIN)/ruff format src tests bench examples
+
+check: setup     ## lint, types, floors, stale documents
+	$(BIN)/ruff check src tests bench examples
+	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python docs/cli_reference.py --check
+
+test: setup      ## all tests; those that lack their subject (Docker, shared archives) say why they skip
+	$(BIN)/pytest
+
+bench: setup     ## ratios as JSON in out/bench; they never gate
+	mkdir -p out/bench
+	$(BIN)/python bench/replay_rps.py --shared $(SHARED) | tee out/bench/replay_rps.json
+
+demo: setup      ## record, seal, replay, 8 episodes, compare: the whole street in about a minute
+	$(BIN)/stillweb demo
+
+docs: setup      ## write docs/cli.md from --help
+	$(BIN)/python docs/cli_reference.py
+
+lock:            ## pin the newest dependencies anew (needs uv on the PATH)
+	echo uv | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade \
+	  --custom-compile-command "make lock" -o requirements/uv.lock -
+	uv pip compile pyproject.toml --extra record --group dev --quiet --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --upgrade --custom-compile-command "make lock" -o requirements/dev.lock
+	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --constraint requirements/dev.lock --custom-compile-command "make lock" -o requirements/replay.lock
+
+clean:           ## remove what was made here, but for collections and certs
+	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,66 @@
+"""Every command has help with an example, and docs/cli.md is written from it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from stillweb import __version__
+from stillweb.cli import COMMANDS, cli
+
+
+def _all(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from _all(child, (*path, name))
+
+
+EVERY = list(_all(cli, ()))
+
+
+@pytest.mark.parametrize(("path", "command"), EVERY, ids=[" ".join(p) or "stillweb" for p, _ in EVERY])
+def test_help_says_what_and_shows_an_example(path: tuple[str, ...], command: click.Command) -> None:
+    result = CliRunner().invoke(cli, [*path, "--help"])
+    assert result.exit_code == 0
+    assert command.help
+    if not isinstance(command, click.Group):
+        assert "Example" in result.output
+
+
+def test_the_list_of_commands_needs_no_import_of_them() -> None:
+    code = (
+        "import sys; from stillweb.cli import cli; cli.main(['--help'], standalone_mode=False); "
+        "assert 'playwright' not in sys.modules; assert 'stillweb.cli.record' not in sys.modules"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    for name in COMMANDS:
+        assert name in result.stdout
+
+
+def test_version() -> None:
+    result = CliRunner().invoke(cli, ["--version"])
+    assert __version__ in result.output
+
+
+def test_an_unknown_collection_is_a_clear_error_with_status_2(tmp_path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "archive").mkdir()
+    result = subprocess.run(
+        [sys.executable, "-m", "stillweb", "collections", "show", "shpo", "--collections", str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert "shpo" in result.stderr
+    assert "next:" in result.stderr
+    assert "Traceback" not in result.stderr
