@@ -1,0 +1,212 @@
+"""HTTP/1.1, the server's side, without I/O: bytes in, events out.
+
+`Wire.receive_data` is fed what a connection delivers, cut anywhere, and returns the events
+that became complete; llhttp (through httptools) does the parsing. A request is one event with
+its whole body, since replay matches on bodies. Pipelined requests come out in order. What is
+malformed or too large ends in one `BadRequest`, after which the wire is deaf: there is no safe
+way to find the next request on such a connection (RFC 9112 §2.2, §6.3).
+
+After CONNECT the bytes are no longer HTTP; they gather in `Wire.rest` for whoever takes the
+tunnel over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import httptools
+
+from stillweb.model import Headers, header
+
+__all__ = [
+    "BadRequest",
+    "ConnectReceived",
+    "ContinueExpected",
+    "Event",
+    "Limits",
+    "RequestReceived",
+    "Wire",
+    "simple_head",
+    "status_line",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one request may bring, in bytes: target and fields, and body."""
+
+    head: int = 256 * 1024
+    body: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    """A complete request, its target as it stood in the request line."""
+
+    method: str
+    target: str
+    headers: Headers
+    raw_body: bytes
+    keep_alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectReceived:
+    """A wish for a tunnel to `authority` (RFC 9110 §9.3.6); further bytes are in `Wire.rest`."""
+
+    authority: str
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueExpected:
+    """The client holds the body back until it is told to go on (RFC 9110 §10.1.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRequest:
+    """What came is no request that we take; the connection ends after a `status` answer."""
+
+    status: int
+    what: str
+
+
+Event = RequestReceived | ConnectReceived | ContinueExpected | BadRequest
+
+
+class Wire:
+    """The parsing state of one connection.
+
+    Attributes:
+        rest: what came after CONNECT.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.rest = bytearray()
+        self._limits = limits or Limits()
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._events: list[Event] = []
+        self._deaf = False
+        self._tunnel = False
+        self._unfinished_head = 0
+        self.on_message_begin()
+
+    @property
+    def in_request(self) -> bool:
+        """Whether part of a request has come, and not yet all of it."""
+        return self._begun
+
+    def receive_data(self, data: bytes) -> list[Event]:
+        """Take bytes, return the events that they complete."""
+        while data and not self._deaf and not self._tunnel:
+            data = self._feed(data)
+        if self._tunnel:
+            self.rest += data
+        events, self._events = self._events, []
+        return events
+
+    def _feed(self, data: bytes) -> bytes:
+        """Parse; return what is left for the tunnel, or for a new parser after an upgrade refused."""
+        if not self._in_body:
+            self._unfinished_head += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # An upgrade that is no CONNECT is not taken: the next bytes are HTTP again.
+            self._parser = httptools.HttpRequestParser(self)
+            return data[upgrade.args[0] :]
+        except httptools.HttpParserError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, f"malformed request: {error}")
+        # Twice the limit, as white space and separators of fields do not count as their content.
+        if not self._in_body and self._unfinished_head > 2 * self._limits.head:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+        return b""
+
+    def _refuse(self, status: HTTPStatus, what: str) -> None:
+        if not self._deaf:
+            self._events.append(BadRequest(status.value, what))
+            self._deaf = True
+
+    # What httptools calls, by its own names.
+
+    def on_message_begin(self) -> None:
+        """Forget the request before."""
+        self._target = bytearray()
+        self._headers: list[tuple[str, str]] = []
+        self._body: list[bytes] = []
+        self._body_size = 0
+        self._head_size = 0
+        self._in_body = False
+        self._begun = False
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the target."""
+        self._begun = True
+        self._target += url
+        self._head_size += len(url)
+
+    def on_header(self, name: bytes, value: bytes | None) -> None:
+        """Take a field; fields after the body (trailers) are dropped, RFC 9112 §7.1.2."""
+        if self._in_body:
+            return
+        value = value or b""
+        self._head_size += len(name) + len(value)
+        self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
+
+    def on_headers_complete(self) -> None:
+        """Check the size, and whether the client waits for leave to send the body."""
+        self._in_body = True
+        self._unfinished_head = 0
+        if self._head_size > self._limits.head:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+        elif not self._deaf and header(tuple(self._headers), "expect").lower() == "100-continue":
+            self._events.append(ContinueExpected())
+
+    def on_body(self, piece: bytes) -> None:
+        """Take a piece of the body."""
+        self._body_size += len(piece)
+        if self._body_size > self._limits.body:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
+        elif not self._deaf:
+            self._body.append(piece)
+
+    def on_message_complete(self) -> None:
+        """Tell of the request."""
+        if self._deaf:
+            return
+        method = self._parser.get_method().decode("ascii")
+        target = self._target.decode("latin-1")
+        headers = tuple(self._headers)
+        if method == "CONNECT":
+            self._events.append(ConnectReceived(target, headers))
+            self._tunnel = True
+        else:
+            keep_alive = bool(self._parser.should_keep_alive())
+            body = b"".join(self._body)
+            self._events.append(RequestReceived(method, target, headers, body, keep_alive))
+            self._deaf = not keep_alive
+        self.on_message_begin()
+
+
+def status_line(status: int) -> bytes:
+    """Return the status line of an answer of our own making."""
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return f"HTTP/1.1 {status} {phrase}\r\n".encode("ascii")
+
+
+def simple_head(status: int, fields: Headers = ()) -> bytes:
+    """Return a response head of our own making, ready for `Content-Length` and the blank line.
+
+    Raises:
+        ValueError: if a value would break the line.
+    """
+    for name, value in fields:
+        if "\r" in value or "\n" in value:
+            raise ValueError(f"line break in header field {name}: {value!r}")
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
+    return status_line(status) + lines.encode("latin-1", "replace")

@@ -1,0 +1,221 @@
+"""Transcripts: what goes in (->) and what comes out (<-), and that cuts do not matter."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stillweb.replay.wire import (
+    BadRequest,
+    ConnectReceived,
+    ContinueExpected,
+    Event,
+    Limits,
+    RequestReceived,
+    Wire,
+    simple_head,
+)
+
+
+def wire_of(text: str) -> bytes:
+    """Read a transcript's `->` lines; `\\` at the end of one means: no line end."""
+    lines = [line.strip().removeprefix("->").removeprefix(" ") for line in text.strip().splitlines()]
+    return b"".join(
+        line[:-1].encode("latin-1") if line.endswith("\\") else line.encode("latin-1") + b"\r\n"
+        for line in lines
+    )
+
+
+def show(event: Event) -> str:
+    match event:
+        case RequestReceived(method, target, headers, body, keep_alive):
+            fields = ", ".join(f"{name}={value}" for name, value in headers)
+            return f"{method} {target} [{fields}] {body!r} {'stay' if keep_alive else 'close'}"
+        case ConnectReceived(authority):
+            return f"CONNECT {authority}"
+        case ContinueExpected():
+            return "100?"
+        case BadRequest(status):
+            return f"bad {status}"
+
+
+TRANSCRIPTS = {
+    "a page through the proxy": (
+        """
+        -> GET http://site.example/a?b=1 HTTP/1.1
+        -> Host: site.example
+        ->
+        """,
+        ["GET http://site.example/a?b=1 [Host=site.example] b'' stay"],
+    ),
+    "two requests in one packet": (
+        """
+        -> GET /1 HTTP/1.1
+        -> Host: x
+        ->
+        -> POST /2 HTTP/1.1
+        -> Host: x
+        -> Content-Length: 3
+        ->
+        -> abc\\
+        -> GET /3 HTTP/1.1
+        -> Host: x
+        ->
+        """,
+        [
+            "GET /1 [Host=x] b'' stay",
+            "POST /2 [Host=x, Content-Length=3] b'abc' stay",
+            "GET /3 [Host=x] b'' stay",
+        ],
+    ),
+    "chunks and a trailer": (
+        """
+        -> PUT /c HTTP/1.1
+        -> Transfer-Encoding: chunked
+        ->
+        -> 3
+        -> abc
+        -> 2
+        -> de
+        -> 0
+        -> X-Trailer: dropped
+        ->
+        -> GET /next HTTP/1.1
+        ->
+        """,
+        ["PUT /c [Transfer-Encoding=chunked] b'abcde' stay", "GET /next [] b'' stay"],
+    ),
+    "nothing is read after a farewell": (
+        """
+        -> GET /1 HTTP/1.1
+        -> Connection: close
+        ->
+        -> GET /2 HTTP/1.1
+        ->
+        """,
+        ["GET /1 [Connection=close] b'' close"],
+    ),
+    "HTTP/1.0 does not stay": (
+        """
+        -> GET /1 HTTP/1.0
+        ->
+        """,
+        ["GET /1 [] b'' close"],
+    ),
+    "a tunnel": (
+        """
+        -> CONNECT site.example:443 HTTP/1.1
+        -> Host: site.example:443
+        ->
+        """,
+        ["CONNECT site.example:443"],
+    ),
+    "a web socket is a request like another": (
+        """
+        -> GET /socket HTTP/1.1
+        -> Connection: Upgrade
+        -> Upgrade: websocket
+        ->
+        -> GET /next HTTP/1.1
+        ->
+        """,
+        ["GET /socket [Connection=Upgrade, Upgrade=websocket] b'' stay", "GET /next [] b'' stay"],
+    ),
+    "a body held back": (
+        """
+        -> POST /up HTTP/1.1
+        -> Expect: 100-continue
+        -> Content-Length: 2
+        ->
+        -> ok\\
+        """,
+        ["100?", "POST /up [Expect=100-continue, Content-Length=2] b'ok' stay"],
+    ),
+    "rubbish": ("-> \x16\x03\x01 hello", ["bad 400"]),
+    "two lengths": (
+        """
+        -> POST / HTTP/1.1
+        -> Content-Length: 3
+        -> Content-Length: 4
+        ->
+        """,
+        ["bad 400"],
+    ),
+    "a length beside chunks (smuggling)": (
+        """
+        -> POST / HTTP/1.1
+        -> Content-Length: 3
+        -> Transfer-Encoding: chunked
+        ->
+        """,
+        ["bad 400"],
+    ),
+    "a good one, then rubbish": (
+        """
+        -> GET /1 HTTP/1.1
+        ->
+        -> !!!! HTTP/9
+        ->
+        """,
+        ["GET /1 [] b'' stay", "bad 400"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_transcript(name: str) -> None:
+    sent, expected = TRANSCRIPTS[name]
+    assert [show(event) for event in Wire().receive_data(wire_of(sent))] == expected
+
+
+@given(st.sampled_from(sorted(TRANSCRIPTS)), st.lists(st.integers(0, 200)))
+def test_cuts_do_not_matter(name: str, cuts: list[int]) -> None:
+    data = wire_of(TRANSCRIPTS[name][0])
+    places = [0, *sorted(c for c in cuts if c < len(data)), len(data)]
+    wire = Wire()
+    events = [e for a, b in zip(places, places[1:], strict=False) for e in wire.receive_data(data[a:b])]
+    assert [show(event) for event in events] == TRANSCRIPTS[name][1]
+
+
+@given(st.integers(0, 60))
+def test_bytes_after_connect_are_kept(cut: int) -> None:
+    data = b"CONNECT h:443 HTTP/1.1\r\n\r\n\x16\x03\x01hello"
+    wire = Wire()
+    wire.receive_data(data[:cut])
+    wire.receive_data(data[cut:])
+    assert bytes(wire.rest) == b"\x16\x03\x01hello"
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /" + b"a" * 500 + b" HTTP/1.1\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nCookie: " + b"a" * 500 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nCookie: " + b"a" * 500, 431),
+        (b"POST / HTTP/1.1\r\nContent-Length: 500\r\n\r\n" + b"a" * 500, 413),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+def test_limits(request_bytes: bytes, status: int, step: int) -> None:
+    wire = Wire(Limits(head=100, body=200))
+    events = [
+        e
+        for i in range(0, len(request_bytes), step)
+        for e in wire.receive_data(request_bytes[i : i + step])
+    ]
+    assert [show(event) for event in events] == [f"bad {status}"]
+
+
+def test_in_request_says_whether_a_request_is_underway() -> None:
+    wire = Wire()
+    assert not wire.in_request
+    wire.receive_data(b"GET /a HTTP/1.1\r\nHost")
+    assert wire.in_request
+    wire.receive_data(b": x\r\n\r\n")
+    assert not wire.in_request
+
+
+def test_a_field_cannot_break_a_head() -> None:
+    with pytest.raises(ValueError, match="line break"):
+        simple_head(204, (("Access-Control-Allow-Origin", "x\r\nSet-Cookie: a=b"),))
