@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from stillweb.certs.authority import CertAuthority
+from stillweb.certs.trust import TARGETS, Recipe, install_nss, recipe, spki_flag, write_bundle
 
-__all__ = ["CertAuthority"]
+__all__ = ["TARGETS", "CertAuthority", "Recipe", "install_nss", "recipe", "spki_flag", "write_bundle"]

@@ -1,0 +1,104 @@
+"""`stillweb certs`: make, show and trust the certificate authority."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stillweb.certs import TARGETS, CertAuthority, install_nss, recipe, spki_flag, write_bundle
+from stillweb.cli.console import print_json
+from stillweb.cli.options import certs_option, json_option
+
+
+@click.group()
+def certs() -> None:
+    """Make, show and trust the certificate authority.
+
+    \b
+    Example:
+      stillweb certs init
+      stillweb certs trust chromium
+    """  # noqa: D301  click reads \b itself
+
+
+@certs.command()
+@certs_option
+@click.option("--days", default=3650, show_default=True, help="How long the CA is valid.")
+@click.option(
+    "--name", default="stillweb replay CA", show_default=True, help="Its name, as browsers show it."
+)
+@click.option("--overwrite", is_flag=True, help="Replace a CA; what trusted it must trust the new one.")
+@json_option
+def init(certs_dir: Path, days: int, name: str, overwrite: bool, as_json: bool) -> None:
+    """Make a CA; its keys are readable for you only."""
+    ca = CertAuthority.init(certs_dir, overwrite=overwrite, days=days, name=name)
+    _describe(ca, as_json)
+    click.echo(f"made a CA in {certs_dir}; keep it out of version control", err=True)
+
+
+@certs.command()
+@certs_option
+@json_option
+def show(certs_dir: Path, as_json: bool) -> None:
+    """Show the CA: its fingerprint, last day and SPKI hashes."""
+    _describe(CertAuthority.load(certs_dir), as_json)
+
+
+@certs.command()
+@click.argument("targets", nargs=-1, type=click.Choice(TARGETS), metavar="[TARGET]...")
+@certs_option
+@click.option(
+    "--install", type=click.Choice(["nss"]), help="Do it, instead of saying how: nss is Chromium's store."
+)
+@click.option(
+    "--db",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("~/.pki/nssdb"),
+    show_default=True,
+    help="The NSS database for --install nss.",
+)
+@json_option
+def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Path, as_json: bool) -> None:
+    """Say how a kind of program comes to trust the CA; all kinds without TARGET.
+
+    \b
+    TARGET: chromium firefox system docker node python pywb mitmproxy
+    Example:
+      stillweb certs trust node
+      stillweb certs trust --install nss
+    Whoever holds ca-key.pem can pose as any site to what trusts the CA: trust it on
+    machines for training only.
+    """  # noqa: D301  click reads \b itself
+    ca = CertAuthority.load(certs_dir)
+    if install == "nss":
+        install_nss(ca, db.expanduser())
+        click.echo(f"{db.expanduser()} trusts {ca.ca_file}", err=True)
+        if not targets:
+            return
+    recipes = [recipe(ca, target) for target in targets or TARGETS]
+    if any(one.target == "python" for one in recipes):
+        click.echo(f"wrote {write_bundle(ca)}", err=True)
+    if as_json:
+        print_json({one.target: {"what": one.what, "text": one.text} for one in recipes})
+        return
+    for one in recipes:
+        click.echo(f"# {one.target}: {one.what}", err=len(recipes) == 1)
+        click.echo(one.text if len(recipes) == 1 else one.text + "\n")
+
+
+def _describe(ca: CertAuthority, as_json: bool) -> None:
+    said: dict[str, Any] = {
+        "folder": str(ca.folder),
+        "fingerprint": ca.fingerprint,
+        "not_after": ca.not_after.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "spki": ca.spki,
+        "ca_spki": ca.ca_spki,
+        "chromium_flag": spki_flag(ca),
+    }
+    if as_json:
+        print_json(said)
+        return
+    for key, value in said.items():
+        click.echo(f"{key:<14}{value}")
