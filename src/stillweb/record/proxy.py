@@ -1,0 +1,141 @@
+"""The recording proxy: mitmproxy in our event loop, writing what passes through it.
+
+A browser talks HTTP/1.1 to it, as it will talk to the replay, so that the number of
+connections and `nextHopProtocol` are the same then; the site is spoken to in what it prefers.
+Answers are passed on while they arrive and written when they are complete. An exchange that
+failed, was cut off or is longer than `max_body` is remembered in `RecordingProxy` and never
+written. WebSockets and event streams pass through and are noted: they are not recorded yet.
+Nothing is redacted yet: cookies, tokens and passwords of a recording are in its WARC files.
+
+mitmproxy is imported when a proxy is started, since only those who record install it. It keeps
+its state in module globals: one recording proxy per program at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stillweb.errors import ExtraNotInstalled, PortInUse, RecordError, UsageError
+from stillweb.record.options import RecordOptions
+from stillweb.record.recorder import Recorder, RecordingProxy
+
+if TYPE_CHECKING:
+    from stillweb.certs import CertAuthority
+    from stillweb.collections.writer import CollectionWriter
+
+__all__ = ["RecordingProxy", "recording_proxy"]
+
+
+@asynccontextmanager
+async def recording_proxy(
+    writer: CollectionWriter, ca: CertAuthority, options: RecordOptions
+) -> AsyncIterator[RecordingProxy]:
+    """Run a proxy in this event loop that writes each exchange to `writer`.
+
+    Raises:
+        ExtraNotInstalled: if mitmproxy is not installed.
+        PortInUse: if the port is taken.
+        UsageError: if the upstream CA cannot be read.
+    """
+    _require_mitmproxy()
+    recording = RecordingProxy()
+    with tempfile.TemporaryDirectory(prefix="stillweb-") as scratch:
+        trusted = _trusted_bundle(Path(scratch), options.upstream_ca)
+        master = _master(ca, options, trusted, Recorder(writer, options, recording))
+        proxyserver = master.addons.get("proxyserver")
+        try:
+            await _start(master, proxyserver, options)
+            port = proxyserver.listen_addrs()[0][1]
+            recording.url = f"http://{options.host}:{port}"
+            yield recording
+        finally:
+            await _stop(master, proxyserver)
+
+
+def _require_mitmproxy() -> None:
+    try:
+        import mitmproxy.http  # noqa: F401
+    except ImportError as error:
+        raise ExtraNotInstalled(
+            f"recording needs mitmproxy, which is not installed ({error})",
+            hint="pip install 'stillweb[record]'",
+        ) from error
+
+
+def _master(ca: CertAuthority, options: RecordOptions, trusted: Path, recorder: Recorder) -> Any:
+    from mitmproxy import master
+    from mitmproxy import options as mitm_options
+    from mitmproxy.addons import next_layer, proxyserver, tlsconfig
+
+    settings = mitm_options.Options(
+        listen_host=options.host,
+        listen_port=options.port,
+        confdir=str(ca.folder / "mitmproxy"),
+        upstream_cert=False,  # the client's certificate is made from the name alone
+        ssl_verify_upstream_trusted_ca=str(trusted),
+        http2=True,
+        rawtcp=False,
+    )
+    made = master.Master(settings)
+    # Only what an explicit proxy needs; mitmproxy's default set of 30 costs time at each hook.
+    made.addons.add(recorder, proxyserver.Proxyserver(), next_layer.NextLayer(), tlsconfig.TlsConfig())
+    settings.update(connection_strategy="lazy")
+    return made
+
+
+async def _start(master: Any, proxyserver: Any, options: RecordOptions) -> None:
+    # Not Master.run(): it replaces the loop's exception handler and task factory, and waits for ever.
+    if not await proxyserver.setup_servers():
+        error = next((s.last_exception for s in proxyserver.servers if s.last_exception), None)
+        place = f"{options.host}:{options.port}"
+        if isinstance(error, OSError):
+            raise PortInUse(f"cannot listen on {place}: {error}", hint="give another --port") from error
+        raise RecordError(f"the recording proxy did not start on {place}: {error}") from error
+    await master.running()
+
+
+async def _stop(master: Any, proxyserver: Any) -> None:
+    await proxyserver.servers.update([])
+    connections = [
+        io.handler
+        for connection in list(proxyserver.connections.values())
+        for io in list(connection.transports.values())
+        if io.handler is not None
+    ]
+    for task in connections:
+        task.cancel("the recording ends")
+    if connections:
+        await asyncio.wait(connections, timeout=5)
+    await master.done()
+
+
+def _trusted_bundle(scratch: Path, upstream_ca: Path | None) -> Path:
+    """Write the system's CAs and the one given into one file, as mitmproxy wants them."""
+    import certifi
+
+    system = ssl.get_default_verify_paths()
+    sources = [Path(certifi.where())]
+    sources += [Path(name) for name in (system.cafile, system.openssl_cafile) if name]
+    parts = {path.read_text("ascii", "ignore") for path in sources if path.is_file()}
+    if upstream_ca is not None:
+        parts.add(_upstream_ca_text(upstream_ca))
+    bundle = scratch / "trusted.pem"
+    bundle.write_text("\n".join(sorted(parts)), "ascii")
+    return bundle
+
+
+def _upstream_ca_text(path: Path) -> str:
+    try:
+        text = path.read_text("ascii", "ignore")
+        ssl.create_default_context(cadata=text)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"cannot read the upstream CA {path}: {error}", hint="--upstream-ca takes a PEM file"
+        ) from error
+    return text

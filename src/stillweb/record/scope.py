@@ -1,0 +1,127 @@
+"""Which links a crawl follows, and in which spelling; pure.
+
+Links are compared in their wire spelling without fragment, so that `#section` links do not
+make pages of their own. A seed is always inside. An `include` or `exclude` pattern is searched
+anywhere in the link; `exclude` wins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urljoin, urlsplit
+
+from stillweb.errors import UsageError
+from stillweb.record.options import ScopeKind
+from stillweb.urls import host_of, origin_of, wire_url
+
+# Links to these are files to save, not pages; a navigation to one is a download and shows nothing.
+_NOT_PAGES = re.compile(
+    r"\.(7z|apk|avi|bin|bz2|csv|deb|dmg|docx?|epub|exe|gz|iso|jar|mov|mp[34]|msi|ods|odt|ogg|pdf|pptx?|"
+    r"rar|rpm|tar|tgz|txz|wav|webm|whl|xlsx?|xz|zip|zst)$",
+    re.IGNORECASE,
+)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?![0-9])")  # `site.test:8080` has a port, no scheme
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is inside a crawl.
+
+    Attributes:
+        kind: how far from a seed.
+        seeds: the seeds in wire spelling.
+        include, exclude: compiled patterns; see the module.
+    """
+
+    kind: ScopeKind
+    seeds: tuple[str, ...]
+    include: tuple[re.Pattern[str], ...] = ()
+    exclude: tuple[re.Pattern[str], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        kind: ScopeKind,
+        seeds: Iterable[str],
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> Scope:
+        """Make a scope from what the command line holds.
+
+        Raises:
+            UsageError: if a seed is no http(s) URL or a pattern no regular expression.
+        """
+        return cls(
+            ScopeKind(kind),
+            tuple(seed_url(seed) for seed in seeds),
+            tuple(_compiled(pattern, "include") for pattern in include),
+            tuple(_compiled(pattern, "exclude") for pattern in exclude),
+        )
+
+    def contains(self, url: str) -> bool:
+        """Tell whether the crawl follows a link, given in wire spelling."""
+        if url in self.seeds:
+            return True
+        if any(pattern.search(url) for pattern in self.exclude):
+            return False
+        if self.include and not any(pattern.search(url) for pattern in self.include):
+            return False
+        return any(self._near(url, seed) for seed in self.seeds)
+
+    def _near(self, url: str, seed: str) -> bool:
+        if self.kind is ScopeKind.PAGE:
+            return url == seed
+        if self.kind is ScopeKind.PREFIX:
+            return origin_of(url) == origin_of(seed) and urlsplit(url).path.startswith(_folder(seed))
+        host, home = host_of(url), host_of(seed)
+        if self.kind is ScopeKind.HOST:
+            return host == home
+        domain = home.removeprefix("www.")
+        return host == domain or host.endswith("." + domain)
+
+
+def seed_url(text: str) -> str:
+    """Return a seed in wire spelling; a bare host name counts as https.
+
+    Raises:
+        UsageError: if it is no http(s) URL.
+    """
+    text = text.strip()
+    if not _SCHEME.match(text):
+        text = f"https://{text}"
+    if not text.lower().startswith(("http://", "https://")) or not host_of(text):
+        raise UsageError(
+            f"not an http or https URL: {text!r}", hint="give a URL such as https://site.example/"
+        )
+    return wire_url(text)
+
+
+def page_link(href: str, base: str) -> str | None:
+    """Return where a link leads, in wire spelling; None if that is no page (mailto:, a file to save)."""
+    try:
+        url = urljoin(base, href.strip())
+    except ValueError:  # "http://[" and the like
+        return None
+    if not url.lower().startswith(("http://", "https://")) or not host_of(url):
+        return None
+    url = wire_url(url)
+    return None if _NOT_PAGES.search(urlsplit(url).path) else url
+
+
+def page_links(links: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the pages that (href, base) pairs lead to, each once, in document order."""
+    found = (page_link(href, base) for href, base in links)
+    return list(dict.fromkeys(url for url in found if url is not None))
+
+
+def _folder(url: str) -> str:
+    return urlsplit(url).path.rpartition("/")[0] + "/"
+
+
+def _compiled(pattern: str, option: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"--{option} {pattern!r} is no regular expression: {error}") from error
