@@ -1,0 +1,317 @@
+"""Read a sealed pack: mmapped, immutable, shared by all who have it open.
+
+Opening reads the manifest and digests the index; no Python object is made per entry, and a lookup
+is a binary search on the mmap. Rows are numbered in the order of the index: the rows of one
+request key are neighbours, in recorded order.
+
+A pack vouches for itself: manifest and index are compared with their digests at open, an entry's
+record each time it is read, a body when it is first served. `verify` reads everything.
+
+The layout is in `packformat`, the writing in `packwriter`; both doors are here.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from stillweb.collections import packformat as form
+from stillweb.collections.keys import KEY_SIZE
+from stillweb.collections.packformat import Record
+from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter, build_pack
+from stillweb.errors import MalformedPack
+
+__all__ = ["Entry", "Pack", "PackEntry", "PackInfo", "PackWriter", "build_pack"]
+
+_SEAL_AGAIN = "seal it again: stillweb collections seal NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One answer of a pack.
+
+    Attributes:
+        key: request key.
+        timestamp: 14 digits UTC.
+        epoch: number of mutations (POST, PUT, PATCH, DELETE) recorded before this.
+        order: position in recorded order.
+        head: status line and fields, without Content-Length and the blank line.
+        body: as recorded, content encoding kept.
+        encoding: content codings, "" if none.
+        mime: without parameters.
+        body_sha256: 32 bytes.
+    """
+
+    key: bytes
+    method: str
+    url: str
+    timestamp: str
+    status: int
+    epoch: int
+    order: int
+    head: memoryview
+    body: memoryview
+    encoding: str
+    mime: str
+    body_sha256: bytes
+
+
+class Pack:
+    """A sealed collection, open for reading; a context manager.
+
+    Attributes:
+        path: the pack's folder.
+        environment_id: sha256 of the manifest, hex.
+        manifest: what the pack says of itself.
+    """
+
+    def __init__(self, path: Path, manifest: dict[str, Any], environment_id: str) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.environment_id = environment_id
+        self._files = ExitStack()
+        self._index = self._map(form.INDEX)
+        self._entries = self._map(form.ENTRIES)
+        self._bodies = self._map(form.BODIES)
+        self._count = int(manifest["entries"])
+        self._urls_at = form.INDEX_HEADER.size + self._count * form.INDEX_ROW.size
+        self._verified: set[int] = set()  # offsets of bodies that matched their digest
+
+    @classmethod
+    def open(cls, path: Path) -> Pack:
+        """Open the pack in a folder.
+
+        Raises:
+            MalformedPack: if it is no pack, of another version, or not what was sealed.
+        """
+        manifest, environment_id = _read_manifest(path)
+        pack = cls(path, manifest, environment_id)
+        try:
+            pack._verify_index()
+        except MalformedPack:
+            pack.close()
+            raise
+        return pack
+
+    def _map(self, name: str) -> mmap:
+        file = self.path / name
+        try:
+            with file.open("rb") as content:
+                mapped = mmap(content.fileno(), 0, access=ACCESS_READ)
+        except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+            self.close()
+            raise _malformed(f"cannot be read ({error})", file) from error
+        self._files.callback(_unmap, mapped)
+        expected = self.manifest["files"][name]["bytes"]
+        size = len(mapped)
+        if size != expected or mapped[: len(form.MAGIC[name])] != form.MAGIC[name]:
+            self.close()
+            raise _malformed(f"is not the file that was sealed ({size} of {expected} bytes)", file, 0)
+        return mapped
+
+    def _verify_index(self) -> None:
+        with memoryview(self._index) as content:
+            digests = form.block_digests(content)
+        file = self.path / form.INDEX
+        for number, (found, sealed) in enumerate(
+            zip(digests, self.manifest["files"][form.INDEX]["blocks"], strict=True)
+        ):
+            if found != sealed:
+                at = number * form.BLOCK
+                raise _malformed(f"differs from its digest within the {form.BLOCK} bytes from here", file, at)
+
+    def close(self) -> None:
+        """Let go of the files; views of heads and bodies that are still held stay valid."""
+        self._files.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def lookup(self, key: bytes) -> range:
+        """Return the rows of a request key, in recorded order; an empty range if it was not recorded."""
+        rows = range(self._count)
+        first = bisect_left(rows, key, key=self._key)
+        if first == self._count or self._key(first) != key:
+            return range(first, first)
+        return range(first, bisect_right(rows, key, lo=first, key=self._key))
+
+    def _key(self, row: int) -> bytes:
+        at = form.INDEX_HEADER.size + row * form.INDEX_ROW.size
+        return self._index[at : at + KEY_SIZE]
+
+    def entry(self, row: int) -> Entry:
+        """Return the answer in a row.
+
+        Raises:
+            MalformedPack: if its record, or its body when it is first read, differs from its digest.
+            IndexError: if there is no such row.
+        """
+        record, end = self._record(row)
+        return Entry(
+            key=record.key,
+            method=record.method,
+            url=record.url,
+            timestamp=record.timestamp,
+            status=record.status,
+            epoch=record.epoch,
+            order=record.order,
+            head=memoryview(self._entries)[end - len(record.head) : end],
+            body=self._body(record),
+            encoding=record.encoding,
+            mime=record.mime,
+            body_sha256=record.body_sha256,
+        )
+
+    def _record(self, row: int) -> tuple[Record, int]:
+        """Return the record of a row and where it ends."""
+        if not 0 <= row < self._count:
+            raise IndexError(f"row {row} of {self._count}")
+        _, at = form.INDEX_ROW.unpack_from(self._index, form.INDEX_HEADER.size + row * form.INDEX_ROW.size)
+        end = at + form.record_size(self._entries, at)
+        packed = self._entries[at:end]
+        if packed[: form.CHECK_SIZE] != form.check_of(packed[form.CHECK_SIZE :]):
+            raise _malformed("entry differs from its check", self.path / form.ENTRIES, at)
+        return Record.unpack(packed), end
+
+    def _body(self, record: Record) -> memoryview:
+        at = record.body_offset
+        body = memoryview(self._bodies)[at : at + record.body_length]
+        if at not in self._verified:
+            if sha256(body).digest() != record.body_sha256:
+                body.release()
+                message = f"body of {record.method} {record.url} differs from its sha256"
+                raise _malformed(message, self.path / form.BODIES, at)
+            self._verified.add(at)
+        return body
+
+    def verify(self) -> None:
+        """Read and compare everything.
+
+        Raises:
+            MalformedPack: at the first difference.
+        """
+        self._verify_index()
+        for name in (form.ENTRIES, form.BODIES):
+            with memoryview(getattr(self, "_" + name.partition(".")[0])) as content:
+                if sha256(content).hexdigest() != self.manifest["files"][name]["sha256"]:
+                    for row in range(self._count):
+                        self.entry(row)
+                    raise _malformed("differs from its digest", self.path / name, 0)
+
+    # -- the URL table: rows by host, path, query, scheme, method ------------------------------
+
+    def urls(self) -> Iterator[str]:
+        """Yield each recorded URL once, sorted by host, path and query."""
+        last = None
+        for place in range(self._count):
+            url = self._record(self._url_row(place))[0].url
+            if url != last:
+                yield url
+            last = url
+
+    def rows_of(self, url: str) -> list[int]:
+        """Return the rows of a URL under any scheme and method."""
+        wanted = form.site(url)[0]
+        return [self._url_row(place) for place in self._places(wanted, wanted + b"\0")]
+
+    def methods_of(self, url: str) -> tuple[str, ...]:
+        """Return the methods that a URL was recorded with, sorted."""
+        where, scheme = form.site(url)
+        places = self._places(where, where + b"\0")
+        methods: list[str] = []
+        at = bisect_left(places, (scheme, ""), key=self._scheme_and_method)
+        while at < len(places):  # from method to method, since a poll may have thousands of rows
+            found = self._scheme_and_method(places[at])
+            if found[0] != scheme:
+                break
+            methods.append(found[1])
+            at = bisect_right(places, found, lo=at, key=self._scheme_and_method)
+        return tuple(methods)
+
+    def urls_like(self, url: str, *, limit: int = 100) -> list[str]:
+        """Return recorded URLs of the same host and path, the queries aside; `limit` at most."""
+        path = form.site(url)[0].partition(b"?")[0]
+        found: dict[str, None] = {}
+        for places in (self._places(path, path + b"\0"), self._places(path + b"?", path + b"@")):
+            for place in places:
+                if len(found) >= limit:
+                    break
+                found.setdefault(self._record(self._url_row(place))[0].url)
+        return list(found)
+
+    def explain(self, method: str, url: str) -> str:
+        """Return why a request that was looked up in vain is not here: one clause for the ledger."""
+        where, scheme = form.site(url)
+        if methods := self.methods_of(url):
+            if method.upper() in methods:
+                return "other body recorded"
+            return f"recorded with {', '.join(methods)} only"
+        if places := self._places(where, where + b"\0"):
+            recorded = self._site(places[0])[1].decode("utf-8", "replace")
+            return f"recorded over {recorded} only, not {scheme.decode('utf-8', 'replace')}"
+        path = where.partition(b"?")[0]
+        if others := len(self._places(path, path + b"\0")) + len(self._places(path + b"?", path + b"@")):
+            return f"same path recorded with other query: {others}"
+        host = where.partition(b"/")[0]
+        if others := len(self._places(host + b"/", host + b"0")):  # "0" follows "/"
+            return f"path not recorded, of its host: {others}"
+        return "host not recorded"
+
+    def _places(self, low: bytes, high: bytes) -> range:
+        """Return the places in the URL table from `low` to before `high`."""
+        places = range(self._count)
+        first = bisect_left(places, low, key=lambda place: self._site(place)[0])
+        return range(first, bisect_left(places, high, lo=first, key=lambda place: self._site(place)[0]))
+
+    def _site(self, place: int) -> tuple[bytes, bytes]:
+        return form.site(self._record(self._url_row(place))[0].url)
+
+    def _scheme_and_method(self, place: int) -> tuple[bytes, str]:
+        record = self._record(self._url_row(place))[0]
+        return form.site(record.url)[1], record.method
+
+    def _url_row(self, place: int) -> int:
+        row: int = form.URL_ROW.unpack_from(self._index, self._urls_at + place * form.URL_ROW.size)[0]
+        return row
+
+
+def _unmap(mapped: mmap) -> None:
+    with suppress(BufferError):  # views are still held; the mapping goes with the last of them
+        mapped.close()
+
+
+def _malformed(message: str, path: Path, offset: int | None = None) -> MalformedPack:
+    return MalformedPack(message, path=path, offset=offset, hint=_SEAL_AGAIN)
+
+
+def _read_manifest(path: Path) -> tuple[dict[str, Any], str]:
+    file = path / form.MANIFEST
+    try:
+        text = file.read_bytes()
+        digest = (path / form.DIGEST).read_bytes()
+    except OSError as error:
+        raise _malformed(f"cannot be read ({error.strerror})", file) from error
+    environment_id = sha256(text).hexdigest()
+    if digest != environment_id.encode() + b"\n":
+        raise _malformed(f"differs from the sha256 in {form.DIGEST!r}", file, 0)
+    manifest = json.loads(text)
+    version = manifest.get("version")
+    if version != form.VERSION:
+        raise _malformed(f"pack is of version {version}, this program reads {form.VERSION}", file, 0)
+    return manifest, environment_id

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import dataclasses
+import random
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stillweb.collections.keys import request_key
+from stillweb.collections.pack import Pack, PackEntry, build_pack
+from stillweb.collections.packwriter import response_head
+from stillweb.errors import MalformedPack, UsageError
+from stillweb.model import Response
+
+PATHS = [
+    f"https://{host}{path}" for host in ("a.test", "b.test:8443") for path in ("/", "/p", "/p?q=1", "/p?q=2")
+]
+
+
+def _entry(method="GET", url="https://a.test/", body=b"x", **more) -> PackEntry:
+    request_body = more.pop("request_body", b"")
+    response = Response(more.pop("status", 200), "OK", (("Content-Type", "text/plain"),), body)
+    values = {"timestamp": "20260101000000", "source": "a.warc.gz", "offset": 0} | more
+    return PackEntry(request_key(method, url, "", request_body), method, url, response=response, **values)
+
+
+ENTRIES = st.lists(
+    st.builds(
+        _entry,
+        method=st.sampled_from(["GET", "POST", "DELETE"]),
+        url=st.sampled_from(PATHS),
+        body=st.binary(max_size=8),
+        timestamp=st.sampled_from(["20260101000000", "20260101000001"]),
+        offset=st.integers(0, 2),
+        request_body=st.sampled_from([b"", b"1", b"2"]),
+    ),
+    max_size=30,
+)
+_RUN = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def _files(pack: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(pack.iterdir())}
+
+
+@given(entries=ENTRIES)
+@_RUN
+def test_lookup_is_a_linear_scan(entries, tmp_path):
+    info = build_pack(entries, {"name": "t"}, tmp_path / "pack")
+    with Pack.open(tmp_path / "pack") as pack:
+        assert (len(pack), info.entries) == (len(entries), len(entries))
+        pack.verify()
+        rows = [pack.entry(row) for row in range(len(pack))]
+        in_order = sorted(rows, key=lambda entry: entry.order)
+        assert [entry.timestamp for entry in in_order] == sorted(entry.timestamp for entry in entries)
+        keys = {entry.key for entry in entries} | {
+            b"\0" * 16,
+            b"\xff" * 16,
+            request_key("GET", "https://c.test/"),
+        }
+        for key in keys:
+            scanned = [entry.order for entry in in_order if entry.key == key]
+            assert [rows[row].order for row in pack.lookup(key)] == scanned
+            assert sorted(bytes(rows[row].body) for row in pack.lookup(key)) == sorted(
+                entry.response.raw_body for entry in entries if entry.key == key
+            )
+        for number, entry in enumerate(in_order):
+            assert entry.order == number
+            assert entry.epoch == sum(before.method != "GET" for before in in_order[:number])
+            assert entry.body_sha256 == sha256(entry.body).digest()
+        assert info.bodies == len({entry.response.raw_body for entry in entries})
+
+
+@given(entries=ENTRIES, seed=st.integers())
+@_RUN
+def test_order_of_arrival_does_not_matter(entries, seed, tmp_path):
+    shuffled = random.Random(seed).sample(entries, len(entries))
+    first = build_pack(entries, {"b": 1, "a": [2]}, tmp_path / "one")
+    second = build_pack(shuffled, {"a": [2], "b": 1}, tmp_path / "two")
+    assert first == second
+    assert _files(tmp_path / "one") == _files(tmp_path / "two")
+
+
+@given(entries=ENTRIES)
+@_RUN
+def test_url_questions_are_answered_as_by_a_scan(entries, tmp_path):
+    build_pack(entries, {}, tmp_path / "pack")
+    with Pack.open(tmp_path / "pack") as pack:
+        assert sorted(pack.urls()) == sorted({entry.url for entry in entries})
+        for url in [*PATHS, "https://c.test/p"]:
+            methods = tuple(sorted({entry.method for entry in entries if entry.url == url}))
+            assert pack.methods_of(url) == methods
+            like = {entry.url for entry in entries if entry.url.partition("?")[0] == url.partition("?")[0]}
+            assert set(pack.urls_like(url)) == like
+            assert len(pack.rows_of(url)) == sum(entry.url == url for entry in entries)
+
+
+def test_explain(tmp_path):
+    entries = [
+        _entry("POST", "https://a.test/api", request_body=b"1"),
+        _entry("PUT", "https://a.test/api"),
+        _entry("GET", "https://a.test/s?q=1"),
+        _entry("GET", "https://a.test/s?q=2"),
+        _entry("GET", "http://plain.test/"),
+    ]
+    build_pack(entries, {}, tmp_path / "pack")
+    with Pack.open(tmp_path / "pack") as pack:
+        assert pack.explain("GET", "https://a.test/api") == "recorded with POST, PUT only"
+        assert pack.explain("POST", "https://A.test:443/api") == "other body recorded"
+        assert pack.explain("GET", "https://a.test/s?q=3") == "same path recorded with other query: 2"
+        assert pack.explain("GET", "https://a.test/s") == "same path recorded with other query: 2"
+        assert pack.explain("GET", "https://a.test/s?") == "same path recorded with other query: 2"
+        assert pack.explain("GET", "https://a.test/none") == "path not recorded, of its host: 4"
+        assert pack.explain("GET", "https://a.tes/api") == "host not recorded"
+        assert pack.explain("GET", "https://plain.test/") == "recorded over http only, not https"
+
+
+@pytest.fixture
+def sealed(tmp_path):
+    build_pack([_entry(url=url, body=url.encode() * 9) for url in PATHS], {"name": "t"}, tmp_path / "pack")
+    return tmp_path / "pack"
+
+
+def _read_all(path: Path) -> None:
+    with Pack.open(path) as pack:
+        for row in range(len(pack)):
+            pack.entry(row)
+
+
+def _flip(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1 << (at % 8)
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "index.bin", "digest"])
+def test_every_byte_of_manifest_and_index_is_guarded(sealed, name):
+    original = (sealed / name).read_bytes()
+    for at in range(len(original)):
+        _flip(sealed / name, at)
+        with pytest.raises(MalformedPack) as caught:
+            Pack.open(sealed)
+        assert (str(caught.value.path), caught.value.hint != "") == (
+            str(sealed / ("manifest.json" if name == "digest" else name)),
+            True,
+        )
+        (sealed / name).write_bytes(original)
+    Pack.open(sealed).close()
+
+
+@pytest.mark.parametrize("name", ["entries.bin", "bodies.bin"])
+def test_every_byte_of_entries_and_bodies_is_guarded(sealed, name):
+    original = (sealed / name).read_bytes()
+    for at in range(0, len(original), 3):
+        _flip(sealed / name, at)
+        with pytest.raises(MalformedPack) as caught:
+            _read_all(sealed)
+        assert caught.value.path == sealed / name
+        assert caught.value.offset <= at
+        (sealed / name).write_bytes(original)
+
+
+def test_a_broken_body_is_told_when_it_is_served_and_not_before(sealed):
+    with Pack.open(sealed) as pack:
+        wanted = pack.entry(0)
+        at = (sealed / "bodies.bin").read_bytes().index(bytes(wanted.body))
+    _flip(sealed / "bodies.bin", at)
+    with Pack.open(sealed) as pack:
+        with pytest.raises(MalformedPack, match=rf"bodies\.bin:{at}: body of GET .* differs from its sha256"):
+            pack.entry(0)
+        with pytest.raises(MalformedPack):  # the second time too
+            pack.entry(0)
+        assert [pack.entry(row).status for row in range(1, len(pack))] == [200] * 7
+        with pytest.raises(MalformedPack):
+            pack.verify()
+
+
+@pytest.mark.parametrize("name", ["index.bin", "entries.bin", "bodies.bin", "manifest.json", "digest"])
+@pytest.mark.parametrize("how", ["cut", "empty", "gone"])
+def test_files_cut_off_or_missing(sealed, name, how):
+    file = sealed / name
+    if how == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[: -1 if how == "cut" else 0])
+    with pytest.raises(MalformedPack):
+        Pack.open(sealed)
+
+
+def test_another_version_is_refused(sealed):
+    text = (sealed / "manifest.json").read_bytes().replace(b'"version": 1', b'"version": 2')
+    (sealed / "manifest.json").write_bytes(text)
+    (sealed / "digest").write_text(sha256(text).hexdigest() + "\n")
+    with pytest.raises(MalformedPack, match="version 2"):
+        Pack.open(sealed)
+
+
+def test_no_pack_at_all(tmp_path):
+    with pytest.raises(MalformedPack, match="manifest"):
+        Pack.open(tmp_path / "nowhere")
+
+
+def test_views_outlive_the_pack(sealed):
+    pack = Pack.open(sealed)
+    entry = pack.entry(0)
+    pack.close()
+    assert bytes(entry.head).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert bytes(entry.body)
+
+
+def test_an_empty_pack(tmp_path):
+    build_pack([], {}, tmp_path / "pack")
+    with Pack.open(tmp_path / "pack") as pack:
+        assert (len(pack), list(pack.urls()), len(pack.lookup(b"\0" * 16))) == (0, [], 0)
+        assert pack.explain("GET", "https://a.test/") == "host not recorded"
+        with pytest.raises(IndexError):
+            pack.entry(0)
+
+
+def test_a_new_pack_replaces_the_old_one_and_leaves_no_litter(sealed):
+    with Pack.open(sealed) as old:
+        build_pack([_entry()], {}, sealed)
+        assert bytes(old.entry(0).head)  # who has it open keeps it
+    with Pack.open(sealed) as new:
+        assert len(new) == 1
+    assert [path.name for path in sealed.parent.iterdir()] == ["pack"]
+
+
+def test_a_failed_build_leaves_the_old_pack(sealed):
+    before = _files(sealed)
+
+    def entries():
+        yield _entry()
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        build_pack(entries(), {}, sealed)
+    with pytest.raises(UsageError):
+        build_pack([dataclasses.replace(_entry(), timestamp="2026")], {}, sealed)
+    assert _files(sealed) == before
+    assert [path.name for path in sealed.parent.iterdir()] == ["pack"]
+
+
+def test_heads_are_what_replay_sends():
+    response = Response(
+        404,
+        "",
+        (
+            ("Content-Type", "text/html; charset=utf-8"),
+            ("Content-Length", "3"),
+            ("Transfer-Encoding", "chunked"),
+            ("Connection", "keep-alive"),
+            ("Proxy-Authenticate", "Basic"),
+            ("NEL", "{}"),
+            ("alt-svc", 'h3=":443"'),
+            ("Content-Encoding", "gzip"),
+            ("Set-Cookie", "a=1"),
+            ("Set-Cookie", "b=2"),
+            ("X-Folded", "one\r\n two\r\nInjected: yes"),
+            ("bad name", "x"),
+            ("X-Latin", "\xe9"),
+            ("X-Wide", "\u20ac"),
+        ),
+    )
+    assert response_head(response) == (
+        b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html; charset=utf-8\r\nContent-Encoding: gzip\r\n"
+        b"Set-Cookie: a=1\r\nSet-Cookie: b=2\r\nX-Folded: one two Injected: yes\r\nX-Latin: \xe9\r\n"
+        b"X-Wide: \xe2\x82\xac\r\n"
+    )
+    assert response_head(Response(799)) == b"HTTP/1.1 799 \r\n"
