@@ -1,0 +1,246 @@
+"""How alike two states of a page are: pure functions from two things to numbers in 0..1.
+
+1.0 always means "nothing differs that this measure can see", and two empty things are alike.
+Text and accessibility trees are compared as multisets (F1, blind to order) and as sequences
+(2·LCS / (m+n), which is never above F1). Element ids are left out of the tree comparison:
+they number the nodes of one run. Resources are paired by method and URL; a URL that was
+asked for twice has two rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+
+from rapidfuzz.distance import Indel
+
+# Scripts written without spaces: each character is a token, or a page would be a handful of tokens.
+_UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+# Numbers stay whole (with sign, point and percent): a price that changed is one changed token.
+_TOKEN = re.compile(rf"[{_UNSPACED}]|[+-]?\d+(?:[.,:]\d+)*%?|[^\W\d{_UNSPACED}]+|[^\w\s]")
+# A line of a flattened tree: `[a12] button 'Save', focused`; id, name and states may be absent.
+_AX_LINE = re.compile(
+    r"""\s*(?:\[[^\]\s]+\]\s+)?(?P<role>[A-Za-z][\w-]*)(?:\s+(?P<name>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))?"""
+)
+_AX_ID = re.compile(r"^(\s*)\[[^\]\s]+\]\s+")
+# Roles that an agent can act on (WAI-ARIA 1.2 §5.3.2 "widget" roles, and Chromium's own names).
+INTERACTIVE_ROLES = frozenset(
+    {"button", "checkbox", "combobox", "gridcell", "link", "listbox", "menuitem", "menuitemcheckbox",
+     "menuitemradio", "option", "radio", "scrollbar", "searchbox", "slider", "spinbutton", "switch", "tab",
+     "textbox", "treeitem", "ComboBoxMenuButton", "ComboBoxSelect", "Date", "DateTime", "InputTime",
+     "ColorWell", "DisclosureTriangle", "MenuListPopup", "MenuListOption", "ToggleButton"}
+)  # fmt: skip
+# What a missing resource costs (replay-facts §3.4): pages without their code or their API are not the page.
+_WEIGHTS = {
+    "document": 1.0, "script": 1.0, "xhr": 1.0, "fetch": 1.0, "stylesheet": 1.0, "eventsource": 1.0,
+    "websocket": 1.0, "image": 0.3, "font": 0.3, "media": 0.3, "manifest": 0.3, "texttrack": 0.3,
+}  # fmt: skip
+_UNKNOWN_WEIGHT = 0.3
+_NO_WEIGHT = frozenset({"ping", "beacon", "preflight", "cspviolationreport"})
+
+
+class Agreement(StrEnum):
+    """How a recorded resource and its replay relate."""
+
+    AGREE = "agree"
+    DIFFERS = "differs"  # asked for in both, answered with another status
+    MISSING = "missing"  # recorded, not asked for in the replay
+    EXTRA = "extra"  # asked for in the replay only
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """One request that a page made, as browser or baseline noted it.
+
+    Attributes:
+        status: HTTP status; 0 if no answer came.
+        tier: how replay matched it, "" if unknown (a baseline, or a back-end without a ledger).
+        reason: replay's clause of why.
+    """
+
+    url: str
+    method: str = "GET"
+    type: str = "other"
+    status: int = 0
+    tier: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRow:
+    """A resource on both sides; the side that lacks it is None."""
+
+    url: str
+    method: str
+    type: str
+    agreement: Agreement
+    recorded: int | None = None
+    replayed: int | None = None
+    tier: str = ""
+    reason: str = ""
+
+    @property
+    def weight(self) -> float:
+        """What this resource counts for, from 1 (code, documents, API) to 0 (beacons, noise)."""
+        if self.type in _NO_WEIGHT or self.tier == "noise":
+            return 0.0
+        return _WEIGHTS.get(self.type, _UNKNOWN_WEIGHT)
+
+    @property
+    def missed(self) -> bool:
+        """Whether replay had no answer."""
+        return self.tier == "miss"
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether it is a miss of something that the recording had not seen fail as well."""
+        return self.missed and (self.recorded is None or 0 < self.recorded < 400)
+
+
+def tokens(text: str) -> list[str]:
+    """Return words, whole numbers and single signs of a text, in order."""
+    return _TOKEN.findall(text)
+
+
+def multiset_f1(left: Iterable[object], right: Iterable[object]) -> float:
+    """Return the F1 of two multisets: 2·|common| / (|left| + |right|); 1.0 if both are empty."""
+    a, b = Counter(left), Counter(right)
+    total = a.total() + b.total()
+    return 2 * (a & b).total() / total if total else 1.0
+
+
+def text_scores(recorded: str, replayed: str) -> tuple[float, float]:
+    """Return (token-multiset F1, ordered similarity) of two texts."""
+    a, b = tokens(recorded), tokens(replayed)
+    return multiset_f1(a, b), float(Indel.normalized_similarity(a, b))
+
+
+def ax_nodes(tree: str) -> list[tuple[str, str]]:
+    """Return (role, name) of each line of a flattened accessibility tree."""
+    found = (_AX_LINE.match(line) for line in tree.splitlines() if line.strip())
+    return [(m["role"], (m["name"] or "")[1:-1]) for m in found if m]
+
+
+def axtree_scores(recorded: str, replayed: str) -> tuple[float, float]:
+    """Return the role+name F1 of two flattened trees: (over all nodes, over nodes to act on)."""
+    a, b = ax_nodes(recorded), ax_nodes(replayed)
+    acting = [[node for node in side if node[0] in INTERACTIVE_ROLES] for side in (a, b)]
+    return multiset_f1(a, b), multiset_f1(*acting)
+
+
+def without_ids(tree: str) -> str:
+    """Return a flattened tree without its element ids, to be shown as a diff."""
+    return "\n".join(_AX_ID.sub(r"\1", line) for line in tree.splitlines())
+
+
+def match_resources(recorded: Sequence[Fetch], replayed: Sequence[Fetch]) -> list[ResourceRow]:
+    """Pair the resources of two visits by method and URL, in recorded order, then the extra ones.
+
+    Of several requests for one URL those with equal status are paired first, so that a
+    different order of arrival makes no difference.
+    """
+    pool: dict[tuple[str, str], list[Fetch]] = defaultdict(list)
+    for fetch in replayed:
+        pool[fetch.method, fetch.url].append(fetch)
+    partner: dict[int, Fetch] = {}
+    for same_status in (True, False):
+        for index, fetch in enumerate(recorded):
+            others = pool.get((fetch.method, fetch.url))
+            if index in partner or not others:
+                continue
+            chosen = next((o for o in others if o.status == fetch.status or not same_status), None)
+            if chosen is not None:
+                partner[index] = chosen
+                others.remove(chosen)
+    rows = [_row(fetch, partner.get(index)) for index, fetch in enumerate(recorded)]
+    left_over = {id(fetch) for others in pool.values() for fetch in others}
+    return rows + [_row(None, fetch) for fetch in replayed if id(fetch) in left_over]
+
+
+def _row(recorded: Fetch | None, replayed: Fetch | None) -> ResourceRow:
+    known = recorded or replayed
+    assert known is not None
+    if replayed is None:
+        agreement = Agreement.MISSING
+    elif recorded is None:
+        agreement = Agreement.EXTRA
+    else:
+        agreement = Agreement.AGREE if recorded.status == replayed.status else Agreement.DIFFERS
+    return ResourceRow(
+        url=known.url,
+        method=known.method,
+        type=known.type,
+        agreement=agreement,
+        recorded=recorded.status if recorded else None,
+        replayed=replayed.status if replayed else None,
+        tier=replayed.tier if replayed else "",
+        reason=replayed.reason if replayed else "",
+    )
+
+
+def resource_score(rows: Iterable[ResourceRow]) -> float:
+    """Return the weighted share of resources that agree; 1.0 if none has weight."""
+    rows = list(rows)
+    total = sum(row.weight for row in rows)
+    agreed = sum(row.weight for row in rows if row.agreement is Agreement.AGREE)
+    return agreed / total if total else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DiffLine:
+    """A line: `kind` is " " (in both), "-" (recorded only), "+" (replayed only) or "@" (a gap)."""
+
+    kind: str
+    text: str
+
+
+def line_diff(recorded: str, replayed: str, *, context: int = 2, limit: int = 400) -> tuple[DiffLine, ...]:
+    """Return what differs between two texts by line, with some lines around; empty if nothing does.
+
+    Args:
+        recorded: the text as recorded.
+        replayed: the text as replayed.
+        context: lines that are shown around a change.
+        limit: lines at most; a last line says how many were left out.
+    """
+    if recorded == replayed:
+        return ()
+    a, b = recorded.splitlines(), replayed.splitlines()
+    every: list[DiffLine] = []
+    for op in Indel.opcodes(a, b):
+        if op.tag == "equal":
+            every += [DiffLine(" ", line) for line in a[op.src_start : op.src_end]]
+        else:
+            every += [DiffLine("-", line) for line in a[op.src_start : op.src_end]]
+            every += [DiffLine("+", line) for line in b[op.dest_start : op.dest_end]]
+    lines = _near_changes(_recorded_first(every), context)
+    if len(lines) > limit:
+        lines[limit:] = [DiffLine("@", f"{len(lines) - limit} more lines")]
+    return tuple(lines)
+
+
+def _recorded_first(every: list[DiffLine]) -> list[DiffLine]:
+    """Put the recorded lines of each change before the replayed ones: the edit script mixes them."""
+    return [
+        line
+        for _, block in groupby(every, key=lambda line: line.kind == " ")
+        for line in sorted(block, key=lambda line: line.kind == "+")
+    ]
+
+
+def _near_changes(every: list[DiffLine], context: int) -> list[DiffLine]:
+    """Keep the lines within `context` of a change; a gap becomes one "@" line."""
+    changed = [index for index, line in enumerate(every) if line.kind != " "]
+    kept = sorted(
+        {i for at in changed for i in range(max(0, at - context), min(len(every), at + context + 1))}
+    )
+    lines: list[DiffLine] = []
+    for before, index in zip([-1, *kept], kept, strict=False):
+        if index > before + 1:
+            lines.append(DiffLine("@", f"{index - before - 1} equal lines"))
+        lines.append(every[index])
+    return lines

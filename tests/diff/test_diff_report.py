@@ -1,0 +1,129 @@
+"""The report: verdicts, gates, order, JSON and the HTML file."""
+
+from __future__ import annotations
+
+import io
+import json
+from html.parser import HTMLParser
+
+import pytest
+from PIL import Image
+
+from stillweb.diff import html
+from stillweb.diff.metrics import DiffLine, Fetch, match_resources
+from stillweb.diff.report import DEFAULT_GATES, DiffReport, PageDiff, Pictures, parse_gates, shown
+from stillweb.errors import UsageError
+
+PERFECT = {"status": 1.0, "text": 1.0, "screenshot": 1.0, "misses": 0.0, "fuzzy": 0.0}
+
+
+def png(colour):
+    stream = io.BytesIO()
+    Image.new("RGB", (64, 36), colour).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def page(name, scores=None, **more):
+    return PageDiff(id=name, url=f"https://shop.example/{name}", scores=PERFECT | (scores or {}), **more)
+
+
+def test_pages_come_worst_first_and_gates_hold_for_every_page():
+    report = DiffReport(
+        "shop",
+        (
+            page("same"),
+            page("near", {"text": 0.99}),
+            page("bad", {"text": 0.5}),
+            page("broken", error="net::ERR_FAILED"),
+            PageDiff("imported", "https://i.example/", compared=False, scores={"hits": 0.2}),
+        ),
+    )
+    assert [p.id for p in report.worst_first()] == ["broken", "bad", "imported", "near", "same"]
+    assert report.exit_status == 1
+    assert [p.id for p in report.failing] == ["bad", "broken"]
+    assert report.pages[2].failures(report.gates) == ("text",)
+    assert report.summary() == "1 of 4 pages identical, 1 without a baseline, 1 within the gates, 2 fail"
+    assert report.spread("text") == pytest.approx((0.5, 0.8725))
+    assert report.spread("order") is None
+
+
+def test_gates_are_read_on_top_of_the_defaults():
+    assert parse_gates("text=0.5, misses=3") == {**DEFAULT_GATES, "text": 0.5, "misses": 3.0}
+    assert parse_gates("") == DEFAULT_GATES
+    assert parse_gates("none") == {}
+    with pytest.raises(UsageError, match="no score called 'txt'"):
+        parse_gates("txt=1")
+    with pytest.raises(UsageError, match="no number"):
+        parse_gates("text=high")
+
+
+def test_a_share_that_is_not_whole_is_never_shown_as_whole():
+    assert [shown("text", value) for value in (1.0, 0.99999, 0.985, 0.0001, 0.0)] == [
+        "100%", "99.9%", "98.5%", "<0.1%", "0%",
+    ]  # fmt: skip
+    assert shown("misses", 3.0) == "3"
+
+
+def test_json_tells_the_failing_pages_and_leaves_out_what_agrees(tmp_path):
+    rows = match_resources(
+        [Fetch("https://s/", status=200), Fetch("https://s/a.css", status=200)],
+        [
+            Fetch("https://s/", status=200, tier="exact"),
+            Fetch("https://s/a.css", status=404, tier="miss", reason="no"),
+        ],
+    )
+    report = DiffReport("shop", (page("p", {"misses": 1.0}, resources=tuple(rows)),))
+    written = json.loads(report.write_json(tmp_path / "deep" / "report.json").read_text())
+    assert written["failing"] == {"p": ["misses"]}
+    assert written["scores"]["misses"] == {"worst": 1.0, "mean": 1.0}
+    (row,) = written["pages"][0]["resources"]
+    assert (row["url"], row["tier"], row["reason"]) == ("https://s/a.css", "miss", "no")
+    assert written["pages"][0]["counts"] == {"asked": 2, "hit": 1, "miss": 1, "noise": 0}
+
+
+class Links(HTMLParser):
+    """Collects what a document would fetch, and its tags."""
+
+    def __init__(self):
+        super().__init__()
+        self.addresses, self.tags = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+
+
+def hostile_report():
+    attack = "<script>alert('x')</script>"
+    shots = Pictures(png("red"), png("blue"), png("green"))
+    lines = (DiffLine("-", attack), DiffLine("+", '"><img src=x onerror=alert(1)>'))
+    bad = page("bad", {"text": 0.5}, title=attack, pictures=shots, text=lines, notes=(attack,), axtree=lines)
+    same = page("same", pictures=Pictures(png("red"), png("red")))
+    return DiffReport("shop", (bad, same), about={"level": "clock"})
+
+
+def test_the_html_needs_nothing_else_and_is_not_scripted_by_the_page(tmp_path):
+    path = hostile_report().write_html(tmp_path / "report")
+    seen = Links()
+    seen.feed(path.read_text(encoding="utf-8"))
+    assert seen.tags.count("script") == 1
+    assert len(seen.addresses) == 4  # three of the page that differs, one of the page that does not
+    assert all(address.startswith("data:image/png;base64,") for address in seen.addresses)
+    assert [p.name for p in path.parent.iterdir()] == ["index.html"]
+
+
+def test_many_pictures_are_put_beside_the_html(tmp_path, monkeypatch):
+    monkeypatch.setattr(html, "EMBED_LIMIT", 100)
+    for _ in range(2):  # a second report replaces the pictures of the first
+        path = hostile_report().write_html(tmp_path)
+        seen = Links()
+        seen.feed(path.read_text(encoding="utf-8"))
+        assert {address.partition("/")[0] for address in seen.addresses} == {"pictures"}
+        assert all((tmp_path / address).read_bytes().startswith(b"\x89PNG") for address in seen.addresses)
+        assert len(list((tmp_path / "pictures").iterdir())) == 3
+
+
+def test_an_empty_collection_makes_a_report(tmp_path):
+    report = DiffReport("empty", ())
+    assert report.exit_status == 0
+    assert "no pages to compare" in report.write_html(tmp_path).read_text()
