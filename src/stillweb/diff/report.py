@@ -166,8 +166,6 @@ class PageDiff:
             "text_diff": [line.kind + line.text for line in self.text],
             "axtree_diff": [line.kind + line.text for line in self.axtree],
             "pixels": area,
-            if pixels
-            else None,
             "screenshots": {
                 "recorded": _sha256(self.pictures.recorded),
                 "replayed": _sha256(self.pictures.replayed),
