@@ -79,6 +79,7 @@ class Capture:
         digest: of the payload as the index spells it (`sha-256:...` or `sha1:BASE32`).
         source: WARC file name, relative to the collection's `archive/`.
         offset, length: of the record in that file as stored, in bytes.
+        request_offset, request_length: of the request's record in the same file; -1, 0 if there is none.
     """
 
     urlkey: str
@@ -92,6 +93,8 @@ class Capture:
     source: str
     offset: int
     length: int
+    request_offset: int = -1
+    request_length: int = 0
 
 
 class Tier(StrEnum):

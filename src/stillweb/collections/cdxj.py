@@ -1,0 +1,102 @@
+"""The index of a collection: CDXJ, one line a capture, `urlkey timestamp {json}`.
+
+Sorted bytewise (C locale), so that pywb and others find lines by bisection. The fields are
+those of pywb and cdxj-indexer, numbers as strings: url, mime, status, digest, length, offset,
+filename, and for requests other than GET method and requestBody. Our own are `key` (the request
+key, hex) and `request` ("offset,length" of the request's record); other readers pass over them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from stillweb.errors import MalformedCdxj
+from stillweb.model import Capture
+
+
+def format_line(capture: Capture, request_body: str = "") -> bytes:
+    """Return a capture as a CDXJ line with its line end."""
+    fields = {
+        "url": capture.url,
+        "mime": capture.mime,
+        "status": str(capture.status) if capture.status else "",
+        "digest": capture.digest,
+        "length": str(capture.length),
+        "offset": str(capture.offset),
+        "filename": capture.source,
+        "method": "" if capture.method == "GET" else capture.method,
+        "requestBody": request_body,
+        "key": capture.key,
+        "request": f"{capture.request_offset},{capture.request_length}" if capture.request_length else "",
+    }
+    text = json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=True)
+    return f"{capture.urlkey} {capture.timestamp} {text}\n".encode("utf-8", "surrogateescape")
+
+
+def parse_line(line: bytes, *, path: Path | None = None, offset: int | None = None) -> Capture:
+    """Read a CDXJ line.
+
+    Raises:
+        MalformedCdxj: if it is none, or lacks url, filename or offset.
+    """
+    try:
+        urlkey, timestamp, text = line.decode("utf-8", "surrogateescape").rstrip("\r\n").split(" ", 2)
+        fields = json.loads(text)
+        request_offset, _, request_length = str(fields.get("request", "")).partition(",")
+        return Capture(
+            urlkey=urlkey,
+            timestamp=timestamp,
+            url=fields["url"],
+            method=fields.get("method", "GET"),
+            key=fields.get("key", ""),
+            status=_number(fields.get("status")),
+            mime=fields.get("mime", ""),
+            digest=fields.get("digest", ""),
+            source=fields["filename"],
+            offset=int(fields["offset"]),
+            length=int(fields.get("length", 0)),
+            request_offset=int(request_offset) if request_length else -1,
+            request_length=int(request_length or 0),
+        )
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise MalformedCdxj(
+            f"not a CDXJ line ({error}): {line[:80]!r}",
+            path=path,
+            offset=offset,
+            hint="stillweb collections check NAME --repair",
+        ) from None
+
+
+def _number(value: object) -> int:
+    text = str(value or "")
+    return int(text) if text.isdigit() else 0
+
+
+def read_cdxj(path: Path) -> Iterator[Capture]:
+    """Yield the captures of an index file, in its order.
+
+    Raises:
+        MalformedCdxj: at the first line that is none.
+    """
+    offset = 0
+    with path.open("rb") as file:
+        for line in file:
+            if line.strip() and not line.startswith(b"!"):  # `!meta` lines, as in `cdxj-gzip`
+                yield parse_line(line, path=path, offset=offset)
+            offset += len(line)
+
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> int:
+    """Write an index atomically, sorted bytewise, equal lines once; return their number."""
+    ordered = sorted(set(lines))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.writelines(ordered)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    return len(ordered)

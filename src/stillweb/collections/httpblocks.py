@@ -1,0 +1,200 @@
+"""HTTP messages as WARC blocks hold them, to and from `Request` and `Response`.
+
+Real archives hold messages that never were on a wire: browsers' recorders keep
+`Transfer-Encoding: chunked` and `Content-Encoding: gzip` beside a body that is neither, status
+texts are missing, lines end in LF or CR CR LF. So the body decides: what is not chunked is not
+unchunked, and a Content-Encoding that the body does not have is left out of the headers, since a
+browser would refuse the answer.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable
+
+import brotli
+import zstandard
+
+from stillweb.model import Headers, Request, Response, header
+
+_STATUS_LINE = re.compile(rb"(?:HTTP/[\d.]+|ICY)[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?\r*\n?")
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S.*?)(?: HTTP/[\d.]+)?\r*\n")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r?\n")
+
+
+def is_response(block: bytes) -> bool:
+    """Whether a block starts with an HTTP status line."""
+    return _STATUS_LINE.match(block) is not None
+
+
+def is_whole(block: bytes) -> bool:
+    """Whether a block is a response with as many bytes of body as its Content-Length says."""
+    match = _STATUS_LINE.match(block)
+    headers, body = _split(block, match.end()) if match else ((), b"")
+    length = header(headers, "content-length")
+    return length.isdigit() and len(body) >= int(length)
+
+
+def parse_response(block: bytes) -> Response | None:
+    """Read a response; None if there is no status line.
+
+    The body's transfer encoding is removed and its content encoding kept.
+    """
+    match = _STATUS_LINE.match(block)
+    if not match:
+        return None
+    headers, body = _split(block, match.end())
+    if "chunked" in header(headers, "transfer-encoding").lower():
+        body = dechunk(body)
+        headers = tuple((k, v) for k, v in headers if k.lower() != "transfer-encoding")
+    if body and not has_encoding(body, header(headers, "content-encoding")):
+        headers = tuple((k, v) for k, v in headers if k.lower() != "content-encoding")
+    reason = (match[2] or b"").decode("latin-1").strip()
+    return Response(int(match[1]), reason, headers, body)
+
+
+def parse_request(block: bytes, url: str) -> Request | None:
+    """Read a request for an absolute URL; None if there is no request line."""
+    match = _REQUEST_LINE.match(block)
+    if not match:
+        return None
+    headers, body = _split(block, match.end())
+    if "chunked" in header(headers, "transfer-encoding").lower():
+        body = dechunk(body)
+    return Request(match[1].decode("ascii").upper(), url, headers, body)
+
+
+def payload_start(block: bytes) -> int:
+    """Return where the body starts in a message block; the block's length if it has none."""
+    return _head_end(block, block.find(b"\n") + 1)[1]
+
+
+def response_block(response: Response) -> bytes:
+    """Return a response as a block; its body has no transfer encoding, so neither do the headers."""
+    reason = f" {response.reason}" if response.reason else " "
+    line = f"HTTP/1.1 {response.status}{reason}"
+    return _block(line, response.headers, response.raw_body)
+
+
+def request_block(request: Request) -> bytes:
+    """Return a request as a block, its target in origin form (RFC 9112 §3.2.1)."""
+    rest = request.url.partition("#")[0].partition("://")[2]
+    cut = min((i for i in (rest.find("/"), rest.find("?")) if i >= 0), default=len(rest))
+    target = rest[cut:] if rest[cut:].startswith("/") else "/" + rest[cut:]
+    return _block(f"{request.method} {target} HTTP/1.1", request.headers, request.raw_body)
+
+
+def _block(line: str, headers: Headers, body: bytes) -> bytes:
+    fields = (f"{name}: {value}\r\n" for name, value in headers if name.lower() != "transfer-encoding")
+    head = f"{line}\r\n{''.join(fields)}\r\n"
+    return b"".join((head.encode("latin-1", "replace"), body))
+
+
+def _split(block: bytes, at: int) -> tuple[Headers, bytes]:
+    lines, start = _head_end(block, at)
+    return tuple(_fields(lines)), block[start:]
+
+
+def _head_end(block: bytes, at: int) -> tuple[list[bytes], int]:
+    lines: list[bytes] = []
+    while at < len(block):
+        end = block.find(b"\n", at)
+        end = len(block) if end < 0 else end
+        line = block[at:end].rstrip(b"\r")
+        at = min(end + 1, len(block))
+        if not line:
+            break
+        lines.append(line)
+    return lines, at
+
+
+def _fields(lines: Iterable[bytes]) -> list[tuple[str, str]]:
+    fields: list[tuple[str, str]] = []
+    for line in lines:
+        text = line.decode("latin-1")
+        if text[0] in " \t" and fields:  # RFC 9112 §5.2
+            name, value = fields[-1]
+            fields[-1] = (name, f"{value} {text.strip()}")
+            continue
+        name, colon, value = text.partition(":")
+        if colon and name.strip():
+            fields.append((name.strip(), value.strip(" \t")))
+    return fields
+
+
+def dechunk(body: bytes) -> bytes:
+    """Return a chunked body without its framing (RFC 9112 §7.1); a body that is not chunked as it is.
+
+    A body that breaks off within a chunk gives what there is.
+    """
+    parts: list[bytes] = []
+    at = 0
+    while match := _CHUNK.match(body, at):
+        size = int(match[1], 16)
+        if not size:
+            return b"".join(parts)
+        parts.append(body[match.end() : match.end() + size])
+        at = match.end() + size
+        if at >= len(body):
+            return b"".join(parts) if len(parts) > 1 or at == len(body) else body
+        if body[at : at + 2] == b"\r\n":
+            at += 2
+        elif body[at : at + 1] == b"\n":
+            at += 1
+        else:
+            return body
+    return b"".join(parts) if parts and not body[at:].strip() else body
+
+
+def has_encoding(body: bytes, encoding: str) -> bool:
+    """Whether a body is in the content encoding that its header names; unknown ones are believed."""
+    encoding = encoding.strip().lower()
+    match encoding:
+        case "" | "identity":
+            return True
+        case "gzip" | "x-gzip":
+            return body[:2] == b"\x1f\x8b"
+        case "zstd":
+            return body[:4] == zstandard.FRAME_HEADER
+        case "br":
+            return _inflates_br(body)
+        case "deflate":
+            return _inflates(body, zlib.MAX_WBITS) or _inflates(body, -zlib.MAX_WBITS)
+    return True
+
+
+def _inflates(body: bytes, wbits: int) -> bool:
+    try:
+        zlib.decompressobj(wbits).decompress(body[:4096])
+    except zlib.error:
+        return False
+    return True
+
+
+def _inflates_br(body: bytes) -> bool:
+    try:
+        brotli.Decompressor().process(body)
+    except brotli.error:
+        return False
+    return True
+
+
+def decode_body(raw_body: bytes, encoding: str) -> bytes | None:
+    """Return a body without its content encoding; None if it cannot be decoded."""
+    try:
+        match encoding.strip().lower():
+            case "" | "identity":
+                return raw_body
+            case "gzip" | "x-gzip":
+                return zlib.decompress(raw_body, 16 + zlib.MAX_WBITS)
+            case "br":
+                return bytes(brotli.decompress(raw_body))
+            case "zstd":
+                return zstandard.ZstdDecompressor().decompressobj().decompress(raw_body)
+            case "deflate":
+                wbits = zlib.MAX_WBITS if _inflates(raw_body, zlib.MAX_WBITS) else -zlib.MAX_WBITS
+                return zlib.decompress(raw_body, wbits)
+    except (zlib.error, brotli.error, zstandard.ZstdError):
+        return None
+    return None

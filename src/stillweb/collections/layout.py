@@ -1,0 +1,234 @@
+"""A collection is a folder, in pywb's own layout, so that pywb serves the same folder.
+
+    NAME/archive/*.warc.gz        what was recorded or imported
+    NAME/indexes/index.cdxj       every capture, sorted
+    NAME/pages/pages.jsonl        its pages (WACZ 1.1.1 §5.2.1)
+    NAME/baseline/PAGE/           what a page looked like when it was recorded
+    NAME/manifest.json            what it was recorded with
+    NAME/pack/                    the sealed form that replay serves
+
+A `Collection` is cheap to make and reads nothing until it is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rapidfuzz import process as fuzzy
+
+from stillweb.collections.cdxj import read_cdxj
+from stillweb.collections.exchanges import Originals, read_exchange
+from stillweb.collections.manifest import Manifest, read_manifest, write_atomically, write_manifest
+from stillweb.collections.warcdates import iso_date, timestamp_of
+from stillweb.errors import CollectionExists, CollectionNotFound, UsageError
+from stillweb.model import Capture, Exchange, Page
+
+__all__ = ["Collection", "default_root", "list_collections", "read_pages"]
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_PAGE_FIELDS = {"id", "url", "ts", "title", "seed", "depth", "status", "baseline"}
+
+
+def default_root() -> Path:
+    """Return the folder of the collections: $STILLWEB_COLLECTIONS, else `collections`."""
+    return Path(os.environ.get("STILLWEB_COLLECTIONS", "collections"))
+
+
+class Collection:
+    """A named folder of recordings under a root."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.root = Path(root)
+        self.name = name
+        self.path = self.root / name
+        self._originals: Originals | None = None
+
+    def __repr__(self) -> str:
+        return f"Collection({str(self.root)!r}, {self.name!r})"
+
+    @property
+    def archive(self) -> Path:
+        """Folder of the WARC files."""
+        return self.path / "archive"
+
+    @property
+    def indexes(self) -> Path:
+        """Folder of the index."""
+        return self.path / "indexes"
+
+    @property
+    def pages(self) -> Path:
+        """Folder of the page lists."""
+        return self.path / "pages"
+
+    @property
+    def baseline(self) -> Path:
+        """Folder of what pages looked like."""
+        return self.path / "baseline"
+
+    @property
+    def pack(self) -> Path:
+        """Folder of the sealed form."""
+        return self.path / "pack"
+
+    @property
+    def index_file(self) -> Path:
+        """The index, `indexes/index.cdxj`."""
+        return self.indexes / "index.cdxj"
+
+    @property
+    def manifest_file(self) -> Path:
+        """`manifest.json`."""
+        return self.path / "manifest.json"
+
+    @classmethod
+    def open(cls, root: Path, name: str) -> Collection:
+        """Return the collection of a name.
+
+        Raises:
+            CollectionNotFound: if there is none; the hint has the names there are, close ones first.
+        """
+        collection = cls(root, name)
+        if not _NAME.fullmatch(name) or not collection.archive.is_dir():
+            names = [each.name for each in list_collections(root)]
+            close = [match[0] for match in fuzzy.extract(name, names, limit=8)]
+            hint = (
+                f"there are: {', '.join(close)}" if close else "stillweb collections import FILE... -c NAME"
+            )
+            raise CollectionNotFound(f"no collection {name!r} in {root}", hint=hint)
+        return collection
+
+    @classmethod
+    def create(cls, root: Path, name: str) -> Collection:
+        """Make the folders of a new collection.
+
+        Raises:
+            UsageError: if the name cannot be one.
+            CollectionExists: if there is one of that name.
+        """
+        check_name(name)
+        collection = cls(root, name)
+        if collection.path.exists():
+            hint = f"another name, --append, or: stillweb collections rm {name} --yes"
+            raise CollectionExists(f"collection {name!r} is in {root} already", hint=hint)
+        for folder in (collection.archive, collection.indexes, collection.pages):
+            folder.mkdir(parents=True)
+        return collection
+
+    def manifest(self) -> Manifest:
+        """Read the manifest."""
+        return read_manifest(self.manifest_file)
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Write the manifest atomically."""
+        write_manifest(self.manifest_file, manifest)
+
+    def warc_files(self) -> list[Path]:
+        """Return the files of `archive/`, sorted by name."""
+        return sorted(path for path in self.archive.iterdir() if path.is_file() and path.suffix != ".part")
+
+    def captures(self) -> Iterator[Capture]:
+        """Yield the captures of the index, in its order; nothing if there is no index yet."""
+        if self.index_file.exists():
+            yield from read_cdxj(self.index_file)
+
+    def read_capture(self, capture: Capture) -> Exchange:
+        """Read a capture's exchange from the archive; a revisit gets its original's body.
+
+        A response without a request counts as answer to a bare request of the capture's method.
+
+        Raises:
+            MissingRecord: if the file, the record or a revisit's original is not there.
+            MalformedWarc: if the record cannot be read.
+        """
+        if self._originals is None and capture.mime == "warc/revisit":
+            self._originals = Originals(self.captures())
+        return read_exchange(self.archive, capture, self._originals)
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """Yield the exchange of every capture, in the index's order."""
+        for capture in self.captures():
+            yield self.read_capture(capture)
+
+    def page_list(self) -> list[Page]:
+        """Return the pages, those of `pages.jsonl` before those of `extraPages.jsonl`."""
+        names = ("pages.jsonl", "extraPages.jsonl")
+        return [page for name in names for page in read_pages(self.pages / name)]
+
+    def write_pages(self, pages: list[Page]) -> None:
+        """Write `pages.jsonl` atomically; an `extraPages.jsonl` goes, since its pages were in the list."""
+        head = {"format": "json-pages-1.0", "id": "pages", "title": "All Pages"}
+        lines = [json.dumps(line, ensure_ascii=False) for line in [head, *map(_page_members, pages)]]
+        write_atomically(self.pages / "pages.jsonl", ("\n".join(lines) + "\n").encode("utf-8"))
+        (self.pages / "extraPages.jsonl").unlink(missing_ok=True)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is not one of a collection.
+
+    Raises:
+        UsageError: if it is not lower-case letters, digits, `.`, `_` and `-`.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot name a collection",
+            hint="use lower-case letters, digits, '.', '_' and '-', a letter or digit first",
+        )
+
+
+def list_collections(root: Path) -> list[Collection]:
+    """Return the collections of a root, sorted by name; none if the folder is not there."""
+    if not root.is_dir():
+        return []
+    found = (path for path in root.iterdir() if _NAME.fullmatch(path.name) and (path / "archive").is_dir())
+    return [Collection(root, path.name) for path in sorted(found)]
+
+
+def read_pages(path: Path) -> Iterator[Page]:
+    """Yield the pages of a `pages.jsonl`; lines that are none are passed over, as WACZ readers do."""
+    if not path.exists():
+        return
+    for line in path.read_bytes().splitlines():
+        try:
+            members = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(members, dict) and isinstance(members.get("url"), str):
+            yield _page(members)
+
+
+def _page(members: dict[str, Any]) -> Page:
+    return Page(
+        url=members["url"],
+        timestamp=timestamp_of(str(members.get("ts", ""))),
+        title=str(members.get("title") or ""),
+        id=str(members.get("id") or ""),
+        seed=bool(members.get("seed", True)),
+        depth=_whole(members.get("depth")),
+        status=_whole(members.get("status")),
+        baseline=str(members.get("baseline") or ""),
+        extra={
+            name: value
+            for name, value in members.items()
+            if name not in _PAGE_FIELDS and isinstance(value, str) and name != "text"
+        },
+    )
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _page_members(page: Page) -> dict[str, Any]:
+    members: dict[str, Any] = {**page.extra, "id": page.id, "url": page.url, "ts": iso_date(page.timestamp)}
+    members |= {"title": page.title, "seed": page.seed, "depth": page.depth}
+    if page.status:
+        members["status"] = page.status
+    if page.baseline:
+        members["baseline"] = page.baseline
+    return members

@@ -1,0 +1,101 @@
+"""`manifest.json` of a collection: what a recording was made with, which replay and env must repeat.
+
+Unknown members are kept on reading and written back, so that an older stillweb does not lose
+what a newer one wrote; a newer major version is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from stillweb import __version__
+from stillweb.errors import CollectionError
+
+VERSION = 1
+STATES = ("complete", "partial", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What is known of a collection besides its captures.
+
+    Attributes:
+        version: of this format.
+        created: ISO 8601.
+        state: `partial` while a recording runs or when it was stopped.
+        recorded_at: 14 digits; where the pinned clock starts.
+        seed: of the pinned randomness.
+        profile: viewport, user agent, locale, time zone, browser build, ...
+        sources: imported files, `{"name", "sha256", "bytes"}` each.
+        redactions: spans taken out before digests were made.
+        extra: members of a manifest that this version does not know.
+    """
+
+    name: str = ""
+    created: str = ""
+    state: str = "complete"
+    software: str = f"stillweb/{__version__}"
+    recorded_at: str = ""
+    seed: int = 0
+    profile: dict[str, Any] = field(default_factory=dict)
+    sources: tuple[dict[str, Any], ...] = ()
+    redactions: tuple[dict[str, Any], ...] = ()
+    notes: str = ""
+    version: int = VERSION
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON members."""
+        members = asdict(self)
+        extra = members.pop("extra")
+        return {**extra, **members, "sources": list(self.sources), "redactions": list(self.redactions)}
+
+    @classmethod
+    def from_dict(cls, members: Mapping[str, Any]) -> Manifest:
+        """Return the manifest of JSON members."""
+        known = {each.name for each in fields(cls)} - {"extra"}
+        values = {name: value for name, value in members.items() if name in known}
+        for name in ("sources", "redactions"):
+            values[name] = tuple(values.get(name, ()))
+        return cls(**values, extra={k: v for k, v in members.items() if k not in known})
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest; one of defaults if there is no file, as in a folder made by pywb.
+
+    Raises:
+        CollectionError: if it is not JSON, or of a newer version.
+    """
+    try:
+        members = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return Manifest(name=path.parent.name)
+    except ValueError as error:
+        raise CollectionError(f"manifest is not JSON ({error})", path=path) from None
+    if not isinstance(members, dict) or members.get("version", VERSION) > VERSION:
+        raise CollectionError(
+            "manifest is not one of this version", path=path, hint="upgrade: pip install -U stillweb"
+        )
+    return Manifest.from_dict(members)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file such that at any time it is there as it was or as it shall be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write a manifest atomically."""
+    text = json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False) + "\n"
+    write_atomically(path, text.encode("utf-8"))

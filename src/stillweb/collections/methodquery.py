@@ -1,0 +1,131 @@
+"""Requests other than GET as index keys: what pywb and its kin append to the URL, and its undoing.
+
+Webrecorder's request-body canonicalisation: `__wb_method=POST` and the body, as far as it has
+names and values, follow the URL's query; the result is the urlkey's URL. It is lossy (JSON by leaf
+names, 4096 characters), so we never match by it: it is written for pywb alone, and undone
+where a recorder that writes no request records left it in a target URI (archiveweb.page).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote, unquote_plus, urlencode
+
+from stillweb.model import Request, header
+
+MAX_QUERY = 4096
+_APPENDED = re.compile(r"[?&]__wb_method=([A-Za-z]+)(?:&(.*))?$", re.DOTALL)
+_BOUNDARY = re.compile(r"boundary=\"?([^\";]+)", re.IGNORECASE)
+_NAME = re.compile(rb"[;\s]name=\"?([^\";\r\n]*)\"?", re.IGNORECASE)
+
+
+def appended(request: Request) -> tuple[str, str]:
+    """Return the URL with method and body appended, and the body's part; GET gives its URL and ""."""
+    if request.method == "GET":
+        return request.url, ""
+    query = ""
+    if request.method in ("POST", "PUT"):
+        query = body_query(header(request.headers, "content-type"), request.raw_body)
+    mark = "&" if "?" in request.url else "?"
+    return f"{request.url}{mark}__wb_method={request.method}{'&' + query if query else ''}", query
+
+
+def body_query(content_type: str, body: bytes) -> str:
+    """Return a request body as a query string, of at most 4096 characters."""
+    mime = content_type.partition(";")[0].strip().lower()
+    if not body:
+        return ""
+    query: str | None
+    if mime == "application/x-www-form-urlencoded":
+        query = _form(body)
+    elif mime.startswith("multipart/"):
+        query = _multipart(content_type, body)
+    elif mime == "application/json":
+        query = _json(body) or ""
+    elif mime == "text/plain":
+        query = _json(body)
+    else:
+        query = None
+    if query is None:
+        query = "__wb_post_data=" + base64.b64encode(body).decode("ascii")
+    return query[:MAX_QUERY]
+
+
+def _form(body: bytes) -> str | None:
+    try:
+        return unquote_plus(body.decode("utf-8"))
+    except UnicodeDecodeError:
+        return None
+
+
+def _multipart(content_type: str, body: bytes) -> str | None:
+    boundary = _BOUNDARY.search(content_type)
+    if not boundary:
+        return None
+    fields: list[tuple[bytes, bytes]] = []
+    for part in (b"\r\n" + body).split(b"\r\n--" + boundary[1].encode("latin-1", "replace"))[1:]:
+        head, found, value = part.partition(b"\r\n\r\n")
+        name = _NAME.search(head)
+        if found and name:
+            fields.append((name[1], value))
+    return urlencode(fields)
+
+
+def _json(body: bytes) -> str | None:
+    documents = []
+    try:
+        documents = [json.loads(body)]
+    except (ValueError, RecursionError):
+        try:
+            documents = [json.loads(line) for line in body.split(b"\n")] if b"\n" in body else []
+        except (ValueError, RecursionError):
+            documents = []
+        if not documents:
+            return None
+    values: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    for name, value in (leaf for document in documents for leaf in _leaves(document, "")):
+        unique = name
+        if name in values:
+            counts[name] = counts.get(name, 1) + 1
+            unique = f"{name}.{counts[name]}_"
+        values[unique] = str(value)
+    return urlencode(values)
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, member in value.items():
+            yield from _leaves(member, key)
+    elif isinstance(value, list):
+        for member in value:
+            yield from _leaves(member, name)
+    elif name:
+        yield name, value
+
+
+def undo(uri: str) -> Request | None:
+    """Return the request that a target URI with `__wb_method` stands for; None for any other URI.
+
+    The body is exact where it was stored as `__wb_post_data`, else the form that its names and values make.
+    """
+    match = _APPENDED.search(uri)
+    if not match:
+        return None
+    url, method, query = uri[: match.start()], match[1].upper(), match[2] or ""
+    if query.startswith("__wb_post_data="):
+        text = unquote(query.partition("=")[2])
+        try:
+            body = base64.b64decode(text + "=" * (-len(text) % 4))
+        except (binascii.Error, ValueError):
+            body = text.encode("utf-8")
+        return Request(method, url, (), body)
+    if not query:
+        return Request(method, url)
+    form = (("Content-Type", "application/x-www-form-urlencoded"),)
+    return Request(method, url, form, query.encode("utf-8"))
