@@ -17,20 +17,22 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
+from itertools import chain
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from stillweb.collections import packformat as form
-from stillweb.collections.keys import KEY_SIZE
 from stillweb.collections.packformat import Record
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter, build_pack
 from stillweb.errors import MalformedPack
 
 __all__ = ["Entry", "Pack", "PackEntry", "PackInfo", "PackWriter", "build_pack"]
 
+_RECENT = 4096  # entries whose fields are kept at hand; their heads and bodies stay in the mmap
 _SEAL_AGAIN = "seal it again: stillweb collections seal NAME"
 
 
@@ -82,8 +84,13 @@ class Pack:
         self._entries = self._map(form.ENTRIES)
         self._bodies = self._map(form.BODIES)
         self._count = int(manifest["entries"])
-        self._urls_at = form.INDEX_HEADER.size + self._count * form.INDEX_ROW.size
+        self._high = self._column(0, "Q")
+        self._low = self._column(8, "Q")
+        self._offsets = self._column(16, "Q")
+        self._by_url = self._column(24, "I")
         self._verified: set[int] = set()  # offsets of bodies that matched their digest
+        self._entry = lru_cache(maxsize=_RECENT)(self._read_entry)
+        self._files.callback(self._entry.cache_clear)
 
     @classmethod
     def open(cls, path: Path) -> Pack:
@@ -117,6 +124,15 @@ class Pack:
             raise _malformed(f"is not the file that was sealed ({size} of {expected} bytes)", file, 0)
         return mapped
 
+    def _column(self, before: int, kind: Literal["Q", "I"]) -> memoryview[int]:
+        """Return a column of the index, `before` bytes per entry being ahead of it."""
+        at = form.INDEX_HEADER.size + before * self._count
+        whole = memoryview(self._index)
+        column = whole[at : at + self._count * (8 if kind == "Q" else 4)].cast(kind)
+        self._files.callback(whole.release)
+        self._files.callback(column.release)
+        return column
+
     def _verify_index(self) -> None:
         with memoryview(self._index) as content:
             digests = form.block_digests(content)
@@ -145,15 +161,12 @@ class Pack:
 
     def lookup(self, key: bytes) -> range:
         """Return the rows of a request key, in recorded order; an empty range if it was not recorded."""
-        rows = range(self._count)
-        first = bisect_left(rows, key, key=self._key)
-        if first == self._count or self._key(first) != key:
-            return range(first, first)
-        return range(first, bisect_right(rows, key, lo=first, key=self._key))
-
-    def _key(self, row: int) -> bytes:
-        at = form.INDEX_HEADER.size + row * form.INDEX_ROW.size
-        return self._index[at : at + KEY_SIZE]
+        high, low = form.KEY_HALVES.unpack(key)
+        first = bisect_left(self._high, high)
+        last = bisect_right(self._high, high, lo=first)
+        return range(
+            bisect_left(self._low, low, lo=first, hi=last), bisect_right(self._low, low, lo=first, hi=last)
+        )
 
     def entry(self, row: int) -> Entry:
         """Return the answer in a row.
@@ -162,6 +175,9 @@ class Pack:
             MalformedPack: if its record, or its body when it is first read, differs from its digest.
             IndexError: if there is no such row.
         """
+        return self._entry(row)
+
+    def _read_entry(self, row: int) -> Entry:
         record, end = self._record(row)
         return Entry(
             key=record.key,
@@ -182,7 +198,7 @@ class Pack:
         """Return the record of a row and where it ends."""
         if not 0 <= row < self._count:
             raise IndexError(f"row {row} of {self._count}")
-        _, at = form.INDEX_ROW.unpack_from(self._index, form.INDEX_HEADER.size + row * form.INDEX_ROW.size)
+        at = self._offsets[row]
         end = at + form.record_size(self._entries, at)
         packed = self._entries[at:end]
         if packed[: form.CHECK_SIZE] != form.check_of(packed[form.CHECK_SIZE :]):
@@ -219,76 +235,76 @@ class Pack:
     def urls(self) -> Iterator[str]:
         """Yield each recorded URL once, sorted by host, path and query."""
         last = None
-        for place in range(self._count):
-            url = self._record(self._url_row(place))[0].url
+        for row in self._by_url:
+            url = self._record(row)[0].url
             if url != last:
                 yield url
             last = url
 
     def rows_of(self, url: str) -> list[int]:
         """Return the rows of a URL under any scheme and method."""
-        wanted = form.site(url)[0]
-        return [self._url_row(place) for place in self._places(wanted, wanted + b"\0")]
+        return [self._by_url[place] for place in self._at_site(form.site(url)[0])]
 
     def methods_of(self, url: str) -> tuple[str, ...]:
         """Return the methods that a URL was recorded with, sorted."""
         where, scheme = form.site(url)
-        places = self._places(where, where + b"\0")
+        places = self._at_site(where)
         methods: list[str] = []
-        at = bisect_left(places, (scheme, ""), key=self._scheme_and_method)
+        at = bisect_left(places, (scheme, b""), key=self._scheme_and_method)
         while at < len(places):  # from method to method, since a poll may have thousands of rows
             found = self._scheme_and_method(places[at])
             if found[0] != scheme:
                 break
-            methods.append(found[1])
+            methods.append(found[1].decode("utf-8", "replace"))
             at = bisect_right(places, found, lo=at, key=self._scheme_and_method)
         return tuple(methods)
 
     def urls_like(self, url: str, *, limit: int = 100) -> list[str]:
         """Return recorded URLs of the same host and path, the queries aside; `limit` at most."""
-        path = form.site(url)[0].partition(b"?")[0]
         found: dict[str, None] = {}
-        for places in (self._places(path, path + b"\0"), self._places(path + b"?", path + b"@")):
-            for place in places:
-                if len(found) >= limit:
-                    break
-                found.setdefault(self._record(self._url_row(place))[0].url)
+        for place in chain(*self._at_path(form.site(url)[0].partition(b"?")[0])):
+            if len(found) >= limit:
+                break
+            found.setdefault(self._record(self._by_url[place])[0].url)
         return list(found)
 
     def explain(self, method: str, url: str) -> str:
         """Return why a request that was looked up in vain is not here: one clause for the ledger."""
-        where, scheme = form.site(url)
         if methods := self.methods_of(url):
             if method.upper() in methods:
                 return "other body recorded"
             return f"recorded with {', '.join(methods)} only"
-        if places := self._places(where, where + b"\0"):
-            recorded = self._site(places[0])[1].decode("utf-8", "replace")
+        where, scheme = form.site(url)
+        if places := self._at_site(where):
+            recorded = self._scheme_and_method(places[0])[0].decode("utf-8", "replace")
             return f"recorded over {recorded} only, not {scheme.decode('utf-8', 'replace')}"
-        path = where.partition(b"?")[0]
-        if others := len(self._places(path, path + b"\0")) + len(self._places(path + b"?", path + b"@")):
+        if others := sum(map(len, self._at_path(where.partition(b"?")[0]))):
             return f"same path recorded with other query: {others}"
         host = where.partition(b"/")[0]
         if others := len(self._places(host + b"/", host + b"0")):  # "0" follows "/"
             return f"path not recorded, of its host: {others}"
         return "host not recorded"
 
+    def _at_site(self, where: bytes) -> range:
+        return self._places(where, where + b"\0")
+
+    def _at_path(self, path: bytes) -> tuple[range, range]:
+        """Return the places of a path without query, and with any ("@" follows "?")."""
+        return self._at_site(path), self._places(path + b"?", path + b"@")
+
     def _places(self, low: bytes, high: bytes) -> range:
         """Return the places in the URL table from `low` to before `high`."""
         places = range(self._count)
-        first = bisect_left(places, low, key=lambda place: self._site(place)[0])
-        return range(first, bisect_left(places, high, lo=first, key=lambda place: self._site(place)[0]))
+        first = bisect_left(places, low, key=self._site)
+        if first == self._count or self._site(first) >= high:
+            return range(first, first)
+        return range(first, bisect_left(places, high, lo=first, key=self._site))
 
-    def _site(self, place: int) -> tuple[bytes, bytes]:
-        return form.site(self._record(self._url_row(place))[0].url)
+    def _site(self, place: int) -> bytes:
+        return form.site_at(self._entries, self._offsets[self._by_url[place]])
 
-    def _scheme_and_method(self, place: int) -> tuple[bytes, str]:
-        record = self._record(self._url_row(place))[0]
-        return form.site(record.url)[1], record.method
-
-    def _url_row(self, place: int) -> int:
-        row: int = form.URL_ROW.unpack_from(self._index, self._urls_at + place * form.URL_ROW.size)[0]
-        return row
+    def _scheme_and_method(self, place: int) -> tuple[bytes, bytes]:
+        return form.scheme_and_method_at(self._entries, self._offsets[self._by_url[place]])
 
 
 def _unmap(mapped: mmap) -> None:

@@ -3,13 +3,15 @@
     digest         sha256 of manifest.json, hex: the environment id
     manifest.json  canonical JSON: versions, counts, what the collection says of itself, size and
                    sha256 of the other files
-    index.bin      magic, count; count rows (request key, offset in entries.bin), sorted by key, then
-                   recorded order; count row numbers (u32), sorted by site, scheme, method, row
+    index.bin      magic, count; columns of count numbers each: high and low half of the request keys
+                   (u64, u64), offsets in entries.bin (u64), rows by URL (u32). The first three are
+                   sorted by key, then recorded order: this place is the row number. The last
+                   holds row numbers sorted by site, scheme, method, row
     entries.bin    magic; one record per entry, in recorded order: check, fixed fields, texts, head
     bodies.bin     magic; bodies once per sha256, in order of their first use
 
-Index rows are of fixed size and are searched where they lie in the mmap; nothing is parsed at
-open. All integers are little-endian.
+Columns are searched where they lie in the mmap, without a Python object per entry. All
+integers are little-endian, which the columns demand of the machine too.
 """
 
 from __future__ import annotations
@@ -26,16 +28,18 @@ VERSION = 1
 DIGEST, MANIFEST, INDEX, ENTRIES, BODIES = "digest", "manifest.json", "index.bin", "entries.bin", "bodies.bin"
 
 INDEX_HEADER = struct.Struct("<8sQ")
-INDEX_ROW = struct.Struct(f"<{KEY_SIZE}sQ")
-URL_ROW = struct.Struct("<I")
+KEY_HALVES = struct.Struct(">QQ")  # so that numbers sort as the bytes of the keys do
 MAGIC = {name: b"SW" + name[:3].encode() + b"\0\0" + bytes([VERSION]) for name in (INDEX, ENTRIES, BODIES)}
 # The index is digested in blocks, so that a defect can be told by its place.
 BLOCK = 1 << 18
 
 CHECK_SIZE = 8
-# timestamp, order, epoch, body offset and length, status, lengths of method, mime, encoding, url and
-# head, key, sha256 of the body
-FIXED = struct.Struct(f"<QIIQQHHHHII{KEY_SIZE}s32s")
+# timestamp, order, epoch, status, body offset and length, key, sha256 of the body; then lengths
+FIXED = struct.Struct(f"<QIIQQQ{KEY_SIZE}s32s")
+# of site, scheme, method, mime, encoding, url and head, which follow in this order
+LENGTHS = struct.Struct("<7I")
+LENGTHS_AT = CHECK_SIZE + FIXED.size
+TEXTS_AT = LENGTHS_AT + LENGTHS.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,57 +62,74 @@ class Record:
 
     def pack(self) -> bytes:
         """Return the record as entries.bin holds it, behind its check."""
-        texts = [
+        place, scheme = site(self.url)
+        method, mime, encoding, url = (
             text.encode("utf-8", "surrogatepass")
             for text in (self.method, self.mime, self.encoding, self.url)
-        ]
+        )
+        texts = (place, scheme, method, mime, encoding, b"" if url == _joined(place, scheme) else url)
         fixed = FIXED.pack(
             int(self.timestamp),
             self.order,
             self.epoch,
+            self.status,
             self.body_offset,
             self.body_length,
-            self.status,
-            *(len(text) for text in texts),
-            len(self.head),
             self.key,
             self.body_sha256,
         )
-        content = b"".join((fixed, *texts, self.head))
+        content = b"".join((fixed, LENGTHS.pack(*map(len, texts), len(self.head)), *texts, self.head))
         return check_of(content) + content
 
     @classmethod
-    def unpack(cls, packed: bytes | memoryview) -> Record:
+    def unpack(cls, packed: bytes) -> Record:
         """Read what `pack` made; the check is the caller's to compare."""
         fixed = FIXED.unpack_from(packed, CHECK_SIZE)
-        at = CHECK_SIZE + FIXED.size
         texts = []
-        for length in fixed[6:10]:
-            texts.append(bytes(packed[at : at + length]).decode("utf-8", "surrogatepass"))
+        at = TEXTS_AT
+        for length in LENGTHS.unpack_from(packed, LENGTHS_AT):
+            texts.append(packed[at : at + length])
             at += length
-        method, mime, encoding, url = texts
+        place, scheme, method, mime, encoding, url, head = texts
         return cls(
-            key=fixed[11],
-            method=method,
-            url=url,
+            key=fixed[6],
+            method=method.decode("utf-8", "surrogatepass"),
+            url=(url or _joined(place, scheme)).decode("utf-8", "surrogatepass"),
             timestamp=f"{fixed[0]:014d}",
-            status=fixed[5],
-            mime=mime,
-            encoding=encoding,
-            head=bytes(packed[at : at + fixed[10]]),
-            body_sha256=fixed[12],
-            body_length=fixed[4],
-            body_offset=fixed[3],
+            status=fixed[3],
+            mime=mime.decode("utf-8", "surrogatepass"),
+            encoding=encoding.decode("utf-8", "surrogatepass"),
+            head=head,
+            body_sha256=fixed[7],
+            body_length=fixed[5],
+            body_offset=fixed[4],
             order=fixed[1],
             epoch=fixed[2],
         )
 
 
-def record_size(packed: mmap, at: int) -> int:
-    """Return the size of the record at an offset, as its fixed fields tell it."""
-    fixed = FIXED.unpack_from(packed, at + CHECK_SIZE)
-    texts: int = sum(fixed[6:11])
-    return CHECK_SIZE + FIXED.size + texts
+def _joined(place: bytes, scheme: bytes) -> bytes:
+    return scheme + b"://" + place if scheme else place
+
+
+def record_size(entries: mmap, at: int) -> int:
+    """Return the size of the record at an offset, as it says itself."""
+    texts: int = sum(LENGTHS.unpack_from(entries, at + LENGTHS_AT))
+    return TEXTS_AT + texts
+
+
+def site_at(entries: mmap, at: int) -> bytes:
+    """Return the site of the record at an offset, unchecked: a search reads many."""
+    length = LENGTHS.unpack_from(entries, at + LENGTHS_AT)[0]
+    return entries[at + TEXTS_AT : at + TEXTS_AT + length]
+
+
+def scheme_and_method_at(entries: mmap, at: int) -> tuple[bytes, bytes]:
+    """Return scheme and method of the record at an offset, unchecked: a search reads many."""
+    site_length, scheme_length, method_length = LENGTHS.unpack_from(entries, at + LENGTHS_AT)[:3]
+    at += TEXTS_AT + site_length
+    method_at = at + scheme_length
+    return entries[at:method_at], entries[method_at : method_at + method_length]
 
 
 def check_of(content: bytes) -> bytes:

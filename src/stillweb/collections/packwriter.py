@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import tempfile
+from array import array
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -144,6 +145,9 @@ class _Spooled:
     length: int
 
 
+_Row = tuple[bytes, int, tuple[bytes, bytes], bytes]  # key, offset in entries.bin, site and scheme, method
+
+
 class PackWriter:
     """Takes entries one by one; nothing is to be seen at the target before `finish`."""
 
@@ -247,7 +251,7 @@ class PackWriter:
             _sync(out)
         return placed
 
-    def _write_entries(self, placed: dict[bytes, int]) -> list[tuple[bytes, int, tuple[bytes, bytes], bytes]]:
+    def _write_entries(self, placed: dict[bytes, int]) -> list[_Row]:
         """Write entries.bin in recorded order; return key, offset, site and method of each."""
         rows = []
         epoch = 0
@@ -263,15 +267,20 @@ class PackWriter:
             _sync(out)
         return rows
 
-    def _write_index(self, rows: list[tuple[bytes, int, tuple[bytes, bytes], bytes]]) -> None:
+    def _write_index(self, rows: list[_Row]) -> None:
         rows.sort(key=lambda row: row[:2])
         by_url = sorted(range(len(rows)), key=lambda row: (*rows[row][2], rows[row][3], row))
+        halves = [form.KEY_HALVES.unpack(row[0]) for row in rows]
+        columns = (
+            array("Q", (high for high, _ in halves)),
+            array("Q", (low for _, low in halves)),
+            array("Q", (row[1] for row in rows)),
+            array("I", by_url),
+        )
         with (self._folder / form.INDEX).open("wb") as out:
             out.write(form.INDEX_HEADER.pack(form.MAGIC[form.INDEX], len(rows)))
-            for key, offset, _, _ in rows:
-                out.write(form.INDEX_ROW.pack(key, offset))
-            for row in by_url:
-                out.write(form.URL_ROW.pack(row))
+            for column in columns:
+                out.write(column.tobytes())
             _sync(out)
 
     def _described(self, name: str) -> dict[str, Any]:
