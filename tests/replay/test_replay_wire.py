@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,7 +176,7 @@ def test_cuts_do_not_matter(name: str, cuts: list[int]) -> None:
     data = wire_of(TRANSCRIPTS[name][0])
     places = [0, *sorted(c for c in cuts if c < len(data)), len(data)]
     wire = Wire()
-    events = [e for a, b in zip(places, places[1:], strict=False) for e in wire.receive_data(data[a:b])]
+    events = [e for a, b in itertools.pairwise(places) for e in wire.receive_data(data[a:b])]
     assert [show(event) for event in events] == TRANSCRIPTS[name][1]
 
 
@@ -200,9 +202,7 @@ def test_bytes_after_connect_are_kept(cut: int) -> None:
 def test_limits(request_bytes: bytes, status: int, step: int) -> None:
     wire = Wire(Limits(head=100, body=200))
     events = [
-        e
-        for i in range(0, len(request_bytes), step)
-        for e in wire.receive_data(request_bytes[i : i + step])
+        e for i in range(0, len(request_bytes), step) for e in wire.receive_data(request_bytes[i : i + step])
     ]
     assert [show(event) for event in events] == [f"bad {status}"]
 

@@ -1,0 +1,161 @@
+"""Talk to a replay server's control API: which collections, a session of one's own, its ledger.
+
+Used by the environment, by diff and by tests; works with both back-ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from stillweb.errors import CollectionNotFound, PortInUse, ReplayError, ReplayUnreachable, UsageError
+from stillweb.replay.control import DEFAULT_SESSION
+from stillweb.replay.session import Ledger
+
+__all__ = ["OpenSession", "ReplayClient", "ReplayInfo"]
+
+_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayInfo:
+    """What a replay server says of itself.
+
+    Attributes:
+        backend: "native" or "pywb".
+        collections: environment id of each collection, by name; the first one is the default.
+        spki: hashes for Chromium's `--ignore-certificate-errors-spki-list`, leaf and CA.
+        features: what the back-end can do; `ledger` is false where misses cannot be told.
+        manifests: what each collection's pack says of itself, by name.
+    """
+
+    backend: str
+    collections: Mapping[str, str]
+    spki: tuple[str, ...]
+    features: Mapping[str, bool]
+    manifests: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    session_ports: str = ""
+    software: str = ""
+
+    @property
+    def default(self) -> str:
+        """The collection of the default session."""
+        return next(iter(self.collections), "")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session that the server keeps for us; `proxy` is the URL that carries its traffic."""
+
+    id: str
+    proxy: str
+    collection: str
+    environment_id: str
+
+
+class ReplayClient:
+    """An async client of a replay server; close it, or use it as a context manager."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        # trust_env off: the proxy of the surroundings has no business between us.
+        self._http = httpx.AsyncClient(base_url=self.url, timeout=_TIMEOUT, trust_env=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections; sessions stay open."""
+        await self._http.aclose()
+
+    async def info(self) -> ReplayInfo:
+        """Return what the server says of itself."""
+        loaded = await self._ask("GET", "/info")
+        return ReplayInfo(
+            backend=loaded["backend"],
+            collections=dict(loaded["collections"]),
+            spki=tuple(loaded["spki"]),
+            features=dict(loaded["features"]),
+            manifests=dict(loaded.get("manifests", {})),
+            session_ports=loaded.get("session_ports", ""),
+            software=loaded.get("software", ""),
+        )
+
+    async def sessions(self) -> list[dict[str, Any]]:
+        """Return all sessions as the server shows them, the default one first."""
+        listed: list[dict[str, Any]] = (await self._ask("GET", "/sessions"))["sessions"]
+        return listed
+
+    async def session(self, session_id: str) -> dict[str, Any]:
+        """Return how a session stands: epoch, in_flight, requests, counts by tier."""
+        stands: dict[str, Any] = await self._ask("GET", f"/sessions/{session_id}")
+        return stands
+
+    async def open_session(self, collection: str | None = None) -> OpenSession:
+        """Open a session on a collection, or on the server's first.
+
+        Raises:
+            CollectionNotFound: if the server does not serve it.
+            PortInUse: if no session port is free.
+        """
+        loaded = await self._ask("POST", "/sessions", {"collection": collection})
+        return OpenSession(
+            id=loaded["id"],
+            proxy=self._reachable(loaded["proxy"]),
+            collection=loaded["collection"],
+            environment_id=loaded["environment_id"],
+        )
+
+    def _reachable(self, proxy: str) -> str:
+        """Return a traffic URL with the host by which we reach the server: its own may be its loopback."""
+        mine, port = urlsplit(self.url), urlsplit(proxy).port
+        host = mine.hostname or ""
+        return f"{mine.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def ledger(self, session_id: str = DEFAULT_SESSION, *, after: int = 0) -> Ledger:
+        """Return what a session answered, beyond request number `after`."""
+        return Ledger.from_dict(await self._ask("GET", f"/sessions/{session_id}/ledger?after={after}"))
+
+    async def reset_session(self, session_id: str = DEFAULT_SESSION) -> None:
+        """Make a session as new."""
+        await self._ask("POST", f"/sessions/{session_id}/reset")
+
+    async def close_session(self, session_id: str) -> None:
+        """Close a session and its connections."""
+        await self._ask("DELETE", f"/sessions/{session_id}")
+
+    async def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        try:
+            response = await self._http.request(method, path, json=body)
+            value = response.json() if response.content else None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise _unreachable(self.url, str(error) or type(error).__name__) from error
+        except ValueError as error:
+            raise _unreachable(self.url, "what answers there is no replay server") from error
+        if response.is_success:
+            return value
+        if not isinstance(value, dict) or "error" not in value:
+            raise _unreachable(self.url, f"it answered {response.status_code} to {method} {path}")
+        raise _error(path, response.status_code)(value["error"], hint=value.get("hint", ""))
+
+
+def _unreachable(url: str, what: str) -> ReplayUnreachable:
+    return ReplayUnreachable(f"no replay server at {url}: {what}", hint="stillweb replay NAME")
+
+
+def _error(path: str, status: int) -> type[UsageError] | type[ReplayError]:
+    if status == 404:
+        return CollectionNotFound if path == "/sessions" else UsageError
+    if status == 503:
+        return PortInUse
+    return UsageError if status < 500 else ReplayError

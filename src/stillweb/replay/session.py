@@ -1,0 +1,213 @@
+"""A session: one episode's view of a pack, with its cursor, its ledger and what is in flight.
+
+It answers requests and remembers what it answered; it knows no sockets. The server calls `begin`
+when a request is complete and `finish` when its answer has gone out, so that `in_flight` is what
+a waiting environment may trust. `reset` makes it new: the next episode sees the first answers
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stillweb import clock
+from stillweb.collections.pack import Pack
+from stillweb.errors import MalformedPack
+from stillweb.model import Match, Request, Tier, header
+from stillweb.replay import answer as answers
+from stillweb.replay.answer import Answer
+from stillweb.replay.resolver import Policy, SessionState, advance, resolve
+
+__all__ = ["LEDGER_SIZE", "Ledger", "LedgerEntry", "Served", "Session"]
+
+logger = logging.getLogger(__name__)
+
+LEDGER_SIZE = 100_000
+"""Entries that a ledger keeps; a session that goes on for days loses its oldest."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """What was asked, what was answered, and why.
+
+    Attributes:
+        seq: number of the request in its session, from 1.
+        status: as sent.
+        bytes: of the body as sent.
+        ms: from the complete request to the last byte handed to the network.
+        resource: what the browser wanted it for (`Sec-Fetch-Dest`), "" if it did not say.
+        referer: as sent by the client.
+    """
+
+    seq: int
+    method: str
+    url: str
+    status: int
+    tier: str
+    reason: str
+    bytes: int
+    ms: float
+    resource: str = ""
+    referer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What a session answered, in the order of requests.
+
+    Attributes:
+        counts: answers by tier, over all that were ever given.
+        dropped: entries no longer kept.
+    """
+
+    entries: tuple[LedgerEntry, ...]
+    counts: Mapping[str, int]
+    dropped: int = 0
+
+    def of(self, tier: Tier | str) -> tuple[LedgerEntry, ...]:
+        """Return the entries of a tier."""
+        return tuple(entry for entry in self.entries if entry.tier == tier)
+
+    @property
+    def misses(self) -> tuple[LedgerEntry, ...]:
+        """What was asked for and is not recorded; noise is not among it."""
+        return self.of(Tier.MISS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        return {
+            "entries": [asdict(entry) for entry in self.entries],
+            "counts": dict(self.counts),
+            "dropped": self.dropped,
+        }
+
+    @classmethod
+    def from_dict(cls, loaded: Mapping[str, Any]) -> Ledger:
+        """Read what `to_dict` made."""
+        entries = tuple(LedgerEntry(**entry) for entry in loaded["entries"])
+        return cls(entries, dict(loaded["counts"]), int(loaded.get("dropped", 0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A request that was resolved and whose answer is going out."""
+
+    request: Request
+    match: Match
+    answer: Answer
+    seq: int
+    began: float
+    life: int
+
+
+class Session:
+    """One episode's cursor in one pack."""
+
+    def __init__(
+        self,
+        session_id: str,
+        collection: str,
+        pack: Pack,
+        policy: Policy,
+        sink: Callable[[str, LedgerEntry], None] | None = None,
+    ) -> None:
+        self.id = session_id
+        self.collection = collection
+        self.pack = pack
+        self.policy = policy
+        self._sink = sink
+        self._life = 0
+        self._begin_life()
+
+    def _begin_life(self) -> None:
+        self.state = SessionState()
+        self.in_flight = 0
+        self._requests = 0
+        self._finished = 0
+        self._counts: Counter[str] = Counter()
+        self._entries: deque[LedgerEntry] = deque(maxlen=LEDGER_SIZE)
+
+    def reset(self) -> None:
+        """Forget everything; answers still going out no longer count."""
+        self._life += 1
+        self._begin_life()
+
+    def begin(self, request: Request) -> Served:
+        """Resolve a request and note it as in flight."""
+        began = clock.perf()
+        self._requests += 1
+        self.in_flight += 1
+        match, answer = self._answer(request)
+        return Served(request, match, answer, self._requests, began, self._life)
+
+    def _answer(self, request: Request) -> tuple[Match, Answer]:
+        try:
+            match = resolve(request, self.pack, self.state, self.policy)
+            if match.entry < 0:
+                return match, _made(request, match)
+            entry = self.pack.entry(match.entry)
+        except MalformedPack as error:
+            # The disk failed under us. The episode must not take it for the site's answer.
+            logger.error("pack is damaged: %s", error)
+            return Match(Tier.MISS, reason=f"pack is damaged: {error}"), answers.empty(request, 500)
+        advance(self.state, entry)
+        return match, answers.recorded(request, entry)
+
+    def finish(self, served: Served, sent: int | None = None) -> None:
+        """Note that an answer has gone out; `sent` bytes of its body if the client went away."""
+        if served.life != self._life:
+            return
+        self.in_flight -= 1
+        self._finished += 1
+        self._counts[served.match.tier] += 1
+        entry = _entry(served, sent)
+        self._entries.append(entry)
+        if self._sink is not None:
+            self._sink(self.id, entry)
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("%s %s %s %s %s", self.id, entry.status, entry.tier, entry.method, entry.url)
+
+    def ledger(self, after: int = 0) -> Ledger:
+        """Return what was answered, beyond request number `after`."""
+        kept = sorted((e for e in self._entries if e.seq > after), key=lambda entry: entry.seq)
+        return Ledger(tuple(kept), dict(self._counts), self._finished - len(self._entries))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return how it stands, as JSON shows it."""
+        return {
+            "id": self.id,
+            "collection": self.collection,
+            "environment_id": self.pack.environment_id,
+            "epoch": self.state.epoch,
+            "in_flight": self.in_flight,
+            "requests": self._requests,
+            "counts": dict(self._counts),
+        }
+
+
+def _made(request: Request, match: Match) -> Answer:
+    """Return the answer of a match that has no recording."""
+    if match.tier == Tier.SYNTHETIC:
+        return answers.preflight(request)
+    return answers.empty(request, 204 if match.tier == Tier.NOISE else 404)
+
+
+def _entry(served: Served, sent: int | None) -> LedgerEntry:
+    size = len(served.answer.body)
+    gone = "" if sent is None else f"client went away after {sent} of {size} bytes"
+    return LedgerEntry(
+        seq=served.seq,
+        method=served.request.method,
+        url=served.request.url,
+        status=served.answer.status,
+        tier=str(served.match.tier),
+        reason="; ".join(filter(None, (served.match.reason, gone))),
+        bytes=size if sent is None else sent,
+        ms=round((clock.perf() - served.began) * 1000, 3),
+        resource=header(served.request.headers, "sec-fetch-dest"),
+        referer=header(served.request.headers, "referer"),
+    )

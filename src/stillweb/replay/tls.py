@@ -1,0 +1,74 @@
+"""TLS of the server's side without I/O: what comes from the network in, what goes to it out.
+
+Done over OpenSSL's memory buffers and not by the event loop, so that a tunnel is opened within
+one call, the bytes behind a CONNECT are not lost, and the loop's own flow control sees what
+really waits for a slow client.
+"""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+
+__all__ = ["TlsServer"]
+
+_READ = 256 * 1024
+
+
+class TlsServer:
+    """One TLS connection.
+
+    Attributes:
+        established: whether the handshake is over.
+        closed: whether the client said that it sends no more.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self.established = False
+        self.closed = False
+
+    def receive(self, data: bytes) -> bytes:
+        """Take bytes from the network, return what they say; ask `take` for the answer of the handshake.
+
+        Raises:
+            ssl.SSLError: if the client misspeaks or does not trust us.
+        """
+        self._incoming.write(data)
+        if not self.established:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                return b""
+            self.established = True
+        return self._read()
+
+    def _read(self) -> bytes:
+        pieces: list[bytes] = []
+        while self._incoming.pending or self._tls.pending():
+            try:
+                piece = self._tls.read(_READ)
+            except ssl.SSLWantReadError:
+                break
+            if not piece:
+                self.closed = True
+                break
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def send(self, data: bytes | memoryview) -> bytes:
+        """Return what goes to the network to say `data`."""
+        self._tls.write(data)
+        return self._outgoing.read()
+
+    def take(self) -> bytes:
+        """Return what waits for the network: handshake, tickets, alerts."""
+        return self._outgoing.read()
+
+    def farewell(self) -> bytes:
+        """Return what tells the client that nothing more comes (RFC 8446 §6.1)."""
+        with suppress(ssl.SSLError):  # it wants to wait for the client's farewell: we do not
+            self._tls.unwrap()
+        return self._outgoing.read()
