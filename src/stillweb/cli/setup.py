@@ -1,0 +1,94 @@
+"""`stillweb setup`: install the programs that stillweb runs, but does not contain."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import click
+
+from stillweb.browser.launch import find_browser
+from stillweb.errors import ProgramNotFound, UsageError
+from stillweb.replay.pywbprogram import PYWB_LOCK, default_folder
+
+APT_PACKAGE = "chromium-headless-shell"
+
+
+@click.group()
+def setup() -> None:
+    """Install a browser, or pywb in an environment of its own.
+
+    \b
+    Example:
+      stillweb setup browser
+      stillweb setup pywb
+    """  # noqa: D301  click reads \b itself
+
+
+@setup.command()
+def browser() -> None:
+    """Find a browser, or install Chromium's headless shell."""
+    if _found_browser():
+        return
+    told = [_run([sys.executable, "-m", "playwright", "install", "--with-deps", APT_PACKAGE])]
+    if told[0] and shutil.which("apt-get") and os.geteuid() == 0:
+        told.append(_run(["apt-get", "install", "-y", "--no-install-recommends", APT_PACKAGE]))
+    if not _found_browser():
+        raise ProgramNotFound(
+            "; ".join(filter(None, told)) or "the browser was installed, but is not where it was looked for",
+            hint=f"python -m playwright install --with-deps {APT_PACKAGE}   or, as root on Debian:   "
+            f"apt-get install {APT_PACKAGE}",
+        )
+
+
+@setup.command()
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the virtual environment [default: in your data folder].",
+)
+def pywb(path: Path | None) -> None:
+    """Install pywb into a virtual environment of its own, from a list of hashes.
+
+    \b
+    Example:
+      stillweb setup pywb
+      stillweb replay shop --backend pywb
+    """  # noqa: D301  click reads \b itself
+    folder = path or default_folder()
+    program = folder / "bin" / "wayback"
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
+        raise UsageError(
+            f"{folder}: is in use, and no virtual environment", hint="give --path an empty folder"
+        )
+    if not program.exists() or _run([str(program), "--version"]):
+        click.echo(f"making {folder}", err=True)
+        venv.create(folder, with_pip=True, clear=True)
+        install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--require-hashes"]
+        if failed := _run([*install, "-r", str(PYWB_LOCK)]):
+            raise ProgramNotFound(failed, hint="is a package index within reach? Then: stillweb setup pywb")
+    click.echo(str(program))
+    if path is not None:
+        click.echo(f"tell stillweb of it: export STILLWEB_PYWB={program.resolve()}", err=True)
+
+
+def _found_browser() -> bool:
+    try:
+        click.echo(str(find_browser()))
+    except ProgramNotFound:
+        return False
+    return True
+
+
+def _run(command: list[str]) -> str:
+    """Run a command with its output on stderr; return "" or what went wrong."""
+    click.echo(f"$ {' '.join(command)}", err=True)
+    try:
+        status = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+    except OSError as error:
+        return f"{command[0]}: {error.strerror}"
+    return f"`{' '.join(command)}` failed with status {status}" if status else ""
