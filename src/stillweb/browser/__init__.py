@@ -1,1 +1,29 @@
-"""Room of stillweb; its public door is listed in `__all__`."""
+"""The one browser that recording, episodes and comparison share.
+
+Same flags, same profile, same clock, same way to wait and to look, or replay drifts from what
+was recorded. `launch` starts a browser, `open_context` opens a context that is pinned to a seed
+and a time and sends everything through one proxy, `settle` waits until a page has come to rest.
+"""
+
+from stillweb.browser.activity import Activity, Requested
+from stillweb.browser.context import open_context, plain_user_agent, state_of
+from stillweb.browser.launch import BrowserBuild, browser_build, find_browser, launch
+from stillweb.browser.profile import Level, Pinning, Profile
+from stillweb.browser.settle import Settled, settle
+
+__all__ = [
+    "Activity",
+    "BrowserBuild",
+    "Level",
+    "Pinning",
+    "Profile",
+    "Requested",
+    "Settled",
+    "browser_build",
+    "find_browser",
+    "launch",
+    "open_context",
+    "plain_user_agent",
+    "settle",
+    "state_of",
+]

@@ -1,0 +1,155 @@
+"""The requests of a context, as the browser tells of them: what is in flight, and what became of each.
+
+Counted by Playwright's events, so over all pages and frames of the context. Requests that are
+meant never to end (event streams, media) and WebSockets are kept apart: waiting for them would
+be waiting for ever. `data:` and `blob:` URLs are no traffic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from playwright.async_api import BrowserContext, Page, Request, Response, WebSocket
+
+from stillweb import clock
+
+_NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:")
+_ENDLESS = frozenset({"eventsource", "media", "websocket", "ping"})
+
+
+@dataclass(slots=True)
+class Requested:
+    """A request that a page made.
+
+    Attributes:
+        url, method, resource_type: as the browser tells them ("document", "script", "xhr", ...).
+        started: `clock.monotonic` seconds.
+        status: HTTP status, 0 while there is none.
+        failure: the browser's error text, "" if it did not fail.
+        from_cache: whether the browser answered it from its own cache.
+        ended: whether it is over.
+    """
+
+    url: str
+    method: str
+    resource_type: str
+    started: float
+    status: int = 0
+    failure: str = ""
+    from_cache: bool = False
+    ended: bool = False
+
+
+class Activity:
+    """The requests of a context from now on; make it before the first page, close it at the end.
+
+    Attributes:
+        requests: all of them, in the order in which they were begun.
+        websockets: URLs of the WebSockets opened.
+        generation: how often something began or ended.
+    """
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.requests: list[Requested] = []
+        self.websockets: list[str] = []
+        self.generation = 0
+        self._context = context
+        self._known: dict[Request, Requested] = {}
+        self._pending: dict[Request, Requested] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._listeners = (
+            ("request", self._on_request),
+            ("response", self._on_response),
+            ("requestfinished", self._on_finished),
+            ("requestfailed", self._on_failed),
+            ("page", self._on_page),
+        )
+        for event, heard in self._listeners:
+            context.on(event, heard)  # type: ignore[call-overload]
+        for page in context.pages:
+            self._on_page(page)
+
+    @property
+    def in_flight(self) -> list[Requested]:
+        """The requests that are waited for, oldest first."""
+        return list(self._pending.values())
+
+    async def idle(self) -> None:
+        """Wait until no request is in flight."""
+        await self._idle.wait()
+
+    def give_up(self, older_than: float) -> int:
+        """Stop waiting for requests that have been in flight for so many seconds; return how many."""
+        limit = clock.monotonic() - older_than
+        slow = [request for request, entry in self._pending.items() if entry.started <= limit]
+        for request in slow:
+            self._end(request)
+        return len(slow)
+
+    def clear(self) -> None:
+        """Forget the requests that are over."""
+        self.requests = list(self._pending.values())
+        self.websockets = []
+
+    def close(self) -> None:
+        """Stop listening."""
+        for event, heard in self._listeners:
+            self._context.remove_listener(event, heard)
+        self._pending.clear()
+        self._known.clear()
+        self._idle.set()
+
+    def _on_page(self, page: Page) -> None:
+        page.on("websocket", self._on_websocket)
+        # What a closed page still waited for is never told to have ended.
+        page.on("close", self._on_page_closed)
+        page.on("crash", self._on_page_closed)
+
+    def _on_page_closed(self, page: Page) -> None:
+        for request in [r for r in self._pending if _page_of(r) in (page, None)]:
+            self._end(request)
+
+    def _on_websocket(self, socket: WebSocket) -> None:
+        self.websockets.append(socket.url)
+        self.generation += 1
+
+    def _on_request(self, request: Request) -> None:
+        if request.url.startswith(_NO_TRAFFIC):
+            return
+        entry = Requested(request.url, request.method, request.resource_type, clock.monotonic())
+        self.requests.append(entry)
+        self._known[request] = entry
+        self.generation += 1
+        if request.resource_type not in _ENDLESS:
+            self._pending[request] = entry
+            self._idle.clear()
+
+    def _on_response(self, response: Response) -> None:
+        if entry := self._known.get(response.request):
+            entry.status = response.status
+
+    def _on_finished(self, request: Request) -> None:
+        self._end(request)
+        self._known.pop(request, None)
+
+    def _on_failed(self, request: Request) -> None:
+        if entry := self._known.get(request):
+            entry.failure = request.failure or "failed"
+        self._end(request)
+        self._known.pop(request, None)
+
+    def _end(self, request: Request) -> None:
+        self.generation += 1
+        if entry := self._pending.pop(request, None) or self._known.get(request):
+            entry.ended = True
+        if not self._pending:
+            self._idle.set()
+
+
+def _page_of(request: Request) -> Page | None:
+    try:
+        return request.frame.page
+    except Exception:  # noqa: BLE001  Playwright raises its bare Error for requests without a frame
+        return None

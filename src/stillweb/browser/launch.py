@@ -1,0 +1,218 @@
+"""Find and start the one browser that recording, episodes and comparison share.
+
+The flags are the same for all of them, since a page that is asked for by another browser is
+another page. Three groups: the certificate authority is trusted by its key's hash
+(`--ignore-certificate-errors-spki-list`), because Playwright's `ignore_https_errors` turns the
+HTTP cache off and breaks service workers; everything the browser would ask for on its own is
+switched off, and no name is ever resolved here, so that all traffic meets the proxy; and
+rendering does not depend on screen, fonts hinting or frame timing.
+
+Proxies are set per context (`stillweb.browser.open_context`), never here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Error as PlaywrightError
+
+from stillweb.errors import InfraError, ProgramNotFound
+
+# Where `playwright install` puts browsers (playwright.dev/docs/browsers, "Managing browser binaries").
+_DOWNLOADS = {
+    "linux": "~/.cache/ms-playwright",
+    "darwin": "~/Library/Caches/ms-playwright",
+    "win32": "~/AppData/Local/ms-playwright",
+}
+
+BROWSER_VARIABLE = "STILLWEB_BROWSER"
+
+# Chromium heeds only the last --disable-features, so Playwright's own list (chromiumSwitches.ts,
+# 1.65) is repeated in the first block.
+_DISABLED_FEATURES = (
+    *("AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose", "HttpsUpgrades"),
+    *("HttpsFirstBalancedModeAutoEnable", "LensOverlay", "MediaRouter", "PaintHolding"),
+    *("ThirdPartyStoragePartitioning", "OptimizationHints", "NetworkTimeServiceQuerying"),
+    *("AimEnabled", "PreconnectToSearch"),
+    # One renderer for all frames: one CDP session then sees every frame, in one order.
+    *("IsolateOrigins", "site-per-process", "IsolateSandboxedIframes", "OriginKeyedProcessesByDefault"),
+    # Requests that no page asked for.
+    *(
+        "AutofillServerCommunication",
+        "CertificateTransparencyComponentUpdater",
+        "InterestFeedContentSuggestions",
+    ),
+    *(
+        "NavigationPredictor",
+        "Prerender2",
+        "SpeculationRulesPrefetchFuture",
+        "LoadingPredictorUseOptimizationGuide",
+    ),
+    *("SpeculativePreconnect", "LCPPPrefetchSubresource", "PrefetchPrivacyChanges", "Translate"),
+    *("DialMediaRouteProvider", "OptimizationGuideModelDownloading", "OptimizationHintsFetching"),
+    *("SafeBrowsingRealTimeUrlLookup", "SegmentationPlatform", "PrivacySandboxSettings4"),
+    # A compression dictionary makes a request differ from the recorded one.
+    *("CompressionDictionaryTransport", "CompressionDictionaryTransportBackend"),
+    # TLS and proxy connections are made when asked for, and names are not looked up another way.
+    *("DnsOverHttps", "AsyncDns", "UseDnsHttpsSvcb", "EncryptedClientHello"),
+)
+
+# Playwright's headless list of --blink-settings is repeated for the same reason;
+# imageAnimationPolicy=2 shows an animated image as its first frame (blink/public/platform/web_settings).
+_BLINK_SETTINGS = ",".join(
+    (
+        *("primaryHoverType=2", "availableHoverTypes=2", "primaryPointerType=4", "availablePointerTypes=4"),
+        "imageAnimationPolicy=2",
+    )
+)
+
+FLAGS: tuple[str, ...] = (
+    "--disable-features=" + ",".join(_DISABLED_FEATURES),
+    "--blink-settings=" + _BLINK_SETTINGS,
+    "--disable-site-isolation-trials",
+    # Nothing but the proxy's address may be resolved; the proxy resolves names, if anyone does.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+    "--no-pings",
+    "--disable-quic",
+    "--disable-domain-reliability",
+    "--disable-client-side-phishing-detection",
+    "--safebrowsing-disable-auto-update",
+    "--dns-prefetch-disable",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--font-render-hinting=none",
+    "--disable-lcd-text",
+    "--disable-font-subpixel-positioning",
+    "--force-color-profile=srgb",
+    "--hide-scrollbars",
+    "--disable-smooth-scrolling",
+    "--disable-partial-raster",
+    "--disable-skia-runtime-opts",
+    "--disable-checker-imaging",
+    "--disable-image-animation-resync",
+    "--disable-gpu",
+    "--mute-audio",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BrowserBuild:
+    """Which browser a recording or an episode was made with.
+
+    Attributes:
+        path: of the executable.
+        version: as the browser tells it, such as "156.0.8078.79".
+        kind: "headless-shell" or "chromium"; the two draw and time frames differently.
+    """
+
+    path: Path
+    version: str
+    kind: str
+
+
+def find_browser(explicit: Path | None = None) -> Path:
+    """Return the browser to use.
+
+    The first of: the path given, the environment variable STILLWEB_BROWSER, Playwright's own
+    download (its headless shell before its full Chromium), and `chromium-headless-shell`,
+    `chromium` or `google-chrome` on PATH.
+
+    Raises:
+        ProgramNotFound: if there is none, or the one named is not there.
+    """
+    for named in (explicit, os.environ.get(BROWSER_VARIABLE)):
+        if named:
+            path = Path(named)
+            if not path.is_file():
+                raise ProgramNotFound(f"no browser at {path}", hint="stillweb setup browser")
+            return path
+    if downloaded := _downloaded():
+        return downloaded
+    for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return Path(found)
+    raise ProgramNotFound("no browser was found", hint="stillweb setup browser")
+
+
+def browser_build(executable: Path | None = None) -> BrowserBuild:
+    """Return path, version and kind of the browser that `launch` would start.
+
+    Raises:
+        ProgramNotFound: if there is none, or it does not tell its version.
+    """
+    path = find_browser(executable)
+    try:
+        told = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=30, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ProgramNotFound(f"{path} does not run: {error}", hint="stillweb setup browser") from error
+    version = re.search(r"\d+(?:\.\d+){3}", told)
+    if version is None:
+        raise ProgramNotFound(f"{path} tells no version: {told.strip()!r}", hint="stillweb setup browser")
+    return BrowserBuild(path, version[0], "headless-shell" if _is_shell(path) else "chromium")
+
+
+@asynccontextmanager
+async def launch(
+    *, spki: Sequence[str], executable: Path | None = None, headless: bool = True
+) -> AsyncIterator[Browser]:
+    """Start a browser, and end it on leaving.
+
+    Args:
+        spki: base64 SHA-256 hashes of the public keys to trust (`CertAuthority.spki_hashes`).
+        executable: the browser; `find_browser` otherwise.
+        headless: whether to run without a window.
+
+    Raises:
+        ProgramNotFound: if there is no browser.
+        InfraError: if it does not start.
+    """
+    path = find_browser(executable)
+    flags = [*FLAGS]
+    if spki:
+        flags.append("--ignore-certificate-errors-spki-list=" + ",".join(spki))
+    async with async_playwright() as playwright:
+        try:
+            browser = await playwright.chromium.launch(
+                executable_path=path, headless=headless, args=flags, chromium_sandbox=False
+            )
+        except PlaywrightError as error:
+            raise InfraError(
+                f"{path} did not start: {error.message.splitlines()[0]}", hint="stillweb env check"
+            ) from error
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+def _downloaded() -> Path | None:
+    """Return the newest browser that `playwright install` has put on this machine."""
+    folder = Path(
+        os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or _DOWNLOADS.get(sys.platform, _DOWNLOADS["linux"])
+    )
+    folder = folder.expanduser()
+    for pattern in (
+        "chromium_headless_shell-*/*/*headless*shell*",
+        "chromium-*/*/chrome",
+        "chromium-*/*/chrome.exe",
+        "chromium-*/*/*.app/Contents/MacOS/*",
+    ):
+        found = [path for path in folder.glob(pattern) if path.is_file() and os.access(path, os.X_OK)]
+        if found:
+            return max(found, key=lambda path: int(re.findall(r"-(\d+)/", path.as_posix())[-1]))
+    return None
+
+
+def _is_shell(path: Path) -> bool:
+    return "headless" in path.name.lower()

@@ -1,0 +1,217 @@
+"""One page seen and moved through CDP, beside Playwright and without the page knowing.
+
+`Probe.of(page)` attaches once per page: a CDP session of its own, and `js/eye.js` in an isolated
+world of every frame. Site isolation is off (`launch`), so that one session sees all frames.
+Everything that observes or settles goes through it; all waits end, by the caller's deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from playwright.async_api import CDPSession, Page
+from playwright.async_api import Error as PlaywrightError
+
+from stillweb.errors import InfraError
+
+WORLD = "stillweb"
+
+_probes: WeakKeyDictionary[Page, Probe] = WeakKeyDictionary()
+
+
+class FrameGone(Exception):
+    """Raised within the room when a frame navigates or is removed while it is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameInfo:
+    """A frame of a page, by its CDP identifier; the main frame has no parent."""
+
+    id: str
+    parent: str
+    url: str
+
+
+class Probe:
+    """A page's CDP session, and the isolated worlds of its frames.
+
+    Attributes:
+        page: the page.
+        documents: how many documents its frames have begun since the probe was attached.
+    """
+
+    def __init__(self, page: Page, session: CDPSession) -> None:
+        self.page = page
+        self.documents = 0
+        self._session = session
+        self._worlds: dict[str, int] = {}
+        self._navigating: set[str] = set()
+        self._arrived = asyncio.Event()
+        self._arrived.set()
+        self._newer_script = ""
+        for event, heard in (
+            ("Runtime.executionContextCreated", self._on_world),
+            ("Runtime.executionContextDestroyed", self._on_world_gone),
+            ("Runtime.executionContextsCleared", self._on_worlds_cleared),
+            ("Page.frameRequestedNavigation", self._on_leaving),
+            ("Page.frameNavigated", self._on_arrived),
+            ("Page.frameStoppedLoading", self._on_stopped),
+            ("Page.frameDetached", self._on_stopped),
+        ):
+            session.on(event, heard)
+
+    @classmethod
+    async def of(cls, page: Page) -> Probe:
+        """Return the probe of a page, attached on first use.
+
+        Raises:
+            InfraError: if the page is closed or has crashed.
+        """
+        if probe := _probes.get(page):
+            return probe
+        try:
+            session = await page.context.new_cdp_session(page)
+        except PlaywrightError as error:
+            raise InfraError(f"{page.url}: no CDP session: {error.message}") from error
+        probe = cls(page, session)
+        _probes[page] = probe
+        script = resources.files(__package__).joinpath("js", "eye.js").read_text("utf-8")
+        await probe.send("Page.enable")
+        await probe.send("Runtime.enable")
+        await probe.send("Page.addScriptToEvaluateOnNewDocument", source=script, worldName=WORLD)
+        for frame in await probe.frames():
+            made = await probe.send("Page.createIsolatedWorld", frameId=frame.id, worldName=WORLD)
+            probe._worlds[frame.id] = made["executionContextId"]
+            await probe.send("Runtime.evaluate", expression=script, contextId=made["executionContextId"])
+        return probe
+
+    async def send(self, method: str, **params: Any) -> dict[str, Any]:
+        """Send a CDP command and return its answer.
+
+        Raises:
+            FrameGone: if what it names went away meanwhile.
+            InfraError: if the page is closed, has crashed, or refuses the command.
+        """
+        try:
+            answer: dict[str, Any] = await self._session.send(method, params)
+        except PlaywrightError as error:
+            if any(sign in error.message for sign in _GONE):
+                raise FrameGone(error.message) from error
+            raise InfraError(f"{self.page.url}: {method}: {error.message}") from error
+        return answer
+
+    async def frames(self) -> list[FrameInfo]:
+        """Return the frames, parents first, in the order in which they were made."""
+        found: list[FrameInfo] = []
+
+        def walk(tree: dict[str, Any], parent: str) -> None:
+            frame = tree["frame"]
+            found.append(FrameInfo(frame["id"], parent, frame["url"] + frame.get("urlFragment", "")))
+            for child in tree.get("childFrames", ()):
+                walk(child, frame["id"])
+
+        walk((await self.send("Page.getFrameTree"))["frameTree"], "")
+        return found
+
+    async def evaluate(self, expression: str, frame: FrameInfo | None = None) -> Any:
+        """Evaluate an expression in a frame's isolated world (default: the main frame's), awaiting promises.
+
+        Raises:
+            FrameGone: if the frame is, or navigates meanwhile.
+            InfraError: if the expression throws.
+        """
+        frame_id = frame.id if frame else (await self.frames())[0].id
+        if frame_id not in self._worlds:
+            raise FrameGone(frame_id)
+        answer = await self.send(
+            "Runtime.evaluate",
+            expression=expression,
+            contextId=self._worlds[frame_id],
+            awaitPromise=True,
+            returnByValue=True,
+        )
+        if thrown := answer.get("exceptionDetails"):
+            text = thrown.get("exception", {}).get("description", thrown["text"])
+            raise InfraError(f"{self.page.url}: {expression[:80]}: {text}")
+        return answer["result"].get("value")
+
+    async def evaluate_all(self, expression: str, frames: Sequence[FrameInfo]) -> list[Any]:
+        """Evaluate an expression in several frames, in their order; None for frames that went away.
+
+        The commands are sent at once, and one renderer runs them one after the other.
+        """
+        answers = await asyncio.gather(
+            *(self.evaluate(expression, frame) for frame in frames), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, FrameGone):
+                raise answer
+        return [None if isinstance(answer, BaseException) else answer for answer in answers]
+
+    async def begin_documents_with(self, source: str) -> None:
+        """Run a script at the beginning of every new document, in place of the one given before."""
+        added = await self.send("Page.addScriptToEvaluateOnNewDocument", source=source)
+        if self._newer_script:
+            await self.send("Page.removeScriptToEvaluateOnNewDocument", identifier=self._newer_script)
+        self._newer_script = added["identifier"]
+
+    async def arrived(self, patience: float) -> bool:
+        """Wait until no frame is on its way to another document; return whether it came to that.
+
+        A navigation that comes to nothing (204, a download) may never say so: hence the patience.
+        """
+        try:
+            async with asyncio.timeout(patience):
+                await self._arrived.wait()
+        except TimeoutError:
+            self._navigating.clear()
+            self._arrived.set()
+            return False
+        return True
+
+    def _on_world(self, event: dict[str, Any]) -> None:
+        context = event["context"]
+        if context["name"] == WORLD:
+            self._worlds[context["auxData"]["frameId"]] = context["id"]
+            self.documents += 1
+
+    def _on_world_gone(self, event: dict[str, Any]) -> None:
+        gone = event["executionContextId"]
+        self._worlds = {frame: world for frame, world in self._worlds.items() if world != gone}
+
+    def _on_worlds_cleared(self, _: dict[str, Any]) -> None:
+        self._worlds.clear()
+
+    def _on_leaving(self, event: dict[str, Any]) -> None:
+        if event.get("disposition", "currentTab") == "currentTab":
+            self._navigating.add(event["frameId"])
+            self._arrived.clear()
+
+    def _on_arrived(self, event: dict[str, Any]) -> None:
+        self._leave_off(event["frame"]["id"])
+
+    def _on_stopped(self, event: dict[str, Any]) -> None:
+        self._leave_off(event["frameId"])
+
+    def _leave_off(self, frame_id: str) -> None:
+        self._navigating.discard(frame_id)
+        if not self._navigating:
+            self._arrived.set()
+
+
+_GONE = (
+    "Cannot find context",
+    "Execution context was destroyed",
+    "Inspected target navigated",
+    "Promise was collected",
+    "No frame for given id",
+    "Frame with the given",
+    "uniqueContextId not found",
+    "Could not find node",
+    "No node with given id",
+)

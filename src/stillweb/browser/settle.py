@@ -1,0 +1,190 @@
+"""Waiting, as one named and tested condition: a page has settled when nothing moves any more.
+
+Nothing moves when no request is in flight, no frame is navigating, and the DOM of no frame has
+changed for a while. At level CLOCK that while is virtual: `settle` moves the page's clock from
+one due timer to the next, lets the browser draw a frame and the network come to rest after each
+step, and never looks at the real clock, so that the time granted depends on the page alone, not
+on the machine's load. At the other levels the while is real and spent inside the page. A
+cap on real time ends it in any case, and says so: `settled=False` is an outcome, no error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+from playwright.async_api import Page
+
+from stillweb import clock
+from stillweb.browser.activity import Activity
+from stillweb.browser.context import PinnedState, state_of
+from stillweb.browser.probe import FrameGone, Probe
+from stillweb.browser.profile import Level
+
+STEP = 50
+"""Virtual milliseconds at a time: within a step timers run on, after it answers arrive."""
+
+QUIET = 500
+"""Milliseconds (virtual at CLOCK) without change that make a page settled."""
+
+CAP = 10.0
+"""Real seconds after which settling ends."""
+
+HORIZON = 3000
+"""Virtual milliseconds granted to a page that keeps changing."""
+
+_PATIENCE = 3.0  # real seconds for what may never be told to have ended
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How settling ended.
+
+    Attributes:
+        settled: whether nothing moved any more.
+        reason: one clause; names what still moved.
+        waited: real seconds.
+        virtual_ms: how far the page's clock was moved; 0 below level CLOCK.
+    """
+
+    settled: bool
+    reason: str
+    waited: float
+    virtual_ms: int
+
+
+async def settle(
+    page: Page,
+    activity: Activity,
+    *,
+    quiet: int = QUIET,
+    cap: float = CAP,
+    horizon: int = HORIZON,
+) -> Settled:
+    """Wait until a page has settled.
+
+    Args:
+        page: of a context opened by `open_context`.
+        activity: of that context.
+        quiet: milliseconds without change; virtual at CLOCK.
+        cap: real seconds at most.
+        horizon: virtual milliseconds at most, at CLOCK.
+
+    Raises:
+        InfraError: if the page is closed or has crashed.
+    """
+    state = state_of(page.context)
+    settling = _Settling(await Probe.of(page), activity, state, quiet, horizon)
+    started = clock.monotonic()
+    before = state.now
+    try:
+        async with asyncio.timeout(cap):
+            if state.pinning.level is Level.CLOCK:
+                settled, reason = await settling.by_virtual_time()
+            else:
+                settled, reason = await settling.by_real_time(cap)
+    except TimeoutError:
+        settled, reason = False, settling.still_moving(cap)
+    virtual = state.now - before
+    return Settled(settled, reason, clock.monotonic() - started, virtual)
+
+
+class _Settling:
+    """One call of `settle`."""
+
+    def __init__(
+        self, probe: Probe, activity: Activity, state: PinnedState, quiet: int, horizon: int
+    ) -> None:
+        self.probe = probe
+        self.activity = activity
+        self.state = state
+        self.quiet = quiet
+        self.horizon = horizon
+        self._last: tuple[object, ...] = ()
+
+    async def by_virtual_time(self) -> tuple[bool, str]:
+        await self._begin_documents_now()
+        await self._rest()
+        due = await self._clock("adopt", self.state.now)
+        await self._changed()
+        still = spent = 0
+        while still < self.quiet and spent < self.horizon:
+            span = self._span(due, self.quiet - still)
+            due = await self._clock("advance", self.state.now + span)
+            spent += span
+            await self._rest()
+            if await self._changed():
+                still = 0
+                due = await self._clock("adopt", self.state.now)
+            else:
+                still += span
+        await self._begin_documents_now()
+        if still >= self.quiet:
+            return True, f"nothing changed for {self.quiet} virtual ms"
+        return False, f"still changing after {spent} virtual ms"
+
+    async def by_real_time(self, cap: float) -> tuple[bool, str]:
+        while True:
+            await self._rest()
+            before = (self.activity.generation, self.probe.documents)
+            expression = f"eye.quiet({self.quiet}, {int(cap * 1000)})"
+            await self.probe.evaluate_all(expression, await self.probe.frames())
+            if before == (self.activity.generation, self.probe.documents):
+                return True, f"nothing changed for {self.quiet} ms"
+
+    def still_moving(self, cap: float) -> str:
+        if pending := self.activity.in_flight:
+            return f"{len(pending)} requests in flight after {cap:g} s, the oldest to {pending[0].url}"
+        return f"still changing after {cap:g} s"
+
+    def _span(self, due: int | None, left: int) -> int:
+        """Return the next step: to the timer that is due next, but at least STEP, at most what is left."""
+        if due is None:
+            return left
+        return min(left, max(STEP, due - self.state.now))
+
+    async def _rest(self) -> None:
+        """Wait until requests and navigations have come to rest and a frame has been drawn since."""
+        while True:
+            generation = self.activity.generation
+            await self.activity.idle()
+            await self.probe.arrived(_PATIENCE)
+            try:
+                await self.probe.evaluate(f"eye.barrier({_PATIENCE * 1000:.0f})")
+            except FrameGone:
+                continue
+            if not self.activity.in_flight and generation == self.activity.generation:
+                return
+
+    async def _changed(self) -> bool:
+        """Return whether anything has changed since the last call."""
+        frames = await self.probe.frames()
+        looks = await self.probe.evaluate_all("eye.look()", frames)
+        now = (
+            self.activity.generation,
+            self.probe.documents,
+            tuple(
+                (frame.id, frame.url, look and look["changes"])
+                for frame, look in zip(frames, looks, strict=True)
+            ),
+        )
+        changed = now != self._last or any(look is None or look["loading"] for look in looks)
+        self._last = now
+        return changed
+
+    async def _clock(self, command: str, time: int) -> int | None:
+        """Tell the clocks of all frames to move; return when the next timer is due."""
+        frames = await self.probe.frames()
+        door = json.dumps(self.state.door)
+        told = await self.probe.evaluate_all(f"eye.clock({door}, {json.dumps(command)}, {time})", frames)
+        heard = [answer for answer in told if answer]
+        self.state.now = max([time, *(answer["now"] for answer in heard)])
+        return min((answer["next"] for answer in heard if answer["next"] is not None), default=None)
+
+    async def _begin_documents_now(self) -> None:
+        """Have new documents begin at the time that the clock shows now."""
+        door = json.dumps(self.state.door + "@")
+        await self.probe.begin_documents_with(
+            f"dispatchEvent(new CustomEvent({door}, {{ detail: {self.state.now} }}))"
+        )
