@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stillweb.collections import methodquery
 from stillweb.collections.httpblocks import has_encoding, parse_request, parse_response
+from stillweb.collections.records import clean_uri
 from stillweb.collections.warcdates import timestamp_of
 from stillweb.collections.warcs import WarcRecord, read_record
 from stillweb.errors import MalformedWarc, MissingRecord
@@ -34,8 +35,7 @@ class Originals:
 
     def find(self, revisit: Capture, record: WarcRecord) -> Capture | None:
         """Return the capture whose payload a revisit repeats (WARC 1.1 §6.7); None if it is not here."""
-        uri = record.get("WARC-Refers-To-Target-URI").strip("<>") or revisit.url
-        url = wire_url(uri.replace(" ", "%20"))
+        url = wire_url(clean_uri(record.get("WARC-Refers-To-Target-URI")) or revisit.url)
         date = timestamp_of(record.get("WARC-Refers-To-Date"))
         if found := self._by_time.get((url, date)):
             return found

@@ -57,12 +57,25 @@ class WarcRecord:
     @property
     def target_uri(self) -> str:
         """The target URI; wget's angle brackets taken off, spaces escaped (invalid, but seen)."""
-        return self.get("WARC-Target-URI").strip("<>").replace(" ", "%20")
+        return clean_uri(self.get("WARC-Target-URI"))
+
+    @property
+    def concurrent_to(self) -> tuple[str, ...]:
+        """The record ids of all WARC-Concurrent-To fields."""
+        return tuple(v.strip("<>") for k, v in self.headers if k.lower() == "warc-concurrent-to")
 
     @property
     def timestamp(self) -> str:
         """WARC-Date as 14 digits UTC; "" if it cannot be read."""
         return timestamp_of(self.get("WARC-Date"))
+
+
+def clean_uri(uri: str) -> str:
+    """Return a URI as found, without angle brackets, with spaces and stray bytes escaped."""
+    uri = uri.strip("<>").replace(" ", "%20")
+    if uri.isascii():
+        return uri
+    return "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in uri)
 
 
 @dataclass(frozen=True, slots=True)

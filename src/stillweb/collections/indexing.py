@@ -1,0 +1,228 @@
+"""From records to captures: pair responses with requests and write the index of a collection.
+
+A response's request is the one that WARC-Concurrent-To names, in either direction; failing that,
+the record before or after it with the same target URI. Records are notes of a few hundred bytes
+here, so that pairs are found wherever they lie in a file. What is no answer to a URL (`urn:`
+records, metadata, DNS) stays in the archive and out of the index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from stillweb.collections import methodquery
+from stillweb.collections.cdxj import format_line, write_lines
+from stillweb.collections.defects import Defect, Report, Severity
+from stillweb.collections.exchanges import REVISIT
+from stillweb.collections.httpblocks import parse_request, parse_response, payload_start
+from stillweb.collections.keys import request_key
+from stillweb.collections.layout import Collection
+from stillweb.collections.warcs import WarcRecord, read_records
+from stillweb.model import Capture, Request, header
+from stillweb.urls import to_timestamp, urlkey
+
+_ANSWERS = ("response", "revisit", "resource")
+_FALLBACK_TIME = "19700101000000"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the index needs of a request."""
+
+    position: int
+    id: str
+    concurrent_to: tuple[str, ...]
+    uri: str
+    method: str
+    key: str
+    keyed_url: str
+    query: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A capture whose request has not been found yet."""
+
+    position: int
+    id: str
+    concurrent_to: tuple[str, ...]
+    uri: str
+    capture: Capture
+
+
+def reindex(collection: Collection, report: Report | None = None) -> int:
+    """Write a collection's index anew from its archive; return the number of captures."""
+    listen = report or _ignore
+    lines = (line for path in collection.warc_files() for line in index_lines(path, listen))
+    return write_lines(collection.index_file, lines)
+
+
+def _ignore(defect: Defect) -> None:
+    """Pass over a defect: an index can be made of what is whole."""
+
+
+def index_lines(path: Path, report: Report | None = None) -> list[bytes]:
+    """Return the CDXJ lines of a WARC file, in its order."""
+    return [format_line(capture, query) for capture, query in index_file(path, report)]
+
+
+def index_file(path: Path, report: Report | None = None) -> list[tuple[Capture, str]]:
+    """Return the captures of a WARC file in its order, each with its request body as pywb indexes it."""
+    asked: list[_Asked] = []
+    answered: list[_Answered] = []
+    for position, record in enumerate(_exchanged(read_records(path, report))):
+        if record.type == "request":
+            note = _note_request(position, record)
+            if note:
+                asked.append(note)
+            continue
+        capture = _note_answer(path, record, report or _ignore)
+        if capture:
+            answered.append(_Answered(position, record.id, record.concurrent_to, record.target_uri, capture))
+    return [_join(answer, request) for answer, request in _pair(answered, asked)]
+
+
+def _exchanged(records: Iterator[WarcRecord]) -> Iterator[WarcRecord]:
+    wanted = (*_ANSWERS, "request")
+    for record in records:
+        if record.type in wanted and record.target_uri.lower().startswith(("http:", "https:")):
+            yield record
+
+
+def _note_request(position: int, record: WarcRecord) -> _Asked | None:
+    stored = methodquery.undo(record.target_uri)
+    url = stored.url if stored else record.target_uri
+    request = parse_request(record.block, url)
+    if request is None:
+        return None
+    keyed_url, query = methodquery.appended(request)
+    return _Asked(
+        position=position,
+        id=record.id,
+        concurrent_to=record.concurrent_to,
+        uri=record.target_uri,
+        method=request.method,
+        key=key_of(request),
+        keyed_url=keyed_url,
+        query=query,
+        offset=record.offset,
+        length=record.length,
+    )
+
+
+def key_of(request: Request) -> str:
+    """Return a request's key, in hex."""
+    content_type = header(request.headers, "content-type")
+    return request_key(request.method, request.url, content_type, request.raw_body).hex()
+
+
+def _note_answer(path: Path, record: WarcRecord, report: Report) -> Capture | None:
+    """Return the capture that a record makes, as if it answered a GET; None if it makes none."""
+    mime, status, date = REVISIT, 0, ""
+    if record.type == "resource":
+        if record.get("Content-Type").startswith("application/warc-fields"):
+            return None
+        mime, status = media_type(record.get("Content-Type")), 200
+    else:
+        response = parse_response(record.block)
+        if response is None and record.type == "response":
+            what = f"the response record of {record.target_uri} holds no HTTP response"
+            report(Defect(Severity.ERROR, "no-http", str(path), record.offset, what))
+            return None
+        if response:
+            status, date = response.status, header(response.headers, "date")
+            mime = mime if record.type == "revisit" else media_type(header(response.headers, "content-type"))
+    return Capture(
+        urlkey=key_text(record.target_uri),
+        timestamp=record.timestamp or _date_of(path, record, date, report),
+        url=record.target_uri,
+        method="GET",
+        key="",
+        status=status,
+        mime=mime,
+        digest=_digest(record),
+        source=path.name,
+        offset=record.offset,
+        length=record.length,
+    )
+
+
+def _date_of(path: Path, record: WarcRecord, http_date: str, report: Report) -> str:
+    what = f"WARC-Date is {record.get('WARC-Date')!r}; taken from the HTTP response instead"
+    report(Defect(Severity.WARNING, "bad-date", str(path), record.offset, what))
+    try:
+        return to_timestamp(parsedate_to_datetime(http_date))
+    except (ValueError, TypeError):
+        return _FALLBACK_TIME
+
+
+def media_type(content_type: str) -> str:
+    """Return a media type without parameters, without spaces: CDX fields have none."""
+    words = content_type.partition(";")[0].split()
+    return words[0] if words else ""
+
+
+def key_text(url: str) -> str:
+    """Return the urlkey of a URL as a CDXJ line can hold it; the URL itself where SURT fails."""
+    try:
+        key = urlkey(url)
+    except (ValueError, TypeError, IndexError):
+        key = url
+    return key.replace(" ", "%20").replace("\n", "%0A").replace("\r", "%0D")
+
+
+def _digest(record: WarcRecord) -> str:
+    stated = record.get("WARC-Payload-Digest")
+    if record.type == "resource":
+        stated = stated or record.get("WARC-Block-Digest")
+    if stated:
+        return stated
+    payload = record.block if record.type == "resource" else record.block[payload_start(record.block) :]
+    return f"sha256:{hashlib.sha256(payload).hexdigest()}"
+
+
+def _pair(answered: list[_Answered], asked: list[_Asked]) -> Iterator[tuple[_Answered, _Asked | None]]:
+    by_id = {note.id: note for note in asked if note.id}
+    naming = {target: note for note in asked for target in note.concurrent_to}
+    named: dict[int, _Asked] = {}
+    for answer in answered:
+        found = next((by_id[each] for each in answer.concurrent_to if each in by_id), None)
+        found = found or (naming.get(answer.id) if answer.id else None)
+        if found:
+            named[answer.position] = found
+    at = {note.position: note for note in asked}
+    for note in named.values():
+        at.pop(note.position, None)
+    for answer in answered:
+        found = named.get(answer.position)
+        if found is None:
+            beside = (at.get(answer.position - 1), at.get(answer.position + 1))
+            found = next((each for each in beside if each and each.uri == answer.uri), None)
+            if found:
+                del at[found.position]
+        yield answer, found
+
+
+def _join(answer: _Answered, request: _Asked | None) -> tuple[Capture, str]:
+    capture = answer.capture
+    stored = methodquery.undo(answer.uri)
+    if request:
+        joined = replace(
+            capture,
+            urlkey=key_text(request.keyed_url),
+            url=stored.url if stored else capture.url,
+            method=request.method,
+            key=request.key,
+            request_offset=request.offset,
+            request_length=request.length,
+        )
+        return joined, request.query
+    bare = stored or Request("GET", capture.url)
+    query = methodquery.appended(bare)[1] if stored else ""
+    return replace(capture, url=bare.url, method=bare.method, key=key_of(bare)), query
