@@ -1,1 +1,43 @@
-"""Room of stillweb; its public door is listed in `__all__`."""
+"""Serve sealed collections as a proxy in which real URLs replay frozen.
+
+`serve` is the native back-end, `ReplayClient` talks to it (and to the pywb back-end). What is listed
+in `__all__` is imported when it is first asked for, so that the client does not load the server.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
+    from stillweb.replay.server import ReplayOptions, ReplayServer, serve
+    from stillweb.replay.session import Ledger, LedgerEntry
+
+__all__ = [
+    "Ledger",
+    "LedgerEntry",
+    "OpenSession",
+    "ReplayClient",
+    "ReplayInfo",
+    "ReplayOptions",
+    "ReplayServer",
+    "serve",
+]
+
+_HOMES = {
+    "Ledger": "session",
+    "LedgerEntry": "session",
+    "OpenSession": "client",
+    "ReplayClient": "client",
+    "ReplayInfo": "client",
+    "ReplayOptions": "server",
+    "ReplayServer": "server",
+    "serve": "server",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

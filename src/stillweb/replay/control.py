@@ -33,9 +33,6 @@ DEFAULT_SESSION = "default"
 _ONE = re.compile(r"/sessions/([A-Za-z0-9._-]+)(?:/(ledger|reset))?")
 
 
-Verbs = dict[str, Callable[[], Awaitable[Reply]]]
-
-
 class Desk(Protocol):
     """A back-end, as the control API sees it."""
 
@@ -67,6 +64,9 @@ class Reply:
 
     status: HTTPStatus
     value: Any = None
+
+
+Verbs = dict[str, Callable[[], Awaitable[Reply]]]
 
 
 async def answer(desk: Desk, request: RequestReceived) -> Reply:

@@ -1,0 +1,304 @@
+"""One client connection: bytes to requests, requests to a session or to the control desk.
+
+A callback protocol without a single await: what the loop delivers is parsed, resolved and
+answered before the next connection has its turn, so the order of a session's requests is the
+order of its ledger. Small answers go out in one write; large ones in slices, as fast as the
+client takes them, so that memory is bounded by slices and not by bodies.
+
+A CONNECT is taken without asking where to: the tunnel ends here. If its first byte begins a TLS
+record the tunnel is https, else plain http (`ws:` comes so).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from stillweb.certs import CertAuthority
+from stillweb.errors import BadHostname
+from stillweb.model import Request, header
+from stillweb.replay import control
+from stillweb.replay.answer import Answer
+from stillweb.replay.control import Desk
+from stillweb.replay.session import Served, Session
+from stillweb.replay.tls import TlsServer
+from stillweb.replay.wire import (
+    BadRequest,
+    ConnectReceived,
+    ContinueExpected,
+    Event,
+    RequestReceived,
+    Wire,
+    simple_head,
+)
+
+__all__ = ["SLICE", "Connection", "Door"]
+
+logger = logging.getLogger(__name__)
+
+SLICE = 128 * 1024
+"""Bytes of one write, and what the transport holds back for a slow client, at most twice."""
+
+_TLS_HANDSHAKE = 0x16  # RFC 8446 §5.1
+_ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@dataclass(eq=False, slots=True)
+class Door:
+    """What a listener leads to.
+
+    Attributes:
+        ca: signs for the hosts of tunnels; None where no traffic is taken.
+        session: answers traffic; None where only control requests are.
+        desk: answers control requests; None where only traffic is.
+        spawn: runs a coroutine of the desk.
+        connections: all that came by this door and are open.
+        empty: set while there are none.
+    """
+
+    spawn: Callable[[Coroutine[Any, Any, None]], object]
+    ca: CertAuthority | None = None
+    session: Session | None = None
+    desk: Desk | None = None
+    connections: set[Connection] = field(default_factory=set)
+    empty: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """The rest of an answer that is larger than a slice."""
+
+    served: Served
+    body: memoryview
+    at: int
+    keep_alive: bool
+
+
+class Connection(asyncio.Protocol):
+    """What the event loop calls for a connection."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._wire = Wire()
+        self._events: deque[Event] = deque()
+        self._transport: asyncio.Transport
+        self._tls: TlsServer | None = None
+        self._tunnel: tuple[str, ssl.SSLContext] | None = None  # authority, and what TLS needs there
+        self._scheme = ""  # of the tunnel, once its first byte is seen
+        self._outgoing: _Outgoing | None = None
+        self._waits_for_desk = False
+        self._full = False  # the client takes nothing at present
+        self._reading = True
+        self._last = False  # no request is taken after the one at hand
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=SLICE)
+        self._door.connections.add(self)
+        self._door.empty.clear()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Put an unfinished answer on the ledger as such."""
+        self._door.connections.discard(self)
+        if not self._door.connections:
+            self._door.empty.set()
+        self._events.clear()
+        if (outgoing := self._outgoing) is not None and self._door.session is not None:
+            self._outgoing = None
+            self._door.session.finish(outgoing.served, sent=outgoing.at)
+
+    def pause_writing(self) -> None:
+        """Wait: the client is slower than we are."""
+        self._full = True
+
+    def resume_writing(self) -> None:
+        """Go on with the answer at hand, then with the requests behind it."""
+        self._full = False
+        self._work()
+
+    def eof_received(self) -> bool:
+        """Keep the way out open while an answer is still going; else the loop closes."""
+        self._last = True
+        return self._busy
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the network."""
+        if self._tunnel is not None and not self._scheme:
+            self._open_tunnel(data[0])
+        if self._tls is not None:
+            taken = self._decrypt(self._tls, data)
+            if taken is None:
+                return
+            data = taken
+        self._events.extend(self._wire.receive_data(data))
+        self._work()
+
+    # Tunnels.
+
+    def _connect(self, event: ConnectReceived) -> None:
+        if self._tunnel is not None or self._door.ca is None:
+            return self._refuse(400)
+        host = event.authority.rpartition(":")[0] or event.authority
+        try:
+            context = self._door.ca.server_context(host)
+        except BadHostname as error:
+            logger.warning("no certificate for a tunnel: %s", error)
+            return self._refuse(400)
+        self._tunnel = (event.authority, context)
+        rest, self._wire = bytes(self._wire.rest), Wire()
+        self._write(_ESTABLISHED)
+        if rest:
+            self.data_received(rest)
+        return None
+
+    def _open_tunnel(self, first: int) -> None:
+        assert self._tunnel is not None
+        if first == _TLS_HANDSHAKE:
+            self._tls = TlsServer(self._tunnel[1])
+        self._scheme = "https" if self._tls else "http"
+
+    def _decrypt(self, tls: TlsServer, data: bytes) -> bytes | None:
+        try:
+            plain = tls.receive(data)
+        except ssl.SSLError as error:
+            # Mostly a client that does not trust our CA, and says so by an alert or by hanging up.
+            logger.info("TLS with a client failed: %s", error.reason or error)
+            self._put(tls.take())
+            self._transport.close()
+            return None
+        self._put(tls.take())
+        self._last = self._last or tls.closed
+        return plain
+
+    # Requests.
+
+    @property
+    def _busy(self) -> bool:
+        return self._outgoing is not None or self._waits_for_desk or self._full
+
+    def _work(self) -> None:
+        """Answer what can be answered now; stop reading while more waits than that."""
+        self._pump()
+        while self._events and not self._busy and not self._transport.is_closing():
+            self._take(self._events.popleft())
+        if self._last and not self._busy and not self._events:
+            self._close()
+        reading = not (self._busy and self._events)
+        if reading != self._reading and not self._transport.is_closing():
+            self._reading = reading
+            (self._transport.resume_reading if reading else self._transport.pause_reading)()
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case RequestReceived():
+                self._request(event)
+            case ConnectReceived():
+                self._connect(event)
+            case ContinueExpected():
+                self._write(_CONTINUE)
+            case BadRequest(status, what):
+                logger.info("bad request: %s", what)
+                self._refuse(status)
+
+    def _request(self, event: RequestReceived) -> None:
+        desk, session = self._door.desk, self._door.session
+        if self._tunnel is None and "://" not in event.target:
+            if desk is None:
+                return self._refuse(400)
+            self._waits_for_desk = True
+            self._door.spawn(self._ask_desk(desk, event))
+        elif session is None:
+            return self._refuse(400)
+        else:
+            request = Request(event.method, self._url(event), event.headers, event.raw_body)
+            self._send(session, session.begin(request), event.keep_alive)
+        return None
+
+    def _url(self, event: RequestReceived) -> str:
+        if self._tunnel is None or "://" in event.target.partition("/")[0] + "/":
+            return event.target
+        # RFC 9112 §3.3: the Host field names the site; the tunnel does if there is none.
+        host = header(event.headers, "host") or self._tunnel[0]
+        return f"{self._scheme}://{host}{event.target}"
+
+    async def _ask_desk(self, desk: Desk, event: RequestReceived) -> None:
+        answer = control.render(await control.answer(desk, event))
+        self._waits_for_desk = False
+        if not self._transport.is_closing():
+            self._write(_bytes(answer, event.keep_alive) + answer.body)
+            self._last = self._last or not event.keep_alive
+            self._work()
+
+    def _send(self, session: Session, served: Served, keep_alive: bool) -> None:
+        answer = served.answer
+        head = _bytes(answer, keep_alive and not self._last)
+        if len(answer.body) <= SLICE:
+            self._write(head + answer.body if answer.body else head)
+            self._finish(served, keep_alive)
+            return
+        body = memoryview(answer.body)
+        self._write(head + body[:SLICE])
+        self._outgoing = _Outgoing(served, body, SLICE, keep_alive)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send slices for as long as the client takes them."""
+        outgoing = self._outgoing
+        while outgoing is not None and not self._full and not self._transport.is_closing():
+            piece = outgoing.body[outgoing.at : outgoing.at + SLICE]
+            outgoing.at += len(piece)
+            self._write(piece)
+            if outgoing.at >= len(outgoing.body):
+                self._outgoing = None
+                self._finish(outgoing.served, outgoing.keep_alive)
+                return
+
+    def _finish(self, served: Served, keep_alive: bool) -> None:
+        if self._door.session is not None:
+            self._door.session.finish(served)
+        self._last = self._last or not keep_alive
+
+    def _refuse(self, status: int) -> None:
+        self._write(simple_head(status) + b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+        self._events.clear()
+        self._last = True
+
+    # The way out.
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if not self._transport.is_closing():
+            self._put(data if self._tls is None else self._tls.send(data))
+
+    def _put(self, data: bytes | memoryview) -> None:
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _close(self) -> None:
+        if not self._transport.is_closing():
+            if self._tls is not None:
+                self._put(self._tls.farewell())
+            self._transport.close()
+
+    def end(self) -> None:
+        """Close as soon as the request at hand is answered; at once if there is none."""
+        self._last = True
+        if not self._busy and not self._events and not self._wire.in_request:
+            self._close()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._transport.abort()
+
+
+def _bytes(answer: Answer, keep_alive: bool) -> bytes:
+    return answer.head + (b"\r\n" if keep_alive else b"Connection: close\r\n\r\n")
