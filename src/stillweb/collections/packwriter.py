@@ -16,7 +16,7 @@ import re
 import shutil
 import tempfile
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -140,9 +140,14 @@ class _Spooled:
     order: tuple[
         str, str, int, bytes, bytes
     ]  # timestamp, source, offset; then the record's content breaks ties
+    status: int
     body: bytes
     offset: int
     length: int
+
+    @property
+    def key(self) -> bytes:
+        return self.order[3]
 
 
 _Row = tuple[bytes, int, tuple[bytes, bytes], bytes]  # key, offset in entries.bin, site and scheme, method
@@ -160,6 +165,7 @@ class PackWriter:
         self._bodies = self._new("bodies.spool")
         self._spooled: list[_Spooled] = []
         self._body_at: dict[bytes, tuple[int, int]] = {}  # sha256 -> offset, length in the spool
+        self._whole: set[bytes] = set()
 
     def _new(self, name: str) -> BinaryIO:
         return self._files.enter_context((self._folder / name).open("w+b"))
@@ -187,7 +193,9 @@ class PackWriter:
         if body not in self._body_at:
             self._body_at[body] = (self._bodies.tell(), len(response.raw_body))
             self._bodies.write(response.raw_body)
-        packed = Record(
+        if response.status == HTTPStatus.OK:
+            self._whole.add(entry.key)
+        record = Record(
             key=entry.key,
             method=entry.method.upper(),
             url=entry.url,
@@ -198,10 +206,47 @@ class PackWriter:
             head=response_head(response),
             body_sha256=body,
             body_length=len(response.raw_body),
-        ).pack()
+        )
+        self._spool(record, entry)
+
+    def _spool(self, record: Record, entry: PackEntry) -> None:
+        packed = record.pack()
         order = (entry.timestamp, entry.source, entry.offset, entry.key, sha256(packed).digest())
-        self._spooled.append(_Spooled(order, body, self._records.tell(), len(packed)))
+        at = self._records.seek(0, os.SEEK_END)
+        self._spooled.append(_Spooled(order, record.status, record.body_sha256, at, len(packed)))
         self._records.write(packed)
+
+    def holds_whole(self, key: bytes) -> bool:
+        """Whether a 200 was added for a key."""
+        return key in self._whole
+
+    def repeat(self, unmodified: Sequence[PackEntry]) -> list[PackEntry]:
+        """Add, for each 304, the answer that it confirmed; return those of which none was added.
+
+        That is the last one of its key before it in recorded order, or else the first one after
+        it (the browser had it from before the recording). A 200 is preferred to others.
+        """
+        keys = {entry.key for entry in unmodified}
+        answers: dict[bytes, list[_Spooled]] = {}
+        for spooled in sorted(self._spooled, key=lambda spooled: spooled.order):
+            if spooled.key in keys:
+                answers.setdefault(spooled.key, []).append(spooled)
+        unresolved = []
+        for entry in unmodified:
+            known = answers.get(entry.key, [])
+            known = [answer for answer in known if answer.status == HTTPStatus.OK] or known
+            if not known:
+                unresolved.append(entry)
+                continue
+            place = (entry.timestamp, entry.source, entry.offset)
+            before = [answer for answer in known if answer.order[:3] < place]
+            record = self._read(before[-1] if before else known[0])
+            self._spool(replace(record, timestamp=entry.timestamp), entry)
+        return unresolved
+
+    def _read(self, spooled: _Spooled) -> Record:
+        self._records.seek(spooled.offset)
+        return Record.unpack(self._records.read(spooled.length))
 
     def finish(self, manifest: Mapping[str, Any]) -> PackInfo:
         """Write the pack and move it to its place."""
@@ -258,8 +303,7 @@ class PackWriter:
         with (self._folder / form.ENTRIES).open("wb") as out:
             out.write(form.MAGIC[form.ENTRIES])
             for order, spooled in enumerate(self._spooled):
-                self._records.seek(spooled.offset)
-                record = Record.unpack(self._records.read(spooled.length))
+                record = self._read(spooled)
                 record = replace(record, body_offset=placed[spooled.body], order=order, epoch=epoch)
                 rows.append((record.key, out.tell(), form.site(record.url), record.method.encode()))
                 out.write(record.pack())

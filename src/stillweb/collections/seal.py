@@ -1,0 +1,161 @@
+"""Compile a collection into its pack: every capture that replay can serve, in recorded order.
+
+What becomes an entry: HTTP answers, resource records of http(s) URLs, and revisits with their
+original's body. A 304 becomes the answer that it confirmed, since the browser that gets it at replay holds
+nothing to be confirmed. A 206 stays only where no 200 is: replay cuts ranges itself. What cannot be served
+is left out with a warning; a record that cannot be read costs itself alone.
+
+Captures are read one at a time and spooled to disk, so memory grows with their number (some hundred
+bytes each), not with their bodies. The pack holds no name, time of import or path: the same
+captures recorded under the same settings are the same environment, wherever they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from stillweb.collections.indexing import reindex
+from stillweb.collections.keys import request_key
+from stillweb.collections.layout import Collection
+from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter
+from stillweb.collections.writer import is_fresh
+from stillweb.errors import CollectionError, MalformedWarc, MissingRecord
+from stillweb.model import Capture, header
+
+__all__ = ["PackInfo", "seal"]
+
+# Members of a collection's manifest that say where it came from, not what replay must repeat.
+_PROVENANCE = ("name", "created", "software", "sources", "notes", "version")
+
+_LAST_STATUS = 999  # beyond the 5xx of RFC 9110 there are sites that answer 999 to crawlers
+
+
+def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = None) -> PackInfo:
+    """Write the pack of a collection, replacing an older one in one rename.
+
+    Args:
+        collection: whose index is made anew where it is missing or older than the archive.
+        on_progress: called with the number of captures read so far.
+
+    Raises:
+        CollectionError: if manifest or rules cannot be read.
+        MalformedCdxj: if the index cannot be read.
+    """
+    warnings: list[str] = []
+    if not is_fresh(collection):
+        reindex(collection)
+        warnings.append(
+            f"{collection.index_file}: was missing or older than the archive, so it was made anew"
+        )
+    with PackWriter(collection.pack) as writer:
+        sealing = _Sealing(collection, writer, warnings)
+        for number, capture in enumerate(collection.captures(), start=1):
+            sealing.take(capture)
+            if on_progress:
+                on_progress(number)
+        sealing.take_partial()
+        info = writer.finish(_manifest(collection, sealing.first))
+    return replace(info, warnings=tuple(warnings))
+
+
+class _Sealing:
+    """The captures on their way into a pack.
+
+    Attributes:
+        first: earliest timestamp of an entry.
+    """
+
+    def __init__(self, collection: Collection, writer: PackWriter, warnings: list[str]) -> None:
+        self._collection = collection
+        self._writer = writer
+        self._unmodified: list[PackEntry] = []
+        self._parts: list[tuple[Capture, bytes]] = []  # without bodies: videos come in parts
+        self.first = ""
+        self._warnings = warnings
+
+    def take(self, capture: Capture) -> None:
+        """Add a capture, or keep it for `take_partial`."""
+        entry = self._entry(capture)
+        if entry is None:
+            return
+        if entry.response.status == HTTPStatus.NOT_MODIFIED:
+            self._unmodified.append(replace(entry, response=replace(entry.response, raw_body=b"")))
+        elif entry.response.status == HTTPStatus.PARTIAL_CONTENT:
+            self._parts.append((capture, entry.key))
+        else:
+            self._add(entry)
+
+    def take_partial(self) -> None:
+        """Add what depends on which whole answers there are."""
+        for entry in self._writer.repeat(self._unmodified):
+            self._warn(entry.source, entry.offset, f"304 of {entry.url}, which was never recorded whole")
+        for capture, key in self._parts:
+            if not self._writer.holds_whole(key) and (part := self._entry(capture)):
+                self._add(part)
+
+    def _add(self, entry: PackEntry) -> None:
+        self._writer.add(entry)
+        self.first = min(self.first or entry.timestamp, entry.timestamp)
+
+    def _entry(self, capture: Capture) -> PackEntry | None:
+        """Return a capture as an entry; None, and a warning, if it cannot be served."""
+        if not capture.url.lower().startswith(("http://", "https://")):
+            return None  # dns:, urn:pageinfo:, screenshots: never asked for by a browser
+        try:
+            exchange = self._collection.read_capture(capture)
+            request = exchange.request
+            content_type = header(request.headers, "content-type")
+            key = request_key(request.method, request.url, content_type, request.raw_body)
+        except (MalformedWarc, MissingRecord) as error:
+            self._warnings.append(str(error))
+            return None
+        except UnicodeEncodeError as error:
+            self._warn(capture.source, capture.offset, f"URL {capture.url!r} is no text ({error.reason})")
+            return None
+        status = exchange.response.status
+        if not HTTPStatus.OK <= status <= _LAST_STATUS:
+            self._warn(capture.source, capture.offset, f"status {status} of {capture.url}")
+            return None
+        if len(capture.timestamp) != 14 or not capture.timestamp.isdigit():
+            self._warn(capture.source, capture.offset, f"time {capture.timestamp!r} of {capture.url}")
+            return None
+        return PackEntry(
+            key=key,
+            method=request.method,
+            url=request.url,
+            timestamp=capture.timestamp,
+            response=exchange.response,
+            source=capture.source,
+            offset=capture.offset,
+        )
+
+    def _warn(self, source: str, offset: int, what: str) -> None:
+        self._warnings.append(f"{self._collection.archive / source}:{offset}: left out: {what}")
+
+
+def _manifest(collection: Collection, first: str) -> dict[str, Any]:
+    """Return what the pack says of the recording.
+
+    Imported archives know no time of their own: their pinned clock starts with their first capture.
+    """
+    members = collection.manifest().to_dict()
+    kept = {name: value for name, value in members.items() if name not in _PROVENANCE}
+    return {
+        **kept,
+        "recorded_at": members["recorded_at"] or first,
+        "rules": _rules(collection.path / "rules.yaml"),
+    }
+
+
+def _rules(path: Path) -> str:
+    """Return the collection's rules as they are written, "" if it has none; replay reads them."""
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError as error:
+        raise CollectionError("rules are not UTF-8 text", path=path, offset=error.start) from None

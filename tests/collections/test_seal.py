@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from stillweb.collections.indexing import reindex
+from stillweb.collections.keys import request_key
+from stillweb.collections.layout import Collection
+from stillweb.collections.manifest import Manifest
+from stillweb.collections.pack import Entry, Pack
+from stillweb.collections.seal import seal
+from stillweb.collections.warcs import WarcRecord, gzip_member, serialise
+from stillweb.collections.writer import CollectionWriter
+from stillweb.errors import CollectionError
+from stillweb.model import Exchange, Request, Response
+
+A = "https://a.test/"
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
+
+
+def _record(kind: str, url: str, block: bytes = b"", at: int = 0, **fields: str) -> bytes:
+    headers = {
+        "WARC-Type": kind,
+        "WARC-Record-ID": f"<urn:test:{kind}:{url}:{at}>",
+        "WARC-Target-URI": url,
+        "WARC-Date": f"2026-01-01T00:00:{at:02}Z",
+        "Content-Type": "application/http" if kind in ("response", "request", "revisit") else "text/plain",
+    } | {name.replace("_", "-"): value for name, value in fields.items()}
+    return gzip_member(serialise(WarcRecord(tuple(headers.items()), block)))
+
+
+def _request(
+    url: str, line: str, at: int = 0, body: bytes = b"", content_type: str = "application/json"
+) -> bytes:
+    block = f"{line} HTTP/1.1\r\nContent-Type: {content_type}\r\n\r\n".encode() + body
+    return _record("request", url, block, at)
+
+
+@pytest.fixture
+def make(tmp_path):
+    def collection(*records: bytes, name: str = "site", file: str = "a.warc.gz") -> Collection:
+        made = Collection.create(tmp_path, name)
+        (made.archive / file).write_bytes(b"".join(records))
+        reindex(made)
+        return made
+
+    return collection
+
+
+def _entries(collection: Collection) -> list[Entry]:
+    with Pack.open(collection.pack) as pack:
+        pack.verify()
+        entries = [pack.entry(row) for row in range(len(pack))]
+        for row, entry in enumerate(entries):
+            assert row in pack.lookup(entry.key)
+        return sorted(entries, key=lambda entry: entry.order)
+
+
+def _bodies(collection: Collection) -> list[bytes]:
+    return [bytes(entry.body) for entry in _entries(collection)]
+
+
+def test_a_recording_becomes_entries_in_recorded_order(tmp_path):
+    collection = Collection.create(tmp_path, "shop")
+    cart = A + "cart"
+    post = Request("POST", cart, (("Content-Type", "application/json"),), b'{"item": 1, "n": 2}')
+    story = [
+        (
+            Request("GET", cart),
+            Response(200, "OK", (("Content-Type", "text/html; charset=utf-8"),), b"empty"),
+        ),
+        (post, Response(303, "See Other", (("Location", "/cart"), ("Content-Length", "0")))),
+        (Request("GET", cart), Response(200, "OK", (("Content-Type", "text/html"),), b"one")),
+        (Request("DELETE", cart), Response(204, "No Content")),
+        (Request("GET", cart), Response(200, "OK", (("Content-Type", "text/html"),), b"empty")),
+    ]
+    with CollectionWriter(collection) as writer:
+        for number, (request, response) in enumerate(story):
+            writer.write(Exchange(request, response, f"2026010100000{number}"))
+    info = seal(collection)
+    assert (info.entries, info.bodies, info.warnings) == (5, 3, ())
+    entries = _entries(collection)
+    assert [(entry.method, entry.status, entry.epoch) for entry in entries] == [
+        ("GET", 200, 0),
+        ("POST", 303, 0),
+        ("GET", 200, 1),
+        ("DELETE", 204, 1),
+        ("GET", 200, 2),
+    ]
+    assert bytes(entries[1].head) == b"HTTP/1.1 303 See Other\r\nLocation: /cart\r\n"
+    with Pack.open(collection.pack) as pack:
+        assert [bytes(pack.entry(row).body) for row in pack.lookup(request_key("GET", cart))] == [
+            b"empty",
+            b"one",
+            b"empty",
+        ]
+        assert len(pack.lookup(request_key("POST", cart, "application/json", b'{"n":2,"item":1}'))) == 1
+        assert pack.environment_id == info.environment_id
+        assert sum(file.stat().st_size for file in collection.pack.iterdir()) == info.bytes
+
+
+def test_same_collection_same_bytes_wherever_it_lies(make, tmp_path):
+    records = [_record("response", A + str(n), OK + b"%d" % (n % 3), at=n % 2) for n in range(20)]
+    collection = make(*records)
+    collection.write_manifest(Manifest(name="site", created="2026-01-01", seed=7, profile={"b": 1, "a": 2}))
+    first = seal(collection)
+    before = {file.name: file.read_bytes() for file in collection.pack.iterdir()}
+    assert seal(collection) == first
+    other = Collection(tmp_path / "elsewhere", "renamed")
+    shutil.copytree(collection.path, other.path, ignore=shutil.ignore_patterns("pack", "indexes"))
+    other.write_manifest(Manifest(name="renamed", created="2027-07-07", seed=7, profile={"a": 2, "b": 1}))
+    assert seal(other).environment_id == first.environment_id
+    assert {file.name: file.read_bytes() for file in other.pack.iterdir()} == before
+    assert str(tmp_path).encode() not in b"".join(before.values())
+    other.write_manifest(Manifest(name="renamed", seed=8, profile={"a": 2, "b": 1}))
+    assert seal(other).environment_id != first.environment_id
+
+
+def test_manifest_says_what_replay_must_repeat(make):
+    collection = make(_record("response", A, OK, at=5), _record("response", A + "b", OK, at=3))
+    (collection.path / "rules.yaml").write_text("volatile: [cb]\n")
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        assert pack.manifest["recorded_at"] == "20260101000003"  # imports know no time of their own
+        assert pack.manifest["rules"] == "volatile: [cb]\n"
+        assert "created" not in pack.manifest
+    collection.write_manifest(Manifest(recorded_at="20250101000000", seed=3, profile={"locale": "de"}))
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        kept = {name: pack.manifest[name] for name in ("recorded_at", "seed", "profile")}
+        assert kept == {"recorded_at": "20250101000000", "seed": 3, "profile": {"locale": "de"}}
+    (collection.path / "rules.yaml").write_bytes(b"volatile: \xff")
+    with pytest.raises(CollectionError, match=r"rules\.yaml:10: rules are not UTF-8"):
+        seal(collection)
+
+
+REVISIT_OF_A = {"WARC_Refers_To_Target_URI": A, "WARC_Refers_To_Date": "2026-01-01T00:00:00Z"}
+
+
+def test_revisits_get_their_originals_body(make):
+    digest = {"WARC_Payload_Digest": "sha1:AAAA"}
+    collection = make(
+        _record("response", A, OK + b"original", 0, **digest),
+        _record("revisit", A, b"HTTP/1.1 200 OK\r\nX-New: 1\r\n\r\n", 1, **REVISIT_OF_A, **digest),
+        _record("revisit", "https://b.test/", OK, 2, **REVISIT_OF_A, **digest),
+        _record("revisit", "https://c.test/", b"", 3, **digest),
+        _record("revisit", "https://d.test/", OK, 4, WARC_Payload_Digest="sha1:ZZZZ"),
+    )
+    info = seal(collection)
+    assert _bodies(collection) == [b"original"] * 4
+    assert (info.entries, info.bodies) == (4, 1)
+    assert b"X-New: 1" in bytes(_entries(collection)[1].head)
+    assert [warning for warning in info.warnings if "https://d.test/" in warning] == list(info.warnings)
+    assert len(info.warnings) == 1
+    assert "a.warc.gz:" in info.warnings[0]
+
+
+def test_a_304_is_what_it_confirmed(make):
+    confirmed = b"HTTP/1.1 304 Not Modified\r\n\r\n"
+    collection = make(
+        _record("response", A + "late", confirmed, 0),
+        _record("response", A, OK + b"one", 0),
+        _record("response", A, confirmed, 1),
+        _record("response", A, OK + b"two", 2),
+        _record("response", A, b"HTTP/1.1 500 Oops\r\n\r\nbroken", 3),
+        _record("response", A, confirmed, 4),
+        _record("response", A + "late", OK + b"late", 5),
+        _record("response", A + "never", confirmed, 6),
+    )
+    info = seal(collection)
+    entries = _entries(collection)
+    assert 304 not in {entry.status for entry in entries}
+    assert [bytes(entry.body) for entry in entries if entry.url == A] == [
+        b"one",
+        b"one",
+        b"two",
+        b"broken",
+        b"two",
+    ]
+    assert [bytes(entry.body) for entry in entries if entry.url != A] == [b"late", b"late"]
+    assert entries[0].timestamp == "20260101000000"
+    assert len(info.warnings) == 1
+    assert "304 of https://a.test/never" in info.warnings[0]
+
+
+def test_a_206_stays_only_where_no_200_is(make):
+    part = b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-1/4\r\n\r\nab"
+    collection = make(
+        _record("response", A, part, 0),
+        _record("response", A, OK + b"abcd", 1),
+        _record("response", A + "part", part, 2),
+        _record("response", A + "part", b"HTTP/1.1 404 Not Found\r\n\r\n", 3),
+    )
+    assert seal(collection).warnings == ()
+    assert [(entry.url, entry.status) for entry in _entries(collection)] == [
+        (A, 200),
+        (A + "part", 206),
+        (A + "part", 404),
+    ]
+
+
+def test_what_is_no_http_answer_is_left_out(make):
+    collection = make(
+        _record("warcinfo", "", b"software: x\r\n"),
+        _record("response", "dns:a.test", b"a.test. 1 IN A 127.0.0.1"),
+        _record("resource", "urn:pageinfo:https://a.test/", b"{}"),
+        _record("metadata", A, b"outlink: x"),
+        _record("resource", A + "r.txt", b"resource"),
+        _record("response", A + "up", b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"),
+        _record("response", A + "bare", b"HTTP/1.1 404\r\nContent-Type: text/html\r\n\r\nno reason"),
+        _record("response", A + "odd", b"HTTP/1.1 999 Denied\r\n\r\n"),
+    )
+    info = seal(collection)
+    entries = {entry.url: entry for entry in _entries(collection)}
+    assert sorted(entries) == [A + "bare", A + "odd", A + "r.txt"]
+    assert bytes(entries[A + "r.txt"].head) == b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
+    assert bytes(entries[A + "bare"].head) == b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n"
+    assert entries[A + "odd"].status == 999
+    assert [warning.partition("left out: ")[2] for warning in info.warnings] == [f"status 101 of {A}up"]
+
+
+def test_bodies_are_as_recorded_without_chunks_and_lies(make):
+    packed = gzip.compress(b"hello", mtime=0)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n"
+    collection = make(
+        _record(
+            "response",
+            A + "1",
+            head + b"Transfer-Encoding: chunked\r\n\r\n5\r\n" + packed[:5] + b"\r\n0\r\n\r\n",
+        ),
+        _record("response", A + "2", head + b"\r\n" + packed),
+        _record("response", A + "3", head + b"\r\nhello"),
+    )
+    seal(collection)
+    entries = _entries(collection)
+    assert [(bytes(entry.body), entry.encoding) for entry in entries] == [
+        (packed[:5], "gzip"),
+        (packed, "gzip"),
+        (b"hello", ""),
+    ]
+    assert all(b"hunked" not in bytes(entry.head) for entry in entries)
+
+
+def test_requests_give_the_key(make):
+    body = b'{"query":"mutation { add }","variables":{"n":1}}'
+    collection = make(
+        _request(A + "graphql", "POST /graphql", 0, body),
+        _record("response", A + "graphql", OK + b"added", 0),
+        _record("response", A + "p?a=1&__wb_method=POST&__wb_post_data=eD0x", OK + b"undone", 1),
+    )
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        spelled = b'{"variables": {"n": 1}, "operationName": null, "query": "mutation { add }"}'
+        assert len(pack.lookup(request_key("POST", A + "graphql", "application/json", spelled))) == 1
+        assert len(pack.lookup(request_key("GET", A + "graphql"))) == 0
+        assert len(pack.lookup(request_key("POST", A + "p?a=1", "", b"x=1"))) == 1
+
+
+def test_a_damaged_record_costs_itself_alone(make):
+    records = [_record("response", A + str(n), OK + b"x" * 300, n) for n in range(3)]
+    collection = make(*records)
+    file = collection.archive / "a.warc.gz"
+    broken = bytearray(file.read_bytes())
+    broken[len(records[0]) + 40] ^= 0xFF
+    file.write_bytes(broken)
+    index = collection.index_file
+    index.write_bytes(
+        index.read_bytes() + index.read_bytes().splitlines()[0].replace(b"a.warc", b"gone.warc") + b"\n"
+    )
+    info = seal(collection)
+    assert [entry.url for entry in _entries(collection)] == [A + "0", A + "2"]
+    assert len(info.warnings) == 2
+    for name in ("/a.warc.gz", "/gone.warc.gz"):
+        assert sum(name in warning for warning in info.warnings) == 1
+
+
+def test_a_missing_or_old_index_is_made_anew(make):
+    collection = make(_record("response", A, OK))
+    collection.index_file.unlink()
+    info = seal(collection)
+    assert info.entries == 1
+    assert "index.cdxj: was missing or older" in info.warnings[0]
+    assert seal(collection).warnings == ()
+
+
+def test_progress_is_told(make):
+    seen: list[int] = []
+    seal(make(*(_record("response", A + str(n), OK) for n in range(3))), on_progress=seen.append)
+    assert seen == [1, 2, 3]
+
+
+def _warcs_of(path: Path, folder: Path) -> None:
+    if path.suffix == ".wacz":
+        with zipfile.ZipFile(path) as wacz:
+            for name in wacz.namelist():
+                if name.startswith("archive/") and "warc" in name:
+                    (folder / Path(name).name).write_bytes(wacz.read(name))
+    else:
+        shutil.copy(path, folder)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    "name",
+    [
+        "iana.warc.gz",
+        "example-iana.warc",
+        "svelte_toolbar.wacz",
+        "browsertrix/dyn1.rec.warc.gz",
+        "defects/post-test.warc.gz",
+        "defects/example.arc",
+        "defects/clipped.warc.gz",
+        "defects/missing-http.warc.gz",
+    ],
+)
+def test_real_archives(shared, tmp_path, name):
+    collection = Collection.create(tmp_path, "real")
+    _warcs_of(shared / "archives" / name, collection.archive)
+    reindex(collection)
+    info = seal(collection)
+    assert seal(collection) == info
+    captures = {capture.url for capture in collection.captures() if capture.status not in (0, 304)}
+    with Pack.open(collection.pack) as pack:
+        assert set(pack.urls()) >= captures - {warning.split(" of ")[-1] for warning in info.warnings}
+        pack.verify()
+        json.dumps(pack.manifest)
