@@ -1,7 +1,7 @@
 """The mitmproxy addon that turns flows into exchanges, and the account that it keeps of them.
 
 mitmproxy calls the hooks by name, one flow at a time and in our event loop; it logs and forgets
-what they raise, so a failure to write is kept in `RecordingProxy.fault` for the crawl to raise.
+what they raise, so a failure to write is kept in `RecordingProxy` for the crawl to raise.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from stillweb.errors import StillwebError
+from stillweb.errors import RecordError, StillwebError
 from stillweb.record.flows import exchange_of, upstream_fields
 from stillweb.record.options import RecordOptions
 from stillweb.record.resolve import resolve
@@ -30,7 +30,6 @@ class RecordingProxy:
         failed: URL -> why the site did not answer; not recorded.
         aborted: URLs whose answer the browser did not wait for; not recorded.
         notes: one line for each kind of traffic that passed through without being recorded.
-        fault: why an exchange could not be written, if so.
     """
 
     def __init__(self) -> None:
@@ -40,7 +39,7 @@ class RecordingProxy:
         self.failed: dict[str, str] = {}
         self.aborted: set[str] = set()
         self.notes: dict[str, int] = {}
-        self.fault: Exception | None = None
+        self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight: set[str] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -50,13 +49,34 @@ class RecordingProxy:
         """How many requests wait for the rest of their answer; endless streams are not counted."""
         return len(self._in_flight)
 
-    async def idle(self, timeout: float) -> bool:
-        """Wait until no request is in flight; return whether that was so within `timeout` seconds."""
-        try:
-            await asyncio.wait_for(self._idle.wait(), timeout)
-        except TimeoutError:
-            return False
-        return True
+    async def idle(self) -> None:
+        """Wait until no request is in flight."""
+        await self._idle.wait()
+
+    async def broken(self) -> None:
+        """Wait until an exchange cannot be written.
+
+        Raises:
+            RecordError: then.
+        """
+        await asyncio.shield(self._fault)
+
+    def check(self) -> None:
+        """Raise the error that `broken` waits for, if it has come.
+
+        Raises:
+            RecordError: if an exchange could not be written.
+        """
+        if self._fault.done():
+            self._fault.result()
+
+    def fail(self, error: Exception) -> None:
+        """Remember the first exchange that could not be written, and why."""
+        if not self._fault.done():
+            failure = RecordError(f"an exchange could not be written: {error}", hint="is the disk full?")
+            failure.__cause__ = error
+            self._fault.set_exception(failure)
+            self._fault.exception()  # else asyncio complains where nobody waits for it
 
     def note(self, what: str) -> None:
         """Count something that passed through without being recorded."""
@@ -164,7 +184,7 @@ class Recorder:
         try:
             self._writer.write(exchange_of(flow, body))
         except (OSError, StillwebError) as error:
-            recording.fault = recording.fault or error
+            recording.fail(error)
             return
         recording.exchanges += 1
         recording.body_bytes += len(body)

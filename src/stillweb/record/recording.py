@@ -1,0 +1,92 @@
+"""What every recording begins and ends with, and the recording of whatever goes through a proxy.
+
+A recording that fails before anything was written leaves nothing behind: `collection_to_fill`
+removes the collection that it made. One that was stopped keeps what it has.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from stillweb.browser.profile import Level, Pinning, Profile
+from stillweb.certs import CertAuthority
+from stillweb.clock import now
+from stillweb.collections.layout import Collection
+from stillweb.collections.manifest import Manifest
+from stillweb.collections.writer import CollectionWriter
+from stillweb.record.options import RecordOptions
+from stillweb.record.proxy import RecordingProxy, recording_proxy
+from stillweb.urls import from_timestamp, to_timestamp
+
+
+@contextmanager
+def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterator[Collection]:
+    """Make a collection for a recording, or open one to add to.
+
+    One that was made here and is still without a capture when the recording fails is removed.
+
+    Raises:
+        CollectionExists: if there is one and it is not to be added to.
+    """
+    if append and (root / name).is_dir():
+        yield Collection.open(root, name)
+        return
+    collection = Collection.create(root, name)
+    try:
+        yield collection
+    except BaseException:
+        if next(collection.captures(), None) is None:
+            shutil.rmtree(collection.path)
+        raise
+
+
+def begin(collection: Collection, *, seed: int = 0, profile: dict[str, object] | None = None) -> Manifest:
+    """Write and return the manifest that a recording starts with, state `partial`.
+
+    Clock, seed and profile are those of the recording before, if there was one.
+    """
+    manifest = collection.manifest()
+    if not manifest.recorded_at:
+        started = now()
+        manifest = replace(
+            manifest,
+            name=collection.name,
+            created=started.isoformat(timespec="seconds"),
+            recorded_at=to_timestamp(started),
+            seed=seed,
+            profile=profile or {},
+        )
+    manifest = replace(manifest, state="partial")
+    collection.write_manifest(manifest)
+    return manifest
+
+
+def pinning_of(manifest: Manifest) -> tuple[Profile, Pinning]:
+    """Return what the pages of a collection are recorded, replayed and compared with."""
+    start = from_timestamp(manifest.recorded_at)
+    return Profile.from_dict(manifest.profile), Pinning(Level.CLOCK, manifest.seed, start)
+
+
+async def record_by_proxy(
+    collection: Collection,
+    ca: CertAuthority,
+    options: RecordOptions,
+    on_start: Callable[[RecordingProxy], None],
+) -> None:
+    """Record what goes through a proxy until cancelled; `on_start` is given the running proxy.
+
+    Raises:
+        PortInUse: if the port is taken.
+    """
+    manifest = begin(collection)
+    try:
+        with CollectionWriter(collection) as writer:
+            async with recording_proxy(writer, ca, options) as recording:
+                on_start(recording)
+                await recording.broken()
+    finally:
+        collection.write_manifest(replace(manifest, state="complete"))

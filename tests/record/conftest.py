@@ -1,0 +1,133 @@
+"""A small site over TLS with a CA of its own, in this process, and what is needed to record it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillweb.certs import CertAuthority
+from stillweb.record.options import RecordOptions
+from stillweb.record.resolve import parse_all
+
+HOST = "site.test"
+
+
+@dataclass
+class Asked:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Answer:
+    body: bytes = b""
+    type: str = "text/html; charset=utf-8"
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    chunks: tuple[bytes, ...] = ()
+    hold: threading.Event | None = None  # after the first chunk
+
+
+@dataclass
+class Site:
+    """Answers by path; `asked` is what came in."""
+
+    answers: dict[str, Answer | Callable[[Asked], Answer]] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    port: int = 0
+    ca_file: Path = Path()
+
+    @property
+    def resolve(self) -> str:
+        return f"*.test=127.0.0.1:{self.port}"
+
+    @property
+    def options(self) -> RecordOptions:
+        return RecordOptions(resolve=parse_all([self.resolve]), upstream_ca=self.ca_file)
+
+    def page(self, path: str, body: str, **more: Any) -> None:
+        self.answers[path] = Answer(f"<!doctype html><title>{path}</title>{body}".encode(), **more)
+
+
+class _Responder(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    site: Site
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        asked = Asked(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+        self.site.asked.append(asked)
+        found = self.site.answers.get(self.path.partition("?")[0], Answer(b"nothing here", status=404))
+        answer = found if isinstance(found, Answer) else found(asked)
+        self.send_response(answer.status)
+        for name, value in (("Content-Type", answer.type), *answer.headers):
+            self.send_header(name, value)
+        if answer.chunks:
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for chunk in answer.chunks:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+                self.wfile.flush()
+                if answer.hold:
+                    answer.hold.wait(20)
+            self.wfile.write(b"0\r\n\r\n")
+        else:
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answer.body)
+
+    do_GET = do_POST = do_HEAD = _answer  # noqa: N815  http.server's names
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    context: Any
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        # The handshake in the connection's own thread: a client that gives up must not stop the others.
+        try:
+            with self.context.wrap_socket(request, server_side=True) as secure:
+                super().finish_request(secure, client_address)
+        except OSError:
+            pass
+
+
+@contextmanager
+def serve_site(folder: Path, host: str = HOST) -> Iterator[Site]:
+    ca = CertAuthority.init(folder)
+    site = Site(ca_file=folder / "ca.pem")
+    responder = type("Responder", (_Responder,), {"site": site})
+    with _Server(("127.0.0.1", 0), responder) as server:
+        server.context = ca.server_context(host)
+        site.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield site
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with serve_site(tmp_path / "site-ca") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
+    return CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
