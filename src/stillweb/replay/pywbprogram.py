@@ -42,7 +42,7 @@ def default_folder() -> Path:
 
 
 def find_pywb(explicit: Path | None = None) -> Path:
-    """Return the program `wayback` of a pywb.
+    """Return the absolute path of the program `wayback` of a pywb.
 
     The first of: the path given, the environment variable STILLWEB_PYWB, the virtual environment
     that `stillweb setup pywb` makes, and `wayback` on PATH.
@@ -52,7 +52,7 @@ def find_pywb(explicit: Path | None = None) -> Path:
     """
     for named in (explicit, os.environ.get(PYWB_VARIABLE)):
         if named:
-            path = Path(named)
+            path = Path(named).absolute()
             if not os.access(path, os.X_OK) or path.is_dir():
                 raise ProgramNotFound(f"no pywb at {path}", hint="stillweb setup pywb")
             return path
@@ -60,7 +60,7 @@ def find_pywb(explicit: Path | None = None) -> Path:
     if os.access(ours, os.X_OK):
         return ours
     if found := shutil.which("wayback"):
-        return Path(found)
+        return Path(found).absolute()
     raise ProgramNotFound("pywb is not installed", hint="stillweb setup pywb")
 
 
