@@ -22,7 +22,7 @@ from stillweb.diff.metrics import (
 TREE = """RootWebArea 'Shop', focused
   [a1] button 'Buy it now', disabled
   [a2] link "it's here"
-  [a3] textbox '' value='x'
+  [a3] textbox '' value='x', required
   StaticText 'Total'"""
 
 
@@ -65,7 +65,7 @@ def test_the_tree_is_compared_by_role_and_name_without_ids():
 def test_a_control_that_changed_its_role_counts_more_among_the_controls():
     overall, acting = axtree_scores(TREE, TREE.replace("button", "generic"))
     assert overall == pytest.approx(8 / 10)
-    assert acting == pytest.approx(4 / 5)
+    assert acting == pytest.approx(4 / 6)
 
 
 def test_a_name_with_a_quote_in_it_is_read_whole():

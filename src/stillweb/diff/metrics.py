@@ -22,18 +22,12 @@ from rapidfuzz.distance import Indel
 _UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 # Numbers stay whole (with sign, point and percent): a price that changed is one changed token.
 _TOKEN = re.compile(rf"[{_UNSPACED}]|[+-]?\d+(?:[.,:]\d+)*%?|[^\W\d{_UNSPACED}]+|[^\w\s]")
-# A line of a flattened tree: `[a12] button 'Save', focused`; id, name and states may be absent.
+# A line of a flattened tree: `[a12] button 'Save', focused`. A node that can be acted on has an id;
+# the name is a Python literal; values and states follow.
 _AX_LINE = re.compile(
-    r"""\s*(?:\[[^\]\s]+\]\s+)?(?P<role>[A-Za-z][\w-]*)(?:\s+(?P<name>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))?"""
+    r"""\s*(?P<id>\[[^\]\s]+\]\s+)?(?P<role>[A-Za-z][\w-]*)(?:\s+(?P<name>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))?"""
 )
 _AX_ID = re.compile(r"^(\s*)\[[^\]\s]+\]\s+")
-# Roles that an agent can act on (WAI-ARIA 1.2 §5.3.2 "widget" roles, and Chromium's own names).
-INTERACTIVE_ROLES = frozenset(
-    {"button", "checkbox", "combobox", "gridcell", "link", "listbox", "menuitem", "menuitemcheckbox",
-     "menuitemradio", "option", "radio", "scrollbar", "searchbox", "slider", "spinbutton", "switch", "tab",
-     "textbox", "treeitem", "ComboBoxMenuButton", "ComboBoxSelect", "Date", "DateTime", "InputTime",
-     "ColorWell", "DisclosureTriangle", "MenuListPopup", "MenuListOption", "ToggleButton"}
-)  # fmt: skip
 # What a missing resource costs (replay-facts §3.4): pages without their code or their API are not the page.
 _WEIGHTS = {
     "document": 1.0, "script": 1.0, "xhr": 1.0, "fetch": 1.0, "stylesheet": 1.0, "eventsource": 1.0,
@@ -119,17 +113,18 @@ def text_scores(recorded: str, replayed: str) -> tuple[float, float]:
     return multiset_f1(a, b), float(Indel.normalized_similarity(a, b))
 
 
-def ax_nodes(tree: str) -> list[tuple[str, str]]:
-    """Return (role, name) of each line of a flattened accessibility tree."""
+def ax_nodes(tree: str, *, acting: bool = False) -> list[tuple[str, str]]:
+    """Return (role, name) of the lines of a flattened tree; of those that can be acted on if `acting`."""
     found = (_AX_LINE.match(line) for line in tree.splitlines() if line.strip())
-    return [(m["role"], (m["name"] or "")[1:-1]) for m in found if m]
+    return [(m["role"], (m["name"] or "")[1:-1]) for m in found if m and (m["id"] or not acting)]
 
 
 def axtree_scores(recorded: str, replayed: str) -> tuple[float, float]:
     """Return the role+name F1 of two flattened trees: (over all nodes, over nodes to act on)."""
-    a, b = ax_nodes(recorded), ax_nodes(replayed)
-    acting = [[node for node in side if node[0] in INTERACTIVE_ROLES] for side in (a, b)]
-    return multiset_f1(a, b), multiset_f1(*acting)
+    return (
+        multiset_f1(ax_nodes(recorded), ax_nodes(replayed)),
+        multiset_f1(ax_nodes(recorded, acting=True), ax_nodes(replayed, acting=True)),
+    )
 
 
 def without_ids(tree: str) -> str:

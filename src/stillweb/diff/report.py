@@ -134,8 +134,10 @@ class PageDiff:
 
     @property
     def identical(self) -> bool:
-        """Whether no measure sees a difference."""
-        return not self.error and all(_loss(name, value) == 0 for name, value in self.scores.items())
+        """Whether nothing differs: no score, no line of text, no line of the accessibility tree."""
+        if self.error or self.text or self.axtree:
+            return False
+        return all(_loss(name, value) == 0 for name, value in self.scores.items())
 
     @property
     def loss(self) -> float:

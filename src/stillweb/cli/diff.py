@@ -1,0 +1,158 @@
+"""`stillweb diff`: compare a recording with its replay, page by page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stillweb.browser.profile import Level
+from stillweb.certs import CertAuthority
+from stillweb.cli.console import print_json, print_table, progress, stderr
+from stillweb.cli.options import certs_option, collections_option, json_option
+from stillweb.collections.layout import Collection
+from stillweb.collections.packformat import MANIFEST
+from stillweb.collections.seal import seal
+from stillweb.diff.report import METRICS, DiffReport, PageDiff, parse_gates, shown
+from stillweb.diff.run import DiffOptions
+from stillweb.diff.run import diff as compare_pages
+from stillweb.replay import ReplayClient, ReplayOptions, serve
+
+_COLUMNS = ("status", "resources", "text", "axtree", "interactive", "screenshot", "misses")
+_ROWS = 40  # of the table; the report has all
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the replay comes from: a running server, or one that is started for the comparison."""
+
+    proxy: str
+    backend: str
+    certs_dir: Path
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--backend",
+    type=click.Choice(["native", "pywb"]),
+    default="native",
+    show_default=True,
+    help="Which replay to start, unless --proxy names one.",
+)
+@click.option("--proxy", default="", metavar="URL", help="A replay server that is running.")
+@click.option(
+    "--report",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write index.html and report.json into this folder.",
+)
+@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Pages at a time.")
+@click.option("--limit", type=click.IntRange(1), help="Pages at most.")
+@click.option(
+    "--level",
+    type=click.Choice([Level.CLOCK.value, Level.NETWORK.value]),
+    default=Level.CLOCK.value,
+    show_default=True,
+    help="How far pages are pinned; recordings are made at clock.",
+)
+@click.option(
+    "--fail-under",
+    default="",
+    metavar="SCORE=LIMIT,...",
+    help="Limits that every page must keep, on top of the usual ones; 'none' for no limits.",
+)
+@json_option
+@collections_option
+@certs_option
+@click.pass_context
+def diff(ctx: click.Context, /, name: str, **given: Any) -> None:
+    """Visit every page of a recording in its replay and compare what comes.
+
+    Status, requests, visible text, accessibility tree and screenshot of each page are held against
+    the baseline that was taken when it was recorded. Exit status 1 if a page breaks a limit.
+
+    \b
+    Example:
+      stillweb diff shop
+      stillweb diff shop --report out/shop --fail-under text=1,screenshot=1
+    """  # noqa: D301  click reads \b itself
+    options = DiffOptions(
+        jobs=given["jobs"],
+        limit=given["limit"],
+        gates=parse_gates(given["fail_under"]),
+        level=Level(given["level"]),
+    )
+    collection = Collection.open(given["root"], name)
+    source = Source(given["proxy"], given["backend"], given["certs_dir"])
+    report = asyncio.run(_compare(collection, source, options))
+    if folder := given["folder"]:
+        report.write_json(folder / "report.json")
+        page = report.write_html(folder)
+        stderr().print(f"report: {page}", markup=False, soft_wrap=True)
+    if given["as_json"]:
+        print_json(report.to_dict())
+    else:
+        print_report(report)
+    ctx.exit(report.exit_status)
+
+
+async def _compare(collection: Collection, source: Source, options: DiffOptions) -> DiffReport:
+    async with AsyncExitStack() as stack:
+        url = source.proxy or await stack.enter_async_context(_replay(collection, source))
+        client = await stack.enter_async_context(ReplayClient(url))
+        bar = stack.enter_context(progress())
+        total = len(collection.page_list()[: options.limit])
+        task = bar.add_task(f"comparing {collection.name}", total=total)
+
+        def show(page: PageDiff) -> None:
+            bar.advance(task)
+            if page.error:
+                bar.console.print(f"not replayed: {page.url}: {page.error}", markup=False)
+
+        return await compare_pages(collection, client, options, on_page=show)
+
+
+@asynccontextmanager
+async def _replay(collection: Collection, source: Source) -> AsyncIterator[str]:
+    """Start a replay of the collection on free ports, sealing it first if need be; yields its URL."""
+    ca = CertAuthority.load_or_init(source.certs_dir)
+    if not (collection.pack / MANIFEST).exists():
+        stderr().print(f"sealing {collection.name}: it was not", markup=False)
+        seal(collection)
+    if source.backend == "pywb":
+        from stillweb.replay.pywb import serve_pywb  # starts a program that few have
+
+        async with serve_pywb([collection], ca) as server:
+            yield server.url
+        return
+    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as native:
+        yield native.url
+
+
+def print_report(report: DiffReport) -> None:
+    """Print the pages, worst first, and a line that sums them up, to stdout."""
+    pages = report.worst_first()
+    telling = [page for page in pages if not page.identical or not page.compared][:_ROWS]
+    if telling:
+        print_table(
+            ["page", *(f"#{METRICS[name][0]}" for name in _COLUMNS), "breaks"],
+            [[page.url, *_cells(page), ", ".join(page.failures(report.gates)) or "-"] for page in telling],
+        )
+    if (left := len(pages) - len(telling)) and telling:
+        click.echo(f"{left} more pages")
+    click.echo(f"{report.collection}: {report.summary()} ({report.seconds:.1f} s)")
+
+
+def _cells(page: PageDiff) -> list[str]:
+    cells = [shown(name, page.scores[name]) if name in page.scores else "-" for name in _COLUMNS]
+    same = page.recorded_status in (0, page.replayed_status)
+    cells[0] = (
+        str(page.replayed_status or "-") if same else f"{page.recorded_status}>{page.replayed_status or '-'}"
+    )
+    return cells
