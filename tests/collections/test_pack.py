@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import tracemalloc
 from hashlib import sha256
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stillweb.collections import packformat
 from stillweb.collections.keys import request_key
 from stillweb.collections.pack import Pack, PackEntry, build_pack
 from stillweb.collections.packwriter import response_head
@@ -271,3 +273,30 @@ def test_heads_are_what_replay_sends():
         b"X-Wide: \xe2\x82\xac\r\n"
     )
     assert response_head(Response(799)) == b"HTTP/1.1 799 \r\n"
+
+
+def test_opening_makes_no_object_per_entry(tmp_path):
+    traced = []
+    for count in (10, 3000):
+        build_pack(
+            (_entry(url=f"https://a.test/{n}", offset=n) for n in range(count)), {}, tmp_path / str(count)
+        )
+        Pack.open(tmp_path / str(count)).close()
+        tracemalloc.start()
+        with Pack.open(tmp_path / str(count)):
+            traced.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    assert traced[1] < traced[0] + 4096
+
+
+def test_questions_about_a_busy_url_do_not_read_all_its_rows(tmp_path, monkeypatch):
+    many = [_entry(url="https://a.test/poll", body=b"%d" % n, offset=n) for n in range(2000)]
+    build_pack([*many, _entry("POST", "https://a.test/poll")], {}, tmp_path / "pack")
+    reads = []
+    for name in ("site_at", "scheme_and_method_at"):
+        original = getattr(packformat, name)
+        monkeypatch.setattr(packformat, name, lambda *at, read=original: (reads.append(at), read(*at))[1])
+    with Pack.open(tmp_path / "pack") as pack:
+        assert pack.methods_of("https://a.test/poll") == ("GET", "POST")
+        assert pack.explain("PUT", "https://a.test/poll") == "recorded with GET, POST only"
+    assert 0 < len(reads) < 200
