@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
+    from stillweb.replay.sealing import ensure_sealed, why_unsealed
     from stillweb.replay.server import ReplayOptions, ReplayServer, serve
     from stillweb.replay.session import Ledger, LedgerEntry
 
@@ -22,7 +23,9 @@ __all__ = [
     "ReplayInfo",
     "ReplayOptions",
     "ReplayServer",
+    "ensure_sealed",
     "serve",
+    "why_unsealed",
 ]
 
 _HOMES = {
@@ -33,7 +36,9 @@ _HOMES = {
     "ReplayInfo": "client",
     "ReplayOptions": "server",
     "ReplayServer": "server",
+    "ensure_sealed": "sealing",
     "serve": "server",
+    "why_unsealed": "sealing",
 }
 
 

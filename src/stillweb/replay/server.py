@@ -14,7 +14,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -84,6 +84,7 @@ class ReplayServer:
 
     Attributes:
         url: of the proxy and the control API.
+        totals: answers by tier, of all sessions there ever were.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class ReplayServer:
         sink: Callable[[str, LedgerEntry], None] | None,
     ) -> None:
         self.url = ""
+        self.totals: Counter[str] = Counter()
         self.ca = ca
         self.options = options
         self._shelves = dict(shelves)
@@ -132,9 +134,14 @@ class ReplayServer:
 
     def _new_session(self, session_id: str, collection: str) -> Session:
         pack = self._shelves[collection].pack
-        session = Session(session_id, collection, pack, self.options.policy, self._sink)
+        session = Session(session_id, collection, pack, self.options.policy, self._note)
         self._sessions[session_id] = session
         return session
+
+    def _note(self, session_id: str, entry: LedgerEntry) -> None:
+        self.totals[entry.tier] += 1
+        if self._sink is not None:
+            self._sink(session_id, entry)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -1,0 +1,330 @@
+"""`stillweb replay`: serve collections, and ask a server what it answered."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from stillweb.cli.console import print_json, print_table, progress, stderr
+from stillweb.cli.options import certs_option, collections_option, json_option
+
+if TYPE_CHECKING:
+    from stillweb.certs import CertAuthority
+    from stillweb.collections.layout import Collection
+    from stillweb.replay import LedgerEntry, ReplayClient
+
+T = TypeVar("T")
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+class ServeByDefault(click.Group):
+    """A group in which `replay shop` means `replay serve shop`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `serve` before what names no command."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+
+def _ports(ctx: click.Context, param: click.Parameter, value: str) -> range | None:
+    """Read `A-B` or `A`; None for `any`, ports that the system chooses."""
+    if value == "any":
+        return None
+    first, _, last = value.partition("-")
+    try:
+        ports = range(int(first), int(last or first) + 1)
+    except ValueError:
+        ports = range(0)
+    if not ports or ports.start < 1 or ports.stop > 65536:
+        raise click.BadParameter(f"{value!r} is no range of ports such as 18100-18163", ctx, param)
+    return ports
+
+
+url_argument = click.argument("url", default=DEFAULT_URL)
+session_option = click.option("--session", "session_id", help="Of this session only  [default: of all].")
+
+
+@click.group(cls=ServeByDefault, no_args_is_help=True)
+def replay() -> None:
+    """Serve collections as a proxy in which real URLs replay frozen.
+
+    `replay NAME` is short for `replay serve NAME`.
+
+    \b
+    Example:
+      stillweb replay shop
+      stillweb replay shop blog --port 9000 --session-ports 19000-19063
+      stillweb replay misses http://127.0.0.1:9000
+    """  # noqa: D301  click reads \b itself
+
+
+@replay.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@collections_option
+@certs_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Of proxy and control API; 0: any.",
+)
+@click.option(
+    "--session-ports",
+    callback=_ports,
+    metavar="A-B",
+    default="18100-18163",
+    show_default=True,
+    help="Of sessions; or: any.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["native", "pywb"]),
+    default="native",
+    show_default=True,
+    help="What answers: ours, or a pywb in proxy mode.",
+)
+@click.option(
+    "--ledger",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Append every answer here, as JSON lines.",
+)
+@json_option
+def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **chosen: Any) -> None:
+    """Serve collections until Ctrl-C; the first is that of the proxy's own port.
+
+    Seals what is not sealed. Other sessions, each with a port and a ledger of its own, are opened by the
+    control API, which is at the proxy's own address.
+
+    \b
+    Example:
+      stillweb replay shop
+      curl -x http://127.0.0.1:8080 --cacert certs/ca.pem https://shop.example/
+      curl http://127.0.0.1:8080/info
+    """  # noqa: D301  click reads \b itself
+    from stillweb.certs import CertAuthority
+    from stillweb.collections.layout import Collection
+
+    collections = [Collection.open(root, name) for name in dict.fromkeys(names)]
+    for collection in collections:
+        _seal(collection)
+    if not (certs_dir / "ca.pem").exists():
+        stderr().print(f"no CA in {certs_dir} yet: making one")
+    ca = CertAuthority.load_or_init(certs_dir)
+    if chosen["backend"] == "pywb":
+        _refuse_for_pywb(chosen["ledger"])
+        _run(_serve_pywb(collections, ca, chosen, as_json))
+    else:
+        _run(_serve_native(collections, ca, chosen, as_json))
+
+
+def _refuse_for_pywb(ledger: Path | None) -> None:
+    if ledger is not None:
+        raise click.UsageError("--ledger: pywb does not tell what it answered; leave out --backend pywb")
+
+
+def _seal(collection: Collection) -> None:
+    from stillweb.replay import ensure_sealed, why_unsealed
+
+    why = why_unsealed(collection)
+    if not why:
+        return
+    with progress() as bar:
+        task = bar.add_task(f"seal {collection.name} ({why})", total=None)
+        info = ensure_sealed(collection, on_progress=lambda count: bar.update(task, completed=count))
+    if info is not None:
+        stderr().print(
+            f"sealed {collection.name}: {info.entries} answers, {info.bodies} bodies, {info.bytes:,} bytes"
+        )
+        for warning in info.warnings:
+            stderr().print(f"  {warning}", markup=False)
+
+
+async def _serve_native(
+    collections: list[Collection], ca: CertAuthority, chosen: dict[str, Any], as_json: bool
+) -> None:
+    from stillweb.replay import ReplayOptions, serve
+
+    options = ReplayOptions(
+        host=chosen["host"],
+        port=chosen["port"],
+        session_ports=chosen["session_ports"],
+        ledger=chosen["ledger"],
+    )
+    async with serve(collections, ca, options) as server:
+        stopped = _on_signals()
+        facts = {"proxy": server.url, "control": server.url, "session_ports": server.info()["session_ports"]}
+        _announce(facts, collections, ca, as_json)
+        await stopped.wait()
+        stderr().print("finishing the answers at hand ...")
+    counts = ", ".join(f"{count} {tier}" for tier, count in server.totals.most_common())
+    stderr().print(f"answered {server.totals.total()} requests" + (f": {counts}" if counts else ""))
+
+
+async def _serve_pywb(
+    collections: list[Collection], ca: CertAuthority, chosen: dict[str, Any], as_json: bool
+) -> None:
+    from stillweb.replay.pywb import PywbOptions, serve_pywb
+
+    async with serve_pywb(collections, ca, PywbOptions(host=chosen["host"], port=chosen["port"])) as server:
+        stopped = asyncio.ensure_future(_on_signals().wait())
+        failed = asyncio.ensure_future(server.wait())
+        _announce({"proxy": server.proxy, "control": server.url}, collections, ca, as_json)
+        await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if failed.done():
+            failed.result()
+        failed.cancel()
+        await asyncio.gather(stopped, failed, return_exceptions=True)
+
+
+def _on_signals() -> asyncio.Event:
+    """Return an event that Ctrl-C and SIGTERM set."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    return stopped
+
+
+def _announce(facts: dict[str, str], collections: list[Collection], ca: CertAuthority, as_json: bool) -> None:
+    from stillweb.certs import spki_flag
+
+    names = [collection.name for collection in collections]
+    if as_json:
+        print_json({**facts, "collections": names, "ca": str(ca.ca_file), "spki": list(ca.spki_hashes())})
+        return
+    page = next((page.url for page in collections[0].page_list()), "URL")
+    rows = {
+        **facts,
+        "collections": " ".join(names),
+        "CA": str(ca.ca_file),
+        "SPKI flag": spki_flag(ca),
+        "curl": f"curl -x {facts['proxy']} --cacert {ca.ca_file} '{page}'",
+        "chromium": f"chromium --user-data-dir=$(mktemp -d) --proxy-server={facts['proxy']} "
+        f"'--proxy-bypass-list=<-loopback>' {spki_flag(ca)} '{page}'",
+    }
+    for name, value in rows.items():
+        click.echo(f"{name.replace('_', ' '):<14}{value}")
+    stderr().print("Ctrl-C ends it")
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:  # not made for Windows
+        factory = None
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(coroutine)
+
+
+@replay.command()
+@url_argument
+@json_option
+def sessions(url: str, as_json: bool) -> None:
+    """List the open sessions of a replay server.
+
+    \b
+    Example:
+      stillweb replay sessions http://127.0.0.1:8080
+    """  # noqa: D301  click reads \b itself
+    listed = asyncio.run(_sessions(url))
+    if as_json:
+        print_json(listed)
+        return
+    fields = ("id", "collection", "proxy", "epoch", "in_flight", "requests")
+    print_table(
+        ("session", "collection", "proxy", "#epoch", "#in flight", "#requests", "#misses"),
+        [(*(s[name] for name in fields), s["counts"].get("miss", 0)) for s in listed],
+    )
+
+
+async def _sessions(url: str) -> list[dict[str, Any]]:
+    from stillweb.replay import ReplayClient
+
+    async with ReplayClient(url) as client:
+        return await client.sessions()
+
+
+@replay.command()
+@url_argument
+@session_option
+@click.option("--tier", help="Answers of this tier only: exact, noise, miss, ...")
+@json_option
+def ledger(url: str, session_id: str | None, tier: str | None, as_json: bool) -> None:
+    """List what a replay server answered, and why.
+
+    \b
+    Example:
+      stillweb replay ledger http://127.0.0.1:8080 --tier exact
+    """  # noqa: D301  click reads \b itself
+    found = [
+        (where, entry)
+        for where, entry in asyncio.run(_entries(url, session_id))
+        if tier is None or entry.tier == tier
+    ]
+    if as_json:
+        print_json([_shown(where, entry) for where, entry in found])
+        return
+    print_table(
+        ("session", "#nr", "#status", "tier", "#bytes", "#ms", "method", "url", "reason"),
+        [
+            (where[:8], e.seq, e.status, e.tier, e.bytes, e.ms, e.method, e.url, e.reason)
+            for where, e in found
+        ],
+    )
+
+
+@replay.command()
+@url_argument
+@session_option
+@json_option
+def misses(url: str, session_id: str | None, as_json: bool) -> None:
+    """List what was asked for and is not recorded, most frequent first; noise is not among it.
+
+    \b
+    Example:
+      stillweb replay misses http://127.0.0.1:8080
+      stillweb replay misses --json > misses.json
+    """  # noqa: D301  click reads \b itself
+    found = [(where, e) for where, e in asyncio.run(_entries(url, session_id)) if e.tier == "miss"]
+    if as_json:
+        print_json([_shown(where, entry) for where, entry in found])
+        return
+    counted = Counter((e.method, e.url, e.resource, e.reason) for _, e in found)
+    print_table(
+        ("#times", "method", "url", "resource", "reason"),
+        [(times, *what) for what, times in counted.most_common()],
+    )
+
+
+async def _entries(url: str, session_id: str | None) -> list[tuple[str, LedgerEntry]]:
+    from stillweb.errors import UsageError
+    from stillweb.replay import ReplayClient
+
+    async with ReplayClient(url) as client:
+        if not (await client.info()).features.get("ledger"):
+            raise UsageError(f"{url} keeps no ledger", hint="stillweb replay NAME --backend native")
+        ids = [session_id] if session_id else await _ids(client)
+        return [(each, entry) for each in ids for entry in (await client.ledger(each)).entries]
+
+
+async def _ids(client: ReplayClient) -> list[str]:
+    return [str(session["id"]) for session in await client.sessions()]
+
+
+def _shown(where: str, entry: LedgerEntry) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {"session": where, **asdict(entry)}
