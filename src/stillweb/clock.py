@@ -7,11 +7,9 @@ from `seeded`; wall time is for logs, deadlines and new recordings only.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 
@@ -38,31 +36,3 @@ def new_id() -> str:
 def seeded(*seed: str | int) -> random.Random:
     """Return a generator that is fixed by its seed: equal seeds, equal draws."""
     return random.Random("\x1f".join(map(str, seed)))
-
-
-async def poll(
-    condition: Callable[[], bool | Awaitable[bool]], *, timeout: float, interval: float = 0.02
-) -> bool:
-    """Wait until `condition` holds, for things that can only be asked and not awaited.
-
-    A port of a process that is starting is such a thing. Everything that can notify is
-    awaited instead.
-
-    Args:
-        condition: a function, or coroutine function, of no arguments.
-        timeout: seconds at most.
-        interval: seconds between two questions.
-
-    Returns:
-        Whether the condition held within the timeout.
-    """
-    deadline = time.monotonic() + timeout
-    while True:
-        held = condition()
-        if not isinstance(held, bool):
-            held = await held
-        if held:
-            return True
-        if time.monotonic() >= deadline:
-            return False
-        await asyncio.sleep(interval)

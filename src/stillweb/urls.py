@@ -58,8 +58,12 @@ def wire_url(url: str) -> str:
         authority = _idna(authority)
     if not path.startswith("/"):
         path = "/" + path
-    path = _NOT_ON_THE_WIRE.sub(lambda m: "".join(f"%{b:02X}" for b in m[0].encode("utf-8")), path)
-    return f"{scheme}://{authority}{path}"
+    return f"{scheme}://{authority}{_NOT_ON_THE_WIRE.sub(_escaped, path)}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    # Surrogates stand for bytes that were no UTF-8 in an archive's target URI.
+    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogateescape"))
 
 
 def _idna(authority: str) -> str:

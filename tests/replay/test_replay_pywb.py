@@ -18,7 +18,6 @@ import pytest
 import yaml
 from playwright.async_api import Error as PlaywrightError
 
-from stillweb import clock
 from stillweb.browser.launch import find_browser, launch
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
@@ -32,6 +31,7 @@ from stillweb.errors import (
     UsageError,
 )
 from stillweb.model import Exchange, Request, Response
+from stillweb.polling import poll
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.pywb import PywbOptions, find_pywb, serve_pywb
 from stillweb.replay.pywbprogram import PYWB_LOCK, Setup, environment, write_setup
@@ -244,7 +244,7 @@ async def test_it_dies_with_the_program_that_started_it(shop, ca, pywb):
     assert processes_with(str(ca.leaf_key_file.resolve()))
     starter.kill()
     await starter.wait()
-    assert await clock.poll(lambda: not processes_with(str(ca.leaf_key_file.resolve())), timeout=5)
+    assert await poll(lambda: not processes_with(str(ca.leaf_key_file.resolve())), timeout=5)
 
 
 @pytest.mark.pywb

@@ -16,9 +16,9 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.errors import PortInUse, ReplayError
+from stillweb.polling import poll
 from stillweb.replay.pywbprogram import Setup, environment, write_setup
 
 __all__ = ["PywbProcess"]
@@ -161,7 +161,7 @@ class PywbProcess:
         async def ended_or_answers() -> bool:
             return self._process.returncode is not None or await _answers(host, self.port)
 
-        answered = await clock.poll(ended_or_answers, timeout=timeout, interval=0.05)
+        answered = await poll(ended_or_answers, timeout=timeout, interval=0.05)
         if self._process.returncode is not None:
             await self._reading
             raise self.failure()
