@@ -9,7 +9,7 @@ records, metadata, DNS) stays in the archive and out of the index.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -72,11 +72,22 @@ def index_lines(path: Path, report: Report | None = None) -> list[bytes]:
     return [format_line(capture, query) for capture, query in index_file(path, report)]
 
 
-def index_file(path: Path, report: Report | None = None) -> list[tuple[Capture, str]]:
-    """Return the captures of a WARC file in its order, each with its request body as pywb indexes it."""
+def index_file(
+    path: Path, report: Report | None = None, seen: Callable[[WarcRecord], None] | None = None
+) -> list[tuple[Capture, str]]:
+    """Return the captures of a WARC file in its order, each with its request body as pywb indexes it.
+
+    Args:
+        path: of the file.
+        report: takes its defects; without it the first error is raised.
+        seen: is called with every record, captures or not.
+
+    Raises:
+        MalformedWarc: if there is no `report` and the file is damaged.
+    """
     asked: list[_Asked] = []
     answered: list[_Answered] = []
-    for position, record in enumerate(_exchanged(read_records(path, report))):
+    for position, record in enumerate(_exchanged(read_records(path, report), seen)):
         if record.type == "request":
             note = _note_request(position, record)
             if note:
@@ -88,9 +99,13 @@ def index_file(path: Path, report: Report | None = None) -> list[tuple[Capture, 
     return [_join(answer, request) for answer, request in _pair(answered, asked)]
 
 
-def _exchanged(records: Iterator[WarcRecord]) -> Iterator[WarcRecord]:
+def _exchanged(
+    records: Iterator[WarcRecord], seen: Callable[[WarcRecord], None] | None
+) -> Iterator[WarcRecord]:
     wanted = (*_ANSWERS, "request")
     for record in records:
+        if seen:
+            seen(record)
         if record.type in wanted and record.target_uri.lower().startswith(("http:", "https:")):
             yield record
 

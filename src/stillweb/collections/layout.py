@@ -199,16 +199,16 @@ def read_pages(path: Path) -> Iterator[Page]:
         except ValueError:
             continue
         if isinstance(members, dict) and isinstance(members.get("url"), str):
-            yield _page(members)
+            yield _page(members, seed=not path.name.endswith("extraPages.jsonl"))
 
 
-def _page(members: dict[str, Any]) -> Page:
+def _page(members: dict[str, Any], *, seed: bool) -> Page:
     return Page(
         url=members["url"],
         timestamp=timestamp_of(str(members.get("ts", ""))),
         title=str(members.get("title") or ""),
         id=str(members.get("id") or ""),
-        seed=bool(members.get("seed", True)),
+        seed=bool(members.get("seed", seed)),
         depth=_whole(members.get("depth")),
         status=_whole(members.get("status")),
         baseline=str(members.get("baseline") or ""),

@@ -207,7 +207,7 @@ def _from_arc(match: re.Match[str], block: bytes) -> WarcRecord:
         fields = [("WARC-Type", "warcinfo"), ("WARC-Filename", url[11:]), ("Content-Type", "text/plain")]
         return WarcRecord((*fields, *headers), block)
     fields = [("WARC-Type", "resource"), ("Content-Type", match["mime"])]
-    if is_response(block):
+    if is_response(block) or url.startswith(("http://", "https://")):
         fields = [("WARC-Type", "response"), ("Content-Type", "application/http; msgtype=response")]
     fields.append(("WARC-Target-URI", url.replace(" ", "%20")))
     if match["ip"] != "0.0.0.0":  # ARC's word for "unknown"

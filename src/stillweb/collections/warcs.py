@@ -24,7 +24,7 @@ from stillweb.collections.defects import Defect, Report, Severity
 from stillweb.collections.records import ARC, WARC, Buffer, Damage, Grammar, WarcRecord, serialise
 from stillweb.errors import MalformedWarc
 
-__all__ = ["WarcRecord", "gzip_member", "read_record", "read_records", "serialise"]
+__all__ = ["WarcRecord", "gzip_member", "read_record", "read_records", "serialise", "sniff"]
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
 _SPOOL = 64 << 20
@@ -82,6 +82,20 @@ def read_records(path: Path, report: Report | None = None) -> Iterator[WarcRecor
             if grammar is WARC:
                 tell(0, Damage("plain", "not compressed", Severity.NOTICE))
             yield from _Walk(stored, grammar, tell).records()
+
+
+def sniff(path: Path) -> str:
+    """Return "warc" or "arc" by what a file starts with, inflated if need be; "" for anything else."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if head.startswith(GZIP_MAGIC):
+        try:
+            head = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, 64)
+        except zlib.error:
+            return ""
+    if head.startswith(b"filedesc://"):
+        return "arc"
+    return "warc" if WARC.start.match(head.lstrip(b"\r\n")) else ""
 
 
 @dataclass(frozen=True, slots=True)

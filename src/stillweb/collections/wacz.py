@@ -1,0 +1,129 @@
+"""Unpack WACZ 1.x and multi-WACZ: what is in them is WARC files and page lists.
+
+The index that a WACZ carries is not used: many carry none, some a wrong one, and ours is made
+from the records. `raw/` (Scoop) and `logs/` (browsertrix) are left out. Digests of
+datapackage.json are verified, each mismatch is a defect of the member.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from stillweb.collections.defects import Defect, Report, Severity
+from stillweb.collections.manifest import VERSION, Manifest
+from stillweb.errors import MalformedWacz
+
+_PAGE_LISTS = ("pages.jsonl", "extraPages.jsonl")
+_MAX_DEPTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A file taken out of a WACZ: its kind, where it lies now, and its name with the WACZ's."""
+
+    kind: str  # "warc" or "pages"
+    path: Path
+    name: str
+    label: str  # of the WACZ it came from
+
+
+def unpack(path: Path, into: Path, report: Report, depth: int = 0) -> Iterator[Unpacked]:
+    """Yield the WARC files and page lists of a WACZ, taken out into a folder, nested ones too.
+
+    Raises:
+        MalformedWacz: if it is no ZIP, or holds neither WARC files nor WACZ.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [each for each in archive.infolist() if not each.is_dir()]
+            members.sort(key=lambda each: each.filename.endswith("extraPages.jsonl"))  # seeds come first
+            wanted = [(kind, each) for each in members if (kind := _kind(each.filename))]
+            if not any(kind in ("warc", "wacz") for kind, _ in wanted):
+                what = "a ZIP without archive/*.warc.gz, so not a WACZ"
+                raise MalformedWacz(what, path=path)
+            digests = _digests(path, archive, report)
+            for number, (kind, member) in enumerate(wanted):
+                target = into / f"{depth}-{number}-{PurePosixPath(member.filename).name}"
+                _extract(archive, member, target)
+                _verify(path, member.filename, target, digests, report)
+                yield from _unpacked(kind, target, path, into, report, depth)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+        raise MalformedWacz(f"not a readable ZIP ({error})", path=path) from None
+
+
+def _unpacked(
+    kind: str, target: Path, path: Path, into: Path, report: Report, depth: int
+) -> Iterator[Unpacked]:
+    name = target.name.split("-", 2)[2]
+    if kind != "wacz":
+        yield Unpacked(kind, target, name, path.name.split("-", 2)[2] if depth else path.name)
+        return
+    if depth >= _MAX_DEPTH:
+        raise MalformedWacz(f"more than {_MAX_DEPTH} WACZ within each other", path=path)
+    yield from unpack(target, into, report, depth + 1)
+    target.unlink()
+
+
+def _kind(name: str) -> str:
+    parts = PurePosixPath(name).parts
+    if parts[-1].endswith(".wacz"):
+        return "wacz"
+    if len(parts) > 1 and parts[-2] == "pages" and parts[-1] in _PAGE_LISTS:
+        return "pages"
+    if "archive" in parts[:-1] and parts[-1].endswith((".warc", ".warc.gz", ".arc", ".arc.gz")):
+        return "warc"
+    return ""
+
+
+def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) -> None:
+    with archive.open(member) as source, target.open("wb") as out:
+        shutil.copyfileobj(source, out, 1 << 20)
+
+
+def read_package(archive: zipfile.ZipFile) -> dict[str, Any]:
+    """Return datapackage.json; empty if there is none or it is no JSON object."""
+    try:
+        package = json.loads(archive.read("datapackage.json"))
+    except (KeyError, ValueError):
+        return {}
+    return package if isinstance(package, dict) else {}
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """Return the manifest that our own export left in a WACZ; None where there is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = read_package(archive).get("stillweb")
+    except zipfile.BadZipFile:
+        return None
+    if not isinstance(members, dict) or members.get("version", VERSION) > VERSION:
+        return None
+    return Manifest.from_dict(members)
+
+
+def _digests(path: Path, archive: zipfile.ZipFile, report: Report) -> dict[str, str]:
+    package = read_package(archive)
+    if not package:
+        what = "no readable datapackage.json: digests cannot be verified"
+        report(Defect(Severity.WARNING, "no-package", str(path), -1, what))
+    resources = package.get("resources") or ()
+    return {str(each.get("path")): str(each.get("hash", "")) for each in resources if isinstance(each, dict)}
+
+
+def _verify(path: Path, name: str, target: Path, digests: dict[str, str], report: Report) -> None:
+    algorithm, _, stated = digests.get(name, "").partition(":")
+    algorithm = algorithm.replace("-", "")
+    if algorithm not in ("sha256", "md5") or not stated:
+        return
+    with target.open("rb") as file:
+        found = hashlib.file_digest(file, algorithm).hexdigest()
+    if found != stated.lower():
+        what = f"{name} is not what datapackage.json says ({algorithm}:{found} against {stated})"
+        report(Defect(Severity.ERROR, "digest", str(path), -1, what))
