@@ -23,6 +23,7 @@ from stillweb.urls import from_timestamp, host_of, origin_of, to_timestamp, urlk
         ("https://user:pass@example.com/", "https://example.com/"),
         ("https://example.com/a b", "https://example.com/a%20b"),
         (b"https://example.com/\xff\xe9".decode("utf-8", "surrogateescape"), "https://example.com/%FF%E9"),
+        ("https://example.com/\ud800", "https://example.com/%3F"),
         ("https://example.com/é", "https://example.com/%C3%A9"),
         ("https://example.com/a%2fB?z=1&a=2", "https://example.com/a%2fB?z=1&a=2"),
         ("https://bücher.example/", "https://xn--bcher-kva.example/"),

@@ -62,8 +62,9 @@ def wire_url(url: str) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    # Surrogates stand for bytes that were no UTF-8 in an archive's target URI.
-    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogateescape"))
+    # U+DC80 to U+DCFF stand for bytes that were no UTF-8 in an archive's target URI (PEP 383).
+    errors = "surrogateescape" if "\udc80" <= found[0] <= "\udcff" else "replace"
+    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", errors))
 
 
 def _idna(authority: str) -> str:
