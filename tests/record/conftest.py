@@ -86,7 +86,7 @@ class _Responder(BaseHTTPRequestHandler):
             if self.command != "HEAD":
                 self.wfile.write(answer.body)
 
-    do_GET = do_POST = do_HEAD = _answer  # noqa: N815  http.server's names
+    do_GET = do_POST = do_HEAD = _answer
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass

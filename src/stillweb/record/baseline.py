@@ -12,7 +12,8 @@ from pathlib import Path
 from playwright.async_api import Page as BrowserPage
 
 from stillweb.browser.activity import Activity
-from stillweb.browser.axtree import Bids, axtree, page_text, screenshot
+from stillweb.browser.axtree import Bids, axtree
+from stillweb.browser.observe import page_text, screenshot
 
 SCREENSHOT, TEXT, AXTREE, RESOURCES = "screenshot.png", "text.txt", "axtree.txt", "resources.json"
 
