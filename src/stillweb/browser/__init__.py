@@ -6,24 +6,33 @@ and a time and sends everything through one proxy, `settle` waits until a page h
 """
 
 from stillweb.browser.activity import Activity, Requested
+from stillweb.browser.axtree import AxNode, AxTree, Bids, axtree
 from stillweb.browser.context import open_context, plain_user_agent, state_of
 from stillweb.browser.launch import BrowserBuild, browser_build, find_browser, launch
+from stillweb.browser.observe import page_html, page_text, screenshot
 from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.browser.settle import Settled, settle
 
 __all__ = [
     "Activity",
+    "AxNode",
+    "AxTree",
+    "Bids",
     "BrowserBuild",
     "Level",
     "Pinning",
     "Profile",
     "Requested",
     "Settled",
+    "axtree",
     "browser_build",
     "find_browser",
     "launch",
     "open_context",
+    "page_html",
+    "page_text",
     "plain_user_agent",
+    "screenshot",
     "settle",
     "state_of",
 ]

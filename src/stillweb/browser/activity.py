@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import dataclass
 
 from playwright.async_api import BrowserContext, Page, Request, Response, WebSocket
+from playwright.async_api import Error as PlaywrightError
 
 from stillweb import clock
 
@@ -151,5 +152,5 @@ class Activity:
 def _page_of(request: Request) -> Page | None:
     try:
         return request.frame.page
-    except Exception:  # noqa: BLE001  Playwright raises its bare Error for requests without a frame
+    except PlaywrightError:  # a request without a frame, or of a page that is gone
         return None

@@ -21,6 +21,8 @@ from stillweb.errors import InfraError
 
 WORLD = "stillweb"
 
+_CLICKABLE_LIMIT = 500
+
 _probes: WeakKeyDictionary[Page, Probe] = WeakKeyDictionary()
 
 
@@ -30,11 +32,16 @@ class FrameGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FrameInfo:
-    """A frame of a page, by its CDP identifier; the main frame has no parent."""
+    """A frame of a page, by its CDP identifier; the main frame has no parent.
+
+    Attributes:
+        loader: CDP identifier of its document.
+    """
 
     id: str
     parent: str
     url: str
+    loader: str
 
 
 class Probe:
@@ -111,7 +118,8 @@ class Probe:
 
         def walk(tree: dict[str, Any], parent: str) -> None:
             frame = tree["frame"]
-            found.append(FrameInfo(frame["id"], parent, frame["url"] + frame.get("urlFragment", "")))
+            url = frame["url"] + frame.get("urlFragment", "")
+            found.append(FrameInfo(frame["id"], parent, url, frame["loaderId"]))
             for child in tree.get("childFrames", ()):
                 walk(child, frame["id"])
 
@@ -152,6 +160,41 @@ class Probe:
             if isinstance(answer, BaseException) and not isinstance(answer, FrameGone):
                 raise answer
         return [None if isinstance(answer, BaseException) else answer for answer in answers]
+
+    async def handle(self, frame_id: str, backend_node_id: int) -> str:
+        """Return a DOM node as an object of its frame's isolated world.
+
+        Raises:
+            FrameGone: if the node, or its frame, is.
+        """
+        if frame_id not in self._worlds:
+            raise FrameGone(frame_id)
+        answer = await self.send(
+            "DOM.resolveNode", backendNodeId=backend_node_id, executionContextId=self._worlds[frame_id]
+        )
+        return str(answer["object"]["objectId"])
+
+    async def clickable(self, frame: FrameInfo) -> list[int]:
+        """Return the backend node ids of elements that show a hand under the pointer, outermost ones only."""
+        if frame.id not in self._worlds:
+            return []
+        answer = await self.send(
+            "Runtime.evaluate",
+            expression=f"eye.clickable({_CLICKABLE_LIMIT})",
+            contextId=self._worlds[frame.id],
+            objectGroup="clickable",
+        )
+        listed = await self.send(
+            "Runtime.getProperties", objectId=answer["result"]["objectId"], ownProperties=True
+        )
+        objects = [
+            entry["value"]["objectId"]
+            for entry in listed["result"]
+            if "objectId" in entry.get("value", {}) and entry["name"].isdigit()
+        ]
+        nodes = await asyncio.gather(*(self.send("DOM.describeNode", objectId=o) for o in objects))
+        await self.send("Runtime.releaseObjectGroup", objectGroup="clickable")
+        return [node["node"]["backendNodeId"] for node in nodes]
 
     async def begin_documents_with(self, source: str) -> None:
         """Run a script at the beginning of every new document, in place of the one given before."""

@@ -31,8 +31,48 @@
     new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))), 1000,
   ).then(() => new Promise((resolve) => setTimeout(resolve)));
 
+  // For a screenshot: no caret; animations that end are at their end, endless ones at their beginning.
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync("* { caret-color: transparent !important; }");
+  let held = [];
+  const hold = (on) => {
+    const roots = [document];
+    for (const element of document.querySelectorAll("*")) if (element.shadowRoot) roots.push(element.shadowRoot);
+    for (const root of roots) {
+      const others = root.adoptedStyleSheets.filter((other) => other !== sheet);
+      root.adoptedStyleSheets = on ? [...others, sheet] : others;
+    }
+    for (const svg of document.querySelectorAll("svg")) {
+      if (on) { svg.pauseAnimations(); svg.setCurrentTime(0); } else svg.unpauseAnimations();
+    }
+    if (!on) {
+      for (const animation of held) animation.play();
+      held = [];
+      return;
+    }
+    for (const animation of document.getAnimations()) {
+      const timing = animation.effect && animation.effect.getComputedTiming();
+      if (!timing || animation.playState !== "running" || animation.timeline !== document.timeline) continue;
+      if (timing.endTime !== Infinity && animation.playbackRate) animation.finish();
+      else {
+        animation.pause();
+        animation.currentTime = 0;
+        held.push(animation);
+      }
+    }
+  };
+
   globalThis.eye = {
     look,
+    hold,
+    text() {
+      const shown = innerWidth && innerHeight && document.body && document.body.checkVisibility();
+      return shown ? document.body.innerText : "";
+    },
+    html() {
+      const type = document.doctype ? `<!DOCTYPE ${document.doctype.name}>` : "";
+      return type + (document.documentElement ? document.documentElement.outerHTML : "");
+    },
     // Tell the page's clock to move; null where the page has none.
     clock(door, command, time) {
       return new Promise((resolve) => {
@@ -55,6 +95,22 @@
       await within(Promise.all(images.map((image) => image.decode().catch(() => null))), ms);
       if (document.fonts.status === "loading") await within(document.fonts.ready, ms);
       return look();
+    },
+    // Elements that look clickable and are no control: a hand under the pointer, and none above them.
+    clickable(limit) {
+      const found = [];
+      const controls = "a[href], button, input, select, textarea, summary, option, label, [role], [tabindex], [contenteditable]";
+      const visit = (root, inherited) => {
+        for (const node of root.children) {
+          if (found.length >= limit) return;
+          const hand = getComputedStyle(node).cursor === "pointer";
+          if (hand && !inherited && !node.matches(controls)) found.push(node);
+          if (node.shadowRoot) visit(node.shadowRoot, hand);
+          visit(node, hand);
+        }
+      };
+      if (document.body) visit(document.body, false);
+      return found;
     },
     // Resolves when nothing has changed for so long, or at the limit.
     quiet(span, limit) {

@@ -1,0 +1,326 @@
+"""The accessibility tree of a page as agents read it: one line per node, through frames and shadow DOM.
+
+    RootWebArea 'Shop', focused
+        heading 'Basket' level=1
+        [a3] textbox 'Coupon' value='SPRING', required
+        [a4] button 'Apply'
+
+The tree is the browser's own (CDP `Accessibility.getFullAXTree`, once per frame), flattened: ignored
+nodes and nameless wrappers are left out and their children lifted; text that only repeats its
+parent's name is left out. Nodes that can be acted on carry a **bid**, a name that stays with the
+node as long as its document lives, and is given in tree order on first sight: equal traces give
+equal bids. Each frame has its own letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from playwright.async_api import Page
+
+from stillweb.browser.probe import FrameGone, FrameInfo, Probe
+from stillweb.errors import InfraError
+
+INTERACTIVE = frozenset(
+    (
+        *(
+            "button",
+            "checkbox",
+            "combobox",
+            "ComboBoxMenuButton",
+            "ColorWell",
+            "Date",
+            "DateTime",
+            "InputTime",
+        ),
+        *("DisclosureTriangle", "gridcell", "link", "listbox", "menuitem", "menuitemcheckbox"),
+        *("menuitemradio", "option", "popUpButton", "radio", "scrollbar", "searchbox", "slider"),
+        *("spinbutton", "switch", "tab", "textbox", "treeitem", "togglebutton"),
+        *("MenuListOption", "PdfActionableHighlight"),
+    )
+)
+"""Roles whose nodes always carry a bid; others do where they take focus or clicks."""
+
+_DROPPED = frozenset(("InlineTextBox", "LineBreak", "ListMarker", "LayoutTableCell"))
+# Left out where they have no name and cannot be acted on; their children are lifted.
+_WRAPPERS = frozenset(
+    (
+        *("generic", "none", "presentation", "LayoutTable", "LayoutTableRow", "LabelText", "paragraph"),
+        *("strong", "emphasis", "code", "mark", "superscript", "subscript", "time", "Abbr", "insertion"),
+        *("deletion", "MenuListPopup", "Pre"),
+    )
+)
+# Named by what they contain (ARIA 1.2 §5.2.8.4), so that their text need not be said twice.
+_NAMED_BY_CONTENT = frozenset(
+    (
+        *("button", "cell", "checkbox", "columnheader", "gridcell", "heading", "link", "menuitem"),
+        *("menuitemcheckbox", "menuitemradio", "option", "radio", "row", "rowheader", "switch", "tab"),
+        *("tooltip", "treeitem", "DisclosureTriangle", "MenuListOption", "generic", "togglebutton"),
+    )
+)
+# What is inside them is the browser's own.
+_WHOLE = frozenset(("Date", "DateTime", "InputTime", "ColorWell"))
+_FLAGS = ("focused", "disabled", "required", "selected", "modal", "readonly", "multiselectable")
+_STATES = ("checked", "pressed", "expanded", "haspopup", "invalid", "level")
+_SILENT = {"haspopup": ("false", ""), "invalid": ("false",), "checked": (), "pressed": (), "expanded": ()}
+_LEVELLED = frozenset(("heading", "treeitem"))
+_SPELLED = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class AxNode:
+    """A node of the flattened tree.
+
+    Attributes:
+        bid: name by which actions address it, "" if it cannot be acted on.
+        role, name, value: as the browser computes them (ARIA 1.2).
+        properties: such as ("focused", True), ("level", 2), in a fixed order.
+        depth: levels below the root.
+        backend_node_id: the DOM node, as CDP counts them.
+        frame: CDP identifier of the frame.
+    """
+
+    bid: str
+    role: str
+    name: str
+    value: str
+    properties: tuple[tuple[str, Any], ...]
+    depth: int
+    backend_node_id: int
+    frame: str
+
+    def line(self) -> str:
+        """Return the node as the text shows it, without indentation."""
+        text = f"[{self.bid}] {self.role}" if self.bid else self.role
+        if self.name or self.role == "StaticText":
+            text += f" {self.name!r}"
+        if self.value:
+            text += f" value={self.value!r}"
+        for name, value in self.properties:
+            if name == "level":
+                text += f" level={value}"
+            else:
+                text += f", {name}" if value is True else f", {name}={_spelled(value)}"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class AxTree:
+    """The flattened tree, as text and as nodes in the order of the text."""
+
+    text: str
+    nodes: tuple[AxNode, ...]
+
+    def find(self, bid: str) -> AxNode | None:
+        """Return the node with a bid."""
+        return next((node for node in self.nodes if node.bid == bid), None)
+
+
+@dataclass(slots=True)
+class _Document:
+    """The bids of one document, and the letter of its frame."""
+
+    letter: str
+    numbers: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _PageBids:
+    main: str = ""
+    documents: dict[str, _Document] = field(default_factory=dict)  # by loader id
+    letters: dict[str, str] = field(default_factory=dict)  # by frame id
+    nodes: dict[str, tuple[str, int]] = field(default_factory=dict)  # bid -> frame id, backend node id
+
+
+class Bids:
+    """Element names of a context: they stay with a node as long as its document lives.
+
+    A new main document begins anew at `a1`, so that a page has the same bids however it was reached.
+    """
+
+    def __init__(self) -> None:
+        self._pages: WeakKeyDictionary[Page, _PageBids] = WeakKeyDictionary()
+
+    def begin(self, page: Page, frames: list[FrameInfo]) -> None:
+        """Forget the bids of documents that are no longer there."""
+        known = self._pages.setdefault(page, _PageBids())
+        if known.main != frames[0].loader:
+            known = self._pages[page] = _PageBids(main=frames[0].loader)
+        for frame in frames:
+            if frame.loader not in known.documents:
+                # A frame keeps its letter from document to document, and counts anew.
+                letter = known.letters.setdefault(frame.id, _letters(len(known.letters)))
+                known.nodes = {bid: node for bid, node in known.nodes.items() if node[0] != frame.id}
+                known.documents[frame.loader] = _Document(letter)
+
+    def give(self, page: Page, frame: FrameInfo, backend_node_id: int) -> str:
+        """Return the bid of a node, new on first sight."""
+        known = self._pages[page]
+        document = known.documents[frame.loader]
+        number = document.numbers.setdefault(backend_node_id, len(document.numbers) + 1)
+        bid = f"{document.letter}{number}"
+        known.nodes[bid] = (frame.id, backend_node_id)
+        return bid
+
+    def find(self, page: Page, bid: str) -> tuple[str, int] | None:
+        """Return frame and backend node id of a bid, or None if it was never given on this page."""
+        known = self._pages.get(page)
+        return known.nodes.get(bid) if known else None
+
+
+async def axtree(page: Page, bids: Bids, *, urls: bool = False) -> AxTree:
+    """Return the accessibility tree of a page, flattened.
+
+    Args:
+        page: of a context opened by `open_context`.
+        bids: of that context.
+        urls: whether links show where they lead.
+
+    Raises:
+        InfraError: if the page is closed, has crashed, or never holds still for long enough.
+    """
+    probe = await Probe.of(page)
+    for _ in range(5):
+        try:
+            return await _Reading(page, probe, bids, urls).read()
+        except FrameGone:
+            await probe.arrived(3.0)
+    raise InfraError(f"{page.url}: frames came and went too fast to read the accessibility tree")
+
+
+class _Reading:
+    """One reading of a page's tree."""
+
+    def __init__(self, page: Page, probe: Probe, bids: Bids, urls: bool) -> None:
+        self.page = page
+        self.probe = probe
+        self.bids = bids
+        self.shown = (*_STATES, "url") if urls else _STATES
+        self.owners: dict[int, FrameInfo] = {}
+        self.trees: dict[str, dict[str, dict[str, Any]]] = {}
+        self.clickable: set[int] = set()
+        self.nodes: list[AxNode] = []
+
+    async def read(self) -> AxTree:
+        frames = await self.probe.frames()
+        self.bids.begin(self.page, frames)
+        self.owners = await self._owners(frames[1:])
+        trees, clickable = await asyncio.gather(
+            asyncio.gather(*(self._tree(frame) for frame in frames)),
+            asyncio.gather(*(self.probe.clickable(frame) for frame in frames)),
+        )
+        self.trees = dict(trees)
+        self.clickable = set().union(*clickable)
+        for root in _roots(self.trees[frames[0].id]):
+            self._walk(root, frames[0], 0, "")
+        return AxTree("\n".join("\t" * node.depth + node.line() for node in self.nodes), tuple(self.nodes))
+
+    async def _owners(self, frames: list[FrameInfo]) -> dict[int, FrameInfo]:
+        owners = await asyncio.gather(*(self.probe.send("DOM.getFrameOwner", frameId=f.id) for f in frames))
+        return {owner["backendNodeId"]: frame for owner, frame in zip(owners, frames, strict=True)}
+
+    async def _tree(self, frame: FrameInfo) -> tuple[str, dict[str, dict[str, Any]]]:
+        answer = await self.probe.send("Accessibility.getFullAXTree", frameId=frame.id)
+        return frame.id, {node["nodeId"]: node for node in answer["nodes"]}
+
+    def _walk(self, node: dict[str, Any], frame: FrameInfo, depth: int, above: str) -> None:
+        """Append a node and what is below it; `above` is the name of the nearest node kept."""
+        made = self._node(node, frame, depth, above)
+        if made is not None and not self._merged(made):
+            self.nodes.append(made)
+        if made is not None:
+            if made.role in _WHOLE or _told(node).get("editable") == "plaintext":
+                return
+            named = made.name if made.role in _NAMED_BY_CONTENT else ""
+            depth, above = depth + 1, f"{named} {made.value}"
+        for child, home in self._children(node, frame):
+            self._walk(child, home, depth, above)
+
+    def _children(self, node: dict[str, Any], frame: FrameInfo) -> Iterator[tuple[dict[str, Any], FrameInfo]]:
+        tree = self.trees[frame.id]
+        inner = self.owners.get(node.get("backendDOMNodeId", 0))
+        if inner is not None and not node["ignored"]:
+            for root in _roots(self.trees[inner.id]):
+                yield root, inner
+            return
+        for identifier in node.get("childIds", ()):
+            if child := tree.get(identifier):
+                yield child, frame
+
+    def _node(self, node: dict[str, Any], frame: FrameInfo, depth: int, above: str) -> AxNode | None:
+        """Return the node as it is shown, or None if it is left out."""
+        if node["ignored"]:
+            return None
+        role = node["role"]["value"]
+        name = " ".join(str(node.get("name", {}).get("value", "")).split())
+        if role in _DROPPED or (role == "StaticText" and (not name or name in above)):
+            return None
+        told = _told(node)
+        backend = node.get("backendDOMNodeId", 0)
+        clickable = backend in self.clickable
+        acts = (
+            backend
+            and role not in ("StaticText", "RootWebArea")
+            and (role in INTERACTIVE or clickable or told.get("focusable") or told.get("editable"))
+        )
+        if role in _WRAPPERS and not name and not acts:
+            return None
+        return AxNode(
+            bid=self.bids.give(self.page, frame, backend) if acts else "",
+            role=role,
+            name=name,
+            value=" ".join(str(node.get("value", {}).get("value", "")).split()),
+            properties=tuple(self._properties(role, told, clickable and role not in INTERACTIVE)),
+            depth=depth,
+            backend_node_id=backend,
+            frame=frame.id,
+        )
+
+    def _properties(self, role: str, told: dict[str, Any], clickable: bool) -> Iterator[tuple[str, Any]]:
+        if clickable:
+            yield "clickable", True
+        for name in _FLAGS:
+            if told.get(name) is True and role != "RootWebArea":
+                yield name, True
+        for name in self.shown:
+            if name not in told or (name == "level" and role not in _LEVELLED):
+                continue
+            if told[name] not in _SILENT.get(name, ("",)):
+                yield name, _SPELLED.get(told[name], told[name])
+
+    def _merged(self, node: AxNode) -> bool:
+        """Join a text to the text before it, if that is what was shown last, and tell so."""
+        last = self.nodes[-1] if self.nodes else None
+        if last is None or node.role != "StaticText" or last.role != "StaticText" or last.depth != node.depth:
+            return False
+        joined = f"{last.name} {node.name}"
+        self.nodes[-1] = AxNode(
+            "", "StaticText", joined, "", (), last.depth, last.backend_node_id, last.frame
+        )
+        return True
+
+
+def _told(node: dict[str, Any]) -> dict[str, Any]:
+    return {entry["name"]: entry["value"].get("value") for entry in node.get("properties", ())}
+
+
+def _roots(tree: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [node for node in tree.values() if node.get("parentId") not in tree]
+
+
+def _spelled(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _letters(index: int) -> str:
+    """Return a, b, ..., z, aa, ab, ..."""
+    letters = ""
+    index += 1
+    while index:
+        index, rest = divmod(index - 1, 26)
+        letters = chr(ord("a") + rest) + letters
+    return letters

@@ -1,0 +1,85 @@
+"""A page as text, as HTML and as pixels.
+
+None of them touches the page: text and HTML are read from the isolated world, and the style that
+hides the caret for a screenshot is in a constructed sheet of that world, gone right afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+
+from playwright.async_api import Page
+
+from stillweb.browser.probe import FrameGone, Probe
+from stillweb.errors import InfraError
+
+_BLANKS = re.compile(r"[^\S\n]+")
+_EMPTY_LINES = re.compile(r"\n{3,}")
+_CAP = 15.0  # seconds; a screenshot takes a tenth of one
+
+
+async def page_text(page: Page) -> str:
+    """Return the text that a page shows, its frames' after its own; blanks and empty lines collapsed.
+
+    Raises:
+        InfraError: if the page is closed or has crashed.
+    """
+    probe = await Probe.of(page)
+    told = await probe.evaluate_all("eye.text()", await probe.frames())
+    return _normalised("\n\n".join(text for text in told if text))
+
+
+async def page_html(page: Page) -> str:
+    """Return the DOM of a page's main frame, serialised.
+
+    Raises:
+        InfraError: if the page is closed or has crashed, or does not stay.
+    """
+    probe = await Probe.of(page)
+    for _ in range(5):
+        try:
+            return str(await probe.evaluate("eye.html()"))
+        except FrameGone:
+            await probe.arrived(3.0)
+    raise InfraError(f"{page.url}: documents came and went too fast to be read")
+
+
+async def screenshot(page: Page, *, full_page: bool = False, cap: float = _CAP) -> bytes:
+    """Return a picture of the viewport as PNG: no caret, and animations that never end at their beginning.
+
+    Args:
+        page: of a context opened by `open_context`.
+        full_page: whether to show the whole page.
+        cap: seconds at most.
+
+    Raises:
+        InfraError: if the browser does not draw in time, or the page is closed or has crashed.
+    """
+    probe = await Probe.of(page)
+    wanted = {"format": "png", "captureBeyondViewport": full_page}
+    try:
+        async with asyncio.timeout(cap):
+            await probe.evaluate_all("eye.hold(true)", await probe.frames())
+            if full_page:
+                size = (await probe.send("Page.getLayoutMetrics"))["cssContentSize"]
+                wanted["clip"] = {
+                    "x": 0,
+                    "y": 0,
+                    "width": size["width"],
+                    "height": size["height"],
+                    "scale": 1,
+                }
+            picture = await probe.send("Page.captureScreenshot", **wanted)
+            await probe.evaluate_all("eye.hold(false)", await probe.frames())
+    except TimeoutError as error:
+        raise InfraError(f"{page.url}: no screenshot within {cap:g} s") from error
+    except FrameGone as error:
+        raise InfraError(f"{page.url}: the page went away while a screenshot was taken") from error
+    return base64.b64decode(picture["data"])
+
+
+def _normalised(text: str) -> str:
+    lines = (_BLANKS.sub(" ", line).strip() for line in text.replace("\r", "").split("\n"))
+    return _EMPTY_LINES.sub("\n\n", "\n".join(lines)).strip()
