@@ -16,12 +16,10 @@ from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, print_table, progress, stderr
 from stillweb.cli.options import certs_option, collections_option, json_option
 from stillweb.collections.layout import Collection
-from stillweb.collections.packformat import MANIFEST
-from stillweb.collections.seal import seal
 from stillweb.diff.report import METRICS, DiffReport, PageDiff, parse_gates, shown
 from stillweb.diff.run import DiffOptions
 from stillweb.diff.run import diff as compare_pages
-from stillweb.replay import ReplayClient, ReplayOptions, serve
+from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve, why_unsealed
 
 _COLUMNS = ("status", "resources", "text", "axtree", "interactive", "screenshot", "misses")
 _ROWS = 40  # of the table; the report has all
@@ -122,9 +120,9 @@ async def _compare(collection: Collection, source: Source, options: DiffOptions)
 async def _replay(collection: Collection, source: Source) -> AsyncIterator[str]:
     """Start a replay of the collection on free ports, sealing it first if need be; yields its URL."""
     ca = CertAuthority.load_or_init(source.certs_dir)
-    if not (collection.pack / MANIFEST).exists():
-        stderr().print(f"sealing {collection.name}: it was not", markup=False)
-        seal(collection)
+    if why := why_unsealed(collection):
+        stderr().print(f"sealing {collection.name}: {why}", markup=False)
+        await asyncio.to_thread(ensure_sealed, collection)
     if source.backend == "pywb":
         from stillweb.replay.pywb import serve_pywb  # starts a program that few have
 

@@ -27,8 +27,20 @@ from playwright.async_api import Page as BrowserPage
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from stillweb import clock
-from stillweb.browser import Activity, Level, Pinning, Profile, Requested, launch, open_context, settle
-from stillweb.browser.axtree import Bids, axtree, page_text, screenshot
+from stillweb.browser import (
+    Activity,
+    Bids,
+    Level,
+    Pinning,
+    Profile,
+    Requested,
+    axtree,
+    launch,
+    open_context,
+    page_text,
+    screenshot,
+    settle,
+)
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
 from stillweb.diff.metrics import (
@@ -146,12 +158,12 @@ def read_baseline(folder: Path) -> Baseline:
         CollectionError: if a file is missing or is not what it should be.
     """
     try:
-        listed = json.loads((folder / RESOURCES).read_bytes())
+        fetches = tuple(_recorded_fetch(each) for each in json.loads((folder / RESOURCES).read_bytes()))
         return Baseline(
             (folder / SCREENSHOT).read_bytes(),
             (folder / TEXT).read_text("utf-8"),
             (folder / AXTREE).read_text("utf-8"),
-            tuple(_recorded_fetch(each) for each in listed),
+            fetches,
         )
     except FileNotFoundError as error:
         raise CollectionError("the baseline lacks a file", path=error.filename) from error

@@ -1,0 +1,237 @@
+"""A recorded shop, unchanged and with planted faults: each fault is found, and named for what it is."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from PIL import Image, ImageOps
+
+from stillweb.browser import Requested
+from stillweb.certs import CertAuthority
+from stillweb.cli.demo_site.site import HOSTS, Bookshop, open_shop
+from stillweb.cli.diff import diff as diff_command
+from stillweb.collections.layout import Collection
+from stillweb.collections.seal import seal
+from stillweb.collections.writer import CollectionWriter
+from stillweb.diff.run import DiffOptions, diff, join_ledger, read_baseline
+from stillweb.errors import CollectionError, CollectionNotFound
+from stillweb.record.crawl import crawl
+from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
+from stillweb.record.resolve import ResolveRule
+from stillweb.replay import LedgerEntry, ReplayClient, ReplayOptions, serve
+
+# mitmproxy 11 and what its default addons import, not us.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
+]
+
+PAGES = (
+    "https://bookshop.example/",
+    "https://bookshop.example/book/2",
+    "https://bookshop.example/newsletter",
+)
+
+
+def asked(url, method="GET", status=200, failure="", kind="fetch"):
+    return Requested(url, method, kind, 0.0, status=status, failure=failure)
+
+
+def answered(seq, url, tier, method="GET", status=200, reason="", resource=""):
+    return LedgerEntry(seq, method, url, status, tier, reason, 0, 0.1, resource)
+
+
+def test_the_ledger_says_how_each_request_of_the_browser_was_answered():
+    requests = [
+        asked("https://s/poll"),
+        asked("https://s/poll", status=404),
+        asked("https://s/img", failure="aborted"),
+    ]
+    ledger = [
+        answered(1, "https://s/poll", "exact"),
+        answered(2, "https://s/poll", "miss", status=404, reason="told twice only"),
+        answered(3, "https://s/api", "synthetic", method="OPTIONS"),
+        answered(4, "https://s/worker.js", "miss", status=404, reason="never recorded", resource="worker"),
+    ]
+    fetches = join_ledger(requests, ledger)
+    assert [(f.url[10:], f.type, f.status, f.tier, f.reason) for f in fetches] == [
+        ("poll", "fetch", 200, "exact", ""),
+        ("poll", "fetch", 404, "miss", "told twice only"),
+        ("img", "fetch", 0, "", ""),
+        ("worker.js", "worker", 404, "miss", "never recorded"),
+    ]
+
+
+def test_without_a_ledger_a_404_counts_as_a_miss():
+    fetches = join_ledger([asked("https://s/a"), asked("https://s/b", status=404)], None)
+    assert [fetch.tier for fetch in fetches] == ["", "miss"]
+
+
+def test_a_damaged_baseline_is_named(tmp_path):
+    with pytest.raises(CollectionError, match=r"resources\.json"):
+        read_baseline(tmp_path)
+    (tmp_path / "resources.json").write_text('[{"url": "https://s/"}]')
+    with pytest.raises(CollectionError, match="cannot be read"):
+        read_baseline(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """The recorded shop; with its CA."""
+    root = tmp_path_factory.mktemp("shop")
+    ca = CertAuthority.init(root / "certs")
+    site_ca = CertAuthority.init(root / "site-certs", name="bookshop CA")
+    collection = Collection.create(root / "collections", "shop")
+
+    async def record():
+        async with open_shop(Bookshop(), site_ca) as port:
+            rules = tuple(ResolveRule(host, 443, "127.0.0.1", port) for host in HOSTS)
+            record_options = RecordOptions(rules, upstream_ca=site_ca.ca_file)
+            await crawl(PAGES, collection, ca, CrawlOptions(scope=ScopeKind.PAGE, record=record_options))
+
+    asyncio.run(record())
+    return collection, ca
+
+
+def compared(collection, ca, options=None):
+    seal(collection)
+
+    async def run():
+        ports = ReplayOptions(port=0, session_ports=None)
+        async with serve([collection], ca, ports) as server, ReplayClient(server.url) as client:
+            return await diff(collection, client, options)
+
+    return asyncio.run(run())
+
+
+def planted(shop, name, change):
+    """Write the shop anew as `name`, each exchange as `change` gives it; None leaves it out."""
+    collection, ca = shop
+    copy = Collection.create(collection.root, name)
+    with CollectionWriter(copy) as writer:
+        for exchange in collection.exchanges():
+            if (changed := change(exchange)) is not None:
+                writer.write(changed)
+    shutil.copytree(collection.baseline, copy.baseline)
+    copy.write_pages(collection.page_list())
+    copy.write_manifest(replace(collection.manifest(), name=name))
+    return compared(copy, ca)
+
+
+def with_body(exchange, body):
+    headers = tuple(
+        (n, v) for n, v in exchange.response.headers if n.lower() not in ("content-length", "etag")
+    )
+    return replace(exchange, response=replace(exchange.response, raw_body=body, headers=headers))
+
+
+@pytest.mark.browser
+def test_an_untouched_recording_is_identical_to_its_replay(shop):
+    report = compared(*shop)
+    assert [page.url for page in report.pages] == list(PAGES)
+    for page in report.pages:
+        assert page.identical, page.to_dict()
+        assert page.pictures.recorded == page.pictures.replayed
+    assert report.summary() == "3 of 3 pages identical, all gates passed"
+    assert report.about["level"] == "clock"
+
+
+@pytest.mark.browser
+def test_a_missing_stylesheet_is_found_and_named(shop):
+    report = planted(shop, "unstyled", lambda e: None if e.request.url.endswith("style.css") else e)
+    assert report.exit_status == 1
+    for page in report.pages:
+        missed = [row for row in page.resources if row.unexplained]
+        assert {row.url for row in missed} == {"https://cdn.bookshop.example/style.css"}
+        assert all(row.reason for row in missed)
+        assert {"misses", "resources", "screenshot"} <= set(page.failures(report.gates))
+
+
+@pytest.mark.browser
+def test_a_changed_number_is_found_and_shown(shop):
+    def change(exchange):
+        if exchange.request.url.endswith("/books/2"):
+            assert b"1495" in exchange.response.raw_body
+            return with_body(exchange, exchange.response.raw_body.replace(b"1495", b"1595"))
+        return exchange
+
+    report = planted(shop, "dearer", change)
+    worst, *others = report.worst_first()
+    assert worst.url == PAGES[1]
+    assert all(page.identical for page in others)
+    lines = {line.kind + line.text.strip() for line in worst.text if line.kind in "+-"}
+    assert any(line.startswith("-") and "$14.95" in line for line in lines)
+    assert any(line.startswith("+") and "$15.95" in line for line in lines)
+    assert 0.9 < worst.scores["text"] < 1
+    assert 0.99 < worst.scores["screenshot"] < 1
+
+
+@pytest.mark.browser
+def test_a_swapped_picture_is_found_where_it_stands(shop):
+    def change(exchange):
+        if exchange.request.url.endswith("logo.png"):
+            stream = io.BytesIO()
+            logo = Image.open(io.BytesIO(exchange.response.raw_body)).convert("RGB")
+            ImageOps.invert(logo).save(stream, "PNG")
+            return with_body(exchange, stream.getvalue())
+        return exchange
+
+    report = planted(shop, "relabelled", change)
+    for page in report.pages:
+        assert not page.identical
+        assert not page.text
+        assert not page.axtree
+        left, top, right, bottom = page.pixels.box
+        assert right - left <= 40
+        assert bottom - top <= 40
+        assert right < 120
+        assert bottom < 80
+
+
+@pytest.mark.browser
+def test_a_page_that_is_not_in_the_archive_is_a_finding(shop):
+    report = planted(shop, "gone", lambda e: None if e.request.url == PAGES[2] else e)
+    (failed,) = report.failing
+    assert failed.url == PAGES[2]
+    assert (failed.recorded_status, failed.replayed_status) == (200, 404)
+    assert {"status", "text", "misses"} <= set(failed.failures(report.gates))
+    assert failed.resources[0].unexplained
+
+
+@pytest.mark.browser
+def test_a_page_without_a_baseline_is_only_counted(shop, tmp_path):
+    collection, ca = shop
+    copy = Collection(tmp_path, "bare")
+    shutil.copytree(collection.path, copy.path, ignore=shutil.ignore_patterns("baseline", "pack"))
+    copy.write_pages([replace(page, baseline="") for page in collection.page_list()])
+    report = compared(copy, ca, DiffOptions(limit=1))
+    (page,) = report.pages
+    assert not page.compared
+    assert page.scores == {"status": 1.0, "hits": 1.0}
+    assert page.counts.asked > 5
+    assert report.summary() == "1 without a baseline, all gates passed"
+
+
+@pytest.mark.browser
+def test_the_command_writes_a_report_and_fails_at_a_gate(shop, tmp_path):
+    collection, ca = shop
+    arguments = ["shop", "--collections", str(collection.root), "--certs", str(ca.folder), "--limit", "1"]
+    ran = CliRunner().invoke(diff_command, [*arguments, "--report", str(tmp_path / "report")])
+    assert ran.exit_code == 0, ran.output
+    assert "shop: 1 of 1 pages identical, all gates passed" in ran.stdout
+    assert (tmp_path / "report" / "index.html").read_text().startswith("<!doctype html>")
+    ran = CliRunner().invoke(diff_command, [*arguments, "--json", "--fail-under", "hits=2"])
+    assert ran.exit_code == 1
+    assert json.loads(ran.stdout)["failing"] == {"page-0001": ["hits"]}
+
+
+def test_an_unknown_collection_is_refused(tmp_path):
+    ran = CliRunner().invoke(diff_command, ["nothing", "--collections", str(tmp_path)])
+    assert isinstance(ran.exception, CollectionNotFound)
