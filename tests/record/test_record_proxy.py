@@ -63,7 +63,9 @@ async def test_an_answer_is_written_as_received(collection, ca, site) -> None:
 
     async with recorded(collection, ca, site.options) as (client, recording):
         first = await client.get("https://site.test/")
-        second = await client.get("https://site.test/zipped?q=%C3%A4", headers={"Accept-Encoding": "gzip, dcb"})
+        second = await client.get(
+            "https://site.test/zipped?q=%C3%A4", headers={"Accept-Encoding": "gzip, dcb"}
+        )
 
     assert first.status_code == 200
     assert second.content == b"hello" * 100
@@ -150,13 +152,15 @@ async def test_an_event_stream_passes_as_it_comes_and_is_noted(collection, ca, s
     hold = threading.Event()
     site.page("/events", "", type="text/event-stream", chunks=(b"data: 1\n\n", b"data: 2\n\n"), hold=hold)
 
-    async with recorded(collection, ca, site.options) as (client, recording):
-        async with client.stream("GET", "https://site.test/events") as response:
-            events = response.aiter_raw()
-            assert await anext(events) == b"data: 1\n\n"
-            assert recording.in_flight == 0
-            hold.set()
-            assert await anext(events) == b"data: 2\n\n"
+    async with (
+        recorded(collection, ca, site.options) as (client, recording),
+        client.stream("GET", "https://site.test/events") as response,
+    ):
+        events = response.aiter_raw()
+        assert await anext(events) == b"data: 1\n\n"
+        assert recording.in_flight == 0
+        hold.set()
+        assert await anext(events) == b"data: 2\n\n"
 
     assert recording.notes == {"event stream not recorded": 1}
     assert written(collection) == {}

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stillweb.browser import Activity, launch, open_context, settle
+from stillweb.certs import CertAuthority
+from stillweb.collections.check import check
+from stillweb.collections.layout import Collection, list_collections
+from stillweb.collections.seal import seal
+from stillweb.errors import CollectionExists, UpstreamUnreachable
+from stillweb.record.crawl import CrawlEvent, CrawlReport, crawl
+from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
+from stillweb.record.recording import collection_to_fill, pinning_of
+from stillweb.record.resolve import parse_all
+from stillweb.replay.client import ReplayClient
+from stillweb.replay.server import ReplayOptions, serve
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
+]
+
+HOME = "https://site.test/"
+# What a page asks for may depend on chance, on the time, on timers and on what is in view.
+RESTLESS = """
+<p id=out></p><div style="height:3000px"></div><div id=far>far</div><iframe src="/frame"></iframe>
+<script>
+  fetch("/chance?" + Math.random()).then(r => r.text()).then(t => { out.textContent += t; });
+  fetch("/time?" + Date.now());
+  setTimeout(() => fetch("/later?" + crypto.randomUUID()), 400);
+  new IntersectionObserver(([e]) => { if (e.isIntersecting) fetch("/lazy"); }).observe(far);
+</script>"""
+
+
+def build(site) -> None:
+    site.page(
+        "/",
+        '<a href="/b">b</a> <a href="/a#x">a</a> <a href="/file.zip">zip</a> <a href="//else.test/">e</a>',
+    )
+    site.page("/a", '<a href="/c">c</a> <a href="/b">b</a>')
+    site.page("/b", RESTLESS + '<a href="/gone">gone</a>')
+    site.page(
+        "/c",
+        '<div id=host></div><script>host.attachShadow({mode: "open"}).innerHTML = '
+        '"<a href=/shadow>s</a>"</script><a href="/save">save</a>',
+    )
+    site.page("/frame", '<a href="/d">d</a>')
+    site.page("/shadow", "in the shadow")
+    site.page("/d", "d")
+    site.page("/save", "x", headers=(("Content-Disposition", "attachment; filename=x.bin"),))
+    for path in ("/chance", "/time", "/later", "/lazy"):
+        site.page(path, path, type="text/plain")
+    site.answers["/favicon.ico"] = replace(site.answers["/lazy"], body=b"")
+
+
+def paths(report: CrawlReport) -> list[str]:
+    return [page.url.removeprefix(HOME) for page in report.pages]
+
+
+async def record(folder: Path, ca: CertAuthority, site, *, name: str = "site", **options) -> CrawlReport:
+    with collection_to_fill(folder, name, append=options.pop("append", False)) as collection:
+        return await crawl([HOME], collection, ca, CrawlOptions(record=site.options, **options))
+
+
+async def test_pages_are_recorded_breadth_first_with_their_baselines(tmp_path: Path, ca, site) -> None:
+    build(site)
+    events: list[CrawlEvent] = []
+    with collection_to_fill(tmp_path, "site") as collection:
+        report = await crawl([HOME], collection, ca, CrawlOptions(record=site.options), events.append)
+
+    assert paths(report) == ["", "b", "a", "gone", "d", "c", "shadow"]
+    assert [page.depth for page in report.pages] == [0, 1, 1, 2, 2, 2, 3]
+    assert [page.status for page in report.pages] == [200, 200, 200, 404, 200, 200, 200]
+    assert [page.title for page in report.pages][:3] == ["/", "/b", "/a"]
+    assert list(report.failed_pages) == [HOME + "save"]
+    assert (events[-1].pages, events[-1].failed, events[-1].queued) == (7, 1, 0)
+    assert collection.page_list() == report.pages
+    manifest = collection.manifest()
+    assert (manifest.state, manifest.seed) == ("complete", 0)
+    assert manifest.profile["viewport"] == [1280, 720]
+    assert check(collection) == []
+    for page in report.pages:
+        folder = collection.baseline / page.baseline
+        assert (folder / "screenshot.png").read_bytes().startswith(b"\x89PNG")
+        assert {path.name for path in folder.iterdir()} == {
+            "screenshot.png",
+            "text.txt",
+            "axtree.txt",
+            "resources.json",
+        }
+    assert {path.name for path in collection.baseline.iterdir()} == {page.id for page in report.pages}
+    resources = json.loads((collection.baseline / report.pages[1].id / "resources.json").read_text())
+    assert [r["url"].partition("?")[0].removeprefix(HOME) for r in resources if r["type"] == "fetch"] == [
+        "chance",
+        "time",
+        "later",
+    ]
+    recorded = {capture.url.partition("?")[0] for capture in collection.captures()}
+    assert HOME + "lazy" in recorded  # asked for when scrolled to, after the baseline
+
+
+async def test_a_replay_asks_for_nothing_that_was_not_recorded(tmp_path: Path, ca, site) -> None:
+    build(site)
+    await record(tmp_path, ca, site, jobs=3, seed=7)
+    site.answers.clear()  # the site is no more
+
+    collection = Collection.open(tmp_path, "site")
+    seal(collection)
+    profile, pinning = pinning_of(collection.manifest())
+    options = ReplayOptions(port=0, session_ports=None)
+    async with (
+        serve([collection], ca, options) as server,
+        ReplayClient(server.url) as client,
+        launch(spki=ca.spki_hashes()) as browser,
+    ):
+        for page in collection.page_list():
+            session = await client.open_session()
+            context = await open_context(browser, proxy=session.proxy, profile=profile, pinning=pinning)
+            activity = Activity(context)
+            tab = await context.new_page()
+            await tab.goto(page.url)
+            assert (await settle(tab, activity)).settled
+            asked = sorted(request.url for request in activity.requests)
+            await context.close()
+            resources = json.loads((collection.baseline / page.baseline / "resources.json").read_text())
+            assert asked == sorted(resource["url"] for resource in resources)
+            tiers = {str(entry.tier) for entry in (await client.ledger(session.id)).entries}
+            assert tiers <= {"exact", "sequence"}
+
+
+async def test_order_and_ids_do_not_depend_on_the_number_of_jobs(tmp_path: Path, ca, site) -> None:
+    build(site)
+
+    one = await record(tmp_path, ca, site, name="one", jobs=1, limit=5)
+    many = await record(tmp_path, ca, site, name="many", jobs=4, limit=5)
+
+    assert [(page.id, page.url) for page in one.pages] == [(page.id, page.url) for page in many.pages]
+    assert len(one.pages) == 5
+
+
+async def test_appending_keeps_clock_seed_and_pages(tmp_path: Path, ca, site) -> None:
+    build(site)
+    await record(tmp_path, ca, site, seed=3, depth=0)
+    before = Collection.open(tmp_path, "site").manifest()
+    with pytest.raises(CollectionExists):
+        await record(tmp_path, ca, site)
+
+    with collection_to_fill(tmp_path, "site", append=True) as collection:
+        options = CrawlOptions(record=site.options, seed=9, scope=ScopeKind.PAGE)
+        report = await crawl([HOME + "a"], collection, ca, options)
+
+    assert [(page.id, page.url) for page in report.pages] == [("page-0001", HOME), ("page-0002", HOME + "a")]
+    after = collection.manifest()
+    assert (after.recorded_at, after.seed, after.state) == (before.recorded_at, 3, "complete")
+    assert check(collection) == []
+
+
+async def test_a_site_that_is_down_leaves_nothing_behind(tmp_path: Path, ca, site) -> None:
+    gone = RecordOptions(resolve=parse_all(["*=127.0.0.1:1"]))
+    with (
+        pytest.raises(
+            UpstreamUnreachable, match=r"https://site\.test/ cannot be reached: .*onnect"
+        ) as caught,
+        collection_to_fill(tmp_path, "site") as collection,
+    ):
+        await crawl([HOME], collection, ca, CrawlOptions(record=gone))
+
+    assert "curl -v https://site.test/" in caught.value.hint
+    assert list_collections(tmp_path) == []
+
+
+async def test_a_ca_that_is_not_trusted_is_told_as_such(tmp_path: Path, ca, site) -> None:
+    options = CrawlOptions(record=replace(site.options, upstream_ca=None))
+    with pytest.raises(UpstreamUnreachable) as caught, collection_to_fill(tmp_path, "site") as collection:
+        await crawl([HOME], collection, ca, options)
+
+    assert "--upstream-ca" in caught.value.hint

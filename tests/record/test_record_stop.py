@@ -1,0 +1,149 @@
+"""Recordings that are stopped, as real programs: what they leave behind is valid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from warcio.archiveiterator import ArchiveIterator
+
+from stillweb.collections.check import check
+from stillweb.collections.indexing import reindex
+from stillweb.collections.layout import Collection
+
+pytestmark = pytest.mark.browser
+
+HOME = "https://site.test/"
+
+
+def command(kind: str, folder: Path, site, *more: str) -> list[str]:
+    places = ["--collections", str(folder / "c"), "--certs", str(folder / "certs"), "-c", "site"]
+    reach = ["--resolve", site.resolve, "--upstream-ca", str(site.ca_file)]
+    return [sys.executable, "-m", "stillweb", "record", kind, *more, *places, *reach]
+
+
+@contextmanager
+def stuck_crawl(folder: Path, site) -> Iterator[subprocess.Popen[str]]:
+    """Run a crawl until its third page hangs; the first two are recorded by then."""
+    reached, hold = threading.Event(), threading.Event()
+    site.page("/", '<a href="/a">a</a><a href="/slow">slow</a><a href="/b">b</a>')
+    site.page("/a", "a")
+    site.page("/b", "b")
+    site.page("/slow", "", chunks=(b"<p>never ends",), hold=hold)
+    slow = site.answers["/slow"]
+    site.answers["/slow"] = lambda asked: reached.set() or slow
+    program = subprocess.Popen(
+        command("crawl", folder, site, HOME, "--jobs", "1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert reached.wait(60), program.communicate(timeout=1)
+        yield program
+    finally:
+        hold.set()
+        if program.poll() is None:
+            program.kill()
+        program.communicate()
+
+
+def whole_records(collection: Collection) -> list[str]:
+    """Return the types of the records that another program can read from the archive."""
+    found = []
+    for path in collection.warc_files():
+        with path.open("rb") as file:
+            for record in ArchiveIterator(file):
+                record.content_stream().read()
+                found.append(record.rec_type)
+    return found
+
+
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_a_stopped_crawl_ends_cleanly_and_says_partial(
+    tmp_path: Path, site, number: int, group: bool
+) -> None:
+    with stuck_crawl(tmp_path, site) as program:
+        if group:
+            os.killpg(program.pid, number)  # as Ctrl-C at a terminal: the browser gets it, too
+        else:
+            program.send_signal(number)
+        _, errors = program.communicate(timeout=30)
+
+    assert program.returncode == 130, errors
+    assert "Traceback" not in errors
+    collection = Collection.open(tmp_path / "c", "site")
+    assert collection.manifest().state == "partial"
+    assert [page.url for page in collection.page_list()] == [HOME, HOME + "a"]
+    assert check(collection) == []
+    assert {HOME, HOME + "a"} <= {capture.url for capture in collection.captures()}
+
+
+def test_a_killed_crawl_leaves_whole_records_and_can_go_on(tmp_path: Path, site) -> None:
+    with stuck_crawl(tmp_path, site) as program:
+        program.kill()
+        program.communicate(timeout=30)
+
+    collection = Collection.open(tmp_path / "c", "site")
+    assert collection.manifest().state == "partial"
+    assert [page.url for page in collection.page_list()] == [HOME, HOME + "a"]
+    records = whole_records(collection)
+    assert records.count("response") == records.count("request") >= 2
+    assert reindex(collection) == records.count("response")
+
+    site.page("/slow", "ends")
+    after = subprocess.run(
+        command("crawl", tmp_path, site, HOME + "slow", HOME + "b", "--append"), timeout=90, check=False
+    )
+    assert after.returncode == 0
+    assert collection.manifest().state == "complete"
+    assert len(collection.page_list()) == 4
+    assert check(collection) == []
+
+
+def test_a_site_that_is_down_is_an_error_with_a_hint_and_no_collection(tmp_path: Path, site) -> None:
+    told = subprocess.run(
+        [*command("crawl", tmp_path, site, HOME), "--resolve", "site.test=127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert told.returncode == 1
+    assert "https://site.test/ cannot be reached" in told.stderr
+    assert "next: " in told.stderr
+    assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_the_proxy_records_until_ctrl_c(tmp_path: Path, site) -> None:
+    site.page("/", "hi")
+    with subprocess.Popen(
+        command("proxy", tmp_path, site, "--port", "0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stderr is not None
+        said = program.stderr.readline()
+        proxy = next(word for word in said.split() if word.startswith("http://")).rstrip(";")
+        with httpx.Client(proxy=proxy, verify=False) as client:
+            assert client.get(HOME).status_code == 200
+        program.send_signal(signal.SIGINT)
+        output, errors = program.communicate(timeout=30)
+
+    assert program.returncode == 0, errors
+    assert "1 exchanges" in output
+    collection = Collection.open(tmp_path / "c", "site")
+    assert collection.manifest().state == "complete"
+    assert [capture.url for capture in collection.captures()] == [HOME]
+    assert check(collection) == []
