@@ -1,0 +1,372 @@
+"""The environment: reset and step on replayed pages, as Gymnasium has them, but asynchronous.
+
+    async with Env(proxy=url) as env:
+        observation, info = await env.reset(task=task)
+        observation, reward, terminated, truncated, info = await env.step({"action": "click", "bid": "a12"})
+
+An episode is a new browser context and a new proxy session, so nothing of an earlier one is
+left. Many Envs may share one browser. Whose fault a failure is decides how it is told: an
+action that is malformed or that the page refuses is in `info["action"]` and in the observation's
+`last_action_error`; a browser, page or proxy that is gone raises `InfraError` and is never a
+reward. The reward is given once, at `terminate`; an episode that runs out of steps is truncated
+with reward 0.
+
+What is pinned is the level's: `network` the answers and all randomness, `clock` time too. It is
+probed at the start and stamped into `info["determinism"]`, never silently lowered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from playwright.async_api import Browser
+from playwright.async_api import Error as PlaywrightError
+
+from stillweb.browser.launch import launch
+from stillweb.browser.profile import Pinning, Profile
+from stillweb.browser.settle import Settled
+from stillweb.env.action import Action, ActionResult, ActionStatus, InvalidAction, parse
+from stillweb.env.determinism import Determinism, level_of, probe_level
+from stillweb.env.episode import Episode, Replay, open_episode
+from stillweb.env.evaluator import Score, evaluate
+from stillweb.env.observation import Observation, observe_kinds, take_observation
+from stillweb.env.perform import open_start, perform
+from stillweb.env.task import Task
+from stillweb.errors import (
+    EnvClosed,
+    InfraError,
+    PeerError,
+    PortInUse,
+    ReplayError,
+    ResetNeeded,
+    TaskError,
+    UsageError,
+)
+from stillweb.replay.client import ReplayClient
+from stillweb.urls import from_timestamp, wire_url
+
+__all__ = ["Env", "EnvOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class EnvOptions:
+    """What seldom needs saying.
+
+    Attributes:
+        max_steps: steps until an episode is truncated, where the task does not say.
+        profile: what sites see of the browser, instead of what the collection's manifest says.
+        executable: the browser to start; `stillweb.browser.find_browser` otherwise.
+        headless: whether it has no window.
+        action_seconds: an action that takes longer has failed.
+        step_seconds: a reset or step that takes longer is an `InfraError`.
+    """
+
+    max_steps: int = 30
+    profile: Profile | None = None
+    executable: Path | None = None
+    headless: bool = True
+    action_seconds: float = 10.0
+    step_seconds: float = 90.0
+
+
+Info = dict[str, Any]
+
+_NO_TIME = "20250101"  # where a manifest does not tell when it was recorded
+
+
+class Env:
+    """Episodes on a replay server, one after the other; for several at once make several.
+
+    Args:
+        proxy: control URL of the replay server (`stillweb replay` prints it).
+        collection: name of the collection; otherwise the task's, or the only one served.
+        level: how much is pinned: "network" or "clock".
+        observe: what observations hold: any of "axtree", "text", "html", "screenshot".
+        browser: one to share, started with the server's SPKI hashes; otherwise one is started.
+        options: see `EnvOptions`.
+    """
+
+    def __init__(
+        self,
+        proxy: str,
+        collection: str | None = None,
+        *,
+        level: str = "clock",
+        observe: Sequence[str] = ("axtree",),
+        browser: Browser | None = None,
+        options: EnvOptions | None = None,
+    ) -> None:
+        self._level = level_of(level)
+        self._kinds = observe_kinds(observe)
+        self._proxy = proxy
+        self._collection = collection
+        self._shared = browser
+        self._browser: Browser | None = None
+        self._options = options or EnvOptions()
+        self._resources = AsyncExitStack()
+        self._replay: Replay | None = None
+        self._episode: Episode | None = None
+        self._busy = False
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Reach the replay server, have a browser and probe the level. `reset` does so where needed.
+
+        Raises:
+            ReplayUnreachable: if no replay server answers.
+            ProgramNotFound: if there is no browser.
+            InfraError: if the browser does not start or does not keep the level.
+        """
+        if self._closed:
+            raise EnvClosed("this environment is closed")
+        if self._replay is None:
+            client = await self._resources.enter_async_context(ReplayClient(self._proxy))
+            self._replay = Replay(client, await client.info())
+        if self._browser is None or (self._shared is None and not self._browser.is_connected()):
+            self._browser = self._shared or await self._launch(self._replay)
+        async with _infra("probing the level", self._options.step_seconds):
+            await probe_level(self._browser, self._level)
+
+    async def reset(
+        self, *, task: Task | None = None, url: str | None = None, seed: int | None = None
+    ) -> tuple[Observation, Info]:
+        """Begin an episode: open the task's start page, or a URL, in a new context and session.
+
+        Args:
+            task: what to do; or
+            url: just a page.
+            seed: of all randomness; otherwise the task's, otherwise the recording's, under which
+                the page asks for what was recorded.
+
+        Raises:
+            UsageError: if neither or both of task and URL are given, or no collection is known.
+            TaskError: if the collection does not hold the start page.
+            InfraError: if browser or proxy fail.
+        """
+        if (task is None) == (url is None):
+            raise UsageError("reset needs either a task or a URL")
+        with self._one_at_a_time():
+            await self._leave_episode()
+            await self.start()
+            async with _infra("reset", self._options.step_seconds):
+                return await self._reset(task, task.start_url if task else str(url), seed)
+
+    async def step(self, action: Mapping[str, Any] | str) -> tuple[Observation, float, bool, bool, Info]:
+        """Take an action; return observation, reward, terminated, truncated and info.
+
+        Raises:
+            ResetNeeded: before the first reset, and once the episode is over.
+            InfraError: if browser or proxy fail; the episode is over then.
+        """
+        if self._closed:
+            raise EnvClosed("this environment is closed")
+        episode = self._episode
+        if episode is None or episode.over:
+            raise ResetNeeded("no episode is under way", hint="await env.reset(task=...)")
+        with self._one_at_a_time():
+            try:
+                async with _infra("step", self._options.step_seconds):
+                    return await self._step(episode, action)
+            except BaseException:
+                episode.over = True  # its state is not known any more
+                raise
+
+    async def close(self) -> None:
+        """End the episode, and the browser if it is our own. Twice is once."""
+        self._closed = True
+        await self._leave_episode()
+        await self._resources.aclose()
+
+    async def _launch(self, replay: Replay) -> Browser:
+        chosen = self._options
+        return await self._resources.enter_async_context(
+            launch(spki=replay.info.spki, executable=chosen.executable, headless=chosen.headless)
+        )
+
+    # --- reset -------------------------------------------------------------------------------------
+
+    async def _reset(self, task: Task | None, url: str, seed: int | None) -> tuple[Observation, Info]:
+        assert self._replay is not None
+        assert self._browser is not None
+        collection = self._collection_of(task)
+        manifest = self._replay.info.manifests.get(collection, {})
+        profile = _profile(self._options.profile, manifest, task)
+        pinning = self._pinning(manifest, task, seed)
+        session = await self._replay.client.open_session(collection)
+        episode = await open_episode(
+            self._browser, self._replay, session, task, profile=profile, pinning=pinning
+        )
+        self._episode = episode
+        try:
+            await open_start(episode.page, url)
+            settled = await episode.settle()
+            observation = await self._observe(episode, "")
+            info = await self._info(episode, ActionResult(), settled)
+            _check_start(url, info)
+        except BaseException:
+            episode.over = True
+            raise
+        info["determinism"] = Determinism(
+            self._level, pinning.seed, pinning.start, self._browser.version, profile
+        ).to_dict()
+        return observation, info
+
+    def _collection_of(self, task: Task | None) -> str:
+        assert self._replay is not None
+        served = list(self._replay.info.collections)
+        if name := self._collection or (task.collection if task else ""):
+            return name
+        if len(served) == 1:
+            return served[0]
+        raise UsageError(
+            f"the server has {len(served)} collections, none was chosen",
+            hint=f"Env(proxy, collection=...) with one of: {', '.join(served)}",
+        )
+
+    def _pinning(self, manifest: Mapping[str, Any], task: Task | None, seed: int | None) -> Pinning:
+        if seed is None and task:
+            seed = task.seed
+        if seed is None:
+            seed = int(manifest.get("seed", 0))
+        start = task.start if task and task.start else from_timestamp(manifest.get("recorded_at") or _NO_TIME)
+        return Pinning(self._level, seed, start)
+
+    async def _leave_episode(self) -> None:
+        episode, self._episode = self._episode, None
+        if episode is not None:
+            await episode.close()
+
+    # --- step --------------------------------------------------------------------------------------
+
+    async def _step(
+        self, episode: Episode, raw: Mapping[str, Any] | str
+    ) -> tuple[Observation, float, bool, bool, Info]:
+        episode.steps += 1
+        action = parse(raw)
+        result, settled = await self._act(episode, action)
+        terminated = isinstance(action, Action) and action.action == "terminate"
+        score = await self._score(episode, action) if terminated else None
+        limit = (episode.task.max_steps if episode.task else 0) or self._options.max_steps
+        truncated = not terminated and episode.steps >= limit
+        observation = await self._observe(episode, result.error)
+        info = await self._info(episode, result, settled)
+        if score:
+            info["score"] = {"reward": score.reward, "reasons": list(score.reasons)}
+        episode.over = terminated or truncated
+        return observation, score.reward if score else 0.0, terminated, truncated, info
+
+    async def _act(
+        self, episode: Episode, action: Action | InvalidAction
+    ) -> tuple[ActionResult, Settled | None]:
+        if isinstance(action, InvalidAction):
+            return ActionResult(ActionStatus.INVALID, action.error), None
+        if action.action == "terminate":
+            return ActionResult(), None
+        if action.action == "wait":
+            return ActionResult(), await episode.settle(ms=action.ms)
+        result = await perform(action, episode.tabs, episode.bids, seconds=self._options.action_seconds)
+        return result, await episode.settle()
+
+    async def _score(self, episode: Episode, action: Action | InvalidAction) -> Score:
+        answer = action.answer if isinstance(action, Action) else ""
+        if episode.task is None or episode.task.evaluation is None:
+            return Score(0.0, ("nothing is scored",))
+        return await evaluate(episode.task.evaluation, episode.page, answer)
+
+    async def _observe(self, episode: Episode, error: str) -> Observation:
+        return await take_observation(episode.tabs.pages, episode.page, episode.bids, self._kinds, error)
+
+    async def _info(self, episode: Episode, result: ActionResult, settled: Settled | None) -> Info:
+        assert self._replay is not None
+        return {
+            "episode": episode.id,
+            "task": episode.task.id if episode.task else "",
+            "session": episode.session.id,
+            "collection": episode.session.collection,
+            "environment_id": episode.session.environment_id,
+            "backend": self._replay.info.backend,
+            "level": self._level.value,
+            "seed": episode.pinning.seed,
+            "step": episode.steps,
+            "action": result.to_dict(),
+            "settle": _settle_info(settled),
+            "traffic": (await episode.traffic()).to_dict(),
+            "dialogs": [dialog.to_dict() for dialog in episode.tabs.take_dialogs()],
+            "downloads": [download.to_dict() for download in await episode.tabs.take_downloads()],
+        }
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        if self._busy:
+            raise UsageError(
+                "reset or step was called while another one was under way",
+                hint="make one Env per concurrent episode",
+            )
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+
+@asynccontextmanager
+async def _infra(what: str, seconds: float) -> AsyncIterator[None]:
+    """Tell every failure of browser and proxy as what it is: ours."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise InfraError(f"{what} did not end within {seconds:g} s") from error
+    except PlaywrightError as error:
+        raise InfraError(f"{what}: the browser failed: {error.message.partition(chr(10))[0]}") from error
+    except (PeerError, ReplayError, PortInUse) as error:
+        raise InfraError(f"{what}: {error}", hint=error.hint) from error
+
+
+def _profile(chosen: Profile | None, manifest: Mapping[str, Any], task: Task | None) -> Profile:
+    """Return what sites see: as chosen, else as recorded; and in any case what the task asks for."""
+    profile = chosen or Profile.from_dict(manifest.get("profile") or {})
+    if task and task.viewport:
+        profile = replace(profile, viewport=task.viewport)
+    if task and task.timezone:
+        profile = replace(profile, timezone=task.timezone)
+    return profile
+
+
+def _check_start(url: str, info: Info) -> None:
+    traffic = info["traffic"]
+    if traffic["source"] == "ledger" and f"GET {wire_url(url)}" in traffic["missed"]:
+        raise TaskError(
+            f"collection {info['collection']!r} does not hold the start page {url}",
+            hint=f"stillweb collections show {info['collection']}",
+        )
+
+
+def _settle_info(settled: Settled | None) -> Info | None:
+    if settled is None:
+        return None
+    return {
+        "settled": settled.settled,
+        "reason": settled.reason,
+        "waited": settled.waited,
+        "virtual_ms": settled.virtual_ms,
+    }

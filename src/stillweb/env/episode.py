@@ -1,0 +1,160 @@
+"""The world of one episode: a browser context, a proxy session, and what is counted on them.
+
+Made by `reset`, thrown away by the next one. Everything an episode could leave behind (cookies,
+storage, caches, the replay's cursors) lives in here, so that closing it is all the cleaning
+there is.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from playwright.async_api import Browser, BrowserContext, Page
+from playwright.async_api import Error as PlaywrightError
+
+from stillweb import clock
+from stillweb.browser.activity import Activity
+from stillweb.browser.axtree import Bids
+from stillweb.browser.context import open_context
+from stillweb.browser.profile import Pinning, Profile
+from stillweb.browser.settle import Settled, settle
+from stillweb.env.tabs import Tabs
+from stillweb.env.task import Task
+from stillweb.env.traffic import Traffic, from_events, from_ledger
+from stillweb.errors import InfraError, StillwebError
+from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
+
+__all__ = ["Episode", "Replay", "open_episode"]
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_MS = 1000  # a closed page is known to its CDP session a moment before it is to Playwright
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A replay server that answered."""
+
+    client: ReplayClient
+    info: ReplayInfo
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether it says of each request how it was answered."""
+        return bool(self.info.features.get("ledger"))
+
+
+@dataclass(slots=True)
+class Episode:
+    """One episode.
+
+    Attributes:
+        id: unique.
+        task: None where only a URL was asked for.
+        session: of the replay, for this episode alone.
+        tabs: the open pages.
+        pinning: what the pages are pinned to.
+        steps: taken so far.
+        over: whether it has terminated, was truncated, or broke.
+    """
+
+    id: str
+    task: Task | None
+    replay: Replay
+    session: OpenSession
+    context: BrowserContext
+    tabs: Tabs
+    activity: Activity
+    pinning: Pinning
+    bids: Bids = field(default_factory=Bids)
+    steps: int = 0
+    over: bool = False
+    _seen: int = 0
+
+    @property
+    def page(self) -> Page:
+        """The active page."""
+        return self.tabs.active
+
+    async def settle(self, *, ms: int = 0) -> Settled:
+        """Wait until the active page has settled; or, at level CLOCK, let just `ms` of its time pass.
+
+        A page may open another one or close itself meanwhile; then the one that is active now is waited for.
+        """
+        while True:
+            page = self.page
+            try:
+                settled = await self._settle(page, ms)
+            except InfraError:
+                if not await _closed_itself(page):
+                    raise
+                await self.tabs.ensure_one()
+                continue
+            if self.page is page:
+                return settled
+
+    async def _settle(self, page: Page, ms: int) -> Settled:
+        if ms:
+            return await settle(page, self.activity, quiet=ms, horizon=ms)
+        return await settle(page, self.activity)
+
+    async def traffic(self) -> Traffic:
+        """Return the requests since the last call."""
+        if not self.replay.has_ledger:
+            seen, self._seen = self._seen, len(self.activity.requests)
+            return from_events(self.activity.requests[seen:])
+        ledger = await self.replay.client.ledger(self.session.id, after=self._seen)
+        self._seen = max([self._seen, *(entry.seq for entry in ledger.entries)])
+        return from_ledger(ledger.entries)
+
+    async def close(self) -> None:
+        """Close context and session. What is gone already is no matter here."""
+        self.over = True
+        self.activity.close()
+        try:
+            await self.context.close()
+        except PlaywrightError as error:
+            logger.warning("context of an episode was gone", extra={"error": error.message})
+        await _close_session(self.replay.client, self.session)
+
+
+async def open_episode(
+    browser: Browser,
+    replay: Replay,
+    session: OpenSession,
+    task: Task | None,
+    *,
+    profile: Profile,
+    pinning: Pinning,
+) -> Episode:
+    """Open an episode with an empty tab, on a session which is the episode's from then on."""
+    async with AsyncExitStack() as undo:
+        undo.push_async_callback(_close_session, replay.client, session)
+        context = await open_context(browser, proxy=session.proxy, profile=profile, pinning=pinning)
+        undo.push_async_callback(context.close)
+        episode = Episode(
+            clock.new_id(), task, replay, session, context, Tabs(context), Activity(context), pinning
+        )
+        await context.new_page()
+        undo.pop_all()
+    return episode
+
+
+async def _closed_itself(page: Page) -> bool:
+    """Return whether a page that failed was merely closed, as pages may close themselves."""
+    if not page.is_closed():
+        try:
+            await page.wait_for_event("close", timeout=_CLOSE_MS)
+        except PlaywrightError:
+            return False
+    browser = page.context.browser
+    return browser is not None and browser.is_connected()
+
+
+async def _close_session(client: ReplayClient, session: OpenSession) -> None:
+    try:
+        await client.close_session(session.id)
+    except StillwebError as error:
+        logger.warning("session of an episode was gone", extra={"session": session.id, "error": str(error)})

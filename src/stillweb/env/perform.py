@@ -1,0 +1,229 @@
+"""Carry out an action in the active tab.
+
+One small coroutine per action, found by its name. What a page makes impossible (an element
+that is gone, hidden or covered, an option that is not there, no page to go back to) is an
+`ActionResult` with status `action_failed`; what browser or proxy make impossible is an
+`InfraError`. Nothing here waits for the page to react: `settle` does, after every step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import cast
+
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Page
+
+from stillweb.browser import input as browser_input
+from stillweb.browser.axtree import Bids
+from stillweb.browser.input import ActionFailed
+from stillweb.browser.probe import Probe
+from stillweb.env.action import Action, ActionResult, ActionStatus
+from stillweb.env.tabs import Tabs
+from stillweb.errors import InfraError
+
+__all__ = ["open_start", "perform"]
+
+# Chromium's names for a proxy that is not there or not ours (net/base/net_error_list.h).
+_PROXY_GONE = (
+    "ERR_PROXY_CONNECTION_FAILED",
+    "ERR_TUNNEL_CONNECTION_FAILED",
+    "ERR_CERT_AUTHORITY_INVALID",
+    "ERR_SOCKS_CONNECTION_FAILED",
+)
+# A navigation that became a download or an empty answer, or was overtaken by another one: no failure.
+_ABORTED = "ERR_ABORTED"
+_ARRIVAL_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Where an action happens."""
+
+    action: Action
+    tabs: Tabs
+    bids: Bids
+
+    @property
+    def page(self) -> Page:
+        return self.tabs.active
+
+
+async def perform(action: Action, tabs: Tabs, bids: Bids, *, seconds: float) -> ActionResult:
+    """Carry out an action; one that takes longer than `seconds` has failed.
+
+    Raises:
+        InfraError: if the browser or the proxy is gone.
+    """
+    stage = _Stage(action, tabs, bids)
+    try:
+        async with asyncio.timeout(seconds):
+            await _ACTIONS[action.action](stage)
+    except ActionFailed as error:
+        # A bid that no observation ever showed is the model's invention.
+        invented = error.kind == "unknown_bid"
+        return ActionResult(ActionStatus.INVALID if invented else ActionStatus.FAILED, error.reason)
+    except TimeoutError:
+        return ActionResult(ActionStatus.FAILED, f"{action.action} did not end within {seconds:g} s")
+    finally:
+        await tabs.ensure_one()
+    return ActionResult()
+
+
+async def open_start(page: Page, url: str) -> None:
+    """Open an episode's first page.
+
+    Raises:
+        InfraError: if it cannot be opened.
+    """
+    try:
+        await page.goto(url, wait_until="commit")
+    except PlaywrightError as error:
+        raise InfraError(f"the start page {url} did not open: {_first_line(error)}") from error
+
+
+def _first_line(error: PlaywrightError) -> str:
+    return error.message.partition("\n")[0]
+
+
+# --- navigation ------------------------------------------------------------------------------------
+
+
+async def _goto(stage: _Stage) -> None:
+    await _navigate(stage.page, stage.page.goto(stage.action.url, wait_until="commit"))
+
+
+async def _reload(stage: _Stage) -> None:
+    await _navigate(stage.page, stage.page.reload(wait_until="commit"))
+
+
+async def _navigate(page: Page, navigation: Awaitable[object]) -> None:
+    try:
+        await navigation
+    except PlaywrightError as error:
+        if any(name in error.message for name in _PROXY_GONE) or page.is_closed():
+            raise InfraError(_first_line(error)) from error
+        if _ABORTED not in error.message:
+            raise ActionFailed(_first_line(error), "navigation") from error
+
+
+async def _history(stage: _Stage, by: int) -> None:
+    # Playwright's go_back tells "nowhere to go" and "within the document" alike (None), so ask the browser.
+    probe = await Probe.of(stage.page)
+    history = await probe.send("Page.getNavigationHistory")
+    index = history["currentIndex"] + by
+    entries = history["entries"]
+    # The first entry is the empty tab in which every episode begins.
+    if not 0 <= index < len(entries) or entries[index]["url"] == "about:blank":
+        raise ActionFailed(f"there is no page to go {'back' if by < 0 else 'forward'} to", "navigation")
+    await probe.send("Page.navigateToHistoryEntry", entryId=entries[index]["id"])
+    await probe.arrived(_ARRIVAL_SECONDS)
+
+
+async def _back(stage: _Stage) -> None:
+    await _history(stage, -1)
+
+
+async def _forward(stage: _Stage) -> None:
+    await _history(stage, +1)
+
+
+# --- tabs ------------------------------------------------------------------------------------------
+
+
+async def _new_tab(stage: _Stage) -> None:
+    page = await stage.page.context.new_page()
+    stage.tabs.activate(page)
+    if stage.action.url:
+        await _navigate(page, page.goto(stage.action.url, wait_until="commit"))
+
+
+async def _close_tab(stage: _Stage) -> None:
+    await _tab(stage, stage.action.tab).close()
+
+
+async def _switch_tab(stage: _Stage) -> None:
+    page = _tab(stage, stage.action.tab)
+    stage.tabs.activate(page)
+    await page.bring_to_front()
+
+
+def _tab(stage: _Stage, index: int | None) -> Page:
+    if index is None:
+        return stage.page
+    pages = stage.tabs.pages
+    if index >= len(pages):
+        raise ActionFailed(f"there is no tab {index}; the tabs are 0 to {len(pages) - 1}", "unsuitable")
+    return pages[index]
+
+
+# --- elements --------------------------------------------------------------------------------------
+
+
+async def _click(stage: _Stage) -> None:
+    button = cast(browser_input.Button, stage.action.button)
+    await browser_input.click(stage.page, stage.bids, stage.action.bid, button=button)
+
+
+async def _dblclick(stage: _Stage) -> None:
+    await browser_input.dblclick(stage.page, stage.bids, stage.action.bid)
+
+
+async def _hover(stage: _Stage) -> None:
+    await browser_input.hover(stage.page, stage.bids, stage.action.bid)
+
+
+async def _drag(stage: _Stage) -> None:
+    by = (stage.action.dx, stage.action.dy)
+    await browser_input.drag(stage.page, stage.bids, stage.action.bid, by)
+
+
+async def _fill(stage: _Stage) -> None:
+    page, bids, bid, value = stage.page, stage.bids, stage.action.bid, stage.action.value
+    if value in ("true", "false"):
+        try:
+            return await browser_input.check(page, bids, bid, checked=value == "true")
+        except ActionFailed as error:
+            if error.kind != "unsuitable":
+                raise
+    await browser_input.fill(page, bids, bid, value)
+
+
+async def _select(stage: _Stage) -> None:
+    await browser_input.select_option(stage.page, stage.bids, stage.action.bid, stage.action.value)
+
+
+async def _press(stage: _Stage) -> None:
+    await browser_input.press(stage.page, stage.action.key, bids=stage.bids, bid=stage.action.bid)
+
+
+async def _type(stage: _Stage) -> None:
+    await browser_input.type_text(stage.page, stage.action.text, bids=stage.bids, bid=stage.action.bid)
+
+
+async def _scroll(stage: _Stage) -> None:
+    action = stage.action
+    await browser_input.scroll(stage.page, action.dx, action.dy, bids=stage.bids, bid=action.bid)
+
+
+# `wait` and `terminate` touch no page: the environment itself does them.
+_ACTIONS: dict[str, Callable[[_Stage], Awaitable[None]]] = {
+    "click": _click,
+    "dblclick": _dblclick,
+    "hover": _hover,
+    "drag": _drag,
+    "fill": _fill,
+    "select": _select,
+    "press": _press,
+    "type": _type,
+    "scroll": _scroll,
+    "goto": _goto,
+    "back": _back,
+    "forward": _forward,
+    "reload": _reload,
+    "new_tab": _new_tab,
+    "close_tab": _close_tab,
+    "switch_tab": _switch_tab,
+}

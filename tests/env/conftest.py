@@ -1,0 +1,54 @@
+"""A replay server with the real archives of WARC-Bench, and one browser, for a whole module."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from stillweb.browser.launch import launch
+from stillweb.certs import CertAuthority
+from stillweb.env.task import load_tasks
+from stillweb.replay.server import ReplayOptions, serve
+
+sys.path.insert(0, str(Path(__file__).parent))  # small_site, solutions: import-mode=importlib adds no folder
+
+WARC_BENCH = ("svelte_gantt", "svelte_toolbar", "synthetic_train", "triwest")
+
+
+@pytest.fixture(scope="session")
+def ca(tmp_path_factory):
+    return CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
+
+
+@pytest.fixture(scope="session")
+def warc_bench_collections(shared, tmp_path_factory):
+    from stillweb.collections.importer import import_files
+    from stillweb.collections.layout import Collection
+    from stillweb.collections.seal import seal
+
+    root = tmp_path_factory.mktemp("collections")
+    for name in WARC_BENCH:
+        import_files([shared / "archives" / f"{name}.wacz"], root, name)
+        seal(Collection.open(root, name))
+    return [Collection.open(root, name) for name in WARC_BENCH]
+
+
+@pytest.fixture(scope="session")
+def warc_bench_tasks(shared):
+    return {task.id: task for task in load_tasks(shared / "tasks" / "warc_bench_public.json")}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def warc_bench(warc_bench_collections, ca):
+    options = ReplayOptions(port=0, session_ports=None)
+    async with serve(warc_bench_collections, ca, options) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(ca):
+    async with launch(spki=ca.spki_hashes()) as started:
+        yield started
