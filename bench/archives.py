@@ -82,7 +82,7 @@ async def load(browser: Any, client: ReplayClient, name: str, url: str, pack: Pa
             ]
             row["misses"] = len(missed)
             row["hits"] = len(activity.requests) - len(missed)
-            row["missed"] = [request.url for request in missed]
+            row["missed"] = [f"{request.failure or request.status} {request.url}" for request in missed]
         return row
     finally:
         activity.close()
@@ -97,7 +97,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         root = Path(scratch) / "collections"
         ca = CertAuthority.init(Path(scratch) / "certs")
         async with launch(spki=ca.spki_hashes()) as browser:
-            for path in archives(args.shared):
+            for path in (path for path in archives(args.shared) if args.only in path.name):
                 name = path.name.partition(".")[0].replace("_", "-").lower()
                 report = import_files([path], root, name)
                 collection = Collection.open(root, name)
@@ -161,6 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--backend", action="append", choices=["native", "pywb"])
+    parser.add_argument("--only", default="", help="a part of the archive's name")
     parser.add_argument("--pages", type=int, default=1)
     args = parser.parse_args()
     args.backend = args.backend or ["native", "pywb"]
