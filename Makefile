@@ -53,7 +53,8 @@ lock:            ## pin the newest dependencies anew (needs uv on the PATH)
 	uv pip compile pyproject.toml --extra record --group dev --quiet --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --upgrade --custom-compile-command "make lock" -o requirements/dev.lock
 	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --constraint requirements/dev.lock --custom-compile-command "make lock" -o requirements/replay.lock
+	  --constraint requirements/dev.lock --custom-compile-command "make lock" -o requirements/replay.lock \
+	  $(foreach package,playwright pyee greenlet pillow pixelmatch jinja2 markupsafe,--no-emit-package $(package))
 
 clean:           ## remove what was made here, but for collections and certs
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -67,7 +67,7 @@ def replay() -> None:
 
 
 @replay.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, envvar="STILLWEB_COLLECTION", metavar="[NAME]...")
 @collections_option
 @certs_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -94,13 +94,20 @@ def replay() -> None:
     help="What answers: ours, or a pywb in proxy mode.",
 )
 @click.option(
+    "--traffic-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Of pywb's proxy, where pywb answers; 0: any.  [default: 0]",
+)
+@click.option("--pywb-fuzzy", is_flag=True, help="Let pywb answer with what merely looks like the request.")
+@click.option(
     "--ledger",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Append every answer here, as JSON lines.",
 )
 @json_option
 def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **chosen: Any) -> None:
-    """Serve collections until Ctrl-C; the first is that of the proxy's own port.
+    """Serve collections until Ctrl-C; the first is that of the proxy's own port. Without NAME, all there are.
 
     Seals what is not sealed. Other sessions, each with a port and a ledger of its own, are opened by the
     control API, which is at the proxy's own address.
@@ -112,9 +119,14 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
       curl http://127.0.0.1:8080/info
     """  # noqa: D301  click reads \b itself
     from stillweb.certs import CertAuthority
-    from stillweb.collections.layout import Collection
+    from stillweb.collections.layout import Collection, list_collections
+    from stillweb.errors import CollectionNotFound
 
-    collections = [Collection.open(root, name) for name in dict.fromkeys(names)]
+    collections = [Collection.open(root, name) for name in dict.fromkeys(names)] or list_collections(root)
+    if not collections:
+        raise CollectionNotFound(
+            f"no collection in {root}", hint="stillweb collections import FILE... -c NAME"
+        )
     for collection in collections:
         _seal(collection)
     if not (certs_dir / "ca.pem").exists():
@@ -175,7 +187,13 @@ async def _serve_pywb(
 ) -> None:
     from stillweb.replay.pywb import PywbOptions, serve_pywb
 
-    async with serve_pywb(collections, ca, PywbOptions(host=chosen["host"], port=chosen["port"])) as server:
+    options = PywbOptions(
+        host=chosen["host"],
+        port=chosen["port"],
+        traffic_port=chosen["traffic_port"],
+        fuzzy=chosen["pywb_fuzzy"],
+    )
+    async with serve_pywb(collections, ca, options) as server:
         stopped = asyncio.ensure_future(_on_signals().wait())
         failed = asyncio.ensure_future(server.wait())
         _announce({"proxy": server.proxy, "control": server.url}, collections, ca, as_json)
@@ -202,7 +220,8 @@ def _announce(facts: dict[str, str], collections: list[Collection], ca: CertAuth
     if as_json:
         print_json({**facts, "collections": names, "ca": str(ca.ca_file), "spki": list(ca.spki_hashes())})
         return
-    page = next((page.url for page in collections[0].page_list()), "URL")
+    pages = (page.url for page in collections[0].page_list())
+    page = next((url for url in pages if url.startswith(("http://", "https://"))), "URL")
     rows = {
         **facts,
         "collections": " ".join(names),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from stillweb.certs.keyfiles import folder_lock
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack import Pack
 from stillweb.collections.seal import PackInfo, seal
@@ -46,9 +47,12 @@ def ensure_sealed(
     """
     if not why_unsealed(collection):
         return None
-    info = seal(collection, on_progress=on_progress)
-    # An equal pack is left in place by `seal`; it is as good as new, so it must not look stale.
-    (collection.pack / "digest").touch()
+    with folder_lock(collection.path):  # two servers may start on one folder at the same time
+        if not why_unsealed(collection):
+            return None
+        info = seal(collection, on_progress=on_progress)
+        # An equal pack is left in place by `seal`; it is as good as new, so it must not look stale.
+        (collection.pack / "digest").touch()
     return info
 
 
