@@ -200,7 +200,12 @@ class Probe:
         """Run a script at the beginning of every new document, in place of the one given before."""
         added = await self.send("Page.addScriptToEvaluateOnNewDocument", source=source)
         if self._newer_script:
-            await self.send("Page.removeScriptToEvaluateOnNewDocument", identifier=self._newer_script)
+            try:
+                await self.send("Page.removeScriptToEvaluateOnNewDocument", identifier=self._newer_script)
+            except InfraError as error:
+                # What was added while another renderer took over the page went with the old one.
+                if "Script not found" not in str(error):
+                    raise
         self._newer_script = added["identifier"]
 
     async def arrived(self, patience: float) -> bool:
