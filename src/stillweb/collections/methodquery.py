@@ -77,25 +77,28 @@ def _multipart(content_type: str, body: bytes) -> str | None:
 
 
 def _json(body: bytes) -> str | None:
-    documents = []
     try:
-        documents = [json.loads(body)]
+        document = json.loads(body)
     except (ValueError, RecursionError):
-        try:
-            documents = [json.loads(line) for line in body.split(b"\n")] if b"\n" in body else []
-        except (ValueError, RecursionError):
-            documents = []
-        if not documents:
-            return None
+        return None
     values: dict[str, str] = {}
     counts: dict[str, int] = {}
-    for name, value in (leaf for document in documents for leaf in _leaves(document, "")):
+    for name, value in _leaves(document, ""):
         unique = name
         if name in values:
             counts[name] = counts.get(name, 1) + 1
             unique = f"{name}.{counts[name]}_"
-        values[unique] = str(value)
+        values[unique] = _spell(value)
     return urlencode(values)
+
+
+def _spell(value: Any) -> str:
+    """Return a JSON scalar as pywb 2.10 spells it, which will look it up (cdxj-indexer: None, True, 1.0)."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
 
 
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,156 @@
+"""HTTP messages in WARC blocks: framing that is there, framing that is only claimed, and back to blocks."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import brotli
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stillweb.collections import methodquery
+from stillweb.collections.httpblocks import (
+    dechunk,
+    decode_body,
+    parse_request,
+    parse_response,
+    request_block,
+    response_block,
+)
+from stillweb.model import Request, Response
+
+BODY = b"hello, " * 100
+ENCODED = {
+    "gzip": gzip.compress(BODY),
+    "deflate": zlib.compress(BODY),
+    "br": brotli.compress(BODY),
+    "zstd": zstandard.compress(BODY),
+}
+
+
+def block(*lines: str, body: bytes = b"") -> bytes:
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=5))
+def test_dechunk_undoes_chunking(parts):
+    chunked = b"".join(b"%x;ext=1\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+    assert dechunk(chunked) == b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<!doctype html>", b"5\r\nhel", b"abc\r\ndef", b"2\r\nabcdef", b"\x1f\x8b\x08\x00"]
+)
+def test_what_is_not_chunked_stays(body):
+    assert dechunk(body) == body
+
+
+def test_a_last_chunk_that_breaks_off_gives_what_there_is():
+    assert dechunk(b"5\r\nhello\r\n5\r\nwo") == b"hellowo"
+
+
+def test_claimed_chunking_is_believed_only_if_it_is_there():
+    lines = ("HTTP/1.1 200 OK", "Transfer-Encoding: chunked", "X-A: 1")
+    for body, wanted in ((b"5\r\nhello\r\n0\r\n\r\n", b"hello"), (b"plain body", b"plain body")):
+        response = parse_response(block(*lines, body=body))
+        assert response == Response(200, "OK", (("X-A", "1"),), wanted)
+
+
+@pytest.mark.parametrize("encoding", ENCODED)
+def test_a_content_encoding_is_kept_if_the_body_has_it(encoding):
+    head = ("HTTP/1.1 200 OK", f"Content-Encoding: {encoding}")
+    kept = parse_response(block(*head, body=ENCODED[encoding]))
+    assert kept == Response(200, "OK", (("Content-Encoding", encoding),), ENCODED[encoding])
+    assert decode_body(kept.raw_body, encoding) == BODY
+    false = parse_response(block(*head, body=b"<html>not encoded at all, whatever the header says"))
+    assert false.headers == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "reason"),
+    [
+        ("HTTP/1.1 200 OK", 200, "OK"),
+        ("HTTP/1.0 302 ", 302, ""),
+        ("HTTP/1.1 404", 404, ""),
+        ("HTTP/2 204 ", 204, ""),
+        ("ICY 200 OK", 200, "OK"),
+    ],
+)
+def test_status_lines(line, status, reason):
+    response = parse_response(block(line, "A: b"))
+    assert (response.status, response.reason, response.headers) == (status, reason, (("A", "b"),))
+
+
+def test_line_ends_as_found():
+    for end in ("\n", "\r\n", "\r\r\n"):
+        text = end.join(["HTTP/1.1 200 OK", "A: b", " folded", "no colon", "", "body"]).encode()
+        assert parse_response(text) == Response(200, "OK", (("A", "b folded"),), b"body")
+
+
+def test_what_is_no_message_gives_none():
+    assert parse_response(b"") is None
+    assert parse_response(b"<html>") is None
+    assert parse_request(b"", "http://a/") is None
+
+
+tokens = st.from_regex(r"[A-Za-z][A-Za-z-]{0,10}", fullmatch=True).filter(
+    lambda name: name.lower() not in ("transfer-encoding", "content-encoding")
+)
+values = st.text(st.characters(min_codepoint=33, max_codepoint=126) | st.just("\xe9"), max_size=20)
+headers = st.lists(st.tuples(tokens, values), max_size=4).map(tuple)
+
+
+@given(st.integers(100, 599), headers, st.binary(max_size=60))
+def test_a_response_round_trips(status, fields, body):
+    response = Response(status, "Reason", fields, body)
+    assert parse_response(response_block(response)) == response
+
+
+@given(st.sampled_from(["GET", "POST", "DELETE"]), headers, st.binary(max_size=60))
+def test_a_request_round_trips(method, fields, body):
+    request = Request(method, "https://a.example/p?q=1", fields, body)
+    assert parse_request(request_block(request), request.url) == request
+    assert request_block(request).startswith(f"{method} /p?q=1 HTTP/1.1\r\n".encode())
+
+
+@pytest.mark.parametrize("url", ["https://a.example", "https://a.example?q=1/x", "https://a.example/#f"])
+def test_a_request_target_starts_with_a_slash(url):
+    target = request_block(Request("GET", url)).split(b" ")[1]
+    assert target == {"https://a.example?q=1/x": b"/?q=1/x"}.get(url, b"/")
+
+
+@pytest.mark.parametrize(
+    ("uri", "wanted"),
+    [
+        ("https://a.example/x", None),
+        ("https://a.example/x?__wb_method=POST", Request("POST", "https://a.example/x")),
+        (
+            "https://a.example/x?q=1&__wb_method=post&a=1&b=2",
+            Request(
+                "POST",
+                "https://a.example/x?q=1",
+                (("Content-Type", "application/x-www-form-urlencoded"),),
+                b"a=1&b=2",
+            ),
+        ),
+        (
+            "https://a.example/x?__wb_method=PUT&__wb_post_data=AAH/",
+            Request("PUT", "https://a.example/x", (), b"\x00\x01\xff"),
+        ),
+        (
+            "https://a.example/x?__wb_method=PUT&__wb_post_data=AAH%2F",
+            Request("PUT", "https://a.example/x", (), b"\x00\x01\xff"),
+        ),
+    ],
+)
+def test_an_appended_method_is_undone(uri, wanted):
+    assert methodquery.undo(uri) == wanted
+
+
+@given(st.binary(min_size=1, max_size=100))
+def test_a_binary_body_survives_the_query(body):
+    request = Request("POST", "https://a.example/x", (("Content-Type", "application/octet-stream"),), body)
+    assert methodquery.undo(methodquery.appended(request)[0]).raw_body == body
