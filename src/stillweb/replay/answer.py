@@ -52,7 +52,7 @@ def recorded(request: Request, entry: Entry) -> Answer:
         plain = decode(entry.encoding, entry.body)
         if plain is not None:
             body, head = plain, _CONTENT_ENCODING.sub(b"", head)
-    if status in (200, 206) and entry.method == "GET":
+    if entry.method == "GET" and (status == 206 or (status == 200 and header(request.headers, "range"))):
         status, head, body = _cut(request, status, head, body)
     if status in _NO_BODY:
         return Answer(status, head)

@@ -15,7 +15,7 @@ answer that would lead a browser in a circle is no candidate.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urljoin
@@ -118,13 +118,12 @@ def _preflight(request: Request, index: Index) -> Match:
     return Match(Tier.SYNTHETIC, reason=reason if recorded else f"{reason}, which is not recorded")
 
 
-def _spellings(url: str) -> list[tuple[str, str]]:
-    """Return the URL and its alias under the other scheme, each with what the ledger says of it."""
+def _spellings(url: str) -> Iterator[tuple[str, str]]:
+    """Yield the URL and its alias under the other scheme, each with what the ledger says of it."""
+    yield url, ""
     scheme, separator, rest = wire_url(url).partition("://")
-    other = _OTHER_SCHEME.get(scheme)
-    if not separator or other is None:
-        return [(url, "")]
-    return [(url, ""), (f"{other}://{rest}", f"recorded over {other}")]
+    if separator and (other := _OTHER_SCHEME.get(scheme)):
+        yield f"{other}://{rest}", f"recorded over {other}"
 
 
 def _candidates(request: Request, url: str, index: Index) -> tuple[list[_Candidate], str]:
@@ -151,7 +150,8 @@ def _unusable(request: Request, entry: Entry) -> str:
         return "recorded in part only, and not the part asked for"
     if entry.status == 304 and not _conditional(request):
         return "recorded as not modified only"
-    if _target(entry, request.method) == wire_url(request.url):
+    target = _target(entry, request.method)
+    if target is not None and target == wire_url(request.url):
         return "recorded as a redirect to itself only"
     return ""
 

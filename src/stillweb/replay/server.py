@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -284,7 +285,7 @@ def _cannot_listen(options: ReplayOptions, error: OSError) -> UsageError:
     where = f"{options.host}:{options.port}"
     if error.errno in _TAKEN:
         return PortInUse(
-            f"cannot listen on {where}: {error.strerror}",
+            f"port {options.port} on {options.host} cannot be taken: {os.strerror(error.errno or 0).lower()}",
             hint="another replay may be running there; take another: --port 8081",
         )
     return UsageError(f"cannot listen on {where}: {error}", hint="--host takes an address of this machine")
