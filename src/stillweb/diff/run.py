@@ -62,6 +62,11 @@ from stillweb.urls import from_timestamp, wire_url
 # Written by `stillweb.record.baseline`; `diff` reads what it needs and knows nothing of recording.
 SCREENSHOT, TEXT, AXTREE, RESOURCES = "screenshot.png", "text.txt", "axtree.txt", "resources.json"
 
+# Chromium gives up what is in flight when an interface comes or goes (a container starts): the
+# machine's doing, not the archive's, so the page is visited again.
+_MACHINE = "ERR_NETWORK_CHANGED"
+_VISITS = 3
+
 _LOOSE = frozenset({Tier.MISS, Tier.FUZZY, Tier.NOISE})
 
 
@@ -98,7 +103,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a page looks like in the replay."""
+    """What a page looks like in the replay; `disturbed` if the machine cut off a request of it."""
 
     status: int = 0
     picture: bytes = b""
@@ -107,6 +112,7 @@ class Seen:
     fetches: tuple[Fetch, ...] = ()
     notes: tuple[str, ...] = ()
     error: str = ""
+    disturbed: bool = False
 
 
 async def diff(
@@ -293,16 +299,23 @@ async def _one_page(setting: _Setting, page: Page) -> PageDiff:
     began = clock.perf()
     folder = setting.collection.baseline / page.baseline if page.baseline else None
     baseline = read_baseline(folder) if folder else None
-    session = await setting.client.open_session(setting.collection.name)
-    try:
-        seen = await _visit(setting, page, session)
-    finally:
-        await setting.client.close_session(session.id)
+    for _ in range(_VISITS):
+        seen = await _visit(setting, page)
+        if _MACHINE not in seen.error and not seen.disturbed:
+            break
     result = await asyncio.to_thread(compare, page, baseline, seen)
     return replace(result, seconds=clock.perf() - began)
 
 
-async def _visit(setting: _Setting, page: Page, session: OpenSession) -> Seen:
+async def _visit(setting: _Setting, page: Page) -> Seen:
+    session = await setting.client.open_session(setting.collection.name)
+    try:
+        return await _visit_by(setting, page, session)
+    finally:
+        await setting.client.close_session(session.id)
+
+
+async def _visit_by(setting: _Setting, page: Page, session: OpenSession) -> Seen:
     profile = Profile.from_dict(setting.manifest.profile)
     try:
         context = await open_context(
@@ -321,7 +334,8 @@ async def _visit(setting: _Setting, page: Page, session: OpenSession) -> Seen:
     fetches = join_ledger(activity.requests, ledger)
     if seen.error and (why := next((each.reason for each in fetches if each.tier == Tier.MISS), "")):
         seen = replace(seen, error=f"{seen.error}: {why}")
-    return replace(seen, status=_status(activity), fetches=fetches)
+    disturbed = any(_MACHINE in request.failure for request in activity.requests)
+    return replace(seen, status=_status(activity), fetches=fetches, disturbed=disturbed)
 
 
 async def _look(context: BrowserContext, page: Page, options: DiffOptions) -> tuple[Seen, Activity]:

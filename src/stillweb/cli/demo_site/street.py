@@ -1,0 +1,199 @@
+"""The street that the demo walks: record the shop, seal it, run episodes side by side, compare them.
+
+Each step is a coroutine that takes what the one before it gave. Between recording and replay the
+shop is closed, and `is_closed` has to say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from playwright.async_api import Browser
+
+from stillweb.browser import Activity, launch, open_context, settle
+from stillweb.browser.axtree import Bids, axtree
+from stillweb.certs import CertAuthority
+from stillweb.cli.demo_site.agent import TASK, Customer
+from stillweb.cli.demo_site.site import HOSTS, Bookshop, open_shop
+from stillweb.collections.layout import Collection
+from stillweb.collections.writer import CollectionWriter
+from stillweb.env.action import Action, ActionStatus, parse
+from stillweb.env.env import Env
+from stillweb.env.perform import open_start, perform
+from stillweb.env.tabs import Tabs
+from stillweb.errors import InfraError, RecordError
+from stillweb.record.crawl import CrawlReport, OnEvent, crawl
+from stillweb.record.options import CrawlOptions, RecordOptions
+from stillweb.record.proxy import recording_proxy
+from stillweb.record.recording import pinning_of
+from stillweb.record.resolve import ResolveRule
+
+KINDS = ("axtree", "html", "screenshot")
+ATTEMPTS = 3  # at an episode that failed by no fault of its own, as trainers do
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What came of the recording; `port` is where the shop was."""
+
+    pages: int
+    exchanges: int
+    body_bytes: int
+    steps: int
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an episode saw after an action ("reset" for the first), by kind of observation."""
+
+    action: str
+    url: str
+    digests: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One episode of the customer."""
+
+    steps: tuple[Step, ...]
+    reward: float
+    answer: str
+    environment_id: str
+    requests: int
+    missed: tuple[str, ...]
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """A step over all episodes: how many saw what most saw, by kind of observation."""
+
+    action: str
+    alike: dict[str, int]
+
+
+async def record_shop(
+    collection: Collection, ca: CertAuthority, site_ca: CertAuthority, on_event: OnEvent
+) -> Recorded:
+    """Open the shop, crawl it, let the customer walk through it once, and close it."""
+    async with open_shop(Bookshop(), site_ca) as port:
+        rules = tuple(ResolveRule(host, 443, "127.0.0.1", port) for host in HOSTS)
+        options = CrawlOptions(limit=20, record=RecordOptions(rules, upstream_ca=site_ca.ca_file))
+        report = await crawl([TASK.start_url], collection, ca, options, on_event)
+        if report.failed_pages:
+            url, why = next(iter(report.failed_pages.items()))
+            raise RecordError(f"the shop's page {url} was not recorded: {why}")
+        return await _record_walk(collection, ca, options.record, report, port)
+
+
+async def _record_walk(
+    collection: Collection, ca: CertAuthority, options: RecordOptions, report: CrawlReport, port: int
+) -> Recorded:
+    """Record what the customer asks for: its POSTs, and what the shop answers after them."""
+    with CollectionWriter(collection) as writer:
+        async with (
+            recording_proxy(writer, ca, options) as recording,
+            launch(spki=ca.spki_hashes()) as browser,
+        ):
+            steps = await _walk(browser, recording.url, collection)
+            recording.check()
+            exchanges, size = recording.exchanges, recording.body_bytes
+    return Recorded(len(report.pages), report.exchanges + exchanges, report.body_bytes + size, steps, port)
+
+
+async def _walk(browser: Browser, proxy: str, collection: Collection) -> int:
+    """Let the customer act on the live shop, pinned as the episodes will be; return its steps."""
+    profile, pinning = pinning_of(collection.manifest())
+    context = await open_context(browser, proxy=proxy, profile=profile, pinning=pinning)
+    tabs, activity, bids, customer = Tabs(context), Activity(context), Bids(), Customer()
+    try:
+        await open_start(await context.new_page(), TASK.start_url)
+        steps = 0
+        while True:
+            await settle(tabs.active, activity)
+            tree = await axtree(tabs.active, bids)
+            action = parse(customer.act(tree.nodes))
+            assert isinstance(action, Action)
+            if action.action == "terminate":
+                return steps
+            result = await perform(action, tabs, bids, seconds=10)
+            if result.status is not ActionStatus.OK:
+                raise RecordError(f"the customer's step {steps + 1} on the live shop failed: {result.error}")
+            steps += 1
+    finally:
+        activity.close()
+        await context.close()
+
+
+async def is_closed(port: int) -> bool:
+    """Whether nobody answers at a loopback port."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return True
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return False
+
+
+async def run_episodes(url: str, spki: Sequence[str], count: int) -> list[Trajectory]:
+    """Run the customer's episode `count` times at once, in one browser."""
+    async with launch(spki=spki) as browser:
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_episode_at_last(url, browser)) for _ in range(count)]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _episode_at_last(url: str, browser: Browser) -> Trajectory:
+    """Run an episode, again if browser or machine failed: such a failure is never a reward."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return replace(await _episode(url, browser), attempts=attempt)
+        except InfraError:
+            if attempt == ATTEMPTS or not browser.is_connected():
+                raise
+    raise AssertionError("unreachable")
+
+
+async def _episode(url: str, browser: Browser) -> Trajectory:
+    customer, steps, requests = Customer(), [], 0
+    missed: list[str] = []
+    async with Env(url, observe=KINDS, browser=browser) as env:
+        observation, info = await env.reset(task=TASK)
+        name, action, reward, over = "reset", dict[str, Any](), 0.0, False
+        while True:
+            steps.append(Step(name, observation.url, dict(observation.digests)))
+            requests += info["traffic"]["requests"]
+            missed += info["traffic"]["missed"]
+            if over:
+                break
+            action = customer.act(observation.nodes)
+            name = str(action["action"])
+            observation, reward, terminated, truncated, info = await env.step(action)
+            if info["action"]["status"] != ActionStatus.OK:
+                raise InfraError(f"{name} failed in the replay: {info['action']['error']}")
+            over = terminated or truncated
+    answer = str(action.get("answer", ""))
+    return Trajectory(tuple(steps), reward, answer, info["environment_id"], requests, tuple(missed))
+
+
+def compare(trajectories: Sequence[Trajectory]) -> list[Agreement]:
+    """Return, step by step, how many trajectories have the digest that most of them have."""
+    rows = []
+    for index in range(max(len(each.steps) for each in trajectories)):
+        steps = [each.steps[index] for each in trajectories if index < len(each.steps)]
+        alike = {}
+        for kind in KINDS:
+            seen = [step.digests.get(kind, "") for step in steps]
+            alike[kind] = max(seen.count(digest) for digest in seen)
+        rows.append(Agreement(steps[0].action, alike))
+    return rows
