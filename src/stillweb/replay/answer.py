@@ -6,7 +6,7 @@ cut out, a HEAD gets no body. Conditions (`If-None-Match`, `If-Modified-Since`) 
 at: the full answer is always right, and equal in each run.
 
 CORS headers of a hit stay as recorded, even where they name another origin: the site would have
-refused, too (docs/decisions/0004-cors-as-recorded.md). What we make ourselves reflects the origin,
+refused, too (docs/decisions/0005-cors-as-recorded.md). What we make ourselves reflects the origin,
 so that a page sees the status of a miss and not a CORS error.
 """
 

@@ -82,11 +82,15 @@ def _inflate(body: bytes) -> bytes:
 
 
 def _unzstd(body: bytes) -> bytes:
-    decoded = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
-    whole = decoded.decompress(body)
-    if not decoded.eof and decoded.unused_data:
-        raise EOFError("zstd body breaks off")
-    return whole
+    """Decode every frame of a zstd body (RFC 8878 §3.1)."""
+    parts: list[bytes] = []
+    while body or not parts:
+        decoder = zstandard.ZstdDecompressor().decompressobj()
+        parts.append(decoder.decompress(body))
+        if not decoder.eof:
+            raise EOFError("zstd body breaks off")
+        body = decoder.unused_data
+    return b"".join(parts)
 
 
 _DECODERS: dict[str, Callable[[bytes], bytes]] = {

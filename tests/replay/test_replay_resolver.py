@@ -1,0 +1,310 @@
+"""What the resolver chooses, and that it is pure, total and strict."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stillweb.collections.keys import request_key
+from stillweb.collections.pack import Entry
+from stillweb.model import Match, Request, Tier
+from stillweb.replay.noise import default_noise
+from stillweb.replay.resolver import Policy, SessionState, advance, resolve
+
+SITE = "https://shop.example"
+POLICY = Policy(default_noise())
+
+
+@dataclass
+class Shelf:
+    """An index over a list; rows are places in it."""
+
+    entries: Sequence[Entry]
+    rows: dict[bytes, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for row, entry in enumerate(self.entries):
+            self.rows.setdefault(entry.key, []).append(row)
+
+    def lookup(self, key: bytes) -> Sequence[int]:
+        return self.rows.get(key, [])
+
+    def entry(self, row: int) -> Entry:
+        return self.entries[row]
+
+    def methods_of(self, url: str) -> set[str]:
+        return {entry.method for entry in self.entries if entry.url == url}
+
+    def explain(self, method: str, url: str) -> str:
+        return "not on the shelf"
+
+
+def entry(
+    method: str = "GET",
+    url: str = f"{SITE}/",
+    *,
+    status: int = 200,
+    fields: str = "",
+    order: int = 0,
+    epoch: int = 0,
+    body: bytes = b"",
+    answer: bytes = b"answer",
+) -> Entry:
+    head = f"HTTP/1.1 {status} X\r\n" + "".join(f"{line}\r\n" for line in fields.split("|") if line)
+    return Entry(
+        key=request_key(method, url, "application/json" if body else "", body),
+        method=method,
+        url=url,
+        timestamp="20260101000000",
+        status=status,
+        epoch=epoch,
+        order=order,
+        head=memoryview(head.encode()),
+        body=memoryview(answer),
+        encoding="",
+        mime="text/html",
+        body_sha256=b"",
+    )
+
+
+def asked(method: str = "GET", url: str = f"{SITE}/", body: bytes = b"", **fields: str) -> Request:
+    headers = tuple((name.replace("_", "-"), value) for name, value in fields.items())
+    if body:
+        headers += (("Content-Type", "application/json"),)
+    return Request(method, url, headers, body)
+
+
+def answer_to(request: Request, *entries: Entry, state: SessionState | None = None) -> Match:
+    return resolve(request, Shelf(entries), state or SessionState(), POLICY)
+
+
+def test_what_was_recorded_is_found_and_nothing_else() -> None:
+    page = entry()
+    assert answer_to(asked(), page) == Match(Tier.EXACT, 0)
+    assert answer_to(asked("POST"), page) == Match(Tier.MISS, reason="not on the shelf")
+
+
+GRAPHQL = {"operationName": "Item", "query": "query Item($id: ID) { item(id: $id) { name } }"}
+
+
+def graphql(**members: object) -> bytes:
+    return json.dumps({**GRAPHQL, **members}).encode()
+
+
+LONG = "x" * 5000
+RECORDED = [
+    entry("POST", f"{SITE}/graphql", body=graphql(variables={"id": 1}), order=0),
+    entry("POST", f"{SITE}/graphql", body=graphql(variables={"id": 2}), order=1, epoch=1),
+    entry("POST", f"{SITE}/big", body=json.dumps({"q": LONG, "id": 1}).encode(), order=2, epoch=2),
+    entry("POST", f"{SITE}/nest", body=b'{"a":{"x":1},"b":{"y":2}}', order=3, epoch=3),
+    entry("GET", f"{SITE}/list.json?cursor=1", order=4, epoch=4),
+    entry("GET", f"{SITE}/list.json?cursor=2", order=5, epoch=4),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/graphql", graphql(variables={"id": 999})),
+        ("POST", "/graphql", graphql(operationName="DeleteEverything")),
+        ("DELETE", "/graphql", b""),
+        ("POST", "/big", json.dumps({"q": LONG, "id": 2}).encode()),
+        ("POST", "/nest", b'{"b":{"x":1},"a":{"y":2}}'),
+        ("GET", "/list.json?cursor=77", b""),
+        ("GET", "/none.json", b""),
+        ("PUT", "/nest", b'{"a":{"x":1},"b":{"y":2}}'),
+    ],
+)
+def test_what_merely_looks_alike_is_a_miss(method: str, path: str, body: bytes) -> None:
+    assert answer_to(asked(method, SITE + path, body), *RECORDED).tier == Tier.MISS
+
+
+@pytest.mark.parametrize("row", range(len(RECORDED)))
+def test_each_of_them_is_found_by_itself(row: int) -> None:
+    bodies = {
+        0: graphql(variables={"id": 1}),
+        1: graphql(variables={"id": 2}),
+        2: json.dumps({"id": 1, "q": LONG}).encode(),  # members in another order
+        3: b'{"b": {"y": 2}, "a": {"x": 1}}',
+    }
+    recorded = RECORDED[row]
+    match = answer_to(asked(recorded.method, recorded.url, bodies.get(row, b"")), *RECORDED)
+    assert (match.tier, match.entry) == (Tier.EXACT, row)
+
+
+def test_head_takes_a_recorded_head_before_the_get() -> None:
+    get, head = entry(), entry("HEAD", order=1)
+    assert answer_to(asked("HEAD"), get).entry == 0
+    assert answer_to(asked("HEAD"), get, head).entry == 1
+    assert answer_to(asked(), head).tier == Tier.MISS
+
+
+def test_the_other_scheme_stands_in_unless_it_leads_back() -> None:
+    plain = entry(url="http://shop.example/")
+    assert answer_to(asked(), plain) == Match(Tier.EXACT, 0, "recorded over http")
+    upgrade = entry(url="http://shop.example/", status=301, fields=f"Location: {SITE}/")
+    match = answer_to(asked(), upgrade)
+    assert (match.tier, match.reason) == (Tier.MISS, "recorded as a redirect to itself only")
+    assert answer_to(asked(url="http://shop.example/"), upgrade).tier == Tier.EXACT
+
+
+def test_the_right_scheme_goes_first() -> None:
+    entries = entry(url="http://shop.example/"), entry(order=1)
+    assert answer_to(asked(), *entries) == Match(Tier.EXACT, 1)
+
+
+@pytest.mark.parametrize("location", [f"{SITE}/", "/", "//shop.example/", "https://SHOP.example:443/#top"])
+def test_a_redirect_to_itself_gives_way_to_the_page(location: str) -> None:
+    turn = entry(status=302, fields=f"Set-Cookie: a=1|Location: {location}")
+    page = entry(order=1)
+    assert answer_to(asked(), turn, page).entry == 1
+    assert answer_to(asked(), turn).tier == Tier.MISS
+
+
+def test_a_round_trip_gives_way_to_the_page() -> None:
+    away = entry(status=302, fields="Location: https://login.example/")
+    back = entry(url="https://login.example/", status=302, fields=f"Location: {SITE}/", order=1)
+    page = entry(order=2)
+    assert answer_to(asked(), away, back, page).entry == 2
+    assert answer_to(asked(), away, back).entry == 0
+
+
+def test_a_post_that_redirects_to_its_own_page_is_no_circle() -> None:
+    post = entry("POST", status=302, fields=f"Location: {SITE}/")
+    assert answer_to(asked("POST"), post).tier == Tier.EXACT
+    kept = entry("POST", status=307, fields=f"Location: {SITE}/")
+    assert answer_to(asked("POST"), kept).tier == Tier.MISS
+
+
+@pytest.mark.parametrize(
+    ("content_range", "asked_range", "found"),
+    [
+        ("bytes 0-99/100", "", True),
+        ("bytes 0-99/100", "bytes=5-9", True),
+        ("bytes 0-49/100", "", False),
+        ("bytes 0-49/100", "bytes=0-49", True),
+        ("bytes 0-49/100", "bytes=10-19", True),
+        ("bytes 0-49/100", "bytes=40-59", False),
+        ("bytes 0-49/100", "bytes=100-", True),  # 416, whatever was recorded
+        ("bytes 0-49/*", "bytes=0-49", False),
+    ],
+)
+def test_a_part_answers_only_what_it_holds(content_range: str, asked_range: str, found: bool) -> None:
+    part = entry(status=206, fields=f"Content-Range: {content_range}")
+    request = asked(Range=asked_range) if asked_range else asked()
+    assert (answer_to(request, part).tier == Tier.EXACT) is found
+
+
+def test_not_modified_answers_only_a_condition() -> None:
+    unmodified = entry(status=304)
+    assert answer_to(asked(), unmodified).reason == "recorded as not modified only"
+    assert answer_to(asked(If_None_Match='"v"'), unmodified).tier == Tier.EXACT
+    assert answer_to(asked(If_None_Match='"v"'), unmodified, entry(order=1)).tier == Tier.EXACT
+    assert answer_to(asked(), unmodified, entry(order=1)).entry == 1
+
+
+def test_a_preflight_is_made_and_says_whether_its_request_is_recorded() -> None:
+    put = entry("PUT", body=b"{}")
+    fields = {"Origin": "https://a.example", "Access_Control_Request_Method": "PUT"}
+    assert answer_to(asked("OPTIONS", **fields), put) == Match(Tier.SYNTHETIC, reason="preflight for PUT")
+    match = answer_to(asked("OPTIONS", **{**fields, "Access_Control_Request_Method": "DELETE"}), put)
+    assert match == Match(Tier.SYNTHETIC, reason="preflight for DELETE, which is not recorded")
+    assert answer_to(asked("OPTIONS"), entry("OPTIONS")).tier == Tier.EXACT
+
+
+def test_noise_is_only_what_was_not_recorded() -> None:
+    beacon = "https://region1.google-analytics.com/g/collect?v=2"
+    assert answer_to(asked("POST", beacon)).tier == Tier.NOISE
+    assert answer_to(asked("POST", beacon), entry("POST", beacon)).tier == Tier.EXACT
+    assert answer_to(asked(url="https://www.google-analytics.com/analytics.js")).tier == Tier.MISS
+
+
+# Several captures of one key.
+
+EPOCHS = st.lists(st.integers(0, 6), min_size=1, max_size=6)
+
+
+@given(EPOCHS, st.integers(0, 7), st.randoms(use_true_random=False))
+def test_reads_follow_the_epoch_whatever_the_order_of_rows(epochs: list[int], epoch: int, random) -> None:
+    story = [entry(order=i, epoch=e) for i, e in enumerate(sorted(epochs))]
+    reached = [e for e in story if e.epoch <= epoch]
+    wanted = max(e.epoch for e in reached) if reached else min(e.epoch for e in story)
+    expected = next(e for e in story if e.epoch == wanted)
+    shuffled = list(story)
+    random.shuffle(shuffled)
+    match = answer_to(asked(), *shuffled, state=SessionState(epoch=epoch))
+    assert shuffled[match.entry] is expected
+
+
+@given(st.integers(1, 5), st.integers(1, 9))
+def test_a_mutation_takes_its_recordings_in_turn_and_repeats_the_last(count: int, times: int) -> None:
+    story = [entry("POST", body=b"{}", order=i, epoch=2 * i) for i in range(count)]
+    shelf, state, chosen = Shelf(story), SessionState(), []
+    for turn in range(times):
+        match = resolve(asked("POST", body=b"{}"), shelf, state, POLICY)
+        assert ("past the end" in match.reason) is (turn >= count)
+        advance(state, story[match.entry])
+        chosen.append(match.entry)
+        assert state.epoch == 2 * match.entry + 1
+    assert chosen == [min(turn, count - 1) for turn in range(times)]
+
+
+def test_reads_change_nothing() -> None:
+    state = SessionState(epoch=3)
+    advance(state, entry(epoch=1))
+    assert state == SessionState(epoch=3)
+
+
+# For any request at all.
+
+ODD_URLS = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(
+        ["", "*", "/", "http://", "https://[::1", "http://[bad]/", "ws://a/", "//x", "a:b", "ht\x00tp://x"]
+    ),
+    st.text(max_size=20).map(lambda path: f"{SITE}/{path}"),
+    st.just(f"{SITE}/"),
+)
+HEADERS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["Range", "Origin", "Access-Control-Request-Method", "Content-Type", "If-None-Match", "Host"]
+        ),
+        st.one_of(st.text(max_size=20), st.sampled_from(["bytes=0-", "application/json", "PUT"])),
+    ),
+    max_size=4,
+).map(tuple)
+LIBRARY = [
+    *RECORDED,
+    entry(order=9, epoch=4),
+    entry(order=10, epoch=4, status=302, fields="Location: http://[bad"),
+    entry(order=11, epoch=5, status=206, fields="Content-Range: rubbish"),
+    entry("OPTIONS", order=12),
+    entry(url="http://shop.example/http", status=301, fields=f"Location: {SITE}/http"),
+]
+
+
+@given(
+    st.builds(
+        Request,
+        st.one_of(st.sampled_from(["GET", "HEAD", "POST", "OPTIONS", "get"]), st.text(max_size=8)),
+        ODD_URLS,
+        HEADERS,
+        st.one_of(st.just(b""), st.binary(max_size=30)),
+    ),
+    st.integers(0, 9),
+)
+def test_pure_and_total(request: Request, epoch: int) -> None:
+    shelf, state = Shelf(LIBRARY), SessionState(epoch=epoch)
+    before = copy.deepcopy(state)
+    match = resolve(request, shelf, state, POLICY)
+    assert state == before
+    assert match == resolve(request, Shelf(LIBRARY), copy.deepcopy(before), POLICY)
+    assert (match.entry >= 0) is (match.tier == Tier.EXACT)
+    assert match.tier == Tier.EXACT or match.reason
