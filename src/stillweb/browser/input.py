@@ -246,29 +246,36 @@ async def place(element: Element, *, hit: bool = True) -> tuple[float, float]:
         raise ActionFailed(f"[{element.bid}] is no longer on this page", "gone") from error
     except InfraError as error:
         raise ActionFailed(f"[{element.bid}] is not drawn", "invisible") from error
-    shown = [quad for quad in quads if _area(quad) > 0.99]
+    shown = [(index, _in_view(element.probe.page, quad)) for index, quad in enumerate(quads)]
+    shown = [(index, quad) for index, quad in shown if _area(quad) > 0.99]
     if not shown:
         raise ActionFailed(f"[{element.bid}] is not drawn", "invisible")
     obstacle = ""
-    for quad in shown:
+    for index, quad in shown:
         x, y = sum(quad[0::2]) / 4, sum(quad[1::2]) / 4
-        obstacle = await _obstacle(element, x, y) if hit else ""
+        obstacle = await _obstacle(element, x, y, index) if hit else ""
         if not obstacle:
             return x, y
     raise ActionFailed(f"[{element.bid}] is covered by {obstacle}", "obstructed")
 
 
-async def _obstacle(element: Element, x: float, y: float) -> str:
-    """Return what lies over an element at a place, "" if nothing does."""
+async def _obstacle(element: Element, x: float, y: float, index: int) -> str:
+    """Return what lies over the middle of an element's box, "" if nothing does."""
+    probe = element.probe
     try:
-        at = await element.probe.send(
-            "DOM.getNodeForLocation", x=round(x), y=round(y), includeUserAgentShadowDOM=False
-        )
+        # Boxes are told in the viewport's coordinates, but asked for in the document's.
+        scrolled = (await probe.send("Page.getLayoutMetrics"))["cssLayoutViewport"]
+        x, y = x + scrolled["pageX"], y + scrolled["pageY"]
+        point = {"x": round(x), "y": round(y)}
+        at = await probe.send("DOM.getNodeForLocation", **point, includeUserAgentShadowDOM=False)
+        if at["backendNodeId"] == element.backend_node_id:
+            return ""
+        hit = (await probe.send("DOM.describeNode", backendNodeId=at["backendNodeId"]))["node"]
     except FrameGone:
         return "the edge of the page"
-    if at["backendNodeId"] == element.backend_node_id:
-        return ""
-    other = await element.probe.handle(at["frameId"], at["backendNodeId"])
+    if "pseudoType" in hit:  # an icon drawn by ::before is no node that could be asked whose it is
+        return str(await _ask(element, "obstacleAt", index))
+    other = await probe.handle(at["frameId"], at["backendNodeId"])
     return str(await _ask(element, "obstacle", handle=other))
 
 
@@ -317,6 +324,15 @@ async def _navigate(page: Page, navigation: Any) -> int:
         # net::ERR_... and the like: the page's or the archive's fact, not ours.
         raise ActionFailed(error.message.splitlines()[0], "navigation") from error
     return response.status if response else 0
+
+
+def _in_view(page: Page, quad: Sequence[float]) -> list[float]:
+    """Return the part of a box that the viewport shows: the middle of a tall element may be far outside."""
+    size = page.viewport_size
+    if size is None:
+        return list(quad)
+    edges = (size["width"], size["height"])
+    return [min(max(value, 0.0), edges[index % 2]) for index, value in enumerate(quad)]
 
 
 def _area(quad: Sequence[float]) -> float:

@@ -31,6 +31,12 @@
     const kind = element.getAttribute("class") ? ` class="${element.getAttribute("class")}"` : "";
     return `<${element.localName}${id}${kind}>`;
   },
+  // The same for the middle of the node's box of that index, as the document itself sees it.
+  obstacleAt(node, index) {
+    const box = node.getClientRects()[index];
+    const other = box && node.getRootNode().elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+    return other ? this.obstacle(node, other) : "the edge of the page";
+  },
   // Sets what cannot be typed; for what can, focuses and selects it and leaves the typing to the keyboard.
   fill(node, text) {
     const failed = (why, kind = "unsuitable") => ({ failed: why, kind });
