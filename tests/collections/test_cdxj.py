@@ -110,9 +110,12 @@ def test_lines_of_other_tools_are_read(tmp_path):
 JSON = (("Content-Type", "application/json"),)
 FORM = (("Content-Type", "application/x-www-form-urlencoded"),)
 TEXT = (("Content-Type", "text/plain;charset=UTF-8"),)
-PARTS = (
-    b'--XX\r\nContent-Disposition: form-data; name="t"\r\n\r\nhello w\r\n--XX\r\n'
-    b'content-disposition: form-data; name="f"; filename="a.bin"\r\nContent-Type: application/octet-stream\r\n\r\n\x00\xff\r\n--XX--\r\n'
+PARTS = b"".join(
+    [
+        b'--XX\r\nContent-Disposition: form-data; name="t"\r\n\r\nhello w\r\n',
+        b'--XX\r\ncontent-disposition: form-data; name="f"; filename="a.bin"\r\n',
+        b"Content-Type: application/octet-stream\r\n\r\n\x00\xff\r\n--XX--\r\n",
+    ]
 )
 REQUESTS = [
     ("GET", "a?b=1", (), b""),

@@ -149,11 +149,21 @@ def test_padding_behind_the_last_member_is_told(tmp_path):
 def test_a_wrong_content_length_costs_no_other_record(tmp_path):
     text = serialise(response(0)).replace(b"Content-Length: 50", b"Content-Length: 40")
     assert b"Content-Length: 40" in text
+    text = text.replace(b"WARC-Block-Digest", b"X-Block-Digest")
     path = tmp_path / "x.warc"
     path.write_bytes(text + serialise(response(1)))
     found, defects = read(path)
     assert [record.target_uri[-1] for record in found] == ["0", "1"]
     assert [(each.code, each.offset) for each in defects] == [("junk", 0)]
+
+
+def test_a_content_length_too_small_is_mended_by_the_digest(tmp_path):
+    text = serialise(response(0)).replace(b"Content-Length: 50", b"Content-Length: 40")
+    path = tmp_path / "x.warc"
+    path.write_bytes(text + serialise(response(1)))
+    found, defects = read(path)
+    assert [record.block for record in found] == [response(0).block, response(1).block]
+    assert [(each.code, each.offset) for each in defects] == [("bad-length", 0)]
 
 
 def test_a_record_without_content_length_costs_no_other_record(tmp_path):

@@ -21,7 +21,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stillweb.collections.defects import Defect, Report, Severity
-from stillweb.collections.records import ARC, WARC, Buffer, Damage, Grammar, WarcRecord, serialise
+from stillweb.collections.digests import matches
+from stillweb.collections.records import (
+    ARC,
+    WARC,
+    Buffer,
+    Damage,
+    Grammar,
+    Parsed,
+    WarcRecord,
+    serialise,
+)
 from stillweb.errors import MalformedWarc
 
 __all__ = ["WarcRecord", "gzip_member", "read_record", "read_records", "serialise", "sniff"]
@@ -152,11 +162,25 @@ class _Walk:
                 at = self._resync(at, parsed)
                 continue
             self.count += 1
-            if parsed.flaw:
-                self.tell(self._where(at), parsed.flaw)
-            offset, length = self.place or (at, parsed.end - at)
-            yield replace(parsed.record, offset=offset, length=length)
-            at = self._gap(at, parsed.end)
+            after, damage = self._gap(parsed.end)
+            record, end = parsed.record, parsed.end
+            if damage and damage.code == "junk" and (block := self._longer_block(parsed, after)):
+                record, end = replace(record, block=block), end - len(record.block) + len(block)
+                what = f"Content-Length is {end - parsed.end} bytes too small: the digest tells the block"
+                damage = Damage("bad-length", what, Severity.WARNING)
+            offset, length = self.place or (at, end - at)
+            yield replace(record, offset=offset, length=length)
+            for each in (parsed.flaw, damage):
+                if each:
+                    self.tell(self._where(at), each)
+            at = after
+
+    def _longer_block(self, parsed: Parsed, after: int) -> bytes | None:
+        """Return the block up to the next record, if it is the one that WARC-Block-Digest states."""
+        record = parsed.record
+        text = self.text[parsed.end - len(record.block) : after]
+        block = text[:-4] if text.endswith(b"\r\n\r\n") else text.rstrip(b"\r\n")
+        return block if matches(record.get("WARC-Block-Digest"), block) else None
 
     def _where(self, at: int) -> int:
         return self.place[0] if self.place else at
@@ -169,25 +193,21 @@ class _Walk:
         self.rest, self.broken = at, damage
         return len(self.text)
 
-    def _gap(self, start: int, end: int) -> int:
-        """Return where the next record starts; the gap should be CRLF CRLF (WARC 1.1 §4)."""
+    def _gap(self, end: int) -> tuple[int, Damage | None]:
+        """Return where the next record starts and what is wrong before; CRLF CRLF is right (WARC 1.1 §4)."""
         text = self.text
         at = _skip_blank(text, end)
         if at >= len(text):
-            if self.grammar is WARC and not self.cut and text[end:at].count(b"\n") < 2:
-                self.tell(
-                    self._where(start),
-                    Damage("no-end", "the record is not closed by two line ends", Severity.WARNING),
-                )
-            return at
+            closed = self.grammar is not WARC or self.cut or text[end:at].count(b"\n") >= 2
+            what = "the record is not closed by two line ends"
+            return at, None if closed else Damage("no-end", what, Severity.WARNING)
         if self.grammar.start.match(text, at):
-            return at
-        if found := self.grammar.start.search(text, at):
-            junk = found.start() - end
-            what = f"{junk} bytes behind the block belong to no record: Content-Length is wrong"
-            self.tell(self._where(start), Damage("junk", what))
-            return found.start()
-        return at
+            return at, None
+        found = self.grammar.start.search(text, at)
+        if not found:
+            return at, None  # the next round tells what this is
+        what = f"{found.start() - end} bytes behind the block belong to no record: Content-Length is wrong"
+        return found.start(), Damage("junk", what)
 
 
 def _skip_blank(text: Buffer, at: int) -> int:
