@@ -30,6 +30,7 @@ from stillweb.replay.wire import RequestReceived, simple_head
 __all__ = ["DEFAULT_SESSION", "Desk", "Reply", "answer", "render"]
 
 DEFAULT_SESSION = "default"
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]+)?")
 _ONE = re.compile(r"/sessions/([A-Za-z0-9._-]+)(?:/(ledger|reset))?")
 
 
@@ -74,7 +75,8 @@ async def answer(desk: Desk, request: RequestReceived) -> Reply:
     if _from_a_page(request.headers):
         return _error(HTTPStatus.FORBIDDEN, "the control API answers programs, not web pages")
     try:
-        return await _route(desk, request)
+        reply = await _route(desk, request)
+        return Reply(reply.status, _as_reached(reply.value, header(request.headers, "host")))
     except CollectionNotFound as error:
         return _error(HTTPStatus.NOT_FOUND, str(error), error.hint)
     except PortInUse as error:
@@ -97,6 +99,16 @@ def render(reply: Reply) -> Answer:
 def _from_a_page(headers: Headers) -> bool:
     # A site open in somebody's ordinary browser must not steer replay (cross-site requests to loopback).
     return bool(header(headers, "origin")) or header(headers, "sec-fetch-site") not in ("", "none")
+
+
+def _as_reached(value: Any, authority: str) -> Any:
+    """Name proxies by the host that the client asked: a container knows itself by another name."""
+    if isinstance(value, dict):
+        if "sessions" in value:
+            return {**value, "sessions": [_as_reached(session, authority) for session in value["sessions"]]}
+        if "proxy" in value and (found := _AUTHORITY.fullmatch(authority)):
+            return {**value, "proxy": f"http://{found[1]}:{value['proxy'].rpartition(':')[2]}"}
+    return value
 
 
 def _error(status: HTTPStatus, message: str, hint: str = "") -> Reply:
