@@ -135,6 +135,7 @@ def _tile(report: DiffReport, metric: str) -> Cell | None:
     sign = "≤" if metric in LOWER_IS_BETTER else "≥"
     limit = f"{sign} {shown(metric, report.gates[metric])}" if metric in report.gates else ""
     average = f"{mean:.1f}" if metric == "misses" else shown(metric, mean)
+    average = "" if mean == worst else average
     return Cell(metric, heading, meaning, shown(metric, worst), _state(report, metric, worst), limit, average)
 
 

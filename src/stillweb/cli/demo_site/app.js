@@ -51,6 +51,7 @@ function stock(id) {
 
 async function book(id) {
   const book = await get(`/books/${id}`);
+  document.title = `${book.title} · The Still Bookshop`;
   main.innerHTML = `<article class="book"><img src="${CDN}/cover/${book.id}.svg" alt="Cover of ${escape(book.title)}" width="240" height="320">
     <div><h1>${escape(book.title)}</h1><p>by ${escape(book.author)}</p><p>${escape(book.blurb)}</p>
     <p class="price">${money(book.cents)} <small id="stock">…</small></p>
@@ -71,6 +72,7 @@ async function book(id) {
 
 async function showCart() {
   const held = await count();
+  document.title = "Cart · The Still Bookshop";
   main.innerHTML = `<h1>Your cart</h1>` + (held.lines.length
     ? `<table><tbody>${held.lines.map(line => `<tr><td>${escape(line.title)}</td><td>${line.quantity} ×</td><td>${money(line.cents)}</td></tr>`).join("")}</tbody></table>
        <p class="price">Total: ${money(held.total)}</p>`
