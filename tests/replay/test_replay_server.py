@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from stillweb.certs import CertAuthority
+from stillweb.clock import seeded
 from stillweb.collections.keys import request_key
 from stillweb.collections.pack import Pack, PackEntry, build_pack
 from stillweb.errors import CollectionNotFound, PortInUse, ReplayUnreachable, UsageError
@@ -309,6 +310,41 @@ async def test_what_is_malformed_is_refused_and_the_server_lives(
     assert (await desk.session("default"))["requests"] == 0
 
 
+SHAPES = [
+    b"GET http://x/ HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"CONNECT shop.example:443 HTTP/1.1\r\n\r\n",
+    b"CONNECT [::1]:443 HTTP/1.1\r\n\r\n",
+    b"CONNECT  HTTP/1.1\r\n\r\n",
+    b"POST /sessions HTTP/1.1\r\nContent-Length: 3\r\n\r\n[1]",
+    b'POST /sessions HTTP/1.1\r\nContent-Length: 21\r\n\r\n{"collection": [1, 2]}',
+    b"OPTIONS * HTTP/1.1\r\n\r\n",
+    b"GET /sessions/../x HTTP/1.1\r\n\r\n",
+    b"GET /sessions/default/ledger?after=-1 HTTP/1.1\r\n\r\n",
+    b"GET http://[::1/ HTTP/1.1\r\nRange: bytes=9-\r\nOrigin: \xff\xfe\r\n\r\n",
+    b"GET http:///\xc3\xa9 HTTP/1.1\r\nHost: \r\n\r\n",
+    b"\x16\x03\x01\x00\x05hello",
+    b"\x00\xff\r\n\r\n",
+]
+
+
+async def test_no_rubbish_brings_it_down(
+    server: ReplayServer, desk: ReplayClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    draw = seeded("rubbish")
+    for _ in range(150):
+        sent = b"".join(draw.choice(SHAPES) for _ in range(draw.randint(1, 4)))
+        sent = sent[: draw.randint(1, len(sent))]
+        async with dialled(server.url) as (reader, writer):
+            writer.write(sent)
+            if draw.random() < 0.5:
+                writer.write_eof()
+                await asyncio.wait_for(reader.read(), 10)
+            else:
+                writer.transport.abort()
+    assert (await desk.session("default"))["in_flight"] == 0
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_a_session_port_takes_no_control_requests(desk: ReplayClient) -> None:
     session = await desk.open_session()
     got = await converse(session.proxy, b"GET /sessions HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -376,13 +412,22 @@ async def test_a_tunnel_may_be_plain(server: ReplayServer) -> None:
     assert got.endswith(b"plain")
 
 
-async def test_a_client_that_does_not_trust_the_ca_goes_quietly(
-    server: ReplayServer, desk: ReplayClient
+async def test_a_client_that_does_not_trust_the_ca_is_told_of(
+    server: ReplayServer, desk: ReplayClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with httpx.AsyncClient(proxy=server.url, trust_env=False) as client:
-        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            await client.get(f"{SHOP}/")
+    def distrust() -> None:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as plain:
+            plain.sendall(b"CONNECT shop.example:443 HTTP/1.1\r\n\r\n")
+            plain.recv(1000)
+            with pytest.raises(ssl.SSLCertVerificationError):
+                ssl.create_default_context().wrap_socket(plain, server_hostname="shop.example")
+
+    await asyncio.to_thread(distrust)
     assert (await desk.info()).backend == "native"
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "TLS with a client failed: it does not trust the CA (stillweb certs trust)"
+    ]
 
 
 async def test_the_server_waits_for_an_answer_at_hand(pack: Pack, ca: CertAuthority) -> None:

@@ -44,6 +44,13 @@ logger = logging.getLogger(__name__)
 SLICE = 128 * 1024
 """Bytes of one write, and what the transport holds back for a slow client, at most twice."""
 
+_NOT_TRUSTED = "it does not trust the CA (stillweb certs trust)"
+# RFC 8446 §6.2, as OpenSSL spells the alerts of a client that refuses our certificate.
+_DISTRUST = {
+    "TLSV1_ALERT_UNKNOWN_CA": _NOT_TRUSTED,
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _NOT_TRUSTED,
+    "SSLV3_ALERT_BAD_CERTIFICATE": _NOT_TRUSTED,
+}
 _TLS_HANDSHAKE = 0x16  # RFC 8446 §5.1
 _ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -171,8 +178,8 @@ class Connection(asyncio.Protocol):
         try:
             plain = tls.receive(data)
         except ssl.SSLError as error:
-            # Mostly a client that does not trust our CA, and says so by an alert or by hanging up.
-            logger.info("TLS with a client failed: %s", error.reason or error)
+            level = logging.WARNING if error.reason in _DISTRUST else logging.INFO
+            logger.log(level, "TLS with a client failed: %s", _DISTRUST.get(error.reason, error.reason))
             self._put(tls.take())
             self._transport.close()
             return None
