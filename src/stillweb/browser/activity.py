@@ -81,13 +81,12 @@ class Activity:
         """Wait until no request is in flight."""
         await self._idle.wait()
 
-    def give_up(self, older_than: float) -> int:
-        """Stop waiting for requests that have been in flight for so many seconds; return how many."""
+    def give_up_answered(self, older_than: float) -> None:
+        """Stop waiting for requests that have an answer, but have not ended within so many seconds."""
         limit = clock.monotonic() - older_than
-        slow = [request for request, entry in self._pending.items() if entry.started <= limit]
-        for request in slow:
-            self._end(request)
-        return len(slow)
+        for request, entry in list(self._pending.items()):
+            if entry.status and entry.started <= limit:
+                self._end(request)
 
     def clear(self) -> None:
         """Forget the requests that are over."""

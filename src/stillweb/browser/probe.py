@@ -257,6 +257,7 @@ _GONE = (
     "Execution context was destroyed",
     "Inspected target navigated",
     "Promise was collected",
+    "No node found at given location",
     "No frame for given id",
     "Frame with the given",
     "uniqueContextId not found",

@@ -148,7 +148,7 @@ class _Settling:
         """Wait until requests and navigations have come to rest and a frame has been drawn since."""
         while True:
             generation = self.activity.generation
-            await self.activity.idle()
+            await self._network()
             await self.probe.arrived(_PATIENCE)
             try:
                 await self.probe.evaluate(f"eye.barrier({_PATIENCE * 1000:.0f})")
@@ -156,6 +156,19 @@ class _Settling:
                 continue
             if not self.activity.in_flight and generation == self.activity.generation:
                 return
+
+    async def _network(self) -> None:
+        """Wait until no request is in flight, but for bodies that the page does not read to their end.
+
+        Those never end: the browser stops taking them when its buffer is full.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await self.activity.idle()
+                    return
+            except TimeoutError:
+                self.activity.give_up_answered(_PATIENCE)
 
     async def _changed(self) -> bool:
         """Return whether anything has changed since the last call."""

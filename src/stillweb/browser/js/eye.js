@@ -65,9 +65,22 @@
   globalThis.eye = {
     look,
     hold,
+    // `innerText` leaves shadow trees out: what they show follows, in tree order.
     text() {
-      const shown = innerWidth && innerHeight && document.body && document.body.checkVisibility();
-      return shown ? document.body.innerText : "";
+      if (!innerWidth || !innerHeight || !document.body || !document.body.checkVisibility()) return "";
+      const texts = [document.body.innerText];
+      const visit = (root) => {
+        for (const element of root.querySelectorAll("*")) {
+          if (!element.shadowRoot || !element.checkVisibility()) continue;
+          for (const child of element.shadowRoot.childNodes) {
+            const style = child.localName === "style" || child.localName === "script";
+            if (!style) texts.push(child.innerText ?? child.textContent);
+          }
+          visit(element.shadowRoot);
+        }
+      };
+      visit(document.body);
+      return texts.join("\n");
     },
     html() {
       const type = document.doctype ? `<!DOCTYPE ${document.doctype.name}>` : "";

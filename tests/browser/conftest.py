@@ -1,0 +1,86 @@
+"""One browser for each test module: starting one takes longer than most tests."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Page
+
+from stillweb.browser import Activity, Bids, Level, Pinning, Profile, launch, open_context, settle
+
+sys.path.insert(0, str(Path(__file__).parent))
+from loopback_site import Site, serving
+
+logger = logging.getLogger(__name__)
+
+START = datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@dataclass
+class Visit:
+    """A pinned context with one page, on the loopback site."""
+
+    site: Site
+    context: BrowserContext
+    page: Page
+    activity: Activity
+    bids: Bids
+
+    async def goto(self, url: str = "http://site.test/"):
+        await self.page.goto(url)
+        return await settle(self.page, self.activity)
+
+    async def show(self, html: str):
+        """Serve a page and settle on it."""
+        self.site.pages["http://site.test/"] = "<!doctype html><meta charset=utf-8>" + html
+        return await self.goto()
+
+
+class Rig:
+    """A browser and a site; opens visits."""
+
+    def __init__(self, browser: Browser, site: Site) -> None:
+        self.browser = browser
+        self.site = site
+
+    @asynccontextmanager
+    async def visit(
+        self, level: Level = Level.CLOCK, seed: int = 7, start: datetime = START, **profile
+    ) -> AsyncIterator[Visit]:
+        pinning = Pinning(level, seed, start)
+        context = await open_context(
+            self.browser, proxy=self.site.url, profile=Profile(**profile), pinning=pinning
+        )
+        activity = Activity(context)
+        try:
+            page = await context.new_page()
+            page.on("pageerror", lambda error: logger.warning("page error: %s", error))
+            yield Visit(self.site, context, page, activity, Bids())
+        finally:
+            activity.close()
+            await context.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_rig() -> AsyncIterator[Rig]:
+    async with AsyncExitStack() as stack:
+        site = await stack.enter_async_context(serving())
+        browser = await stack.enter_async_context(launch(spki=[]))
+        yield Rig(browser, site)
+
+
+@pytest.fixture
+def rig(module_rig: Rig) -> Rig:
+    """The module's browser, with a site that is empty again."""
+    module_rig.site.pages.clear()
+    module_rig.site.delays.clear()
+    module_rig.site.asked.clear()
+    return module_rig

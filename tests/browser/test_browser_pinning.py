@@ -1,0 +1,179 @@
+"""What a page cannot tell between two contexts of equal pinning, and what it can."""
+
+# ruff: noqa: E501  pages read better in one piece
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stillweb.browser import Level, page_text, settle
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+DRAWS = """<p id=o></p><script>
+  o.textContent = JSON.stringify([Math.random(), Math.random(), [...crypto.getRandomValues(new Uint8Array(8))],
+    isSecureContext ? crypto.randomUUID() : "", Math.floor(Math.random() * 10)]);
+</script>"""
+
+TIMES = """<pre id=o></pre><script>
+  const log = [];
+  const say = (text) => { log.push(text); o.textContent = log.join("\\n"); };
+  say(new Date().toISOString());
+  say(String(Date.now()) + " " + performance.now() + " " + performance.timeOrigin);
+  say(Date());
+  say(new Intl.DateTimeFormat("en", { dateStyle: "full", timeStyle: "long" }).format());
+  say(String(Temporal.Now.instant()) + " " + String(Temporal.Now.plainDateISO()));
+  say([new Date() instanceof Date, new (class extends Date {})().getTime(), new Date(5).getTime(),
+    Date.UTC(2000, 0), Date.length, Date.name, document.lastModified].join(" "));
+  say(Math.round(new Event("x").timeStamp) + " " + document.timeline.currentTime);
+</script>"""
+
+
+async def text_of(rig, html, level=Level.CLOCK, seed=7):
+    async with rig.visit(level, seed) as visit:
+        settled = await visit.show(html)
+        assert settled.settled
+        return await page_text(visit.page)
+
+
+@pytest.mark.parametrize("level", [Level.NETWORK, Level.CLOCK])
+async def test_equal_seeds_draw_equally_and_others_do_not(rig, level):
+    first, second = await asyncio.gather(text_of(rig, DRAWS, level), text_of(rig, DRAWS, level))
+    assert first == second
+    assert await text_of(rig, DRAWS, level, seed=8) != first
+
+
+async def test_live_draws_are_not_touched(rig):
+    assert await text_of(rig, DRAWS, Level.LIVE) != await text_of(rig, DRAWS, Level.LIVE)
+
+
+async def test_frames_draw_differently_from_each_other_but_equally_between_runs(rig):
+    rig.site.pages["http://site.test/frame"] = "<script>document.write(Math.random())</script>"
+    html = "<iframe src=/frame></iframe><iframe src=/frame></iframe>"
+    first = await text_of(rig, html)
+    left, right = first.split()
+    assert left != right
+    assert await text_of(rig, html) == first
+
+
+async def test_a_reload_draws_anew_since_the_clock_has_moved(rig):
+    async def draws():
+        async with rig.visit() as visit:
+            await visit.show(DRAWS)
+            first = await page_text(visit.page)
+            await visit.goto()
+            return first, await page_text(visit.page)
+
+    first, second = await draws()
+    assert first != second
+    assert (first, second) == await draws()
+
+
+async def test_uuids_of_a_secure_page_are_seeded_and_well_formed(rig):
+    async def uuid():
+        async with rig.visit() as visit:
+            await visit.page.goto("about:blank")
+            rig.site.pages["http://localhost/"] = "<body>"
+            await visit.page.goto("http://localhost/")
+            return await visit.page.evaluate("crypto.randomUUID()")
+
+    first = await uuid()
+    assert first == await uuid()
+    assert first[14] == "4"
+    assert first[19] in "89ab"
+
+
+async def test_the_clock_starts_where_it_is_pinned(rig):
+    first = await text_of(rig, TIMES)
+    assert first == await text_of(rig, TIMES)
+    lines = first.splitlines()
+    assert lines[0] == "2024-01-02T03:04:05.000Z"
+    assert lines[1] == "1704164645000 0 1704164645000"
+    assert lines[2] == "Tue Jan 02 2024 03:04:05 GMT+0000 (Coordinated Universal Time)"
+    assert lines[3] == "Tuesday, January 2, 2024 at 3:04:05 AM UTC"
+    assert lines[4] == "2024-01-02T03:04:05Z 2024-01-02"
+    assert lines[5] == "true 1704164645000 5 946684800000 7 Date 01/02/2024 03:04:05"
+    assert lines[6] == "0 0"
+
+
+async def test_timers_run_in_order_of_time_and_then_of_making(rig):
+    html = """<p id=o></p><script>
+      const say = (text) => { o.textContent += text + " "; };
+      setTimeout(say, 30, "c30"); setTimeout(say, 10, "a10"); setTimeout(() => say("b10"), 10);
+      const every = setInterval(() => { say("i" + performance.now()); }, 20);
+      setTimeout(() => { clearInterval(every); say("stop"); }, 70);
+      requestAnimationFrame((t) => say("f" + t));
+      const dropped = setTimeout(say, 15, "never"); clearTimeout(dropped);
+      cancelAnimationFrame(requestAnimationFrame(() => say("never")));
+      setTimeout(() => { Promise.resolve().then(() => say("micro")); say("task"); }, 40);
+      requestIdleCallback((d) => say("idle" + Math.round(d.timeRemaining())));
+      setTimeout("say('string')", 90);
+    </script>"""
+    told = await text_of(rig, html)
+    assert told == "idle50 a10 b10 f16 i20 c30 task micro i40 i60 stop string"
+    assert told == await text_of(rig, html)
+
+
+async def test_busy_loops_on_a_paused_clock_end(rig):
+    html = """<p id=o></p><script>
+      const start = Date.now(); while (Date.now() - start < 50);
+      const from = performance.now(); while (performance.now() < from + 50);
+      requestIdleCallback((deadline) => { while (deadline.timeRemaining() > 0); o.textContent = "over"; });
+    </script>"""
+    assert await text_of(rig, html) == "over"
+
+
+async def test_time_goes_on_over_navigations_and_into_frames(rig):
+    rig.site.pages["http://site.test/frame"] = "<script>document.write(new Date().toISOString())</script>"
+    async with rig.visit() as visit:
+        first = await visit.show("<p>one")
+        assert first.virtual_ms == 500
+        await visit.show("""<p id=o></p><script>
+          o.textContent = new Date().toISOString();
+          setTimeout(() => document.body.append(
+            Object.assign(document.createElement("iframe"), { src: "/frame" })), 100);
+        </script>""")
+        assert (await page_text(visit.page)).split() == [
+            "2024-01-02T03:04:05.500Z",
+            "2024-01-02T03:04:05.600Z",
+        ]
+
+
+async def test_the_page_finds_no_trace(rig):
+    html = """<p id=o></p><script>
+      const clean = Object.assign(document.createElement("iframe"));
+      o.textContent = JSON.stringify([
+        Object.getOwnPropertyNames(window).filter((n) => /^(still|eye$|pin$|clock|door)/i.test(n)),
+        document.adoptedStyleSheets.length, document.styleSheets.length,
+        [setTimeout, Date, Math.random, requestAnimationFrame].every((f) => /\\[native code\\]/.test(f)),
+        setTimeout.name, setTimeout.length, navigator.webdriver === undefined,
+      ]);
+      document.adoptedStyleSheets = [new CSSStyleSheet()];
+      document.adoptedStyleSheets.push(new CSSStyleSheet());
+      o.textContent += document.adoptedStyleSheets.length;
+    </script>"""
+    assert (await text_of(rig, html)).startswith('[[],0,0,true,"setTimeout",1,')
+    assert (await text_of(rig, html)).endswith("]2")
+
+
+async def test_animations_and_transitions_end_at_once_and_say_so(rig):
+    html = """<style>@keyframes k { from { opacity: 0 } } #a { animation: k 5s infinite } #b { transition: left 5s; position: relative; left: 0 }</style>
+      <p id=a>a</p><p id=b>b</p><p id=o></p><script>
+      a.addEventListener("animationend", () => o.append("animationend "));
+      b.addEventListener("transitionend", () => o.append("transitionend " + getComputedStyle(b).left + " "));
+      setTimeout(() => { b.style.left = "99px"; }, 100);
+      b.animate([{ opacity: 0 }, { opacity: 1 }], 9000).finished.then(() => o.append("finished "));
+    </script>"""
+    told = await text_of(rig, html)
+    assert sorted(told.split("\n")[-1].split()) == ["99px", "animationend", "finished", "transitionend"]
+
+
+async def test_a_popup_of_the_same_origin_has_its_openers_time(rig):
+    rig.site.pages["http://site.test/popup"] = "<script>document.write(new Date().toISOString())</script>"
+    async with rig.visit() as visit:
+        await visit.show("<script>setTimeout(() => open('/popup'), 123)</script>")
+        popup = visit.context.pages[1]
+        await settle(popup, visit.activity)
+        assert await page_text(popup) == "2024-01-02T03:04:05.123Z"
