@@ -32,10 +32,16 @@
   ).then(() => new Promise((resolve) => setTimeout(resolve)));
 
   // For a screenshot: no caret; animations that end are at their end, endless ones at their beginning.
-  const sheet = new CSSStyleSheet();
-  sheet.replaceSync("* { caret-color: transparent !important; }");
+  // A frame's first, empty document may leave its window, and this world, to the next one of the same origin;
+  // a sheet belongs to the document that made it.
+  let sheet, styled;
   let held = [];
   const hold = (on) => {
+    if (styled !== document) {
+      styled = document;
+      sheet = new CSSStyleSheet();
+      sheet.replaceSync("* { caret-color: transparent !important; }");
+    }
     const roots = [document];
     for (const element of document.querySelectorAll("*")) if (element.shadowRoot) roots.push(element.shadowRoot);
     for (const root of roots) {
