@@ -139,13 +139,16 @@ def test_what_is_no_range_of_ports_is_refused(place: Path, ports: str) -> None:
     assert "no range of ports" in result.output
 
 
-def test_pywb_has_no_ledger(place: Path) -> None:
-    arguments = ["replay", "shop", "--backend", "pywb", "--ledger", "x.jsonl"]
-    result = CliRunner().invoke(
-        cli, [*arguments, "--collections", str(place / "collections"), "--certs", str(place / "certs")]
-    )
+@pytest.mark.parametrize(
+    ("option", "arguments"),
+    [("--ledger", ["--backend", "pywb", "--ledger", "x.jsonl"]), ("--pywb-fuzzy", ["--pywb-fuzzy"])],
+)
+def test_what_a_backend_does_not_have_is_refused(place: Path, option: str, arguments: list[str]) -> None:
+    folders = ["--collections", str(place / "collections"), "--certs", str(place / "certs")]
+    result = CliRunner().invoke(cli, ["replay", "shop", *arguments, *folders])
     assert result.exit_code == 2
-    assert "--ledger" in result.output
+    assert option in result.output
+    assert not (place / "certs").exists()
 
 
 def test_no_server_is_said_as_such() -> None:

@@ -122,6 +122,7 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
     from stillweb.collections.layout import Collection, list_collections
     from stillweb.errors import CollectionNotFound
 
+    _check(chosen)
     collections = [Collection.open(root, name) for name in dict.fromkeys(names)] or list_collections(root)
     if not collections:
         raise CollectionNotFound(
@@ -133,15 +134,17 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
         stderr().print(f"no CA in {certs_dir} yet: making one")
     ca = CertAuthority.load_or_init(certs_dir)
     if chosen["backend"] == "pywb":
-        _refuse_for_pywb(chosen["ledger"])
         _run(_serve_pywb(collections, ca, chosen, as_json))
     else:
         _run(_serve_native(collections, ca, chosen, as_json))
 
 
-def _refuse_for_pywb(ledger: Path | None) -> None:
-    if ledger is not None:
+def _check(chosen: dict[str, Any]) -> None:
+    """Refuse options that the chosen back-end does not have."""
+    if chosen["backend"] == "pywb" and chosen["ledger"] is not None:
         raise click.UsageError("--ledger: pywb does not tell what it answered; leave out --backend pywb")
+    if chosen["backend"] == "native" and chosen["pywb_fuzzy"]:
+        raise click.UsageError("--pywb-fuzzy: the native back-end does not guess; add --backend pywb")
 
 
 def _seal(collection: Collection) -> None:
