@@ -18,10 +18,13 @@
       if (node.shadowRoot) watch(node.shadowRoot);
     }
   };
+  // A frame's first, empty document may leave its window, and this world, to the next one of the same
+  // origin: `document` is not always the same one.
   seen.add(document);
   observer.observe(document, wanted);
 
   const look = () => {
+    if (!seen.has(document)) watch(document);
     changes += observer.takeRecords().length;
     return { changes, loading: document.readyState === "loading" };
   };
@@ -32,8 +35,7 @@
   ).then(() => new Promise((resolve) => setTimeout(resolve)));
 
   // For a screenshot: no caret; animations that end are at their end, endless ones at their beginning.
-  // A frame's first, empty document may leave its window, and this world, to the next one of the same origin;
-  // a sheet belongs to the document that made it.
+  // A sheet belongs to the document that made it.
   let sheet, styled;
   let held = [];
   const hold = (on) => {
