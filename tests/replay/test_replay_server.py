@@ -261,6 +261,23 @@ async def test_interleaved_sessions_keep_their_cursors(desk: ReplayClient, ca: C
     assert [session["id"] for session in await desk.sessions()] == ["default"]
 
 
+async def test_a_session_may_be_named_by_proxy_user(
+    server: ReplayServer, desk: ReplayClient, ca: CertAuthority
+) -> None:
+    session = await desk.open_session()
+    by_user = server.url.replace("http://", f"http://{session.id}:@")
+    async with browser(by_user, ca) as web, browser(session.proxy, ca) as by_port:
+        await web.post(f"{SHOP}/cart", json={"item": 1})
+        assert [(await each.get(f"{SHOP}/cart")).text for each in (web, by_port)] == ["one", "one"]
+        assert (await web.get("http://plain.example/a?b=1")).text == "plain"
+        assert (await desk.session("default"))["requests"] == 0
+        assert (await desk.session(session.id))["requests"] == 4
+        await desk.close_session(session.id)
+        with pytest.raises(httpx.ProxyError, match="407"):
+            await web.get(f"{SHOP}/cart")
+        assert (await web.get("http://plain.example/a?b=1")).status_code == 407
+
+
 # Below HTTP clients: what goes over the wire.
 
 
@@ -318,6 +335,8 @@ SHAPES = [
     b"POST /sessions HTTP/1.1\r\nContent-Length: 3\r\n\r\n[1]",
     b'POST /sessions HTTP/1.1\r\nContent-Length: 21\r\n\r\n{"collection": [1, 2]}',
     b"OPTIONS * HTTP/1.1\r\n\r\n",
+    b"CONNECT x:1 HTTP/1.1\r\nProxy-Authorization: Basic \xff\r\n\r\n",
+    b"GET http://x/ HTTP/1.1\r\nProxy-Authorization: Basic eA==\r\n\r\n",
     b"GET /sessions/../x HTTP/1.1\r\n\r\n",
     b"GET /sessions/default/ledger?after=-1 HTTP/1.1\r\n\r\n",
     b"GET http://[::1/ HTTP/1.1\r\nRange: bytes=9-\r\nOrigin: \xff\xfe\r\n\r\n",

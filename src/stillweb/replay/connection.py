@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import Any, cast
 
 from stillweb.certs import CertAuthority
 from stillweb.errors import BadHostname
-from stillweb.model import Request, header
+from stillweb.model import Headers, Request, header
 from stillweb.replay import control
 from stillweb.replay.answer import Answer
 from stillweb.replay.control import Desk
@@ -63,6 +64,7 @@ class Door:
     Attributes:
         ca: signs for the hosts of tunnels; None where no traffic is taken.
         session: answers traffic; None where only control requests are.
+        by_user: finds the session that a proxy user name stands for; None where that is not asked.
         desk: answers control requests; None where only traffic is.
         spawn: runs a coroutine of the desk.
         connections: all that came by this door and are open.
@@ -72,6 +74,7 @@ class Door:
     spawn: Callable[[Coroutine[Any, Any, None]], object]
     ca: CertAuthority | None = None
     session: Session | None = None
+    by_user: Callable[[str], Session | None] | None = None
     desk: Desk | None = None
     connections: set[Connection] = field(default_factory=set)
     empty: asyncio.Event = field(default_factory=asyncio.Event)
@@ -81,6 +84,7 @@ class Door:
 class _Outgoing:
     """The rest of an answer that is larger than a slice."""
 
+    session: Session
     served: Served
     body: memoryview
     at: int
@@ -88,9 +92,14 @@ class _Outgoing:
 
 
 class Connection(asyncio.Protocol):
-    """What the event loop calls for a connection."""
+    """What the event loop calls for a connection.
+
+    Attributes:
+        session: that answers its traffic.
+    """
 
     def __init__(self, door: Door) -> None:
+        self.session = door.session
         self._door = door
         self._wire = Wire()
         self._events: deque[Event] = deque()
@@ -120,9 +129,9 @@ class Connection(asyncio.Protocol):
         if not self._door.connections:
             self._door.empty.set()
         self._events.clear()
-        if (outgoing := self._outgoing) is not None and self._door.session is not None:
+        if (outgoing := self._outgoing) is not None:
             self._outgoing = None
-            self._door.session.finish(outgoing.served, sent=outgoing.at)
+            outgoing.session.finish(outgoing.served, sent=outgoing.at)
 
     def pause_writing(self) -> None:
         """Wait: the client is slower than we are."""
@@ -155,6 +164,8 @@ class Connection(asyncio.Protocol):
     def _connect(self, event: ConnectReceived) -> None:
         if self._tunnel is not None or self._door.ca is None:
             return self._refuse(400)
+        if not self._session_by_user(event.headers):
+            return self._refuse(407)
         host = event.authority.rpartition(":")[0] or event.authority
         try:
             context = self._door.ca.server_context(host)
@@ -218,18 +229,31 @@ class Connection(asyncio.Protocol):
                 self._refuse(status)
 
     def _request(self, event: RequestReceived) -> None:
-        desk, session = self._door.desk, self._door.session
         if self._tunnel is None and "://" not in event.target:
-            if desk is None:
+            if (desk := self._door.desk) is None:
                 return self._refuse(400)
             self._waits_for_desk = True
             self._door.spawn(self._ask_desk(desk, event))
-        elif session is None:
+        elif self._tunnel is None and not self._session_by_user(event.headers):
+            return self._refuse(407)
+        elif (session := self.session) is None:
             return self._refuse(400)
         else:
             request = Request(event.method, self._url(event), event.headers, event.raw_body)
             self._send(session, session.begin(request), event.keep_alive)
         return None
+
+    def _session_by_user(self, headers: Headers) -> bool:
+        """Take the session that `Proxy-Authorization` names, if it names one; return whether there is one."""
+        credentials = header(headers, "proxy-authorization").partition(" ")[2]
+        if not credentials or self._door.by_user is None:
+            return True
+        try:
+            user = b64decode(credentials, validate=True).decode("ascii").partition(":")[0]
+        except ValueError:
+            return False
+        self.session = self._door.by_user(user)
+        return self.session is not None
 
     def _url(self, event: RequestReceived) -> str:
         if self._tunnel is None or "://" in event.target.partition("/")[0] + "/":
@@ -251,11 +275,11 @@ class Connection(asyncio.Protocol):
         head = _bytes(answer, keep_alive and not self._last)
         if len(answer.body) <= SLICE:
             self._write(head + answer.body if answer.body else head)
-            self._finish(served, keep_alive)
+            self._finish(session, served, keep_alive)
             return
         body = memoryview(answer.body)
         self._write(head + body[:SLICE])
-        self._outgoing = _Outgoing(served, body, SLICE, keep_alive)
+        self._outgoing = _Outgoing(session, served, body, SLICE, keep_alive)
         self._pump()
 
     def _pump(self) -> None:
@@ -267,16 +291,16 @@ class Connection(asyncio.Protocol):
             self._write(piece)
             if outgoing.at >= len(outgoing.body):
                 self._outgoing = None
-                self._finish(outgoing.served, outgoing.keep_alive)
+                self._finish(outgoing.session, outgoing.served, outgoing.keep_alive)
                 return
 
-    def _finish(self, served: Served, keep_alive: bool) -> None:
-        if self._door.session is not None:
-            self._door.session.finish(served)
+    def _finish(self, session: Session, served: Served, keep_alive: bool) -> None:
+        session.finish(served)
         self._last = self._last or not keep_alive
 
     def _refuse(self, status: int) -> None:
-        self._write(simple_head(status) + b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+        fields = (("Proxy-Authenticate", 'Basic realm="session"'),) if status == 407 else ()
+        self._write(simple_head(status, fields) + b"Content-Length: 0\r\nConnection: close\r\n\r\n")
         self._events.clear()
         self._last = True
 

@@ -3,7 +3,8 @@
 One listener takes proxy traffic (absolute form, CONNECT) for the default session and control
 requests (origin form), docs/decisions/0002-one-listener.md; every other session has a listener of its
 own out of a fixed range. A session's port is bound when the session opens, the port longest
-unused first, so that several servers share a range.
+unused first, so that several servers share a range. Clients that cannot reach that port give the
+session's id as proxy user name at the first one.
 
 Nothing here, or below, can open a connection to anywhere: replay is hermetic by construction.
 """
@@ -116,7 +117,7 @@ class ReplayServer:
         if ports is not None and not any(_is_free(self.options.host, port) for port in ports):
             raise _all_taken(ports)
         session = self._new_session(DEFAULT_SESSION, next(iter(self._shelves)))
-        door = Door(spawn=self._spawn, ca=self.ca, session=session, desk=self)
+        door = Door(self._spawn, self.ca, session, by_user=self._sessions.get, desk=self)
         try:
             listener = await _listen(door, self.options.host, self.options.port)
         except OSError as error:
@@ -225,7 +226,10 @@ class ReplayServer:
 
     async def close_session(self, session_id: str) -> None:
         """Close a session, its port and its connections."""
-        del self._sessions[session_id]
+        session = self._sessions.pop(session_id)
+        for connection in tuple(self._listeners[DEFAULT_SESSION].door.connections):
+            if connection.session is session:  # it came by user name
+                connection.end()
         listener = self._listeners.pop(session_id)
         await _drain([listener], min(1, self.options.drain))
         if self.options.session_ports is not None:
