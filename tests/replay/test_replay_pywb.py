@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import json
 import os
 import re
 import signal
 import ssl
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -308,8 +308,8 @@ async def spki(port: int, host: str) -> str:
 async def test_keep_alive_does_not_wait_for_delayed_acks(shop, ca, pywb):
     async with serve_pywb([shop], ca) as server:
         _, took = await asyncio.to_thread(fetch, port_of(server.proxy), ca, times=40)
-    # Linux delays an ACK for 40 ms; with Nagle's algorithm each answer waits for one.
-    assert statistics.median(took) < 0.03
+    # Linux delays an ACK for 40 ms; with Nagle's algorithm even the fastest answer waits for one.
+    assert min(took) < 0.035
 
 
 @pytest.mark.pywb
@@ -359,3 +359,45 @@ async def test_a_browser_accepts_its_certificates(shop, ca, pywb):
             with pytest.raises(PlaywrightError, match="ERR_CERT_AUTHORITY_INVALID"):
                 await page.goto("https://a.example/")
             await context.close()
+
+
+async def command_line(shop, ca) -> tuple[asyncio.subprocess.Process, dict]:
+    """`stillweb replay --backend pywb` as users type it, and what it says of itself."""
+    process = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-m",
+            "stillweb",
+            "replay",
+            shop.name,
+            "--backend",
+            "pywb",
+            "--json",
+            "--port",
+            "0",
+        ),
+        *("--collections", str(shop.root), "--certs", str(ca.folder)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    text = (await process.stdout.readuntil(b"\n}\n")).decode()
+    return process, json.loads(text)
+
+
+@pytest.mark.pywb
+async def test_the_command_line_serves_and_stops(shop, ca, pywb):
+    process, said = await command_line(shop, ca)
+    assert (await asyncio.to_thread(fetch, port_of(said["proxy"]), ca))[0] == HTML
+    process.terminate()
+    assert (await process.communicate(), process.returncode)[1] == 0
+    assert processes_with(str(ca.leaf_key_file.resolve())) == []
+
+
+@pytest.mark.pywb
+async def test_the_command_line_fails_when_pywb_does(shop, ca, pywb):
+    process, _ = await command_line(shop, ca)
+    (pid,) = processes_with(str(ca.leaf_key_file.resolve()))
+    os.kill(pid, signal.SIGKILL)
+    _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert b"pywb ended with status -9" in errors

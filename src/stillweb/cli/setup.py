@@ -16,6 +16,7 @@ from stillweb.errors import ProgramNotFound, UsageError
 from stillweb.replay.pywbprogram import PYWB_LOCK, default_folder
 
 APT_PACKAGE = "chromium-headless-shell"
+_STDERR = 2  # what installers say is for people
 
 
 @click.group()
@@ -88,7 +89,7 @@ def _run(command: list[str]) -> str:
     """Run a command with its output on stderr; return "" or what went wrong."""
     click.echo(f"$ {' '.join(command)}", err=True)
     try:
-        status = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+        status = subprocess.run(command, stdout=_STDERR, check=False).returncode
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
     return f"`{' '.join(command)}` failed with status {status}" if status else ""

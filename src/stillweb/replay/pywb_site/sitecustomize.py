@@ -94,7 +94,9 @@ def _die_with_parent(parent: int) -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before prctl
+    try:
+        os.kill(parent, 0)
+    except ProcessLookupError:  # it died before prctl
         os.kill(os.getpid(), signal.SIGKILL)
 
 
