@@ -83,7 +83,9 @@ def cli(verbose: int) -> None:
 def main() -> None:
     """Run the command line and exit with its status."""
     try:
-        cli.main(standalone_mode=False)
+        # Without `standalone_mode` click gives back what a command told `ctx.exit`.
+        status = cli.main(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from stillweb.browser.profile import Level
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import print_json, print_table, progress, stderr
+from stillweb.cli.console import print_json, progress, stderr
 from stillweb.cli.options import certs_option, collections_option, json_option
 from stillweb.collections.layout import Collection
-from stillweb.diff.report import METRICS, DiffReport, PageDiff, parse_gates, shown
+from stillweb.diff.report import LOWER_IS_BETTER, METRICS, DiffReport, PageDiff, parse_gates, shown
 from stillweb.diff.run import DiffOptions
 from stillweb.diff.run import diff as compare_pages
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve, why_unsealed
 
-_COLUMNS = ("status", "resources", "text", "axtree", "interactive", "screenshot", "misses")
-_ROWS = 40  # of the table; the report has all
+_ROWS = 40  # of a table; the report has all
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +112,7 @@ async def _compare(collection: Collection, source: Source, options: DiffOptions)
         total = len(collection.page_list()[: options.limit])
         task = bar.add_task(f"comparing {collection.name}", total=total)
 
-        def show(page: PageDiff) -> None:
-            bar.advance(task)
-            if page.error:
-                bar.console.print(f"not replayed: {page.url}: {page.error}", markup=False)
-
-        return await compare_pages(collection, client, options, on_page=show)
+        return await compare_pages(collection, client, options, on_page=lambda page: bar.advance(task))
 
 
 @asynccontextmanager
@@ -134,23 +133,72 @@ async def _replay(collection: Collection, source: Source) -> AsyncIterator[str]:
 
 
 def print_report(report: DiffReport) -> None:
-    """Print the pages, worst first, and a line that sums them up, to stdout."""
-    pages = report.worst_first()
-    telling = [page for page in pages if not page.identical or not page.compared][:_ROWS]
+    """Print the pages that differ, worst first, and a line that sums all up, to stdout."""
+    telling = [page for page in report.worst_first() if page.compared and not page.identical]
+    uncompared = [page for page in report.pages if not page.compared]
     if telling:
-        print_table(
-            ["page", *(f"#{METRICS[name][0]}" for name in _COLUMNS), "breaks"],
-            [[page.url, *_cells(page), ", ".join(page.failures(report.gates)) or "-"] for page in telling],
+        _print_pages(
+            ["page", "what differs"], [[_name(page), _told(report, page)] for page in telling[:_ROWS]]
         )
-    if (left := len(pages) - len(telling)) and telling:
-        click.echo(f"{left} more pages")
+        if report.failing:
+            click.echo("* breaks its limit: " + ", ".join(_limits(report)))
+    if uncompared:
+        rows = [_counted(report, page) for page in uncompared[:_ROWS]]
+        _print_pages(["page without a baseline", "status", "asked", "answered", "missed", "noise"], rows)
+    for page in uncompared:
+        if page.error:
+            click.echo(f"not replayed: {page.url}: {page.error}")
     click.echo(f"{report.collection}: {report.summary()} ({report.seconds:.1f} s)")
 
 
-def _cells(page: PageDiff) -> list[str]:
-    cells = [shown(name, page.scores[name]) if name in page.scores else "-" for name in _COLUMNS]
-    same = page.recorded_status in (0, page.replayed_status)
-    cells[0] = (
-        str(page.replayed_status or "-") if same else f"{page.recorded_status}>{page.replayed_status or '-'}"
+def _print_pages(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of pages; numbers to the right, what does not fit is folded."""
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for number, column in enumerate(columns):
+        if number and len(columns) > 2:
+            table.add_column(column, justify="right", no_wrap=True)
+        else:
+            table.add_column(column, overflow="fold", ratio=1 + number)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+def _name(page: PageDiff) -> str:
+    return page.url.removeprefix("https://")
+
+
+def _told(report: DiffReport, page: PageDiff) -> str:
+    """Return what is wrong with a page: its error, or the scores that are not perfect."""
+    if page.error:
+        return f"not replayed*: {page.error}"
+    imperfect = [name for name, value in page.scores.items() if value != (name not in LOWER_IS_BETTER)]
+    if not imperfect:
+        return "states of the accessibility tree or blanks of the text"
+    return ", ".join(
+        f"{METRICS[name][0]} {_cell(report, page, name)}" for name in METRICS if name in imperfect
     )
-    return cells
+
+
+def _cell(report: DiffReport, page: PageDiff, name: str) -> str:
+    mark = "*" if name in page.failures(report.gates) else ""
+    if name == "status" and page.recorded_status != page.replayed_status:
+        return f"{page.recorded_status or '-'}>{page.replayed_status or '-'}{mark}"
+    if name == "status":
+        return f"{page.replayed_status or '-'}{mark}"
+    return (shown(name, page.scores[name]) if name in page.scores else "-") + mark
+
+
+def _counted(report: DiffReport, page: PageDiff) -> list[str]:
+    counts = page.counts
+    numbers = [str(number) for number in (counts.asked, counts.hit, counts.miss, counts.noise)]
+    return [_name(page), _cell(report, page, "status"), *numbers]
+
+
+def _limits(report: DiffReport) -> list[str]:
+    broken = {name for page in report.failing for name in page.failures(report.gates)}
+    return [
+        f"{METRICS[name][0]} {'≤' if name in LOWER_IS_BETTER else '≥'} {shown(name, report.gates[name])}"
+        for name in METRICS
+        if name in broken and name in report.gates
+    ]
