@@ -49,4 +49,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
         table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    Console(file=sys.stdout, highlight=False).print(table)
+    # In a pipe there is no width to keep to, and a URL cut short is of no use to the next program.
+    width = None if sys.stdout.isatty() else 300
+    Console(file=sys.stdout, highlight=False, width=width).print(table)
