@@ -45,7 +45,9 @@ def start_pages(collection: Collection, pack: Pack, count: int) -> list[str]:
     listed = list(dict.fromkeys(page.url for page in collection.page_list() if page.url.startswith("http")))
     if listed:
         return listed[:count]
-    html = [c.url for c in collection.captures() if c.status == 200 and "html" in c.mime and c.method == "GET"]
+    html = [
+        c.url for c in collection.captures() if c.status == 200 and "html" in c.mime and c.method == "GET"
+    ]
     return list(dict.fromkeys(html))[:count]
 
 
@@ -139,7 +141,11 @@ async def serve_and_load(
 
 def markdown(result: dict[str, Any], backends: list[str]) -> str:
     """Return the table of a closing note."""
-    lines = ["| archive | captures | page | " + " | ".join(f"{b}: status, asked, hit, miss" for b in backends) + " |"]
+    lines = [
+        "| archive | captures | page | "
+        + " | ".join(f"{b}: status, asked, hit, miss" for b in backends)
+        + " |"
+    ]
     lines.append("|---" * (3 + len(backends)) + "|")
     for row in result["archives"]:
         loads = {b: row[b] if isinstance(row[b], list) else [] for b in backends}
@@ -158,7 +164,9 @@ def markdown(result: dict[str, Any], backends: list[str]) -> str:
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--backend", action="append", choices=["native", "pywb"])
     parser.add_argument("--only", default="", help="a part of the archive's name")
