@@ -19,7 +19,7 @@ from pathlib import Path
 
 from stillweb import clock
 from stillweb.collections import har, wacz
-from stillweb.collections.cdxj import read_cdxj, write_lines
+from stillweb.collections.cdxj import format_line, read_cdxj, write_lines
 from stillweb.collections.defects import NEEDS_REWRITE, Defect, Severity
 from stillweb.collections.indexing import index_file, index_lines, reindex
 from stillweb.collections.layout import Collection, check_name, read_pages
@@ -190,7 +190,11 @@ class _Stage:
         if not records:
             final.unlink()
             return FileReport(str(path), kind, 0, 0, rewrite, tuple(defects))
-        self.lines += index_lines(final, _ignore)
+        if rewrite:
+            self.lines += index_lines(final, _ignore)
+        else:
+            named = ((replace(capture, source=final.name), query) for capture, query in captures)
+            self.lines += [format_line(capture, query) for capture, query in named]
         self.captures += len(captures)
         return FileReport(str(path), kind, len(captures), records, rewrite, tuple(defects))
 
