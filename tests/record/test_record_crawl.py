@@ -161,6 +161,16 @@ async def test_appending_keeps_clock_seed_and_pages(tmp_path: Path, ca, site) ->
     assert check(collection) == []
 
 
+async def test_a_crawl_goes_on_where_its_limit_stopped_it(tmp_path: Path, ca, site) -> None:
+    build(site)
+    whole = await record(tmp_path, ca, site, name="whole")
+    await record(tmp_path, ca, site, limit=3)
+
+    report = await record(tmp_path, ca, site, append=True)
+
+    assert [(page.id, page.url) for page in report.pages] == [(page.id, page.url) for page in whole.pages]
+
+
 async def test_a_site_that_is_down_leaves_nothing_behind(tmp_path: Path, ca, site) -> None:
     gone = RecordOptions(resolve=parse_all(["*=127.0.0.1:1"]))
     with (
@@ -173,6 +183,18 @@ async def test_a_site_that_is_down_leaves_nothing_behind(tmp_path: Path, ca, sit
 
     assert "curl -v https://site.test/" in caught.value.hint
     assert list_collections(tmp_path) == []
+
+
+async def test_a_site_that_went_down_leaves_a_collection_as_it_was(tmp_path: Path, ca, site) -> None:
+    build(site)
+    before = await record(tmp_path, ca, site, limit=1)
+    gone = RecordOptions(resolve=parse_all(["*=127.0.0.1:1"]))
+
+    with pytest.raises(UpstreamUnreachable), collection_to_fill(tmp_path, "site", append=True) as collection:
+        await crawl(["other.test"], collection, ca, CrawlOptions(record=gone))
+
+    assert collection.manifest().state == "complete"
+    assert collection.page_list() == before.pages
 
 
 async def test_a_ca_that_is_not_trusted_is_told_as_such(tmp_path: Path, ca, site) -> None:

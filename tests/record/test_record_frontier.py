@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.record.frontier import Frontier
+from stillweb.record.frontier import CrawlState, Frontier
 from stillweb.record.options import ScopeKind
 from stillweb.record.scope import Scope
 
@@ -59,11 +59,11 @@ def test_breadth_first_within_depth_and_limit() -> None:
 
 
 def test_links_out_of_scope_and_known_pages_are_not_queued() -> None:
-    queue: Frontier[Seen] = Frontier(Scope.of(ScopeKind.HOST, [HOME]), known=[page(1)])
+    queue = frontier()
     visit = queue.take()
     assert visit is not None
 
-    queue.put(visit, Seen(visit.url, ("https://other.test/", page(1), page(2), HOME)))
+    queue.put(visit, Seen(visit.url, ("https://other.test/", page(2), page(2), HOME)))
 
     following = queue.take()
     assert following is not None
@@ -82,3 +82,41 @@ def test_a_stopped_crawl_gives_what_it_still_holds() -> None:
 
     assert queue.put(two, Seen(two.url)) == []
     assert queue.rest() == [Seen(page(2))]
+
+
+@given(graphs, st.integers(1, 6), st.integers(1, 3))
+def test_crawls_that_go_on_list_what_one_crawl_lists(
+    links: dict[str, tuple[str, ...]], limit: int, jobs: int
+) -> None:
+    whole = crawl(links, 1, [])
+    state, listed = CrawlState(), []
+    while len(listed) < len(whole):
+        queue: Frontier[Seen] = Frontier(
+            Scope.of(ScopeKind.HOST, [HOME]), limit=limit, state=state, recorded=listed
+        )
+        running = []
+        while True:
+            while len(running) < jobs and (visit := queue.take()):
+                running.append(visit)
+            if not running:
+                break
+            visit = running.pop()
+            listed += [seen.url for seen in queue.put(visit, Seen(visit.url, links.get(visit.url, ())))]
+        state = queue.state
+
+    assert listed == whole
+
+
+def test_a_page_that_failed_may_be_queued_again_when_going_on() -> None:
+    queue = frontier()
+    home = queue.take()
+    assert home is not None
+    queue.put(home, Seen(HOME))
+
+    failed = Frontier[Seen](Scope.of(ScopeKind.HOST, [HOME]), state=queue.state)
+    well = Frontier[Seen](Scope.of(ScopeKind.HOST, [HOME]), state=queue.state, recorded=[HOME])
+
+    again = failed.take()
+    assert again is not None
+    assert (again.url, again.index) == (HOME, 1)
+    assert well.take() is None

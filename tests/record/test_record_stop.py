@@ -48,7 +48,8 @@ def stuck_crawl(folder: Path, site) -> Iterator[subprocess.Popen[str]]:
         start_new_session=True,
     )
     try:
-        assert reached.wait(60), program.communicate(timeout=1)
+        while not reached.wait(0.1):
+            assert program.poll() is None, program.communicate()
         yield program
     finally:
         hold.set()
@@ -101,12 +102,10 @@ def test_a_killed_crawl_leaves_whole_records_and_can_go_on(tmp_path: Path, site)
     assert reindex(collection) == records.count("response")
 
     site.page("/slow", "ends")
-    after = subprocess.run(
-        command("crawl", tmp_path, site, HOME + "slow", HOME + "b", "--append"), timeout=90, check=False
-    )
+    after = subprocess.run(command("crawl", tmp_path, site, HOME, "--append"), timeout=90, check=False)
     assert after.returncode == 0
     assert collection.manifest().state == "complete"
-    assert len(collection.page_list()) == 4
+    assert [page.url.removeprefix(HOME) for page in collection.page_list()] == ["", "a", "slow", "b"]
     assert check(collection) == []
 
 

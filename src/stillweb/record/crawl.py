@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from playwright.async_api import Browser
 
 from stillweb.browser.launch import browser_build, launch
 from stillweb.certs import CertAuthority
+from stillweb.clock import perf
 from stillweb.collections.layout import Collection
 from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import RecordError, UpstreamUnreachable
 from stillweb.model import Page
-from stillweb.record.frontier import Frontier, Visit
+from stillweb.record.frontier import CrawlState, Frontier, Visit
 from stillweb.record.options import CrawlOptions
 from stillweb.record.proxy import RecordingProxy, recording_proxy
-from stillweb.record.recording import begin, pinning_of
+from stillweb.record.recording import begin, pinning_of, read_state, write_state
 from stillweb.record.scope import Scope
 from stillweb.record.visit import Setting, Visited, visit_page
 from stillweb.urls import host_of
@@ -74,6 +75,8 @@ class CrawlReport:
     captures: int = 0
 
 
+_SPARING = 20  # lists grow with the crawl: write them for at most a twentieth of the time
+
 OnEvent = Callable[[CrawlEvent], None]
 
 
@@ -86,19 +89,26 @@ async def crawl(
 ) -> CrawlReport:
     """Record the seeds, and what they lead to, into a collection.
 
-    A collection that has pages already keeps them, and its clock, seed and profile count.
+    A collection that has pages already keeps them, and its clock, seed and profile count; a
+    crawl that was stopped, or reached its limit, goes on.
 
     Raises:
         UpstreamUnreachable: if none of the seeds answered.
         RecordError: if an exchange could not be written, or the browser ended.
     """
     scope = Scope.of(options.scope, seeds, options.include, options.exclude)
-    before = collection.page_list()
+    state = read_state(collection)
+    before = _before(collection, state)
+    prior = collection.manifest()
     profile = options.profile.to_dict() | {"browser": browser_build(options.browser).version}
     manifest = begin(collection, seed=options.seed, profile=profile)
     report = CrawlReport(seeds=scope.seeds, pages=before)
     frontier: Frontier[Visited] = Frontier(
-        scope, depth=options.depth, limit=options.limit, known=(page.url for page in before)
+        scope,
+        depth=options.depth,
+        limit=options.limit,
+        state=state,
+        recorded={page.url for page in before},
     )
     with CollectionWriter(collection) as writer:
         async with (
@@ -110,9 +120,21 @@ async def crawl(
             await run.visit_all(options.jobs)
     report.captures = sum(1 for _ in collection.captures())
     if not any(page.seed and page.url in scope.seeds for page in report.pages):
+        if before:
+            collection.write_manifest(prior)  # it is what it was
         raise _unreachable(scope.seeds[0], report)
     collection.write_manifest(replace(manifest, state="complete"))
     return report
+
+
+def _before(collection: Collection, state: CrawlState) -> list[Page]:
+    """Return the pages there are, but for one that was listed just before a kill: it is visited again."""
+    again = {_page_id(visit) for visit in state.queue[state.through :]}
+    return [page for page in collection.page_list() if page.id not in again]
+
+
+def _page_id(visit: Visit) -> str:
+    return f"page-{visit.index + 1:04d}"
 
 
 @dataclass(slots=True)
@@ -126,10 +148,8 @@ class _Run:
     frontier: Frontier[Visited]
     report: CrawlReport
     on_event: OnEvent
-    first_id: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.first_id = len(self.report.pages) + 1
+    written: float = 0.0
+    cost: float = 0.0
 
     async def visit_all(self, jobs: int) -> None:
         running: dict[asyncio.Task[Visited], Visit] = {}
@@ -147,15 +167,14 @@ class _Run:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-            self._list(self.frontier.rest())
+            self._drop_baselines(running.values())
+            self._list(self.frontier.rest())  # a crawl that goes on visits these again
+            self._write()
             self._account()
 
     async def _visit(self, visit: Visit) -> Visited:
-        folder = self.collection.baseline / self._page_id(visit)
+        folder = self.collection.baseline / _page_id(visit)
         return await visit_page(self.browser, self.setting, visit, folder)
-
-    def _page_id(self, visit: Visit) -> str:
-        return f"page-{self.first_id + visit.index:04d}"
 
     def _check(self) -> None:
         self.recording.check()
@@ -165,17 +184,28 @@ class _Run:
     def _list(self, outcomes: Sequence[Visited]) -> None:
         for visited in outcomes:
             if visited.error:
-                shutil.rmtree(self.collection.baseline / self._page_id(visited.visit), ignore_errors=True)
+                self._drop_baselines([visited.visit])
                 self.report.failed_pages[visited.visit.url] = self._why(visited)
             else:
                 self.report.pages.append(self._page(visited))
-        if outcomes:
-            self.collection.write_pages(self.report.pages)
+        if outcomes and perf() - self.written > _SPARING * self.cost:
+            self._write()
         for visited in outcomes:
             self.on_event(self._event(visited))
 
+    def _drop_baselines(self, visits: Iterable[Visit]) -> None:
+        for visit in visits:
+            shutil.rmtree(self.collection.baseline / _page_id(visit), ignore_errors=True)
+
+    def _write(self) -> None:
+        started = perf()
+        self.collection.write_pages(self.report.pages)
+        write_state(self.collection, self.frontier.state)
+        self.written = perf()
+        self.cost = self.written - started
+
     def _page(self, visited: Visited) -> Page:
-        page_id = self._page_id(visited.visit)
+        page_id = _page_id(visited.visit)
         return Page(
             url=visited.visit.url,
             timestamp=visited.timestamp,

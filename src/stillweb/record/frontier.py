@@ -2,12 +2,15 @@
 
 Pages are handed out in queue order. What they link to joins the queue in the order of the pages
 too: the outcome of a page that overtook an earlier one is held until that one's is known. So
-queue, ids and the list of pages are the same for any number of jobs. Pure.
+queue, ids and the list of pages are the same for any number of jobs.
+
+The queue holds all that was found, also beyond the limit of this crawl: `state` is what a later
+crawl goes on from. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -42,31 +45,62 @@ class Outcome(Protocol):
 T = TypeVar("T", bound=Outcome)
 
 
+@dataclass(frozen=True, slots=True)
+class CrawlState:
+    """What a crawl leaves to the next one.
+
+    Attributes:
+        queue: every page found, in order.
+        through: how many of them, from the first on, were visited.
+    """
+
+    queue: tuple[Visit, ...] = ()
+    through: int = 0
+
+
 class Frontier(Generic[T]):
     """Queue of the pages to visit, and the order of what came of them.
 
-    Attributes:
-        known: URLs that were queued, or were recorded before (when appending).
+    Args:
+        scope: which links count; its seeds are queued.
+        depth: of the pages to queue at most.
+        limit: pages to hand out at most.
+        state: of the crawl before.
+        recorded: URLs of the pages recorded before; others that were visited failed, and may be
+            queued anew.
     """
 
     def __init__(
-        self, scope: Scope, *, depth: int | None = None, limit: int | None = None, known: Iterable[str] = ()
+        self,
+        scope: Scope,
+        *,
+        depth: int | None = None,
+        limit: int | None = None,
+        state: CrawlState = CrawlState(),
+        recorded: Collection[str] = (),
     ) -> None:
-        self.known = set(known)
         self._scope = scope
         self._depth = depth
-        self._limit = limit
-        self._queue: list[Visit] = []
-        self._taken = 0
+        self._queue = list(state.queue)
+        self._taken = self._in_order = state.through
+        self._end = None if limit is None else state.through + limit
         self._held: dict[int, T] = {}
-        self._in_order = 0
+        self._known = {
+            visit.url for visit in self._queue if visit.index >= state.through or visit.url in recorded
+        }
         for url in scope.seeds:
             self._add(url, depth=0, seed=True)
 
     @property
     def waiting(self) -> int:
-        """How many pages of the queue were not handed out yet."""
-        return len(self._queue) - self._taken
+        """How many pages are still to be handed out, as far as is known."""
+        found = len(self._queue)
+        return max(0, (found if self._end is None else min(found, self._end)) - self._taken)
+
+    @property
+    def state(self) -> CrawlState:
+        """What a later crawl goes on from."""
+        return CrawlState(tuple(self._queue), self._in_order)
 
     def take(self) -> Visit | None:
         """Hand out the next page; None if there is none at the moment."""
@@ -99,8 +133,6 @@ class Frontier(Generic[T]):
                 self._add(url, depth=parent.depth + 1, seed=False)
 
     def _add(self, url: str, *, depth: int, seed: bool) -> None:
-        full = self._limit is not None and len(self._queue) >= self._limit
-        if full or url in self.known:
-            return
-        self.known.add(url)
-        self._queue.append(Visit(len(self._queue), url, depth, seed))
+        if url not in self._known:
+            self._known.add(url)
+            self._queue.append(Visit(len(self._queue), url, depth, seed))

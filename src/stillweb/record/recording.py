@@ -6,6 +6,7 @@ removes the collection that it made. One that was stopped keeps what it has.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +17,16 @@ from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.certs import CertAuthority
 from stillweb.clock import now
 from stillweb.collections.layout import Collection
-from stillweb.collections.manifest import Manifest
+from stillweb.collections.manifest import Manifest, write_atomically
+from stillweb.collections.pagefinder import find_pages
 from stillweb.collections.writer import CollectionWriter
+from stillweb.errors import CollectionError
+from stillweb.record.frontier import CrawlState, Visit
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy import RecordingProxy, recording_proxy
 from stillweb.urls import from_timestamp, to_timestamp
+
+STATE_FILE = "crawl.json"
 
 
 @contextmanager
@@ -65,6 +71,34 @@ def begin(collection: Collection, *, seed: int = 0, profile: dict[str, object] |
     return manifest
 
 
+def read_state(collection: Collection) -> CrawlState:
+    """Return where the crawl before left off; an empty state where there was none.
+
+    Raises:
+        CollectionError: if the file is none of ours.
+    """
+    path = collection.path / STATE_FILE
+    try:
+        stored = json.loads(path.read_bytes())
+        queue = tuple(Visit(i, url, depth, seed) for i, (url, depth, seed) in enumerate(stored["queue"]))
+        return CrawlState(queue, int(stored["through"]))
+    except FileNotFoundError:
+        return CrawlState()
+    except (ValueError, TypeError, KeyError) as error:
+        raise CollectionError(
+            f"not the state of a crawl ({error!r})",
+            path=path,
+            hint=f"rm {path}, to crawl from the seeds anew",
+        ) from error
+
+
+def write_state(collection: Collection, state: CrawlState) -> None:
+    """Write where a crawl is, for one that goes on from there."""
+    queue = [[visit.url, visit.depth, visit.seed] for visit in state.queue]
+    content = json.dumps({"version": 1, "through": state.through, "queue": queue}, ensure_ascii=False)
+    write_atomically(collection.path / STATE_FILE, content.encode("utf-8"))
+
+
 def pinning_of(manifest: Manifest) -> tuple[Profile, Pinning]:
     """Return what the pages of a collection are recorded, replayed and compared with."""
     start = from_timestamp(manifest.recorded_at)
@@ -89,4 +123,6 @@ async def record_by_proxy(
                 on_start(recording)
                 await recording.broken()
     finally:
+        if not collection.page_list():
+            collection.write_pages(find_pages(collection, list(collection.captures())))
         collection.write_manifest(replace(manifest, state="complete"))

@@ -32,8 +32,12 @@ from stillweb.record.scope import page_links
 from stillweb.urls import to_timestamp
 
 _SCROLL_STEPS = 40  # viewports at most, for pages that grow as long as they are scrolled
+_SETTLE_CAP = 30.0  # real seconds; a live site is slower than its replay
 _FRAME_PATIENCE = 5.0  # seconds for one script in one frame, which may be busy
 _LAST_ANSWERS = 5.0  # seconds for answers that are under way when the page is left
+
+# The machine's network changed (a container started, a cable moved): says nothing of the site.
+_TRANSIENT = ("net::ERR_NETWORK_CHANGED", "net::ERR_NETWORK_IO_SUSPENDED")
 
 # Both scripts run in an isolated world: the page can neither see nor break them.
 # Through open shadow roots, in tree order. getAttribute, since `href` of an SVG link is no string.
@@ -94,6 +98,7 @@ class Visited:
         links: pages that it links to, in document order.
         error: why it could not be loaded, "" if it could.
         unsettled: why it did not come to rest, "" if it did.
+        disturbed: whether the machine, not the site, made a request fail.
     """
 
     visit: Visit
@@ -103,13 +108,15 @@ class Visited:
     links: tuple[str, ...] = ()
     error: str = ""
     unsettled: str = ""
+    disturbed: bool = False
 
 
 async def visit_page(browser: Browser, setting: Setting, visit: Visit, baseline: Path) -> Visited:
-    """Visit a page, again if its navigation fails, and write its baseline."""
+    """Visit a page, again if it fails, and write its baseline."""
     for attempt in range(setting.retries + 1):
         visited = await _attempt(browser, setting, visit, baseline)
-        if not visited.error or attempt == setting.retries or not browser.is_connected():
+        well = not visited.error and not visited.disturbed
+        if well or attempt == setting.retries or not browser.is_connected():
             break
     return visited
 
@@ -137,7 +144,7 @@ async def _load(
     activity = Activity(context)
     page = await context.new_page()
     await _navigate(page, visit.url, setting.page_timeout)
-    rest = await settle(page, activity)
+    rest = await settle(page, activity, cap=_SETTLE_CAP)
     await take_baseline(page, activity, baseline)
     probe = await Probe.of(page)
     await _scroll_through(probe)
@@ -149,7 +156,13 @@ async def _load(
         await asyncio.wait_for(activity.idle(), _LAST_ANSWERS)
     activity.close()
     return Visited(
-        visit, timestamp, status, title, tuple(links), unsettled="" if rest.settled else rest.reason
+        visit,
+        timestamp,
+        status,
+        title,
+        tuple(links),
+        unsettled="" if rest.settled else rest.reason,
+        disturbed=any(entry.failure in _TRANSIENT for entry in activity.requests),
     )
 
 
