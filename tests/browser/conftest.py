@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -17,11 +17,9 @@ from playwright.async_api import Browser, BrowserContext, Page
 from stillweb.browser import Activity, Bids, Level, Pinning, Profile, launch, open_context, settle
 
 sys.path.insert(0, str(Path(__file__).parent))
-from loopback_site import Site, serving
+from loopback_site import START, Site, serving
 
 logger = logging.getLogger(__name__)
-
-START = datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @dataclass

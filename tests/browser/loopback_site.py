@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
+
+START = datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 Answer = tuple[str, bytes]  # content type, body
 

@@ -170,6 +170,19 @@ async def test_animations_and_transitions_end_at_once_and_say_so(rig):
     assert sorted(told.split("\n")[-1].split()) == ["99px", "animationend", "finished", "transitionend"]
 
 
+async def test_frames_whose_first_empty_document_was_touched_are_styled_and_adopt_sheets(rig):
+    rig.site.pages[
+        "http://site.test/frame"
+    ] = """<p id=a style="transition: left 9s; position: relative; left: 0">x</p>
+      <script>document.adoptedStyleSheets = [new CSSStyleSheet()];
+      const own = document.adoptedStyleSheets.length;
+      setTimeout(() => { a.style.left = "9px"; }, 50);
+      setTimeout(() => { document.body.append(own + " " + getComputedStyle(a).left); }, 300);</script>"""
+    html = """<script>const frame = document.createElement("iframe"); document.body.append(frame);
+      frame.contentWindow.touched = frame.contentDocument.title; frame.src = "/frame";</script>"""
+    assert (await text_of(rig, "<body>" + html)).split() == ["x", "1", "9px"]
+
+
 async def test_a_popup_of_the_same_origin_has_its_openers_time(rig):
     rig.site.pages["http://site.test/popup"] = "<script>document.write(new Date().toISOString())</script>"
     async with rig.visit() as visit:

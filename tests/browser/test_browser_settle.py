@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 
 from stillweb.browser import Activity, Level, Pinning, Profile, open_context, page_text, settle
+from stillweb.browser.input import goto
 from stillweb.errors import InfraError, UsageError
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -157,7 +159,7 @@ async def test_the_browser_asks_for_nothing_but_what_the_page_asks_for(rig):
 
 
 async def test_a_proxy_with_credentials_is_refused(rig):
-    from conftest import START
+    from loopback_site import START
 
     with pytest.raises(UsageError, match="HTTP cache"):
         await open_context(
@@ -174,6 +176,18 @@ async def test_a_closed_page_is_an_infra_error(rig):
         await visit.page.close()
         with pytest.raises(InfraError):
             await settle(visit.page, visit.activity)
+
+
+async def test_a_request_that_fails_by_no_fault_of_the_page_is_an_infra_error(rig):
+    pinning = Pinning(Level.CLOCK, 1, datetime(2024, 1, 1, tzinfo=UTC))
+    context = await open_context(rig.browser, proxy="http://127.0.0.1:1", profile=Profile(), pinning=pinning)
+    activity = Activity(context)
+    page = await context.new_page()
+    with pytest.raises(InfraError, match="ERR_PROXY_CONNECTION_FAILED"):
+        await goto(page, "http://site.test/")
+    with pytest.raises(InfraError, match=r"http://site\.test/.*ERR_PROXY_CONNECTION_FAILED"):
+        await settle(page, activity)
+    await context.close()
 
 
 async def test_a_foreign_context_is_refused(rig):

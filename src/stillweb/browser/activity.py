@@ -16,6 +16,15 @@ from playwright.async_api import Error as PlaywrightError
 from stillweb import clock
 
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:")
+# What the browser, the machine or the proxy do to a request; never what a page or its archive does.
+_NOT_THE_PAGES = (
+    "net::ERR_NETWORK_CHANGED",  # an interface came or went, as when a container starts
+    "net::ERR_INTERNET_DISCONNECTED",
+    "net::ERR_PROXY_CONNECTION_FAILED",
+    "net::ERR_INSUFFICIENT_RESOURCES",
+    "net::ERR_OUT_OF_MEMORY",
+)
+
 _ENDLESS = frozenset({"eventsource", "media", "websocket", "ping"})
 
 
@@ -49,12 +58,14 @@ class Activity:
         requests: all of them, in the order in which they were begun.
         websockets: URLs of the WebSockets opened.
         generation: how often something began or ended.
+        broken: the first request that failed by no fault of the page or its archive, and how; "" if none did.
     """
 
     def __init__(self, context: BrowserContext) -> None:
         self.requests: list[Requested] = []
         self.websockets: list[str] = []
         self.generation = 0
+        self.broken = ""
         self._context = context
         self._known: dict[Request, Requested] = {}
         self._pending: dict[Request, Requested] = {}
@@ -137,6 +148,8 @@ class Activity:
     def _on_failed(self, request: Request) -> None:
         if entry := self._known.get(request):
             entry.failure = request.failure or "failed"
+            if is_ours(entry.failure) and not self.broken:
+                self.broken = f"{entry.url}: {entry.failure}"
         self._end(request)
         self._known.pop(request, None)
 
@@ -146,6 +159,11 @@ class Activity:
             entry.ended = True
         if not self._pending:
             self._idle.set()
+
+
+def is_ours(failure: str) -> bool:
+    """Return whether a request failed by no fault of the page or its archive."""
+    return any(sign in failure for sign in _NOT_THE_PAGES)
 
 
 def _page_of(request: Request) -> Page | None:

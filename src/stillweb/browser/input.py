@@ -19,6 +19,7 @@ from typing import Any, Literal
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page
 
+from stillweb.browser.activity import is_ours
 from stillweb.browser.axtree import Bids
 from stillweb.browser.probe import FrameGone, Probe
 from stillweb.errors import InfraError
@@ -319,8 +320,8 @@ async def _navigate(page: Page, navigation: Any) -> int:
     try:
         response = await navigation
     except PlaywrightError as error:
-        if page.is_closed():
-            raise InfraError(f"the page is closed: {error.message}") from error
+        if page.is_closed() or is_ours(error.message):
+            raise InfraError(error.message.splitlines()[0]) from error
         # net::ERR_... and the like: the page's or the archive's fact, not ours.
         raise ActionFailed(error.message.splitlines()[0], "navigation") from error
     return response.status if response else 0

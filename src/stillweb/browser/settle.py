@@ -21,6 +21,7 @@ from stillweb.browser.activity import Activity
 from stillweb.browser.context import PinnedState, state_of
 from stillweb.browser.probe import FrameGone, Probe
 from stillweb.browser.profile import Level
+from stillweb.errors import InfraError
 
 STEP = 50
 """Virtual milliseconds at a time: within a step timers run on, after it answers arrive."""
@@ -72,7 +73,8 @@ async def settle(
         horizon: virtual milliseconds at most, at CLOCK.
 
     Raises:
-        InfraError: if the page is closed or has crashed.
+        InfraError: if the page is closed or has crashed, or a request of a pinned context failed by no
+            fault of the page or its archive: what was seen of it is then worth nothing.
     """
     state = state_of(page.context)
     settling = _Settling(await Probe.of(page), activity, state, quiet, horizon)
@@ -86,6 +88,8 @@ async def settle(
                 settled, reason = await settling.by_real_time(cap)
     except TimeoutError:
         settled, reason = False, settling.still_moving(cap)
+    if activity.broken and state.pinning.level is not Level.LIVE:
+        raise InfraError(activity.broken, hint="reset, and try again")
     virtual = state.now - before
     return Settled(settled, reason, clock.monotonic() - started, virtual)
 

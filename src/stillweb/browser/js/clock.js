@@ -31,6 +31,7 @@
   let depth = 0; // nesting of the callback that runs now
   let ran = 0;
   const add = (call, wait, every = null) => {
+    style();
     let delay = Math.max(0, Math.trunc(Number(wait)) || 0);
     if (depth >= 5 || every !== null) delay = Math.max(delay, depth >= 5 ? NESTED : 1);
     const id = ++ids;
@@ -88,6 +89,7 @@
     event.stopImmediatePropagation();
     event.preventDefault(); // tells that somebody heard
     const { command, time } = JSON.parse(event.detail);
+    style();
     await commands[command](time);
     const detail = JSON.stringify({ now, next: next(), ran });
     ran = 0;
@@ -280,47 +282,64 @@
   // ---- animations end as soon as they begin ---------------------------------------------------
   // In a constructed sheet, so that neither the DOM nor `document.styleSheets` shows it. Durations are not
   // zero: at zero, `transitionend` and `animationend` would not be fired (CSS Transitions 1 §3).
-  const sheet = new CSSStyleSheet();
-  sheet.replaceSync(
+  const RULES =
     "*, ::before, ::after, ::backdrop { transition-duration: 0.01ms !important; transition-delay: 0s !important;" +
     " animation-duration: 0.01ms !important; animation-delay: 0s !important;" +
     " animation-iteration-count: 1 !important; scroll-behavior: auto !important; caret-color: transparent !important; }" +
-    " ::view-transition-group(*), ::view-transition-old(*), ::view-transition-new(*) { animation: none !important; }",
-  );
-  const own = new WeakMap(); // document or shadow root -> the page's own list
+    " ::view-transition-group(*), ::view-transition-old(*), ::view-transition-new(*) { animation: none !important; }";
+  // A sheet belongs to the document that made it; and a window may get another document than its first, empty one.
+  const sheets = new WeakMap();
+  const sheet = () => {
+    if (!sheets.has(document)) {
+      const made = new CSSStyleSheet();
+      made.replaceSync(RULES);
+      sheets.set(document, made);
+    }
+    return sheets.get(document);
+  };
+  const adopted = getOwnPropertyDescriptor(Document.prototype, "adoptedStyleSheets");
+  const put = { document: adopted.set, shadow: getOwnPropertyDescriptor(ShadowRoot.prototype, "adoptedStyleSheets").set };
+  const apply = (root, list) => {
+    const ours = (root.ownerDocument ?? root) === document ? [sheet()] : [];
+    (root.host ? put.shadow : put.document).call(root, [...list, ...ours]);
+  };
+  const own = new WeakMap(); // document or shadow root -> the list that the page sees
+  const visible = (root) => {
+    if (!own.has(root)) {
+      const after = (trap) => (target, ...rest) => {
+        const done = Reflect[trap](target, ...rest.slice(0, trap === "set" ? 2 : 1));
+        apply(root, target.filter(Boolean));
+        return done;
+      };
+      own.set(root, new Proxy([], { set: after("set"), deleteProperty: after("deleteProperty") }));
+    }
+    return own.get(root);
+  };
   for (const owner of [Document.prototype, ShadowRoot.prototype]) {
-    const { get, set } = getOwnPropertyDescriptor(owner, "adoptedStyleSheets") ??
-      getOwnPropertyDescriptor(Document.prototype, "adoptedStyleSheets");
-    const visible = (root) => {
-      if (!own.has(root)) {
-        const list = [];
-        own.set(root, new Proxy(list, {
-          set: (target, name, value) => { const ok = Reflect.set(target, name, value); set.call(root, [...target, sheet]); return ok; },
-          deleteProperty: (target, name) => { const ok = Reflect.deleteProperty(target, name); set.call(root, [...target.filter(Boolean), sheet]); return ok; },
-        }));
-      }
-      return own.get(root);
-    };
+    const { get } = getOwnPropertyDescriptor(owner, "adoptedStyleSheets");
     defineProperty(owner, "adoptedStyleSheets", {
       configurable: true,
       enumerable: true,
-      get() { get.call(this); return visible(this); },
-      set(sheets) {
-        const list = [...sheets];
-        set.call(this, [...list, sheet]);
+      get() {
+        get.call(this); // throws for what has no such list
+        return visible(this);
+      },
+      set(list) {
+        apply(this, [...list]);
         visible(this).splice(0, Infinity, ...list);
       },
     });
-    if (owner === Document.prototype) set.call(document, [sheet]);
-    else {
-      const { attachShadow } = Element.prototype;
-      Element.prototype.attachShadow = { attachShadow(init) {
-        const root = attachShadow.call(this, init);
-        if (root.ownerDocument === document) set.call(root, [sheet]);
-        return root;
-      } }.attachShadow;
-    }
   }
+  const { attachShadow } = Element.prototype;
+  Element.prototype.attachShadow = { attachShadow(init) {
+    const root = attachShadow.call(this, init);
+    apply(root, []);
+    return root;
+  } }.attachShadow;
+  const style = () => {
+    if (!sheets.has(document)) apply(document, []);
+  };
+  style();
   const { animate } = Element.prototype;
   Element.prototype.animate = { animate(keyframes, options) {
     const timing = typeof options === "object" && options ? { ...options } : {};
