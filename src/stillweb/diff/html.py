@@ -22,8 +22,9 @@ from stillweb.diff.report import LOWER_IS_BETTER, METRICS, DiffReport, PageDiff,
 EMBED_LIMIT = 20_000_000
 PICTURES = "pictures"
 
-# Columns of the overview; `order`, `hits` and `fuzzy` stand in each page's own list.
+# Columns of the overview, where there are such scores; `order` and `fuzzy` stand in each page's own list.
 _COLUMNS = ("status", "resources", "text", "axtree", "interactive", "screenshot", "misses")
+_UNCOMPARED_COLUMNS = ("status", "hits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +63,18 @@ def render(report: DiffReport, link: Callable[[bytes], str]) -> str:
         lstrip_blocks=True,
     )
     template = environment.get_template("report.html.j2")
+    columns = _COLUMNS if any(page.compared for page in report.pages) else _UNCOMPARED_COLUMNS
     return template.render(
         report=report,
         pages=report.worst_first(),
         tiles=[cell for name in METRICS if (cell := _tile(report, name))],
-        columns=[(name, METRICS[name][0]) for name in _COLUMNS],
-        cells=lambda page: [_cell(report, page, name) for name in _COLUMNS],
+        columns=[(name, METRICS[name][0]) for name in columns],
+        cells=lambda page: [_cell(report, page, name) for name in columns],
         scores=lambda page: [_cell(report, page, name) for name in METRICS if name in page.scores],
         verdict=lambda page: verdict(report, page),
         strip=lambda name: _strip(report, name),
-        telling=lambda page: [row for row in page.resources if _telling(row)],
-        agreeing=lambda page: [row for row in page.resources if not _telling(row)],
+        telling=lambda page: [row for row in page.resources if _telling(page, row)],
+        agreeing=lambda page: [row for row in page.resources if not _telling(page, row)],
         picture=link,
     )
 
@@ -150,6 +152,6 @@ def _strip(report: DiffReport, metric: str) -> list[tuple[int, str]]:
     return bars
 
 
-def _telling(row: ResourceRow) -> bool:
+def _telling(page: PageDiff, row: ResourceRow) -> bool:
     """Whether a resource is worth a reader's look: it differs, was missed, or was matched loosely."""
-    return row.agreement is not Agreement.AGREE or row.tier in ("miss", "fuzzy")
+    return row.tier in ("miss", "fuzzy") or (page.compared and row.agreement is not Agreement.AGREE)
