@@ -1,11 +1,12 @@
-"""The same episode several times through each container, and what was identical.
+"""The same episodes several times through each container, and what was identical.
 
     stillweb demo --out /tmp/demo && cp -r /tmp/demo/collections/bookshop collections/
     STILLWEB_UID=$(id -u) STILLWEB_GID=$(id -g) docker compose up -d replay pywb
     python bench/containers.py --native http://127.0.0.1:8080 --pywb http://127.0.0.1:8090 [--runs 5]
 
-Prints JSON: rewards, and per step and kind of observation how many runs saw what most saw; for each
-back-end by itself and for all runs of both together. The bookshop must be the default collection.
+Two episodes on the demo's bookshop: `browse` only reads and subscribes; `buy` is the demo's own, whose cart
+shows what was put into it. Prints JSON: rewards, how each run ended, and per step and kind of observation how many
+runs saw what most saw; for each back-end by itself and for the runs of both together.
 """
 
 from __future__ import annotations
@@ -13,37 +14,96 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
-from stillweb.cli.demo_site.street import KINDS, Trajectory, compare, run_episodes
+from stillweb.browser import launch
+from stillweb.cli.demo_site.agent import TASK, Customer
+from stillweb.env.env import Env
+from stillweb.errors import StillwebError, TaskError
 from stillweb.replay import ReplayClient
 
+KINDS = ("axtree", "html", "screenshot")
+BROWSE = (
+    ("click", "link", "Moby-Dick", ""),
+    ("click", "link", "Newsletter", ""),
+    ("fill", "textbox", "Your e-mail address", "ada@home.example"),
+    ("click", "button", "Subscribe", ""),
+)
 
-async def episodes(url: str, runs: int) -> list[Trajectory]:
-    """Run the episode one after the other, each in a browser of its own."""
-    async with ReplayClient(url) as client:
-        spki = (await client.info()).spki
-    return [(await run_episodes(url, spki, 1))[0] for _ in range(runs)]
+
+class Browser:
+    """Reads a book's page and subscribes: nothing that it does changes what it sees later."""
+
+    def __init__(self) -> None:
+        self._step = 0
+
+    def act(self, nodes: Any) -> dict[str, Any]:
+        """Return the next action."""
+        if self._step == len(BROWSE):
+            return {"action": "terminate", "answer": ""}
+        action, role, name, value = BROWSE[self._step]
+        self._step += 1
+        found = next((n for n in nodes if n.bid and n.role == role and n.name.startswith(name)), None)
+        if found is None:
+            raise TaskError(f"step {self._step}: there is no {role} {name!r} on the page")
+        return {"action": action, "bid": found.bid} | ({"value": value} if action == "fill" else {})
 
 
-def told(trajectories: list[Trajectory]) -> dict[str, Any]:
-    """Return what a set of trajectories has in common."""
-    steps = compare(trajectories)
+async def episode(url: str, browser: Any, agent: Any) -> dict[str, Any]:
+    """Run one episode, as far as it goes."""
+    steps: list[dict[str, Any]] = []
+    told: dict[str, Any] = {"steps": steps, "reward": None, "ended": "terminated", "missed": []}
+    async with Env(url, observe=KINDS, browser=browser) as env:
+        try:
+            observation, info = await env.reset(task=TASK)
+            action: dict[str, Any] = {"action": "reset"}
+            while True:
+                steps.append({"action": action["action"], **observation.digests})
+                told["missed"] += info["traffic"]["missed"]
+                if action["action"] == "terminate":
+                    return told
+                action = agent.act(observation.nodes)
+                observation, told["reward"], _, _, info = await env.step(action)
+        except StillwebError as error:
+            told["ended"] = f"{type(error).__name__}: {error}"
+            return told
+
+
+def told(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what runs have in common."""
+    rows = []
+    for index in range(max(len(run["steps"]) for run in runs)):
+        steps = [run["steps"][index] for run in runs if index < len(run["steps"])]
+        row: dict[str, Any] = {"action": steps[0]["action"], "runs": len(steps)}
+        for kind in KINDS:
+            seen = [step[kind] for step in steps]
+            row[kind] = max(map(seen.count, seen))
+        rows.append(row)
     return {
-        "runs": len(trajectories),
-        "rewards": [each.reward for each in trajectories],
-        "environment_ids": sorted({each.environment_id for each in trajectories}),
-        "missed": sorted({url for each in trajectories for url in each.missed}),
-        "steps": [{"action": step.action, **step.alike} for step in steps],
-        "identical": {kind: all(step.alike[kind] == len(trajectories) for step in steps) for kind in KINDS},
+        "runs": len(runs),
+        "rewards": [run["reward"] for run in runs],
+        "ended": sorted({run["ended"] for run in runs}),
+        "missed": sorted({url for run in runs for url in run["missed"]}),
+        "identical": {kind: all(row[kind] == len(runs) for row in rows) for kind in KINDS},
+        "steps": rows,
     }
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Run both, and lay them side by side."""
-    native = await episodes(args.native, args.runs)
-    pywb = await episodes(args.pywb, args.runs)
-    return {"native": told(native), "pywb": told(pywb), "both": told([*native, *pywb])}
+    """Run both episodes through both containers, and lay them side by side."""
+    result: dict[str, Any] = {}
+    agents: dict[str, Callable[[], Any]] = {"browse": Browser, "buy": Customer}
+    for name, agent in agents.items():
+        all_runs: dict[str, list[dict[str, Any]]] = {}
+        for backend, url in (("native", args.native), ("pywb", args.pywb)):
+            async with ReplayClient(url) as client:
+                spki = (await client.info()).spki
+            async with launch(spki=spki) as browser:
+                all_runs[backend] = [await episode(url, browser, agent()) for _ in range(args.runs)]
+        result[name] = {backend: told(runs) for backend, runs in all_runs.items()}
+        result[name]["both"] = told([run for runs in all_runs.values() for run in runs])
+    return result
 
 
 def main() -> None:
