@@ -18,6 +18,7 @@ probed at the start and stamped into `info["determinism"]`, never silently lower
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ from stillweb.env.evaluator import Score, evaluate
 from stillweb.env.observation import Observation, observe_kinds, take_observation
 from stillweb.env.perform import open_start, perform
 from stillweb.env.task import Task
+from stillweb.env.traffic import NETWORK_CHANGED
 from stillweb.errors import (
     EnvClosed,
     InfraError,
@@ -52,6 +54,8 @@ from stillweb.replay.client import ReplayClient
 from stillweb.urls import from_timestamp, wire_url
 
 __all__ = ["Env", "EnvOptions"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class EnvOptions:
 
 Info = dict[str, Any]
 
+_ATTEMPTS = 3  # to open a start page while interfaces of this machine come and go
 _NO_TIME = "20250101"  # where a manifest does not tell when it was recorded
 
 
@@ -165,10 +170,18 @@ class Env:
         if (task is None) == (url is None):
             raise UsageError("reset needs either a task or a URL")
         with self._one_at_a_time():
-            await self._leave_episode()
-            await self.start()
-            async with _infra("reset", self._options.step_seconds):
-                return await self._reset(task, task.start_url if task else str(url), seed)
+            for attempt in range(1, _ATTEMPTS + 1):
+                await self._leave_episode()
+                await self.start()
+                try:
+                    async with _infra("reset", self._options.step_seconds):
+                        return await self._reset(task, task.start_url if task else str(url), seed)
+                except InfraError as error:
+                    # Passes by, and a new context with a new session knows nothing of it.
+                    if NETWORK_CHANGED not in str(error) or attempt == _ATTEMPTS:
+                        raise
+                    logger.warning("network changed during reset", extra={"attempt": attempt})
+        raise AssertionError("unreachable")
 
     async def step(self, action: Mapping[str, Any] | str) -> tuple[Observation, float, bool, bool, Info]:
         """Take an action; return observation, reward, terminated, truncated and info.

@@ -22,17 +22,11 @@ from stillweb.browser.input import ActionFailed
 from stillweb.browser.probe import Probe
 from stillweb.env.action import Action, ActionResult, ActionStatus
 from stillweb.env.tabs import Tabs
+from stillweb.env.traffic import UNREACHED
 from stillweb.errors import InfraError
 
 __all__ = ["open_start", "perform"]
 
-# Chromium's names for a proxy that is not there or not ours (net/base/net_error_list.h).
-_PROXY_GONE = (
-    "ERR_PROXY_CONNECTION_FAILED",
-    "ERR_TUNNEL_CONNECTION_FAILED",
-    "ERR_CERT_AUTHORITY_INVALID",
-    "ERR_SOCKS_CONNECTION_FAILED",
-)
 # A navigation that became a download or an empty answer, or was overtaken by another one: no failure.
 _ABORTED = "ERR_ABORTED"
 _ARRIVAL_SECONDS = 3.0
@@ -103,7 +97,7 @@ async def _navigate(page: Page, navigation: Awaitable[object]) -> None:
     try:
         await navigation
     except PlaywrightError as error:
-        if any(name in error.message for name in _PROXY_GONE) or page.is_closed():
+        if any(name in error.message for name in UNREACHED) or page.is_closed():
             raise InfraError(_first_line(error)) from error
         if _ABORTED not in error.message:
             raise ActionFailed(_first_line(error), "navigation") from error
