@@ -4,9 +4,9 @@
     STILLWEB_UID=$(id -u) STILLWEB_GID=$(id -g) docker compose up -d replay pywb
     python bench/containers.py --native http://127.0.0.1:8080 --pywb http://127.0.0.1:8090 [--runs 5]
 
-Two episodes on the demo's bookshop: `browse` only reads and subscribes; `buy` is the demo's own, whose cart
-shows what was put into it. Prints JSON: rewards, how each run ended, and per step and kind of observation how many
-runs saw what most saw; for each back-end by itself and for the runs of both together.
+Two episodes on the demo's bookshop: `browse` only reads and subscribes; `buy` is the demo's own, whose
+cart shows what was put into it. Prints JSON: rewards, how each run ended, and per step and kind of
+observation how many runs saw what most saw; for each back-end by itself and for both together.
 """
 
 from __future__ import annotations
