@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stillweb.browser.activity import Requested
-from stillweb.env.traffic import from_events, from_ledger, lost
+from stillweb.env.traffic import from_events, from_ledger
 from stillweb.replay.session import LedgerEntry
 
 
@@ -32,10 +32,3 @@ def test_events_take_errors_for_misses():
     events = [requested(1, status=200), requested(2, status=404), requested(3, failure="net::ERR_FAILED")]
     traffic = from_events(events)
     assert (traffic.source, traffic.requests, traffic.hits, traffic.misses) == ("browser", 3, 1, 2)
-
-
-def test_a_request_that_never_reached_the_replay_is_found():
-    fine = [requested(1, status=404), requested(2, failure="net::ERR_ABORTED")]
-    assert lost(fine) == ""
-    changed = requested(3, failure="net::ERR_NETWORK_CHANGED")
-    assert lost([*fine, changed]) == "GET https://a.example/3: net::ERR_NETWORK_CHANGED"

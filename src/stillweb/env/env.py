@@ -39,7 +39,6 @@ from stillweb.env.evaluator import Score, evaluate
 from stillweb.env.observation import Observation, observe_kinds, take_observation
 from stillweb.env.perform import open_start, perform
 from stillweb.env.task import Task
-from stillweb.env.traffic import NETWORK_CHANGED
 from stillweb.errors import (
     EnvClosed,
     InfraError,
@@ -81,6 +80,8 @@ class EnvOptions:
 
 Info = dict[str, Any]
 
+# Chromium drops every connection when an interface of the machine comes or goes, as when a container starts.
+_NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
 _ATTEMPTS = 3  # to open a start page while interfaces of this machine come and go
 _NO_TIME = "20250101"  # where a manifest does not tell when it was recorded
 
@@ -178,7 +179,7 @@ class Env:
                         return await self._reset(task, task.start_url if task else str(url), seed)
                 except InfraError as error:
                     # Passes by, and a new context with a new session knows nothing of it.
-                    if NETWORK_CHANGED not in str(error) or attempt == _ATTEMPTS:
+                    if _NETWORK_CHANGED not in str(error) or attempt == _ATTEMPTS:
                         raise
                     logger.warning("network changed during reset", extra={"attempt": attempt})
         raise AssertionError("unreachable")

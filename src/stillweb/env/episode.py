@@ -22,7 +22,7 @@ from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled, settle
 from stillweb.env.tabs import Tabs
 from stillweb.env.task import Task
-from stillweb.env.traffic import Traffic, from_events, from_ledger, lost
+from stillweb.env.traffic import Traffic, from_events, from_ledger
 from stillweb.errors import InfraError, StillwebError
 from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
 
@@ -106,8 +106,8 @@ class Episode:
         Raises:
             InfraError: if one of the episode's requests never reached the replay.
         """
-        if unreached := lost(self.activity.requests):
-            raise InfraError(f"a request did not reach the replay: {unreached}")
+        if self.activity.broken:  # since the page has settled
+            raise InfraError(self.activity.broken)
         if not self.replay.has_ledger:
             seen, self._seen = self._seen, len(self.activity.requests)
             return from_events(self.activity.requests[seen:])

@@ -17,12 +17,12 @@ from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page
 
 from stillweb.browser import input as browser_input
+from stillweb.browser.activity import is_ours
 from stillweb.browser.axtree import Bids
 from stillweb.browser.input import ActionFailed
 from stillweb.browser.probe import Probe
 from stillweb.env.action import Action, ActionResult, ActionStatus
 from stillweb.env.tabs import Tabs
-from stillweb.env.traffic import UNREACHED
 from stillweb.errors import InfraError
 
 __all__ = ["open_start", "perform"]
@@ -97,7 +97,7 @@ async def _navigate(page: Page, navigation: Awaitable[object]) -> None:
     try:
         await navigation
     except PlaywrightError as error:
-        if any(name in error.message for name in UNREACHED) or page.is_closed():
+        if is_ours(error.message) or page.is_closed():
             raise InfraError(_first_line(error)) from error
         if _ABORTED not in error.message:
             raise ActionFailed(_first_line(error), "navigation") from error

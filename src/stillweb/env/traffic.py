@@ -4,9 +4,6 @@ The native replay keeps a ledger per session and says of each request how it was
 that is the truth. A pywb has none, so there the browser's own events are counted: an answer
 of 400 or more, or none at all, is a miss, and what the browser asks on its own is not seen.
 `source` says which of the two it was.
-
-A request that never reached the replay is neither hit nor miss: the page then runs without what
-the archive holds, and whatever it does next is not the agent's doing. `lost` finds such requests.
 """
 
 from __future__ import annotations
@@ -17,25 +14,9 @@ from typing import Any, Protocol
 
 from stillweb.model import Tier
 
-__all__ = ["NETWORK_CHANGED", "UNREACHED", "Traffic", "from_events", "from_ledger", "lost"]
+__all__ = ["Traffic", "from_events", "from_ledger"]
 
 LISTED = 20
-
-NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
-"""Chromium drops all connections when an interface of the machine comes or goes, as containers do."""
-
-UNREACHED = (
-    NETWORK_CHANGED,
-    "ERR_PROXY_CONNECTION_FAILED",
-    "ERR_TUNNEL_CONNECTION_FAILED",
-    "ERR_CONNECTION_REFUSED",
-    "ERR_CONNECTION_RESET",
-    "ERR_INTERNET_DISCONNECTED",
-    "ERR_NETWORK_IO_SUSPENDED",
-    "ERR_INSUFFICIENT_RESOURCES",
-    "ERR_CERT_AUTHORITY_INVALID",
-)
-"""Chromium's names for not having reached the proxy, or not ours (net/base/net_error_list.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +94,3 @@ def from_events(requests: Iterable[_BrowserRequest]) -> Traffic:
         if request.failure or request.status >= 400:
             missed.append(f"{request.method} {request.url}")
     return Traffic("browser", count, count - len(missed), len(missed), 0, tuple(missed[:LISTED]))
-
-
-def lost(requests: Iterable[_BrowserRequest]) -> str:
-    """Return the first request that never reached the replay, with the browser's words for it; "" if none."""
-    for request in requests:
-        if any(name in request.failure for name in UNREACHED):
-            return f"{request.method} {request.url}: {request.failure}"
-    return ""
