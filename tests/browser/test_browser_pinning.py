@@ -170,17 +170,19 @@ async def test_animations_and_transitions_end_at_once_and_say_so(rig):
     assert sorted(told.split("\n")[-1].split()) == ["99px", "animationend", "finished", "transitionend"]
 
 
-async def test_frames_whose_first_empty_document_was_touched_are_styled_and_adopt_sheets(rig):
+async def test_a_popup_keeps_its_window_for_the_next_document_and_is_styled_all_the_same(rig):
     rig.site.pages[
-        "http://site.test/frame"
+        "http://site.test/popup"
     ] = """<p id=a style="transition: left 9s; position: relative; left: 0">x</p>
       <script>document.adoptedStyleSheets = [new CSSStyleSheet()];
       const own = document.adoptedStyleSheets.length;
       setTimeout(() => { a.style.left = "9px"; }, 50);
       setTimeout(() => { document.body.append(own + " " + getComputedStyle(a).left); }, 300);</script>"""
-    html = """<script>const frame = document.createElement("iframe"); document.body.append(frame);
-      frame.contentWindow.touched = frame.contentDocument.title; frame.src = "/frame";</script>"""
-    assert (await text_of(rig, "<body>" + html)).split() == ["x", "1", "9px"]
+    async with rig.visit() as visit:
+        await visit.show("<script>open('/popup')</script>")
+        popup = visit.context.pages[1]
+        await settle(popup, visit.activity)
+        assert (await page_text(popup)).split() == ["x", "1", "9px"]
 
 
 async def test_a_popup_of_the_same_origin_has_its_openers_time(rig):
