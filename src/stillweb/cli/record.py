@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
@@ -44,28 +45,43 @@ class Viewport(click.ParamType[tuple[int, int]]):
         return int(width), int(height)
 
 
+class TimeZone(click.ParamType[str]):
+    """An IANA time zone name; the browser's own complaint would name each page."""
+
+    name = "zone"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name, if there is such a zone."""
+        try:
+            return ZoneInfo(str(value)).key
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            self.fail(f"{value!r} is no time zone, such as Europe/Berlin", param, ctx)
+
+
+def name_options(command: F) -> F:
+    """Add which collection to write."""
+    append = click.option(
+        "--append", is_flag=True, help="Add to the collection, and go on with a crawl that was stopped."
+    )
+    name = click.option("-c", "--collection", "name", required=True, help="Name of the collection.")
+    return name(append(command))
+
+
 def reach_options(command: F) -> F:
-    """Add what both ways of recording need to find the sites, and where to write."""
-    for option in (
-        click.option("-c", "--collection", "name", required=True, help="Name of the collection."),
-        click.option("--append", is_flag=True, help="Add to the collection if there is one."),
-        click.option(
-            "--resolve",
-            "rules",
-            multiple=True,
-            metavar="HOST[:PORT]=ADDR[:PORT]",
-            help="Where a host really is; *.NAME is every host below it. Repeatable.",
-        ),
-        click.option(
-            "--upstream-ca",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
-            help="PEM file of a CA that the sites use besides the system's.",
-        ),
-        collections_option,
-        certs_option,
-    ):
-        command = option(command)
-    return command
+    """Add how to find the sites, and where collections and certificates are."""
+    resolve = click.option(
+        "--resolve",
+        "rules",
+        multiple=True,
+        metavar="HOST[:PORT]=ADDR[:PORT]",
+        help="Where a host really is; *.NAME is every host below it. Repeatable.",
+    )
+    upstream_ca = click.option(
+        "--upstream-ca",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="PEM file of a CA that the sites use besides the system's.",
+    )
+    return resolve(upstream_ca(collections_option(certs_option(command))))
 
 
 @click.group()
@@ -82,11 +98,11 @@ def record() -> None:
 
 @record.command("crawl")
 @click.argument("urls", nargs=-1, required=True, metavar="URL...")
-@reach_options
+@name_options
 @click.option(
     "--scope",
-    type=click.Choice([*ScopeKind]),
-    default=ScopeKind.HOST,
+    type=click.Choice([kind.value for kind in ScopeKind]),
+    default=ScopeKind.HOST.value,
     show_default=True,
     help="How far from a URL given links are followed.",
 )
@@ -96,7 +112,9 @@ def record() -> None:
 @click.option("--exclude", multiple=True, metavar="RE", help="Do not follow links that match. Repeatable.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Pages at a time.")
 @click.option("--viewport", type=Viewport(), default="1280x720", show_default=True)
-@click.option("--timezone", default="UTC", show_default=True, help="IANA name that pages see.")
+@click.option(
+    "--timezone", type=TimeZone(), default="UTC", show_default=True, help="IANA name that pages see."
+)
 @click.option("--locale", default="en-US", show_default=True, help="Language that pages see.")
 @click.option("--seed", default=0, show_default=True, help="Of the pages' random numbers.")
 @click.option(
@@ -106,6 +124,7 @@ def record() -> None:
     show_default=True,
     help="Seconds for the navigation of a page.",
 )
+@reach_options
 @json_option
 @click.pass_context
 def crawl_command(ctx: click.Context, /, **given: Any) -> None:
@@ -142,9 +161,10 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
 
 
 @record.command("proxy")
-@reach_options
+@name_options
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
+@reach_options
 def proxy_command(**given: Any) -> None:
     """Record whatever goes through a proxy, until Ctrl-C.
 
