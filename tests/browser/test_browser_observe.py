@@ -177,3 +177,29 @@ async def test_eight_contexts_at_once_look_alike(rig):
     looks = await asyncio.gather(*(look() for _ in range(8)))
     assert len({text for text, _ in looks}) == 1
     assert len({picture for _, picture in looks}) == 1
+
+
+async def test_what_a_page_listens_for_further_up_can_be_clicked(rig):
+    async with rig.visit() as visit:
+        await visit.show("""<style>.day, .list, .next { cursor: pointer } .next::before { content: "next" }</style>
+          <div id=days><i class=next></i><div class=day>1</div><div class=day>2 <b>two</b></div><div>3</div></div>
+          <div class=list><div>one</div><div>two</div></div><p id=out></p>
+          <script>addEventListener("click", (event) => { out.textContent = event.target.outerHTML });</script>""")
+        tree = await axtree(visit.page, visit.bids)
+        assert tree.text.splitlines()[1:] == [
+            "\t[a1] generic, clickable",
+            "\t\tStaticText 'next'",
+            "\t[a2] generic, clickable",
+            "\t\tStaticText '1'",
+            "\t[a3] generic, clickable",
+            "\t\tStaticText '2 two'",
+            "\tStaticText '3'",
+            "\t[a4] generic, clickable",
+            "\t\tStaticText 'one'",
+            "\t[a5] generic, clickable",
+            "\t\tStaticText 'two'",
+        ]
+        assert (await axtree(visit.page, visit.bids)).text == tree.text
+        for bid, hit in (("a1", "next"), ("a2", ">1<"), ("a5", "two")):
+            await click(visit.page, visit.bids, bid)
+            assert hit in await visit.page.evaluate("out.textContent")

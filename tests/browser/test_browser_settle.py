@@ -130,6 +130,16 @@ async def test_activity_tells_what_became_of_each_request(rig):
         assert visit.activity.requests == []
 
 
+async def test_the_http_cache_answers_the_second_time(rig):
+    lasting = ("text/javascript\r\nCache-Control: max-age=86400", b"window.loaded = true")
+    rig.site.pages["http://site.test/lasting.js"] = lasting
+    async with rig.visit() as visit:
+        await visit.show("<script src=/lasting.js></script>")
+        await visit.goto()
+        assert rig.site.asked.count("http://site.test/lasting.js") == 1
+        assert [r.status for r in visit.activity.requests if r.url.endswith(".js")] == [200, 200]
+
+
 async def test_an_event_stream_is_not_waited_for(rig):
     rig.site.pages["http://site.test/events"] = ("text/event-stream", b"data: x\n\n")
     rig.site.delays["http://site.test/events"] = 20

@@ -21,7 +21,6 @@ _NOT_THE_PAGES = (
     "net::ERR_NETWORK_CHANGED",  # an interface came or went, as when a container starts
     "net::ERR_INTERNET_DISCONNECTED",
     "net::ERR_PROXY_CONNECTION_FAILED",
-    "net::ERR_TUNNEL_CONNECTION_FAILED",
     "net::ERR_CERT_AUTHORITY_INVALID",  # the browser does not trust the proxy's CA
     "net::ERR_INSUFFICIENT_RESOURCES",
     "net::ERR_OUT_OF_MEMORY",
@@ -32,14 +31,13 @@ _ENDLESS = frozenset({"eventsource", "media", "websocket", "ping"})
 
 @dataclass(slots=True)
 class Requested:
-    """A request that a page made.
+    """A request that a page made, be it answered over the wire or from the browser's own cache.
 
     Attributes:
         url, method, resource_type: as the browser tells them ("document", "script", "xhr", ...).
         started: `clock.monotonic` seconds.
         status: HTTP status, 0 while there is none.
         failure: the browser's error text, "" if it did not fail.
-        from_cache: whether the browser answered it from its own cache.
         ended: whether it is over.
     """
 
@@ -49,7 +47,6 @@ class Requested:
     started: float
     status: int = 0
     failure: str = ""
-    from_cache: bool = False
     ended: bool = False
 
 
