@@ -18,6 +18,7 @@ class After(NamedTuple):
 
 # Icons of the svelte pages' font, as the tree shows them.
 CLOSE_ICON = "\uf11a"
+BACK_ICON = "\uf108"
 
 SOLUTIONS: dict[str, list[tuple]] = {
     # --- doc_test.html: forms on tabs
@@ -139,8 +140,17 @@ SOLUTIONS: dict[str, list[tuple]] = {
     "online.9": [
         ("click", "generic", CLOSE_ICON),
         ("click", "textbox", After("MultiCombo")),
-        ("press", "ArrowUp"),
-        ("press", "Enter"),
+        ("click", "generic", "One"),
+    ],
+    "online.2": [  # in Pacific time, from February 2025 back to June 2024
+        ("click", "textbox", After("DatePicker")),
+        *[("click", "generic", BACK_ICON)] * 8,
+        ("click", "generic", "6"),
+    ],
+    "online.4": [  # the same in UTC
+        ("click", "textbox", After("DatePicker")),
+        *[("click", "generic", BACK_ICON)] * 11,
+        ("click", "generic", "21"),
     ],
     "online.3": [
         ("click", "generic", "Arial \uf107"),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -203,6 +203,9 @@ class _Reading:
         self.owners: dict[int, FrameInfo] = {}
         self.trees: dict[str, dict[str, dict[str, Any]]] = {}
         self.clickable: set[int] = set()
+        self.hands: dict[int, int] = {}  # text -> the clickable element that it is in
+        self.lifted: dict[int, int] = {}  # such an element that the tree lacks -> its depth
+        self.given: set[int] = set()  # nodes with bids
         self.nodes: list[AxNode] = []
 
     async def read(self) -> AxTree:
@@ -214,7 +217,9 @@ class _Reading:
             asyncio.gather(*(self.probe.clickable(frame) for frame in frames)),
         )
         self.trees = dict(trees)
-        self.clickable = set().union(*clickable)
+        for found in clickable:
+            self.clickable.update(found)
+            self.hands |= {text: element for element, texts in found.items() for text in texts}
         for root in _roots(self.trees[frames[0].id]):
             self._walk(root, frames[0], 0, "")
         return AxTree("\n".join("\t" * node.depth + node.line() for node in self.nodes), tuple(self.nodes))
@@ -230,6 +235,8 @@ class _Reading:
     def _walk(self, node: dict[str, Any], frame: FrameInfo, depth: int, above: str) -> None:
         """Append a node and what is below it; `above` is the name of the nearest node kept."""
         made = self._node(node, frame, depth, above)
+        if made is not None and made.role == "StaticText":
+            made = self._in_hand(made, node, frame)
         if made is not None and not self._merged(made):
             self.nodes.append(made)
         if made is not None:
@@ -269,6 +276,8 @@ class _Reading:
         )
         if role in _WRAPPERS and not name and not acts:
             return None
+        if acts:
+            self.given.add(backend)
         return AxNode(
             bid=self.bids.give(self.page, frame, backend) if acts else "",
             role=role,
@@ -279,6 +288,24 @@ class _Reading:
             backend_node_id=backend,
             frame=frame.id,
         )
+
+    def _in_hand(self, text: AxNode, node: dict[str, Any], frame: FrameInfo) -> AxNode:
+        """Put a text below the clickable element that it is in, if the tree has left that one out.
+
+        The browser leaves out an element without role and listener; a page that listens further up
+        (a calendar for its days, a list for its items) still means the element by a click on it.
+        """
+        # Text that a style sheet makes (an icon) is no DOM node; the pseudo-element around it is.
+        around = self.trees[frame.id].get(node.get("parentId", ""), {}).get("backendDOMNodeId", 0)
+        element = self.hands.get(text.backend_node_id, self.hands.get(around))
+        if element is None or element in self.given:
+            return text
+        if element not in self.lifted:
+            bid = self.bids.give(self.page, frame, element)
+            clickable = (("clickable", True),)
+            self.nodes.append(AxNode(bid, "generic", "", "", clickable, text.depth, element, frame.id))
+            self.lifted[element] = text.depth
+        return replace(text, depth=self.lifted[element] + 1)
 
     def _properties(self, role: str, told: dict[str, Any], clickable: bool) -> Iterator[tuple[str, Any]]:
         if clickable:

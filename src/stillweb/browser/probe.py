@@ -8,7 +8,7 @@ Everything that observes or settles goes through it; all waits end, by the calle
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -22,6 +22,7 @@ from stillweb.errors import InfraError
 WORLD = "stillweb"
 
 _CLICKABLE_LIMIT = 500
+_TEXT_DEPTH = 3  # levels below a clickable element at which its texts are looked for
 
 _probes: WeakKeyDictionary[Page, Probe] = WeakKeyDictionary()
 
@@ -174,10 +175,13 @@ class Probe:
         )
         return str(answer["object"]["objectId"])
 
-    async def clickable(self, frame: FrameInfo) -> list[int]:
-        """Return the backend node ids of elements that show a hand under the pointer, outermost ones only."""
+    async def clickable(self, frame: FrameInfo) -> dict[int, list[int]]:
+        """Return the elements that show a hand under the pointer, outermost ones only, and the texts in each.
+
+        All by backend node id.
+        """
         if frame.id not in self._worlds:
-            return []
+            return {}
         answer = await self.send(
             "Runtime.evaluate",
             expression=f"eye.clickable({_CLICKABLE_LIMIT})",
@@ -192,9 +196,12 @@ class Probe:
             for entry in listed["result"]
             if "objectId" in entry.get("value", {}) and entry["name"].isdigit()
         ]
-        nodes = await asyncio.gather(*(self.send("DOM.describeNode", objectId=o) for o in objects))
+        answers = await asyncio.gather(
+            *(self.send("DOM.describeNode", objectId=o, depth=_TEXT_DEPTH) for o in objects)
+        )
         await self.send("Runtime.releaseObjectGroup", objectGroup="clickable")
-        return [node["node"]["backendNodeId"] for node in nodes]
+        nodes = [answer["node"] for answer in answers]
+        return {node["backendNodeId"]: list(_texts(node)) for node in nodes}
 
     async def begin_documents_with(self, source: str) -> None:
         """Run a script at the beginning of every new document, in place of the one given before."""
@@ -252,6 +259,18 @@ class Probe:
             self._arrived.set()
 
 
+def _texts(node: dict[str, Any]) -> Iterator[int]:
+    """Yield the text nodes in a node as CDP describes it, and the pseudo-elements, which may have text."""
+    for pseudo in node.get("pseudoElements", ()):
+        yield pseudo["backendNodeId"]
+    for child in node.get("children", ()):
+        if child["nodeType"] == _TEXT_NODE:
+            yield child["backendNodeId"]
+        else:
+            yield from _texts(child)
+
+
+_TEXT_NODE = 3  # DOM §4.4
 _GONE = (
     "Cannot find context",
     "Execution context was destroyed",

@@ -117,17 +117,23 @@
       if (document.fonts.status === "loading") await within(document.fonts.ready, ms);
       return look();
     },
-    // Elements that look clickable and are no control: a hand under the pointer, and none above them.
+    // Elements that look clickable and are no control: a hand under the pointer, and none above them but
+    // that of a list, which has it for its items.
     clickable(limit) {
       const found = [];
+      const isList = ({ children: items }) => items.length > 1
+        && [...items].every((item) => item.localName === items[0].localName && item.classList[0] === items[0].classList[0]
+          && item.textContent.trim() && getComputedStyle(item).display !== "inline");
       const controls = "a[href], button, input, select, textarea, summary, option, label, [role], [tabindex], [contenteditable]";
       const visit = (root, inherited) => {
         for (const node of root.children) {
           if (found.length >= limit) return;
           const hand = getComputedStyle(node).cursor === "pointer";
-          if (hand && !inherited && !node.matches(controls)) found.push(node);
+          const own = hand && !inherited && !node.matches(controls);
+          const list = own && isList(node);
+          if (own && !list) found.push(node);
           if (node.shadowRoot) visit(node.shadowRoot, hand);
-          visit(node, hand);
+          visit(node, hand && !list);
         }
       };
       if (document.body) visit(document.body, false);
