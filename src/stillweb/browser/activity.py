@@ -21,6 +21,7 @@ _NOT_THE_PAGES = (
     "net::ERR_NETWORK_CHANGED",  # an interface came or went, as when a container starts
     "net::ERR_INTERNET_DISCONNECTED",
     "net::ERR_PROXY_CONNECTION_FAILED",
+    "net::ERR_TUNNEL_CONNECTION_FAILED",
     "net::ERR_CERT_AUTHORITY_INVALID",  # the browser does not trust the proxy's CA
     "net::ERR_INSUFFICIENT_RESOURCES",
     "net::ERR_OUT_OF_MEMORY",
