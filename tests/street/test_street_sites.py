@@ -1,0 +1,87 @@
+"""The whole street by the command line: real sites recorded, replayed and compared, by both back-ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.sites, pytest.mark.browser, pytest.mark.timeout(600)]
+
+SITES_CA = Path(os.environ.get("STILLWEB_SITES_CA", "~/.cache/stillweb-sites/ca.pem")).expanduser()
+RESOLVE = ("--resolve", "*.test=127.0.0.1:8443", "--resolve", "*.test:80=127.0.0.1:8480")
+SEEDS = {"docs": "https://docs.test/", "data": "https://data.test/"}
+
+
+@pytest.fixture(scope="module")
+def sites() -> Path:
+    """The CA of the sites that run on loopback; skips where they do not."""
+    with socket.socket() as probe:
+        if not SITES_CA.is_file() or probe.connect_ex(("127.0.0.1", 8443)):
+            pytest.skip("the shared sites are not up (sites.py up docs data)")
+    return SITES_CA
+
+
+def stillweb(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {
+        "STILLWEB_COLLECTIONS": str(folder / "collections"),
+        "STILLWEB_CERTS": str(folder / "certs"),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "stillweb", *arguments], env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.fixture(scope="module", params=SEEDS)
+def recorded(request, sites, tmp_path_factory) -> tuple[Path, str]:
+    """A folder with four pages of a site recorded into a collection of its name."""
+    name = request.param
+    folder = tmp_path_factory.mktemp(name)
+    ran = stillweb(
+        folder, "record", "crawl", SEEDS[name], "-c", name, "--limit", "4",
+        *RESOLVE, "--upstream-ca", str(sites),
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return folder, name
+
+
+def test_a_recording_is_sound(recorded):
+    folder, name = recorded
+    checked = stillweb(folder, "collections", "check", name)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    shown = json.loads(stillweb(folder, "collections", "list", "--json").stdout)
+    assert [each["name"] for each in shown] == [name]
+
+
+@pytest.mark.parametrize("backend", ["native", pytest.param("pywb", marks=pytest.mark.pywb)])
+def test_every_recorded_page_replays_without_a_miss(recorded, backend, tmp_path):
+    folder, name = recorded
+    ran = stillweb(
+        folder,
+        "diff",
+        name,
+        "--backend",
+        backend,
+        "--json",
+        "--report",
+        str(tmp_path),
+        "--fail-under",
+        "none",
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    report = json.loads(ran.stdout)
+    assert len(report["pages"]) == 4
+    for page in report["pages"]:
+        assert page["status"]["replayed"] == page["status"]["recorded"] == 200, page
+        assert page["counts"]["miss"] == 0, page
+        assert page["counts"]["hit"] >= 1, page
+        assert page["scores"]["text"] == 1.0, page
+        # GraphiQL of data.test measures itself before or after its style sheet has come: at level
+        # `clock` that race is open, and shows in one focusable scroll bar.
+        assert page["identical"] or page["url"].endswith("/graphql"), page
+    assert (tmp_path / "index.html").stat().st_size > 10_000
