@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from stillweb.collections.check import check
+from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.repair import repair
 from stillweb.collections.warcs import read_records
@@ -138,3 +140,47 @@ def test_a_writer_that_wrote_nothing_leaves_nothing(collection):
         pass
     assert collection.warc_files() == []
     assert not collection.index_file.exists()
+
+
+def test_every_record_has_digests_as_ours_and_its_bytes_as_given(collection):
+    """Left to itself, warcio makes SHA-1 digests and spells fields that are not ASCII anew."""
+    odd = Exchange(
+        Request(
+            "POST", "https://a.example/?q=\xe9", (("Cookie", "a=\xe9"), ("Cookie", "b=1; c")), b"\xff\r\n\r\n"
+        ),
+        Response(299, "", (("X-A", "\xe9; x=\xe9"), ("x-a", ""), ("Content-Length", "2")), b"\r\n"),
+        "20240101000000",
+    )
+    with CollectionWriter(collection) as writer:
+        captures = [writer.write(odd), writer.write(exchange(1))]
+        writer.write_resource("urn:text:https://a.example/", "20240101000000", "text/plain", b"the text")
+    assert [collection.read_capture(each) for each in captures] == [odd, exchange(1)]
+    [path] = collection.warc_files()
+    records = list(read_records(path))
+    for record in records:
+        assert record.version == "WARC/1.1"
+        assert record.get("WARC-Block-Digest") == f"sha256:{sha256(record.block).hexdigest()}"
+        stated = [value for name, value in record.headers if name.endswith("-Digest")]
+        assert all(value.startswith("sha256:") for value in stated)
+        assert len(stated) == (1 if record.type == "warcinfo" else 2)
+    assert records[1].block.startswith(
+        b"POST /?q=\xe9 HTTP/1.1\r\nCookie: a=\xe9\r\nCookie: b=1; c\r\n\r\n\xff"
+    )
+    assert records[2].block == (
+        b"HTTP/1.1 299 \r\nX-A: \xe9; x=\xe9\r\nx-a: \r\nContent-Length: 2\r\n\r\n\r\n"
+    )
+    assert check(collection) == []
+
+
+def test_a_url_that_is_no_text_is_written_as_it_is_read_back(collection):
+    given = ["https://a.example/\udce9", "https://a.example/\ud83d"]  # a byte; half a character, from JSON
+    wanted = ["https://a.example/%E9", "https://a.example/%EF%BF%BD"]
+    with CollectionWriter(collection) as writer:
+        captures = [
+            writer.write(Exchange(Request("GET", url), Response(200), "20240101000000")) for url in given
+        ]
+    assert [capture.url for capture in captures] == wanted
+    assert [collection.read_capture(capture).request.url for capture in captures] == wanted
+    before = collection.index_file.read_bytes()
+    reindex(collection)
+    assert collection.index_file.read_bytes() == before

@@ -21,6 +21,8 @@ from stillweb.model import Headers, header
 Buffer = bytes | mmap.mmap
 MAX_HEAD = 1 << 20
 _LENGTH = re.compile(r"\d{1,15}")
+_STRAY = re.compile("[\ud800-\udfff]")
+_BYTES = range(0x80, 0x100)  # what surrogateescape moves to U+DC80 and up (PEP 383)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,13 @@ def clean_uri(uri: str) -> str:
     uri = uri.strip("<>").replace(" ", "%20")
     if uri.isascii():
         return uri
-    return "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in uri)
+    return _STRAY.sub(_escaped, uri)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    # A surrogate that is no byte (JSON can spell it) is U+FFFD to a browser (WHATWG URL, UTF-8 encode).
+    byte = ord(found[0]) - 0xDC00
+    return f"%{byte:02X}" if byte in _BYTES else "%EF%BF%BD"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,17 @@
 """Write exchanges into a collection, such that a kill at any moment leaves valid WARC files.
 
-WARC 1.1. Every file starts with a warcinfo record. An exchange is its request's record and its
-response's, in this order, each a gzip member, appended by a single write: what a kill can leave
-is one member that breaks off, and a response is never there without the request that made it
-(a POST's answer must not pass for a GET's). The index is written at close; after a kill it is
-older than the archive, and the next writer, or `collections check --repair`, makes it anew.
+WARC 1.1, serialised by warcio (`members`). Every file starts with a warcinfo record. An exchange
+is its request's record and its response's, in this order, each a gzip member, appended by a single
+write: what a kill can leave is one member that breaks off, and a response is never there without
+the request that made it (a POST's answer must not pass for a GET's). The index is written at
+close; after a kill it is older than the archive, and the next writer, or `collections check
+--repair`, makes it anew.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,8 +22,9 @@ from stillweb.collections.cdxj import format_line, write_lines
 from stillweb.collections.httpblocks import payload_start, request_block, response_block
 from stillweb.collections.indexing import key_of, key_text, media_type, reindex
 from stillweb.collections.layout import Collection
+from stillweb.collections.members import sha256_digest, warc_member
+from stillweb.collections.records import clean_uri
 from stillweb.collections.warcdates import iso_date
-from stillweb.collections.warcs import WarcRecord, gzip_member, serialise
 from stillweb.model import Capture, Exchange, header
 from stillweb.urls import to_timestamp
 
@@ -58,23 +60,26 @@ class CollectionWriter:
 
     def write(self, exchange: Exchange) -> Capture:
         """Append an exchange; return its capture."""
+        url = clean_uri(exchange.request.url)  # as it will be read back
+        exchange = replace(exchange, request=replace(exchange.request, url=url))
         file = self._open()
         request, response = exchange.request, exchange.response
-        asked = self._record("request", exchange, request_block(request))
-        answer = self._record("response", exchange, response_block(response), concurrent_to=asked.id)
-        first, second = gzip_member(serialise(asked)), gzip_member(serialise(answer))
+        request_id, digest = _new_record_id(), sha256_digest(response.raw_body)
+        first = _member("request", request_id, exchange, request_block(request))
+        answer = response_block(response)
+        second = _member("response", _new_record_id(), exchange, answer, concurrent_to=request_id)
         offset = self._size
         self._append(file, first + second)
         keyed_url, query = methodquery.appended(request)
         capture = Capture(
             urlkey=key_text(keyed_url),
             timestamp=exchange.timestamp,
-            url=request.url,
+            url=url,
             method=request.method,
             key=key_of(request),
             status=response.status,
             mime=media_type(header(response.headers, "content-type")),
-            digest=answer.get("WARC-Payload-Digest"),
+            digest=digest,
             source=self._path.name,
             offset=offset + len(first),
             length=len(second),
@@ -87,16 +92,14 @@ class CollectionWriter:
     def write_resource(self, uri: str, timestamp: str, content_type: str, block: bytes) -> None:
         """Append a resource record that is no capture, such as `urn:text:URL`."""
         file = self._open()
-        headers = (
+        fields = (
             ("WARC-Type", "resource"),
-            ("WARC-Record-ID", f"<urn:uuid:{clock.new_id()}>"),
+            ("WARC-Record-ID", _new_record_id()),
             ("WARC-Target-URI", uri),
             ("WARC-Date", iso_date(timestamp)),
-            ("WARC-Block-Digest", _digest(block)),
-            ("Content-Type", content_type),
-            ("Content-Length", str(len(block))),
+            ("WARC-Payload-Digest", sha256_digest(block)),
         )
-        self._append(file, gzip_member(serialise(WarcRecord(headers, block))))
+        self._append(file, warc_member(fields, block, content_type))
 
     def close(self) -> None:
         """Close the file and bring the index up to date. May be called twice."""
@@ -112,26 +115,6 @@ class CollectionWriter:
         self._lines.clear()
         self._stale = False
 
-    def _record(self, kind: str, exchange: Exchange, block: bytes, *, concurrent_to: str = "") -> WarcRecord:
-        headers = [
-            ("WARC-Type", kind),
-            ("WARC-Record-ID", f"<urn:uuid:{clock.new_id()}>"),
-            ("WARC-Target-URI", exchange.request.url),
-            ("WARC-Date", iso_date(exchange.timestamp)),
-        ]
-        if concurrent_to:
-            headers.append(("WARC-Concurrent-To", f"<{concurrent_to}>"))
-        if exchange.remote_ip:
-            headers.append(("WARC-IP-Address", exchange.remote_ip))
-        headers += [
-            ("WARC-Protocol", exchange.protocol),
-            ("WARC-Payload-Digest", _digest(block[payload_start(block) :])),
-            ("WARC-Block-Digest", _digest(block)),
-            ("Content-Type", f"application/http; msgtype={kind}"),
-            ("Content-Length", str(len(block))),
-        ]
-        return WarcRecord(tuple(headers), block)
-
     def _open(self) -> int:
         if self._file is not None and self._size < self._rotate:
             return self._file
@@ -146,15 +129,13 @@ class CollectionWriter:
         self._file, self._path, self._size = os.open(path, flags, 0o644), path, 0
         text = f"software: stillweb/{__version__}\r\nformat: WARC File Format 1.1\r\n"
         text += f"isPartOf: {self.collection.name}\r\n"
-        headers = (
+        fields = (
             ("WARC-Type", "warcinfo"),
-            ("WARC-Record-ID", f"<urn:uuid:{clock.new_id()}>"),
+            ("WARC-Record-ID", _new_record_id()),
             ("WARC-Date", iso_date(to_timestamp(now))),
             ("WARC-Filename", path.name),
-            ("Content-Type", "application/warc-fields"),
-            ("Content-Length", str(len(text))),
         )
-        self._append(self._file, gzip_member(serialise(WarcRecord(headers, text.encode()))))
+        self._append(self._file, warc_member(fields, text.encode(), "application/warc-fields"))
         return self._file
 
     def _append(self, file: int, members: bytes) -> None:
@@ -181,5 +162,24 @@ def is_fresh(collection: Collection) -> bool:
     return all(path.stat().st_mtime_ns <= made for path in files)
 
 
-def _digest(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+def _member(kind: str, record_id: str, exchange: Exchange, block: bytes, *, concurrent_to: str = "") -> bytes:
+    """Return the record of an exchange's request or response."""
+    fields = [
+        ("WARC-Type", kind),
+        ("WARC-Record-ID", record_id),
+        ("WARC-Target-URI", exchange.request.url),
+        ("WARC-Date", iso_date(exchange.timestamp)),
+    ]
+    if concurrent_to:
+        fields.append(("WARC-Concurrent-To", concurrent_to))
+    if exchange.remote_ip:
+        fields.append(("WARC-IP-Address", exchange.remote_ip))
+    fields += [
+        ("WARC-Protocol", exchange.protocol),
+        ("WARC-Payload-Digest", sha256_digest(block[payload_start(block) :])),
+    ]
+    return warc_member(fields, block, f"application/http; msgtype={kind}")
+
+
+def _new_record_id() -> str:
+    return f"<urn:uuid:{clock.new_id()}>"
