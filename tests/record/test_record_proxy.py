@@ -18,7 +18,7 @@ from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
 from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import PortInUse, RecordError, UsageError
-from stillweb.model import Exchange, header
+from stillweb.model import Capture, Exchange, header
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy import RecordingProxy, recording_proxy
 from stillweb.record.resolve import parse_all
@@ -219,6 +219,22 @@ async def test_an_exchange_that_cannot_be_written_stops_the_recording(collection
         with pytest.raises(RecordError):
             recording.check()
     collection.archive.unlink()
+
+
+async def test_no_failure_of_ours_is_swallowed(collection, ca, site) -> None:
+    class Broken(CollectionWriter):
+        def write(self, exchange: Exchange) -> Capture:
+            raise KeyError("a mistake")
+
+    site.page("/", "hi")
+    trusted = ssl.create_default_context(cadata=ca.cert_pem.decode())
+    async with (
+        recording_proxy(Broken(collection), ca, site.options) as recording,
+        httpx.AsyncClient(proxy=recording.url, verify=trusted) as client,
+    ):
+        await client.get("https://site.test/")
+        with pytest.raises(RecordError, match="a mistake"):
+            recording.check()
 
 
 async def test_a_port_that_is_taken_is_told(collection, ca, site) -> None:

@@ -1,15 +1,18 @@
 """The mitmproxy addon that turns flows into exchanges, and the account that it keeps of them.
 
-mitmproxy calls the hooks by name, one flow at a time and in our event loop; it logs and forgets
-what they raise, so a failure to write is kept in `RecordingProxy` for the crawl to raise.
+mitmproxy calls the hooks by name, one flow at a time and in our event loop. It logs and forgets
+what they raise, which would be a loss that nobody sees: `_loud` keeps the first failure in
+`RecordingProxy`, and the recording stops with it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stillweb.errors import RecordError, StillwebError
+from stillweb.errors import RecordError
 from stillweb.record.flows import exchange_of, upstream_fields
 from stillweb.record.options import RecordOptions
 from stillweb.record.resolve import resolve
@@ -73,7 +76,9 @@ class RecordingProxy:
     def fail(self, error: Exception) -> None:
         """Remember the first exchange that could not be written, and why."""
         if not self._fault.done():
-            failure = RecordError(f"an exchange could not be written: {error}", hint="is the disk full?")
+            failure = RecordError(
+                f"an exchange could not be written: {error!r}", hint="what was recorded before is valid"
+            )
             failure.__cause__ = error
             self._fault.set_exception(failure)
             self._fault.exception()  # else asyncio complains where nobody waits for it
@@ -94,22 +99,40 @@ class RecordingProxy:
             self._idle.set()
 
 
+Hook = Callable[["Recorder", Any], None]
+
+
+def _loud(hook: Hook) -> Hook:
+    """Make a hook's failure the recording's failure."""
+
+    @functools.wraps(hook)
+    def loud(self: Recorder, event: Any) -> None:
+        try:
+            hook(self, event)
+        except Exception as error:  # noqa: BLE001  the root of what mitmproxy calls
+            self.recording.fail(error)
+
+    return loud
+
+
 class Recorder:
     """The addon; its public methods are mitmproxy's hooks."""
 
     def __init__(self, writer: CollectionWriter, options: RecordOptions, recording: RecordingProxy) -> None:
         self._writer = writer
         self._options = options
-        self._recording = recording
+        self.recording = recording
         self._bodies: dict[str, _Body] = {}
         self._asked_for: dict[str, tuple[str, int]] = {}
 
+    @_loud
     def tls_clienthello(self, hello: Any) -> None:
         """Speak HTTP/1.1 with the client, whatever the site speaks."""
         client = hello.context.client
         if b"http/1.1" in (client.alpn_offers or ()):
             client.alpn = b"http/1.1"
 
+    @_loud
     def server_connect(self, connecting: Any) -> None:
         """Send the connection to where `--resolve` says."""
         server = connecting.server
@@ -118,23 +141,27 @@ class Recorder:
         self._asked_for[server.id] = server.address
         server.address = resolve(self._options.resolve, *server.address[:2])
 
+    @_loud
     def server_connected(self, connecting: Any) -> None:
         """Give the connection its name back: mitmproxy finds connections to use again by it."""
         # `Server.__setattr__` forbids this on open connections, since it cannot mean a reconnect here.
         vars(connecting.server)["address"] = self._asked_for.pop(connecting.server.id)
 
+    @_loud
     def server_connect_error(self, connecting: Any) -> None:
         """Give the connection its name back, so that errors speak of it."""
         if address := self._asked_for.pop(connecting.server.id, None):
             connecting.server.address = address
 
+    @_loud
     def requestheaders(self, flow: Any) -> None:
         """Make the request one that is answered in full."""
         if _is_websocket(flow):
             return
-        self._recording.begin(flow.id)
+        self.recording.begin(flow.id)
         flow.request.headers.fields = upstream_fields(flow.request.method, flow.request.headers.fields)
 
+    @_loud
     def responseheaders(self, flow: Any) -> None:
         """Pass the body on as it comes, keeping what is to be written."""
         response = flow.response
@@ -142,8 +169,8 @@ class Recorder:
             return
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             response.stream = True
-            self._recording.note("event stream not recorded")
-            self._recording.end(flow.id)
+            self.recording.note("event stream not recorded")
+            self.recording.end(flow.id)
         else:
             body = self._bodies[flow.id] = _Body(self._options.max_body)
             response.stream = body
@@ -151,41 +178,39 @@ class Recorder:
             # Otherwise mitmproxy ends the body by closing the client's connection, TLS and all.
             response.headers["transfer-encoding"] = "chunked"
 
+    @_loud
     def response(self, flow: Any) -> None:
         """Write a completed exchange."""
         if _is_websocket(flow):
-            self._recording.note("WebSocket not recorded")
+            self.recording.note("WebSocket not recorded")
             return
-        body = self._bodies.pop(flow.id, None)
-        self._recording.end(flow.id)
-        if body is None:
-            return
+        self.recording.end(flow.id)
+        if flow.response.stream is True:
+            return  # an event stream that ended
+        body = self._bodies.pop(flow.id)
         if body.overflow:
-            self._recording.note(f"longer than {self._options.max_body} bytes, not recorded")
+            self.recording.note(f"longer than {self._options.max_body} bytes, not recorded")
             return
         self._write(flow, flow.response.raw_content or body.content())
 
+    @_loud
     def error(self, flow: Any) -> None:
         """Remember why there is no answer, and let the browser see a broken connection."""
         self._bodies.pop(flow.id, None)
-        self._recording.end(flow.id)
+        self.recording.end(flow.id)
         url = wire_url(flow.request.url)
         reason = flow.error.msg
         if reason == _CLIENT_WENT_AWAY:
-            self._recording.aborted.add(url)
+            self.recording.aborted.add(url)
         else:
-            self._recording.failed[url] = reason
+            self.recording.failed[url] = reason
         if flow.response is None and flow.killable:
             # mitmproxy would answer with a page of its own and status 502, which no site sent.
             flow.kill()
 
     def _write(self, flow: Any, body: bytes) -> None:
-        recording = self._recording
-        try:
-            self._writer.write(exchange_of(flow, body))
-        except (OSError, StillwebError) as error:
-            recording.fail(error)
-            return
+        recording = self.recording
+        self._writer.write(exchange_of(flow, body))
         recording.exchanges += 1
         recording.body_bytes += len(body)
         recording.failed.pop(wire_url(flow.request.url), None)

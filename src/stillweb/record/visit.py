@@ -19,7 +19,7 @@ from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page as BrowserPage
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-from stillweb.browser.activity import Activity
+from stillweb.browser.activity import Activity, is_ours
 from stillweb.browser.context import open_context
 from stillweb.browser.probe import FrameGone, Probe
 from stillweb.browser.profile import Pinning, Profile
@@ -36,8 +36,6 @@ _SETTLE_CAP = 30.0  # real seconds; a live site is slower than its replay
 _FRAME_PATIENCE = 5.0  # seconds for one script in one frame, which may be busy
 _LAST_ANSWERS = 5.0  # seconds for answers that are under way when the page is left
 
-# The machine's network changed (a container started, a cable moved): says nothing of the site.
-_TRANSIENT = ("net::ERR_NETWORK_CHANGED", "net::ERR_NETWORK_IO_SUSPENDED")
 
 # Both scripts run in an isolated world: the page can neither see nor break them.
 # Through open shadow roots, in tree order. getAttribute, since `href` of an SVG link is no string.
@@ -98,7 +96,7 @@ class Visited:
         links: pages that it links to, in document order.
         error: why it could not be loaded, "" if it could.
         unsettled: why it did not come to rest, "" if it did.
-        disturbed: whether the machine, not the site, made a request fail.
+        disturbed: whether browser or machine, not the site, made a request fail.
     """
 
     visit: Visit
@@ -162,7 +160,7 @@ async def _load(
         title,
         tuple(links),
         unsettled="" if rest.settled else rest.reason,
-        disturbed=any(entry.failure in _TRANSIENT for entry in activity.requests),
+        disturbed=any(is_ours(entry.failure) for entry in activity.requests),
     )
 
 
