@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +133,8 @@ async def _replay(collection: Collection, source: Source) -> AsyncIterator[str]:
 
 
 def print_report(report: DiffReport) -> None:
-    """Print the pages that differ, worst first, and a line that sums all up, to stdout."""
+    """Print the scores, the pages that differ, worst first, and a line that sums all up, to stdout."""
+    _print_pages(["score", "worst page", "mean", "limit"], list(_spreads(report)))
     telling = [page for page in report.worst_first() if page.compared and not page.identical]
     uncompared = [page for page in report.pages if not page.compared]
     if telling:
@@ -149,6 +150,16 @@ def print_report(report: DiffReport) -> None:
         if page.error:
             click.echo(f"not replayed: {page.url}: {page.error}")
     click.echo(f"{report.collection}: {report.summary()} ({report.seconds:.1f} s)")
+
+
+def _spreads(report: DiffReport) -> Iterator[Sequence[str]]:
+    """Yield the rows of the table of scores: name, worst page, mean, limit."""
+    for metric, (name, _) in METRICS.items():
+        if spread := report.spread(metric):
+            worst, mean = spread
+            limit = shown(metric, report.gates[metric]) if metric in report.gates else "-"
+            average = f"{mean:.1f}" if metric == "misses" else shown(metric, mean)
+            yield name, shown(metric, worst), average, limit
 
 
 def _print_pages(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
