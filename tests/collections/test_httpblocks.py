@@ -59,6 +59,33 @@ def test_claimed_chunking_is_believed_only_if_it_is_there():
         assert response == Response(200, "OK", (("X-A", "1"),), wanted)
 
 
+@pytest.mark.parametrize("end", [b"\r\n", b"\n", b"\r\n\r\n"])
+def test_a_line_end_behind_the_content_length_is_none_of_the_body(end):
+    response = parse_response(block("HTTP/1.1 200 OK", "content-length: 4", body=b"ab\r\n" + end))
+    assert response.raw_body == b"ab\r\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "body"),
+    [
+        (["Content-Length: 2"], b"decoded\r\n"),  # a stale length
+        (["Content-Length: 2"], b"abc"),
+        (["Content-Length: 2"], b"ab\r\n\n"),
+        (["Content-Length: 2"], b"ab \n"),
+        (["Content-Length: 9"], b"short\r\n"),
+        (["Content-Length: 2", "Content-Length: 2"], b"ab\r\n"),
+        (["Content-Length: 2, 2"], b"ab\r\n"),
+        (["Content-Length: +2"], b"ab\r\n"),
+        (["Content-Length: \xb2"], b"ab\r\n"),
+        (["Content-Length: 2", "Transfer-Encoding: gzip"], b"ab\r\n"),
+        (["Content-Length: 2", "Transfer-Encoding: chunked"], b"ab\r\n"),  # claimed, and not there
+        ([], b"ab\r\n"),
+    ],
+)
+def test_any_other_body_stays_whole(lines, body):
+    assert parse_response(block("HTTP/1.1 200 OK", *lines, body=body)).raw_body == body
+
+
 @pytest.mark.parametrize("encoding", ENCODED)
 def test_a_content_encoding_is_kept_if_the_body_has_it(encoding):
     head = ("HTTP/1.1 200 OK", f"Content-Encoding: {encoding}")

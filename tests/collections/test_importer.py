@@ -15,6 +15,8 @@ from stillweb.collections.check import check
 from stillweb.collections.export import export_wacz
 from stillweb.collections.importer import import_files
 from stillweb.collections.layout import Collection
+from stillweb.collections.pack import Pack
+from stillweb.collections.seal import seal
 from stillweb.collections.warcs import WarcRecord, gzip_member, read_records, serialise
 from stillweb.errors import (
     CollectionError,
@@ -25,6 +27,7 @@ from stillweb.errors import (
     StillwebError,
     UsageError,
 )
+from stillweb.model import header
 
 # file: captures, pages, codes of the defects told
 ARCHIVES = {
@@ -235,6 +238,38 @@ def test_other_containers_become_a_member_a_record_and_lose_nothing(tmp_path, co
     ] == before
     assert len({each.offset for each in found}) == 2
     assert check(collection) == []
+
+
+def test_a_body_ends_at_its_content_length_though_the_record_counts_a_line_end_more(tmp_path):
+    font = b"wOF2" + bytes(range(256))
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: font/woff2\r\nContent-Length: %d\r\n\r\n" % len(font)
+    headers = (
+        ("WARC-Type", "response"),
+        ("WARC-Record-ID", "<urn:x:font>"),
+        ("WARC-Target-URI", "https://a.example/f.woff2"),
+        ("WARC-Date", "2024-01-01T00:00:00Z"),
+    )
+    given = write(tmp_path / "a.warc.gz", gzip_member(serialise(WarcRecord(headers, head + font + b"\r\n"))))
+    import_files([given], tmp_path / "root", "x")
+    collection = Collection.open(tmp_path / "root", "x")
+    [exchange] = collection.exchanges()
+    assert exchange.response.raw_body == font
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        assert bytes(pack.entry(0).body) == font
+
+
+@pytest.mark.shared
+def test_bodies_of_an_archive_that_counts_line_ends_are_as_long_as_stated(shared, tmp_path):
+    import_files([shared / "archives" / "books.toscrape.warc"], tmp_path, "books")
+    lengths = [
+        (int(stated), len(each.response.raw_body))
+        for each in Collection.open(tmp_path, "books").exchanges()
+        if (stated := header(each.response.headers, "content-length"))
+    ]
+    assert len(lengths) == 26
+    assert (43572, 43572) in lengths
+    assert all(stated == got for stated, got in lengths)
 
 
 def test_a_cut_warc_is_imported_without_its_tail(tmp_path):

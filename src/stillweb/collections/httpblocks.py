@@ -20,6 +20,8 @@ from stillweb.model import Headers, Request, Response, header
 
 _STATUS_LINE = re.compile(rb"(?:HTTP/[\d.]+|ICY)[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?\r*\n?")
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S.*?)(?: HTTP/[\d.]+)?\r*\n")
+_LENGTH = re.compile(r"[0-9]{1,15}")
+_STRAY_ENDS = (b"\r\n", b"\n", b"\r\n\r\n")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r?\n")
 
 
@@ -45,9 +47,12 @@ def parse_response(block: bytes) -> Response | None:
     if not match:
         return None
     headers, body = _split(block, match.end())
-    if "chunked" in header(headers, "transfer-encoding").lower():
+    coding = header(headers, "transfer-encoding")
+    if "chunked" in coding.lower():
         body = dechunk(body)
         headers = tuple((k, v) for k, v in headers if k.lower() != "transfer-encoding")
+    elif not coding:
+        body = _without_stray_end(headers, body)
     if body and not has_encoding(body, header(headers, "content-encoding")):
         headers = tuple((k, v) for k, v in headers if k.lower() != "content-encoding")
     reason = (match[2] or b"").decode("latin-1").strip()
@@ -121,6 +126,18 @@ def _fields(lines: Iterable[bytes]) -> list[tuple[str, str]]:
         if colon and name.strip():
             fields.append((name.strip(), value.strip(" \t")))
     return fields
+
+
+def _without_stray_end(headers: Headers, body: bytes) -> bytes:
+    """Return a body without line ends behind its Content-Length.
+
+    Some writers count the end of the WARC record as part of its block. A browser never sees what follows
+    Content-Length (RFC 9112 §6.3). Any other difference is a stale length beside a decoded body.
+    """
+    lengths = [value for name, value in headers if name.lower() == "content-length"]
+    if len(lengths) == 1 and _LENGTH.fullmatch(lengths[0]) and body[int(lengths[0]) :] in _STRAY_ENDS:
+        return body[: int(lengths[0])]
+    return body
 
 
 def dechunk(body: bytes) -> bytes:
