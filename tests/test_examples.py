@@ -1,0 +1,51 @@
+"""The examples run as they are written."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
+from stillweb.collections.manifest import Manifest
+from stillweb.collections.seal import seal
+from stillweb.collections.writer import CollectionWriter
+from stillweb.model import Exchange, Request, Response
+from stillweb.replay import ReplayOptions, serve
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+PAGES = {
+    "https://site.example/": b"<title>Home</title><h1>Home</h1><a href=/next>Next</a>",
+    "https://site.example/next": b"<title>Next</title><h1>Next</h1>",
+}
+
+
+def _collection(root: Path) -> Collection:
+    collection = Collection.create(root, "site")
+    with CollectionWriter(collection) as writer:
+        for url, body in PAGES.items():
+            response = Response(200, "OK", (("Content-Type", "text/html"),), body)
+            writer.write(Exchange(Request("GET", url), response, "20260101000000"))
+    collection.write_manifest(
+        Manifest(name="site", created="2026-01-01T00:00:00Z", recorded_at="20260101000000")
+    )
+    seal(collection)
+    return collection
+
+
+@pytest.mark.browser
+async def test_episode(tmp_path):
+    ca = CertAuthority.init(tmp_path / "certs")
+    options = ReplayOptions(port=0, session_ports=None)
+    async with serve([_collection(tmp_path / "collections")], ca, options) as server:
+        program = await asyncio.create_subprocess_exec(
+            sys.executable, EXAMPLES / "episode.py", server.url, "https://site.example/",
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        printed, told = await program.communicate()
+    assert program.returncode == 0, told.decode()
+    assert "1 requests, 0 misses" in printed.decode()
+    assert "clicked 'Next': ok, now at https://site.example/next" in printed.decode()
