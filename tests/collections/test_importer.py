@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from stillweb.collections.check import check
 from stillweb.collections.export import export_wacz
 from stillweb.collections.importer import import_files
+from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack import Pack
 from stillweb.collections.seal import seal
@@ -257,6 +259,53 @@ def test_a_body_ends_at_its_content_length_though_the_record_counts_a_line_end_m
     seal(collection)
     with Pack.open(collection.pack) as pack:
         assert bytes(pack.entry(0).body) == font
+
+
+BYTES_IN_URIS = {  # as the record has it: as a browser asks for it
+    b"/caf\xe9?q=\xff": "/caf%E9?q=%FF",
+    b"/\xed\xa0\xbd": "/%ED%A0%BD",  # half a surrogate pair, as CESU-8 spells it
+    b"/\xc3\xa9": "/%C3%A9",
+    b"/\xf0\x9f\x98": "/%F0%9F%98",  # a character cut off
+}
+
+
+def test_urls_with_bytes_that_are_no_text(tmp_path):
+    records = [response(f"https://a.example/@{number}") for number in range(len(BYTES_IN_URIS))]
+    texts = [
+        text.replace(b"Target-URI: https://a.example/@%d" % number, b"Target-URI: https://a.example" + path)
+        for number, (text, path) in enumerate(zip(records, BYTES_IN_URIS, strict=True))
+    ]
+    given = write(tmp_path / "a.warc.gz", b"".join(map(gzip_member, texts)))
+    root = tmp_path / "root"
+    report = import_files([given], root, "x")
+    assert (report.captures, report.defects) == (4, ())
+    collection = Collection.open(root, "x")
+    collection.index_file.read_bytes().decode("utf-8")  # pywb reads it as such
+    assert check(collection) == []
+    assert seal(collection).warnings == ()
+    with Pack.open(collection.pack) as pack:
+        for wanted in BYTES_IN_URIS.values():
+            assert len(pack.lookup(request_key("GET", f"https://a.example{wanted}"))) == 1
+    again = import_files([export_wacz(collection, tmp_path / "x.wacz")], root, "y")
+    assert again.captures == 4
+
+
+def test_a_har_with_half_a_character_in_its_urls(tmp_path):
+    request = {"method": "GET", "url": "https://a.example/\ud83d", "headers": []}
+    answer = {"status": 200, "statusText": "\ud83d", "headers": [], "httpVersion": "h2"}
+    entry = {"request": request, "response": {**answer, "content": {"text": "x", "mimeType": "text/plain"}}}
+    entry |= {"startedDateTime": "2024-01-01T00:00:00Z", "pageref": "p"}
+    log = {"log": {"entries": [entry], "pages": [{"id": "p", "title": "cut \ud83d"}]}}
+    given = write(tmp_path / os.fsdecode(b"caf\xe9.har"), json.dumps(log).encode())
+    assert import_files([given], tmp_path / "root", "x").captures == 1
+    collection = Collection.open(tmp_path / "root", "x")
+    assert [each.url for each in collection.captures()] == ["https://a.example/%EF%BF%BD"]
+    [page] = collection.page_list()
+    assert (page.url, page.title) == ("https://a.example/%EF%BF%BD", "cut \ud83d")
+    assert collection.manifest().sources[0]["name"] == given.name
+    assert check(collection) == []
+    assert seal(collection).entries == 1
+    assert import_files([export_wacz(collection, tmp_path / "x.wacz")], tmp_path / "root", "y").pages == 1
 
 
 @pytest.mark.shared

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from stillweb.collections.defects import Defect, Report, Severity
+from stillweb.collections.records import clean_uri
 from stillweb.collections.warcdates import timestamp_of
 from stillweb.errors import MalformedHar
 from stillweb.model import Exchange, Headers, Page, Request, Response, header
@@ -68,7 +69,9 @@ def pages(log: dict[str, Any]) -> list[Page]:
     for page in log.get("pages") or ():
         if url := first.get(str(page.get("id"))):
             timestamp = timestamp_of(str(page.get("startedDateTime", "")))
-            found.append(Page(url, timestamp, title=str(page.get("title", "")), id=str(page["id"])))
+            found.append(
+                Page(clean_uri(url), timestamp, title=str(page.get("title", "")), id=str(page["id"]))
+            )
     return found
 
 

@@ -24,6 +24,7 @@ from rapidfuzz import process as fuzzy
 from stillweb.collections.cdxj import read_cdxj
 from stillweb.collections.exchanges import Originals, read_exchange
 from stillweb.collections.manifest import Manifest, read_manifest, write_atomically, write_manifest
+from stillweb.collections.records import clean_uri
 from stillweb.collections.warcdates import iso_date, timestamp_of
 from stillweb.errors import CollectionExists, CollectionNotFound, UsageError
 from stillweb.model import Capture, Exchange, Page
@@ -164,7 +165,9 @@ class Collection:
         """Write `pages.jsonl` atomically; an `extraPages.jsonl` goes, since its pages were in the list."""
         head = {"format": "json-pages-1.0", "id": "pages", "title": "All Pages"}
         lines = [json.dumps(line, ensure_ascii=False) for line in [head, *map(_page_members, pages)]]
-        write_atomically(self.pages / "pages.jsonl", ("\n".join(lines) + "\n").encode("utf-8"))
+        # Titles cut within a character are seen; a surrogate is written as JSON's escape of it.
+        text = ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
+        write_atomically(self.pages / "pages.jsonl", text)
         (self.pages / "extraPages.jsonl").unlink(missing_ok=True)
 
 
@@ -204,7 +207,7 @@ def read_pages(path: Path) -> Iterator[Page]:
 
 def _page(members: dict[str, Any], *, seed: bool) -> Page:
     return Page(
-        url=members["url"],
+        url=clean_uri(members["url"]),
         timestamp=timestamp_of(str(members.get("ts", ""))),
         title=str(members.get("title") or ""),
         id=str(members.get("id") or ""),

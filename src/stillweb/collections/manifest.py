@@ -98,4 +98,5 @@ def write_atomically(path: Path, content: bytes) -> None:
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write a manifest atomically."""
     text = json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False) + "\n"
-    write_atomically(path, text.encode("utf-8"))
+    # Names of imported files may be no UTF-8; a surrogate is written as JSON's escape of it.
+    write_atomically(path, text.encode("utf-8", "backslashreplace"))
