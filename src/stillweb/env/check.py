@@ -17,7 +17,7 @@ from playwright.async_api import Browser
 
 from stillweb import clock
 from stillweb.browser.launch import launch
-from stillweb.env.env import Env, EnvOptions
+from stillweb.env.env import Env
 from stillweb.env.task import Task
 from stillweb.errors import InfraError, TaskError, UsageError
 from stillweb.replay.client import ReplayClient
@@ -77,10 +77,11 @@ async def check_tasks(
             async with ReplayClient(proxy) as client:
                 spki = (await client.info()).spki
             browser = await stack.enter_async_context(launch(spki=spki))
+        envs = [Env(proxy, level=level, observe=(), browser=browser) for _ in range(min(jobs, len(tasks)))]
+        for env in envs:
+            await stack.enter_async_context(env)
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(jobs, len(tasks))):
-                env = Env(proxy, level=level, observe=(), browser=browser, options=EnvOptions())
-                await stack.enter_async_context(env)
+            for env in envs:
                 group.create_task(_work(env, todo, rows, on_checked))
     return [row for row in rows if row is not None]
 
