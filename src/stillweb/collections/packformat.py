@@ -9,6 +9,8 @@
                    holds row numbers sorted by site, scheme, method, row
     entries.bin    magic; one record per entry, in recorded order: check, fixed fields, texts, head
     bodies.bin     magic; bodies once per sha256, in order of their first use
+    sources.json   size of each file that it was sealed from, to tell when it is stale. Not under the
+                   digest: an archive compressed otherwise is the same environment
 
 Columns are searched where they lie in the mmap, without a Python object per entry. All
 integers are little-endian, which the columns demand of the machine too.
@@ -26,6 +28,7 @@ from stillweb.urls import wire_url
 
 VERSION = 1
 DIGEST, MANIFEST, INDEX, ENTRIES, BODIES = "digest", "manifest.json", "index.bin", "entries.bin", "bodies.bin"
+SOURCES = "sources.json"
 
 INDEX_HEADER = struct.Struct("<8sQ")
 KEY_HALVES = struct.Struct(">QQ")  # so that numbers sort as the bytes of the keys do

@@ -5,7 +5,7 @@ once per sha256; only what sorting needs stays in memory. At the end records are
 recorded order, bodies in order of first use, and the index over them. No wall clock, no absolute
 path and no order of arrival is in the result: same entries, same bytes.
 
-The folder appears in one rename. A pack that is there already is replaced only by a different one.
+The folder appears in one rename, and so does one that replaces another.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ class PackWriter:
         self._records.seek(spooled.offset)
         return Record.unpack(self._records.read(spooled.length))
 
-    def finish(self, manifest: Mapping[str, Any]) -> PackInfo:
-        """Write the pack and move it to its place."""
+    def finish(self, manifest: Mapping[str, Any], sources: Mapping[str, int] | None = None) -> PackInfo:
+        """Write the pack, with a note of what it is made from if told, and move it to its place."""
         self._spooled.sort(key=lambda spooled: spooled.order)
         placed = self._place_bodies()
         rows = self._write_entries(placed)
@@ -272,6 +272,8 @@ class PackWriter:
         environment_id = sha256(text).hexdigest()
         self._write(form.MANIFEST, text)
         self._write(form.DIGEST, environment_id.encode() + b"\n")
+        if sources is not None:
+            self._write(form.SOURCES, json.dumps(sources, sort_keys=True, indent=1).encode())
         for name in ("records.spool", "bodies.spool"):
             (self._folder / name).unlink(missing_ok=True)
         self._appear()

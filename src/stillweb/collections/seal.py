@@ -8,10 +8,14 @@ is left out with a warning; a record that cannot be read costs itself alone.
 Captures are read one at a time and spooled to disk, so memory grows with their number (some hundred
 bytes each), not with their bodies. The pack holds no name, time of import or path: the same
 captures recorded under the same settings are the same environment, wherever they lie.
+
+Sizes of archive files are noted before anything is read, so `what_changed` sees what is appended
+later, be it in the same tick of the file system's clock or while the sealing goes on.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from http import HTTPStatus
@@ -21,12 +25,14 @@ from typing import Any
 from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
+from stillweb.collections.pack import Pack
+from stillweb.collections.packformat import SOURCES
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter
 from stillweb.collections.writer import is_fresh
 from stillweb.errors import CollectionError, MalformedWarc, MissingRecord
 from stillweb.model import Capture, header
 
-__all__ = ["PackInfo", "seal"]
+__all__ = ["PackInfo", "seal", "what_changed"]
 
 # Members of a collection's manifest that say where it came from, not what replay must repeat.
 _PROVENANCE = ("name", "created", "software", "sources", "notes", "version")
@@ -46,11 +52,13 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
         MalformedCdxj: if the index cannot be read.
     """
     warnings: list[str] = []
-    if not is_fresh(collection):
+    sizes = _archive_sizes(collection)
+    if not is_fresh(collection) or _index_lags(collection, sizes):
         reindex(collection)
         warnings.append(
             f"{collection.index_file}: was missing or older than the archive, so it was made anew"
         )
+    sizes |= _index_size(collection)
     with PackWriter(collection.pack) as writer:
         sealing = _Sealing(collection, writer, warnings)
         for number, capture in enumerate(collection.captures(), start=1):
@@ -58,8 +66,54 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
             if on_progress:
                 on_progress(number)
         sealing.take_partial()
-        info = writer.finish(_manifest(collection, sealing.first))
+        info = writer.finish(_manifest(collection, sealing.first), sizes)
     return replace(info, warnings=tuple(warnings))
+
+
+def what_changed(collection: Collection, pack: Pack) -> str:
+    """Return what of a collection is not as it was when its pack was sealed; "" if nothing is.
+
+    Raises:
+        CollectionError: if manifest or rules cannot be read.
+    """
+    archive, noted = _archive_sizes(collection), _noted(pack.path)
+    if not archive:
+        return ""  # the pack is all there is; sealing would make it empty
+    if noted:
+        now = archive | _index_size(collection)
+        for name in sorted(noted.keys() | now.keys()):
+            if noted.get(name) != now.get(name):
+                return Path(name).name
+    for name, value in _manifest(collection, pack.manifest.get("recorded_at", "")).items():
+        if pack.manifest.get(name) != value:
+            return "rules.yaml" if name == "rules" else f"manifest.json ({name})"
+    return ""
+
+
+def _index_lags(collection: Collection, archive: dict[str, int]) -> bool:
+    """Whether the archive grew since it was last sealed and the index did not, whatever their times say."""
+    noted = _noted(collection.pack)
+    old = {name: size for name, size in noted.items() if name.startswith("archive/")}
+    return bool(noted) and archive != old and noted == old | _index_size(collection)
+
+
+def _noted(pack: Path) -> dict[str, int]:
+    """Return the sizes that a pack was sealed from; nothing if it says nothing of them."""
+    try:
+        noted = json.loads((pack / SOURCES).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return noted if isinstance(noted, dict) else {}
+
+
+def _archive_sizes(collection: Collection) -> dict[str, int]:
+    return {f"archive/{path.name}": path.stat().st_size for path in collection.warc_files()}
+
+
+def _index_size(collection: Collection) -> dict[str, int]:
+    if not collection.index_file.exists():
+        return {}
+    return {f"indexes/{collection.index_file.name}": collection.index_file.stat().st_size}
 
 
 class _Sealing:

@@ -1,8 +1,9 @@
 """Seal what is about to be replayed and is not sealed, or was changed since.
 
-A pack is stale when a file that it is made from is younger than its digest. Copying a collection
-may make a good pack look stale; that costs a new seal, which gives the same bytes and the same
-environment id.
+A pack is stale when what it is made from has other sizes, settings or rules than it was sealed with, or is
+younger than its digest. Times alone miss what is appended in the same tick of the clock, or copied
+in with its old time; sizes alone miss an edit in place. Copying a collection may make a good pack
+look stale; that costs a new seal, which gives the same bytes and the same environment id.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from stillweb.certs.keyfiles import folder_lock
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack import Pack
-from stillweb.collections.seal import PackInfo, seal
+from stillweb.collections.seal import PackInfo, seal, what_changed
 from stillweb.errors import MalformedPack
 
 __all__ = ["ensure_sealed", "why_unsealed"]
@@ -31,10 +32,11 @@ def why_unsealed(collection: Collection) -> str:
             if source.stat().st_mtime_ns > sealed_at:
                 return f"{source.name} changed since it was sealed"
     try:
-        Pack.open(collection.pack).close()
+        with Pack.open(collection.pack) as pack:
+            changed = what_changed(collection, pack)
     except MalformedPack as error:
         return str(error)
-    return ""
+    return f"{changed} changed since it was sealed" if changed else ""
 
 
 def ensure_sealed(
@@ -50,10 +52,7 @@ def ensure_sealed(
     with folder_lock(collection.path):  # two servers may start on one folder at the same time
         if not why_unsealed(collection):
             return None
-        info = seal(collection, on_progress=on_progress)
-        # An equal pack is left in place by `seal`; it is as good as new, so it must not look stale.
-        (collection.pack / "digest").touch()
-    return info
+        return seal(collection, on_progress=on_progress)
 
 
 def _sources(collection: Collection) -> Iterator[Path]:
