@@ -197,6 +197,17 @@ async def test_a_site_that_went_down_leaves_a_collection_as_it_was(tmp_path: Pat
     assert collection.page_list() == before.pages
 
 
+async def test_a_seed_that_is_a_file_is_told_as_such(tmp_path: Path, ca, site) -> None:
+    build(site)
+    with (
+        pytest.raises(UpstreamUnreachable, match="download"),
+        collection_to_fill(tmp_path, "s") as collection,
+    ):
+        await crawl([HOME + "save"], collection, ca, CrawlOptions(record=site.options))
+
+    assert list_collections(tmp_path) == []
+
+
 async def test_a_ca_that_is_not_trusted_is_told_as_such(tmp_path: Path, ca, site) -> None:
     options = CrawlOptions(record=replace(site.options, upstream_ca=None))
     with pytest.raises(UpstreamUnreachable) as caught, collection_to_fill(tmp_path, "site") as collection:

@@ -77,6 +77,8 @@ class CrawlReport:
 
 _SPARING = 20  # lists grow with the crawl: write them for at most a twentieth of the time
 
+_DOWNLOAD = "Download is starting"  # Playwright's words
+
 OnEvent = Callable[[CrawlEvent], None]
 
 
@@ -245,6 +247,10 @@ def _unreachable(seed: str, report: CrawlReport) -> UpstreamUnreachable:
         hint = "if the site has a CA of its own: --upstream-ca ITS-CA.pem"
     elif "Name or service" in why or "resolution" in why:
         hint = f"check the name, or say where the site is: --resolve '{host_of(seed)}=127.0.0.1:8443'"
+    elif _DOWNLOAD in why:
+        return UpstreamUnreachable(
+            f"{seed} is no page but a file to download", hint="stillweb record proxy -c NAME records files"
+        )
     else:
         hint = f"check that the site is up: curl -v {seed}"
     return UpstreamUnreachable(f"{seed} cannot be reached: {why}", hint=hint)

@@ -225,7 +225,11 @@ class _Body:
         self._size = 0
         self.overflow = False
 
-    def __call__(self, piece: bytes) -> bytes:
+    def __call__(self, piece: bytes) -> bytes | tuple[()]:
+        if not piece:
+            # An empty DATA frame of HTTP/2. Passed on, it would become a chunk of size 0, which ends the
+            # body (RFC 9112 §7.1): what follows would be taken for the next answer.
+            return ()
         self._size += len(piece)
         if self._size > self._limit:
             self.overflow = True

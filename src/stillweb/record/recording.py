@@ -20,7 +20,7 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest, write_atomically
 from stillweb.collections.pagefinder import find_pages
 from stillweb.collections.writer import CollectionWriter
-from stillweb.errors import CollectionError
+from stillweb.errors import CollectionError, UpstreamUnreachable
 from stillweb.record.frontier import CrawlState, Visit
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy import RecordingProxy, recording_proxy
@@ -33,7 +33,8 @@ STATE_FILE = "crawl.json"
 def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterator[Collection]:
     """Make a collection for a recording, or open one to add to.
 
-    One that was made here and is still without a capture when the recording fails is removed.
+    One that was made here is removed when the recording fails without a page, or is stopped
+    without a capture.
 
     Raises:
         CollectionExists: if there is one and it is not to be added to.
@@ -44,6 +45,9 @@ def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterat
     collection = Collection.create(root, name)
     try:
         yield collection
+    except UpstreamUnreachable:
+        shutil.rmtree(collection.path)
+        raise
     except BaseException:
         if next(collection.captures(), None) is None:
             shutil.rmtree(collection.path)
