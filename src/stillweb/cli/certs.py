@@ -32,7 +32,12 @@ def certs() -> None:
 @click.option("--overwrite", is_flag=True, help="Replace a CA; what trusted it must trust the new one.")
 @json_option
 def init(certs_dir: Path, days: int, name: str, overwrite: bool, as_json: bool) -> None:
-    """Make a CA; its keys are readable for you only."""
+    """Make a CA; its keys are readable for you only.
+
+    \b
+    Example:
+      stillweb certs init --days 365
+    """  # noqa: D301  click reads \b itself
     ca = CertAuthority.init(certs_dir, overwrite=overwrite, days=days, name=name)
     _describe(ca, as_json)
     click.echo(f"made a CA in {certs_dir}; keep it out of version control", err=True)
@@ -42,7 +47,12 @@ def init(certs_dir: Path, days: int, name: str, overwrite: bool, as_json: bool) 
 @certs_option
 @json_option
 def show(certs_dir: Path, as_json: bool) -> None:
-    """Show the CA: its fingerprint, last day and SPKI hashes."""
+    """Show the CA: its fingerprint, last day and SPKI hashes.
+
+    \b
+    Example:
+      stillweb certs show --json
+    """  # noqa: D301  click reads \b itself
     _describe(CertAuthority.load(certs_dir), as_json)
 
 

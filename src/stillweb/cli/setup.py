@@ -32,7 +32,12 @@ def setup() -> None:
 
 @setup.command()
 def browser() -> None:
-    """Find a browser, or install Chromium's headless shell."""
+    """Find a browser, or install Chromium's headless shell.
+
+    \b
+    Example:
+      stillweb setup browser
+    """  # noqa: D301  click reads \b itself
     if _found_browser():
         return
     told = [_run([sys.executable, "-m", "playwright", "install", "--with-deps", APT_PACKAGE])]
