@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,9 @@ from click.testing import CliRunner
 
 from stillweb import __version__
 from stillweb.cli import COMMANDS, cli
+from stillweb.collections.layout import Collection
+from stillweb.collections.writer import CollectionWriter
+from stillweb.model import Exchange, Request, Response
 
 
 def _all(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -63,4 +68,33 @@ def test_an_unknown_collection_is_a_clear_error_with_status_2(tmp_path) -> None:
     assert result.returncode == 2
     assert "shpo" in result.stderr
     assert "next:" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may write anywhere")
+def test_a_folder_of_somebody_else_is_a_clear_error(tmp_path):
+    collection = Collection.create(tmp_path, "site")
+    with CollectionWriter(collection) as writer:
+        writer.write(Exchange(Request("GET", "https://site.example/"), Response(200), "20260101000000"))
+    collection.path.chmod(0o555)
+    # root without its capabilities is stopped by the mode bits like anybody else
+    unprivileged = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    result = subprocess.run(
+        [
+            *unprivileged,
+            sys.executable,
+            "-m",
+            "stillweb",
+            "collections",
+            "seal",
+            "site",
+            "--collections",
+            str(tmp_path),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert "Permission denied" in result.stderr
+    assert "next: run as the owner" in result.stderr
     assert "Traceback" not in result.stderr

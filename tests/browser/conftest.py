@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from loopback_site import START, Site, serving
 from playwright.async_api import Browser, BrowserContext, Page
 
 from stillweb.browser import Activity, Bids, Level, Pinning, Profile, launch, open_context, settle
-
-sys.path.insert(0, str(Path(__file__).parent))
-from loopback_site import START, Site, serving
 
 logger = logging.getLogger(__name__)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import pytest_asyncio
 
@@ -12,8 +9,6 @@ from stillweb.browser.launch import launch
 from stillweb.certs import CertAuthority
 from stillweb.env.task import load_tasks
 from stillweb.replay.server import ReplayOptions, serve
-
-sys.path.insert(0, str(Path(__file__).parent))  # small_site, solutions: import-mode=importlib adds no folder
 
 WARC_BENCH = ("svelte_gantt", "svelte_toolbar", "synthetic_train", "triwest")
 

@@ -97,3 +97,14 @@ def main() -> None:
         if error.hint:
             click.echo(f"  next: {error.hint}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        # The disk is full, a folder belongs to somebody else: no fault in the program, so no traceback.
+        if error.filename is None:
+            raise
+        click.echo(f"stillweb: {error.filename}: {error.strerror}", err=True)
+        if isinstance(error, PermissionError):
+            click.echo(
+                "  next: run as the owner of that folder (in containers: STILLWEB_UID, STILLWEB_GID)",
+                err=True,
+            )
+        sys.exit(1)
