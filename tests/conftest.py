@@ -17,3 +17,9 @@ def shared() -> Path:
     if not (folder / "archives").is_dir():
         pytest.skip(f"no shared archives at {folder} (set STILLWEB_SHARED)")
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what needs Docker last: a container that comes or goes changes the machine's network interfaces,
+    and Chromium then drops every connection of the tests beside it (net::ERR_NETWORK_CHANGED)."""
+    items.sort(key=lambda item: item.get_closest_marker("docker") is not None)
