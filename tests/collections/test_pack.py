@@ -300,3 +300,14 @@ def test_questions_about_a_busy_url_do_not_read_all_its_rows(tmp_path, monkeypat
         assert pack.methods_of("https://a.test/poll") == ("GET", "POST")
         assert pack.explain("PUT", "https://a.test/poll") == "recorded with GET, POST only"
     assert 0 < len(reads) < 200
+
+
+def test_a_body_behind_an_empty_one_is_verified_too(tmp_path):
+    redirect = _entry(url="https://a.test/old", body=b"", status=302)
+    build_pack([redirect, _entry(body=b"behind", offset=1)], {}, tmp_path / "pack")
+    _flip(tmp_path / "pack" / "bodies.bin", -1)
+    with Pack.open(tmp_path / "pack") as pack:
+        rows = {len(pack.entry(row).body): row for row in pack.lookup(redirect.key)}
+        assert list(rows) == [0]
+        with pytest.raises(MalformedPack, match="differs from its sha256"):
+            pack.entry(pack.lookup(_entry().key)[0])

@@ -88,7 +88,7 @@ class Pack:
         self._low = self._column(8, "Q")
         self._offsets = self._column(16, "Q")
         self._by_url = self._column(24, "I")
-        self._verified: set[int] = set()  # offsets of bodies that matched their digest
+        self._verified: set[tuple[int, int]] = set()  # offset and length of bodies that matched their digest
         self._entry = lru_cache(maxsize=_RECENT)(self._read_entry)
         self._files.callback(self._entry.cache_clear)
 
@@ -208,12 +208,13 @@ class Pack:
     def _body(self, record: Record) -> memoryview:
         at = record.body_offset
         body = memoryview(self._bodies)[at : at + record.body_length]
-        if at not in self._verified:
+        place = (at, record.body_length)  # an empty body lies where the next one does
+        if place not in self._verified:
             if sha256(body).digest() != record.body_sha256:
                 body.release()
                 message = f"body of {record.method} {record.url} differs from its sha256"
                 raise _malformed(message, self.path / form.BODIES, at)
-            self._verified.add(at)
+            self._verified.add(place)
         return body
 
     def verify(self) -> None:
