@@ -68,6 +68,11 @@ def test_what_has_no_body_has_no_length(status: int) -> None:
     assert made.body == b""
 
 
+def test_a_205_is_framed_though_it_has_no_body() -> None:
+    made = answer.recorded(asked(), entry(205))
+    assert (made.head[-19:], made.body) == (b"Content-Length: 0\r\n", b"")
+
+
 def test_a_recorded_head_request_does_not_claim_a_length() -> None:
     assert b"Content-Length" not in answer.recorded(asked("HEAD"), entry(method="HEAD", body=b"")).head
 

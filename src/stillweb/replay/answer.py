@@ -23,7 +23,7 @@ from stillweb.replay.wire import simple_head, status_line
 
 __all__ = ["Answer", "empty", "preflight", "recorded"]
 
-_NO_BODY = frozenset({204, 205, 304})
+_NO_BODY = frozenset({204, 304})
 _CONTENT_ENCODING = re.compile(rb"(?<=\r\n)content-encoding:[^\r\n]*\r\n", re.IGNORECASE)
 _CONTENT_RANGE = re.compile(rb"(?<=\r\n)content-range:[^\r\n]*\r\n", re.IGNORECASE)
 _VALIDATORS = re.compile(rb"\r\n(?:etag|last-modified):[ \t]*([^\r\n]*)", re.IGNORECASE)
@@ -56,6 +56,8 @@ def recorded(request: Request, entry: Entry) -> Answer:
         status, head, body = _cut(request, status, head, body)
     if status in _NO_BODY:
         return Answer(status, head)
+    if status == 205:  # has none either, but is framed as others are (RFC 9112 §6.3): clients wait for it
+        return Answer(status, head + b"Content-Length: 0\r\n")
     if entry.method == "HEAD":  # what its GET would have brought is not known
         return Answer(status, head)
     head += b"Content-Length: %d\r\n" % len(body)
