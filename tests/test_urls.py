@@ -29,6 +29,9 @@ from stillweb.urls import from_timestamp, host_of, origin_of, to_timestamp, urlk
         ("https://bücher.example/", "https://xn--bcher-kva.example/"),
         ("http://[::1]:8080/x", "http://[::1]:8080/x"),
         ("http://example.com:/x", "http://example.com/x"),
+        ("http://example.com:0080/x", "http://example.com/x"),
+        ("http://example.com:²/x", "http://example.com:2/x"),
+        (f"http://example.com:{'1' * 5000}/x", f"http://example.com:{'1' * 5000}/x"),
     ],
 )
 def test_wire_url(url: str, expected: str) -> None:

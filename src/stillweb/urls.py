@@ -24,7 +24,7 @@ __all__ = [
     "wire_url",
 ]
 
-_DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+_DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443"}
 # RFC 3986 §2: everything outside these is percent-encoded on the wire (as browsers do, WHATWG URL §1.3).
 _NOT_ON_THE_WIRE = re.compile(r"[^\x21\x23-\x3b\x3d\x3f-\x7e]")
 _TIMESTAMP = re.compile(r"\d{4,14}")
@@ -52,7 +52,8 @@ def wire_url(url: str) -> str:
     authority, path = rest[:cut], rest[cut:]
     authority = authority.rpartition("@")[2].lower()
     host, colon, port = authority.rpartition(":")
-    if colon and (port == "" or (port.isdigit() and int(port) == _DEFAULT_PORTS.get(scheme))):
+    # No int(): isdigit() is also true of what int() refuses, such as "²" and thousands of digits.
+    if colon and (port == "" or (port.isdigit() and port.lstrip("0") == _DEFAULT_PORTS.get(scheme))):
         authority = host
     if not authority.isascii():
         authority = _idna(authority)
