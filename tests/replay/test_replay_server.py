@@ -7,6 +7,7 @@ import gzip
 import json
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -295,6 +296,34 @@ async def converse(url: str, sent: bytes) -> bytes:
     async with dialled(url) as (reader, writer):
         writer.write(sent)
         return await asyncio.wait_for(reader.read(), 10)
+
+
+async def test_a_proxy_user_counts_for_the_request_that_names_it(
+    server: ReplayServer, desk: ReplayClient
+) -> None:
+    session = await desk.open_session()
+    user = b64encode(f"{session.id}:".encode()).decode()
+    named = f"GET http://plain.example/a?b=1 HTTP/1.1\r\nHost: p\r\nProxy-Authorization: Basic {user}\r\n\r\n"
+    plain = "GET http://plain.example/a?b=1 HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n"
+    assert (await converse(server.url, (named + plain).encode())).count(b" 200 ") == 2
+    requests = [(await desk.session(each))["requests"] for each in (session.id, "default")]
+    await desk.close_session(session.id)
+    assert requests == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/a?b=1", "http://plain.example/a?b=1", "/a?b=1&to=http://x.example/", "https://plain.example/a?b=1"],
+)
+async def test_both_forms_of_a_target_are_taken_in_a_tunnel(server: ReplayServer, target: str) -> None:
+    sent = f"GET {target} HTTP/1.1\r\nHost: plain.example\r\nConnection: close\r\n\r\n"
+    answered = await converse(server.url, b"CONNECT plain.example:80 HTTP/1.1\r\n\r\n" + sent.encode())
+    assert answered.endswith(b"plain") is ("&to=" not in target)
+
+
+async def test_a_control_request_with_a_url_in_its_query_is_one(server: ReplayServer) -> None:
+    sent = b"GET /health?for=http://plain.example/ HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n"
+    assert b'"ok"' in await converse(server.url, sent)
 
 
 async def test_pipelined_requests_are_answered_in_order(server: ReplayServer) -> None:

@@ -229,7 +229,7 @@ class Connection(asyncio.Protocol):
                 self._refuse(status)
 
     def _request(self, event: RequestReceived) -> None:
-        if self._tunnel is None and "://" not in event.target:
+        if self._tunnel is None and event.target.startswith(("/", "*")):
             if (desk := self._door.desk) is None:
                 return self._refuse(400)
             self._waits_for_desk = True
@@ -244,9 +244,10 @@ class Connection(asyncio.Protocol):
         return None
 
     def _session_by_user(self, headers: Headers) -> bool:
-        """Take the session that `Proxy-Authorization` names, if it names one; return whether there is one."""
+        """Take the session that `Proxy-Authorization` names, else the door's; return whether there is one."""
         credentials = header(headers, "proxy-authorization").partition(" ")[2]
         if not credentials or self._door.by_user is None:
+            self.session = self._door.session  # whatever the request before it named (RFC 9110 §11.7.2)
             return True
         try:
             user = b64decode(credentials, validate=True).decode("ascii").partition(":")[0]
@@ -256,8 +257,8 @@ class Connection(asyncio.Protocol):
         return self.session is not None
 
     def _url(self, event: RequestReceived) -> str:
-        if self._tunnel is None or "://" in event.target.partition("/")[0] + "/":
-            return event.target
+        if self._tunnel is None or not event.target.startswith(("/", "*")):
+            return event.target  # absolute form is taken in a tunnel, too (RFC 9112 §3.2.2)
         # RFC 9112 §3.3: the Host field names the site; the tunnel does if there is none.
         host = header(event.headers, "host") or self._tunnel[0]
         return f"{self._scheme}://{host}{event.target}"
