@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 
 import pytest
+from loopback_site import START
 
 from stillweb.browser import Level, page_text, settle
 
@@ -43,6 +45,52 @@ async def test_equal_seeds_draw_equally_and_others_do_not(rig, level):
     first, second = await asyncio.gather(text_of(rig, DRAWS, level), text_of(rig, DRAWS, level))
     assert first == second
     assert await text_of(rig, DRAWS, level, seed=8) != first
+
+
+def fnv1a(text):
+    """FNV-1a of 128 bits (RFC 9923)."""
+    value = 0x6C62272E07BB014262B821756295C58D
+    for byte in text.encode():
+        value = (value ^ byte) * 0x0000000001000000000000000000013B % 2**128
+    return value
+
+
+def xoshiro128ss(state):
+    """xoshiro128** (Blackman and Vigna, 2018)."""
+    word = 2**32
+
+    def rotated(value, by):
+        return (value << by | value >> 32 - by) % word
+
+    a, b, c, d = state
+    while True:
+        yield rotated(b * 5 % word, 7) * 9 % word
+        shifted = (b << 9) % word
+        c, d = c ^ a, d ^ b
+        b, a = b ^ c, a ^ d
+        c, d = c ^ shifted, rotated(d, 11)
+
+
+async def test_the_reference_agrees_with_what_is_published():
+    assert f"{fnv1a('foobar'):x}" == "343e1662793c64bf6f0d3597ba446f18"
+    assert list(islice(xoshiro128ss((1, 2, 3, 4)), 4)) == [11520, 0, 5927040, 70819200]
+
+
+async def test_draws_are_those_of_the_published_generator(rig):
+    async with rig.visit(seed=7) as visit:
+        await visit.show("<p>\u2190</p>")
+        drawn = await visit.page.evaluate(
+            "[Math.random(), Math.random(), ...crypto.getRandomValues(new Uint8Array(3))]"
+        )
+        start = int(START.timestamp() * 1000)
+
+    def stream(name):
+        value = fnv1a(f"7\n{name}\n\nhttp://site.test/\n{start}")
+        return islice(xoshiro128ss([value >> bit & 0xFFFFFFFF for bit in (96, 64, 32, 0)]), 64, None)
+
+    math, crypto = stream("math"), stream("crypto")
+    expected = [((next(math) >> 5) * 2**26 + (next(math) >> 6)) / 2**53 for _ in range(2)]
+    assert drawn == expected + [next(crypto) >> 24 for _ in range(3)]
 
 
 async def test_live_draws_are_not_touched(rig):

@@ -17,29 +17,35 @@
     return path;
   };
 
-  // xmur3 to hash the seed text, sfc32 to draw: both small, public-domain, and good enough for pages.
+  // A text's 128 bits by FNV-1a (RFC 9923) are the state of xoshiro128** (Blackman and Vigna, "Scrambled
+  // linear pseudorandom number generators", 2018), which then draws 32 bits at a time.
+  const utf8 = TextEncoder.prototype.encode.bind(new TextEncoder());
+  const { imul } = Math;
+  const { asUintN } = BigInt;
+  const FNV_OFFSET = 0x6c62272e07bb014262b821756295c58dn;
+  const FNV_PRIME = (1n << 88n) + 0x13bn;
+  const SPREAD = 64; // draws until what differs in one bit of the state differs everywhere
+  const fnv1a = (text) => {
+    let hash = FNV_OFFSET;
+    for (const byte of utf8(text)) hash = asUintN(128, (hash ^ BigInt(byte)) * FNV_PRIME);
+    return hash;
+  };
+  const rotated = (word, by) => (word << by) | (word >>> (32 - by));
   const generator = (text) => {
-    let h = 1779033703 ^ text.length;
-    for (let i = 0; i < text.length; i++) {
-      h = Math.imul(h ^ text.charCodeAt(i), 3432918353);
-      h = (h << 13) | (h >>> 19);
-    }
-    const word = () => {
-      h = Math.imul(h ^ (h >>> 16), 2246822507);
-      h = Math.imul(h ^ (h >>> 13), 3266489909);
-      return (h ^= h >>> 16) >>> 0;
-    };
-    let [a, b, c, d] = [word(), word(), word(), word()];
+    const hash = fnv1a(text);
+    let [s0, s1, s2, s3] = [96n, 64n, 32n, 0n].map((bit) => Number(asUintN(32, hash >> bit)));
     const draw = () => {
-      const t = (((a + b) | 0) + d) | 0;
-      d = (d + 1) | 0;
-      a = b ^ (b >>> 9);
-      b = (c + (c << 3)) | 0;
-      c = (c << 21) | (c >>> 11);
-      c = (c + t) | 0;
-      return t >>> 0;
+      const drawn = imul(rotated(imul(s1, 5), 7), 9) >>> 0;
+      const shifted = s1 << 9;
+      s2 ^= s0;
+      s3 ^= s1;
+      s1 ^= s2;
+      s0 ^= s3;
+      s2 ^= shifted;
+      s3 = rotated(s3, 11);
+      return drawn;
     };
-    for (let i = 0; i < 15; i++) draw();
+    for (let i = 0; i < SPREAD; i++) draw();
     return draw;
   };
 
