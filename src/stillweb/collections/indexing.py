@@ -1,9 +1,9 @@
 """From records to captures: pair responses with requests and write the index of a collection.
 
 A response's request is the one that WARC-Concurrent-To names, in either direction; failing that,
-the record before or after it with the same target URI. Records are notes of a few hundred bytes
-here, so that pairs are found wherever they lie in a file. What is no answer to a URL (`urn:`
-records, metadata, DNS) stays in the archive and out of the index.
+the record before or after it with the same target URI, of the same time if there is one. Records
+are notes of a few hundred bytes here, so that pairs are found wherever they lie in a file. What
+is no answer to a URL (`urn:` records, metadata, DNS) stays in the archive and out of the index.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class _Asked:
     id: str
     concurrent_to: tuple[str, ...]
     uri: str
+    timestamp: str
     method: str
     key: str
     keyed_url: str
@@ -122,6 +123,7 @@ def _note_request(position: int, record: WarcRecord) -> _Asked | None:
         id=record.id,
         concurrent_to=record.concurrent_to,
         uri=record.target_uri,
+        timestamp=record.timestamp,
         method=request.method,
         key=key_of(request),
         keyed_url=keyed_url,
@@ -214,14 +216,24 @@ def _pair(answered: list[_Answered], asked: list[_Asked]) -> Iterator[tuple[_Ans
     at = {note.position: note for note in asked}
     for note in named.values():
         at.pop(note.position, None)
+    # Of the same time first: an answer without a request may stand beside one with its own.
+    for same_time in (True, False):
+        for answer in answered:
+            if answer.position not in named and (found := _beside(answer, at, same_time=same_time)):
+                named[answer.position] = at.pop(found.position)
     for answer in answered:
-        found = named.get(answer.position)
-        if found is None:
-            beside = (at.get(answer.position - 1), at.get(answer.position + 1))
-            found = next((each for each in beside if each and each.uri == answer.uri), None)
-            if found:
-                del at[found.position]
-        yield answer, found
+        yield answer, named.get(answer.position)
+
+
+def _beside(answer: _Answered, at: dict[int, _Asked], *, same_time: bool) -> _Asked | None:
+    """Return the request of an answer's URI in the record before it or after it."""
+    for position in (answer.position - 1, answer.position + 1):
+        note = at.get(position)
+        if note is None or note.uri != answer.uri:
+            continue
+        if not same_time or note.timestamp == answer.capture.timestamp:
+            return note
+    return None
 
 
 def _join(answer: _Answered, request: _Asked | None) -> tuple[Capture, str]:
