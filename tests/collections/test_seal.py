@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -158,6 +159,73 @@ def test_revisits_get_their_originals_body(make):
     assert [warning for warning in info.warnings if "https://d.test/" in warning] == list(info.warnings)
     assert len(info.warnings) == 1
     assert "a.warc.gz:" in info.warnings[0]
+
+
+def test_a_revisit_repeats_what_its_digest_says_and_not_what_else_was_there_at_that_time(make):
+    options = b"HTTP/1.1 200 OK\r\n\r\npreflight"
+    collection = make(
+        _request(A, "OPTIONS / ", 0),
+        _record("response", A, options, 0, WARC_Payload_Digest="sha1:AAAA"),
+        _request(A, "POST /", 0, b"{}"),
+        _record("response", A, OK + b"posted", 0, WARC_Payload_Digest="sha1:BBBB"),
+        _record("revisit", A, OK, 1, **REVISIT_OF_A, WARC_Payload_Digest="sha1:BBBB"),
+        _record("revisit", A + "x", OK, 2, **REVISIT_OF_A, WARC_Payload_Digest="sha1:CCCC"),
+    )
+    info = seal(collection)
+    assert _bodies(collection) == [b"preflight", b"posted", b"posted"]
+    assert [w.partition(" refers")[0].rpartition(" ")[2] for w in info.warnings] == [A + "x"]
+
+
+def test_a_revisit_without_a_digest_is_not_of_the_empty_payload(make):
+    collection = make(
+        _record("response", A, b"HTTP/1.1 302 Found\r\nLocation: /x\r\n\r\n", 0),
+        _record("revisit", A + "page", OK, 1),
+    )
+    assert "refers to" in seal(collection).warnings[0]
+    assert [entry.url for entry in _entries(collection)] == [A]
+
+
+def test_a_server_confirms_only_what_the_same_request_brought(make):
+    profile = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
+    collection = make(
+        _record("response", A, OK + b"page", 0),
+        _request(A, "POST /", 2, b"{}"),
+        _record("response", A, OK + b"posted", 2),
+        _record("revisit", A, b"HTTP/1.1 304 Not Modified\r\n\r\n", 3, WARC_Profile=profile),
+    )
+    seal(collection)
+    assert _bodies(collection) == [b"page", b"posted", b"page"]
+
+
+def test_a_revisit_has_the_coding_of_the_body_that_is_there(make):
+    digest = {"WARC_Payload_Digest": "sha1:AAAA"}
+    packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(b"page")
+    collection = make(
+        _record("response", A, packed, 0, **digest), _record("revisit", A + "b", OK, 1, **digest)
+    )
+    seal(collection)
+    assert [entry.encoding for entry in _entries(collection)] == ["gzip", "gzip"]
+
+
+def test_a_revisit_without_a_head_is_no_redirect_of_another_url(make):
+    moved = b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\n\r\n"
+    digest = {"WARC_Payload_Digest": "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"}
+    collection = make(
+        _record("response", A, moved, 0, **digest), _record("revisit", A + "b", b"", 1, **digest)
+    )
+    assert "is without a head" in seal(collection).warnings[0]
+    assert [entry.url for entry in _entries(collection)] == [A]
+
+
+def test_an_index_that_is_of_another_file_names_nothing(make):
+    collection = make(_record("response", A + "a", OK + b"a"), _record("response", A + "b", OK + b"b"))
+    file = next(iter(collection.warc_files()))
+    records = [_record("response", A + "b", OK + b"b"), _record("response", A + "a", OK + b"a")]
+    file.write_bytes(b"".join(records))
+    os.utime(file, ns=(0, 0))  # copied in with its old time
+    info = seal(collection)
+    assert info.entries == 0
+    assert "but the record is of" in info.warnings[0]
 
 
 def test_a_304_is_what_it_confirmed(make):
@@ -329,3 +397,15 @@ def test_real_archives(shared, tmp_path, name):
         assert set(pack.urls()) >= captures - {warning.split(" of ")[-1] for warning in info.warnings}
         pack.verify()
         json.dumps(pack.manifest)
+
+
+def test_an_answer_without_a_request_takes_none_of_its_neighbours(make):
+    collection = make(
+        _record("response", A, OK + b"page", 0),
+        _request(A, "POST /", 2, b"{}"),
+        _record("response", A, OK + b"posted", 2),
+    )
+    assert [(capture.method, capture.timestamp[-2:]) for capture in collection.captures()] == [
+        ("GET", "00"),
+        ("POST", "02"),
+    ]
