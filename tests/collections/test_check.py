@@ -130,7 +130,7 @@ def ask_for_a_page_more(collection: Collection) -> int:
 
 # damage: (code found, captures left after repair, None where there is nothing to repair)
 DAMAGES: dict[Callable[[Collection], int], tuple[str, int | None]] = {
-    flip_a_byte: ("corrupt", 4),
+    flip_a_byte: ("corrupt", 3),  # of a request: what it was, and so what was answered, is not known
     cut_the_tail: ("truncated", 3),
     press_into_one_member: ("not-chunked", 4),
     pad: ("junk", 4),
@@ -164,7 +164,7 @@ def test_a_damage_is_found_and_repaired(collection, damage):
     assert found[code].repair == "stillweb collections check shop --repair"
     before = {path.name: path.read_bytes() for path in collection.archive.iterdir()}
     assert repair(collection)
-    assert check(collection) == []
+    assert {each.code for each in check(collection)} == ({"no-request"} if damage is flip_a_byte else set())
     assert sum(1 for _ in collection.exchanges()) == left
     kept = b"".join(path.read_bytes() for path in sorted(collection.path.glob("damaged/*")))
     for name, content in before.items():
@@ -177,8 +177,8 @@ def test_two_damages_are_both_repaired(collection):
     cut_the_tail(collection)
     assert {"corrupt", "truncated"} <= {each.code for each in check(collection)}
     repair(collection)
-    assert check(collection) == []
-    assert sum(1 for _ in collection.exchanges()) == 3
+    assert {each.code for each in check(collection)} == {"no-request"}
+    assert sum(1 for _ in collection.exchanges()) == 2
 
 
 def test_a_file_without_a_whole_record_is_moved_aside(collection):

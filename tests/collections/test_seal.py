@@ -409,3 +409,29 @@ def test_an_answer_without_a_request_takes_none_of_its_neighbours(make):
         ("GET", "00"),
         ("POST", "02"),
     ]
+
+
+def test_the_answer_of_a_request_that_is_lost_passes_for_no_gets(tmp_path):
+    collection = Collection.create(tmp_path, "site")
+    with CollectionWriter(collection) as writer:
+        answers = (("GET", b"page"), ("POST", b"posted"))
+        captures = [
+            writer.write(Exchange(Request(method, A), Response(200, "OK", (), body), "20260101000000"))
+            for method, body in answers
+        ]
+    file = next(iter(collection.warc_files()))
+    content = bytearray(file.read_bytes())
+    content[captures[1].request_offset + 20] ^= 0xFF
+    file.write_bytes(content)
+    told = []
+    reindex(collection, told.append)
+    assert [capture.method for capture in collection.captures()] == ["GET"]
+    assert ("no-request", captures[1].offset) in [(each.code, each.offset) for each in told]
+
+
+def test_answers_copied_without_their_requests_count_as_gets(make):
+    collection = make(
+        _record("response", A, OK, WARC_Concurrent_To="<urn:test:elsewhere:1>"),
+        _record("response", A + "b", OK, WARC_Concurrent_To="<urn:test:elsewhere:2>"),
+    )
+    assert [capture.method for capture in collection.captures()] == ["GET", "GET"]

@@ -97,7 +97,14 @@ def index_file(
         capture = _note_answer(path, record, report or _ignore)
         if capture:
             answered.append(_Answered(position, record.id, record.concurrent_to, record.target_uri, capture))
-    return [_join(answer, request) for answer, request in _pair(answered, asked)]
+    joined = []
+    for answer, request in _pair(answered, asked):
+        if request is None and _lost(answer, answered, asked):
+            what = f"the request of {answer.uri} is not in the file: what this answered is not known"
+            (report or _ignore)(Defect(Severity.ERROR, "no-request", str(path), answer.capture.offset, what))
+            continue
+        joined.append(_join(answer, request))
+    return joined
 
 
 def _exchanged(
@@ -223,6 +230,16 @@ def _pair(answered: list[_Answered], asked: list[_Asked]) -> Iterator[tuple[_Ans
                 named[answer.position] = at.pop(found.position)
     for answer in answered:
         yield answer, named.get(answer.position)
+
+
+def _lost(answer: _Answered, answered: list[_Answered], asked: list[_Asked]) -> bool:
+    """Whether the request that an answer names was in the file: those of other answers are.
+
+    It may have been a POST, whose answer must not pass for a GET's. Where no answer's request is there, only
+    answers were copied, as from Common Crawl; these count as GETs.
+    """
+    ids = {note.id for note in asked}
+    return bool(answer.concurrent_to) and any(ids & set(other.concurrent_to) for other in answered)
 
 
 def _beside(answer: _Answered, at: dict[int, _Asked], *, same_time: bool) -> _Asked | None:
