@@ -42,10 +42,16 @@ def test_dechunk_undoes_chunking(parts):
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<!doctype html>", b"5\r\nhel", b"abc\r\ndef", b"2\r\nabcdef", b"\x1f\x8b\x08\x00"]
+    "body",
+    [b"", b"<!doctype html>", b"5\r\nhel", b"abc\r\ndef", b"2\r\nabcdef", b"\x1f\x8b\x08\x00", b"0\n1\n2\n"],
 )
 def test_what_is_not_chunked_stays(body):
     assert dechunk(body) == body
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n", b"X-Sum: 1\r\n\r\n", b"X-Sum: 1\r\nX: \r\n\r\n"])
+def test_trailers_are_none_of_the_body(end):
+    assert dechunk(b"2\r\nhi\r\n0\r\n" + end) == b"hi"
 
 
 def test_a_last_chunk_that_breaks_off_gives_what_there_is():
@@ -84,6 +90,27 @@ def test_a_line_end_behind_the_content_length_is_none_of_the_body(end):
 )
 def test_any_other_body_stays_whole(lines, body):
     assert parse_response(block("HTTP/1.1 200 OK", *lines, body=body)).raw_body == body
+
+
+@pytest.mark.parametrize("encoding", ["br", "deflate"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"ok",
+        b"[]",
+        b"{}",
+        b"1",
+        b"true",
+        b"hello",
+        b"GIF89a",
+        b"\n<html>",
+        b"WEBVTT\n\n",
+        b'callback({"a":1})',
+    ],
+)
+def test_a_short_text_is_not_encoded_though_a_decoder_would_wait_for_more(encoding, body):
+    response = parse_response(block("HTTP/1.1 200 OK", f"Content-Encoding: {encoding}", body=body))
+    assert (response.headers, response.raw_body) == ((), body)
 
 
 @pytest.mark.parametrize("encoding", ENCODED)

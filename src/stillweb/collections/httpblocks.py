@@ -21,7 +21,10 @@ from stillweb.model import Headers, Request, Response, header
 _STATUS_LINE = re.compile(rb"(?:HTTP/[\d.]+|ICY)[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?\r*\n?")
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S.*?)(?: HTTP/[\d.]+)?\r*\n")
 _LENGTH = re.compile(r"[0-9]{1,15}")
+_BELIEVED = 256  # bytes
 _STRAY_ENDS = (b"\r\n", b"\n", b"\r\n\r\n")
+# Trailers and an empty line (RFC 9112 §7.1.2), or what is left of them where the body breaks off.
+_ENDS = re.compile(rb"(?:[^\r\n:]+:[^\r\n]*\r?\n)*(?:\r?\n)*")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r?\n")
 
 
@@ -150,7 +153,7 @@ def dechunk(body: bytes) -> bytes:
     while match := _CHUNK.match(body, at):
         size = int(match[1], 16)
         if not size:
-            return b"".join(parts)
+            return b"".join(parts) if parts or _ENDS.fullmatch(body, match.end()) else body
         parts.append(body[match.end() : match.end() + size])
         at = match.end() + size
         if at >= len(body):
@@ -182,19 +185,29 @@ def has_encoding(body: bytes, encoding: str) -> bool:
 
 
 def _inflates(body: bytes, wbits: int) -> bool:
+    unpack = zlib.decompressobj(wbits)
     try:
-        zlib.decompressobj(wbits).decompress(body[:4096])
+        plain = unpack.decompress(body)
     except zlib.error:
         return False
-    return True
+    return unpack.eof or _breaks_off(plain)
 
 
 def _inflates_br(body: bytes) -> bool:
+    unpack = brotli.Decompressor()
     try:
-        brotli.Decompressor().process(body)
+        plain = unpack.process(body)
     except brotli.error:
         return False
-    return True
+    return unpack.is_finished() or _breaks_off(plain)
+
+
+def _breaks_off(plain: bytes) -> bool:
+    """Whether what came of an unfinished body is enough to believe that it was encoded.
+
+    Bare deflate and brotli start with no magic bytes: they are found in short texts, too (`ok`, `[]`).
+    """
+    return len(plain) >= _BELIEVED
 
 
 def decode_body(raw_body: bytes, encoding: str) -> bytes | None:
