@@ -426,6 +426,38 @@ def test_har_bodies_headers_and_entries_that_are_no_capture(tmp_path):
     assert [path.name for path in collection.warc_files()] == ["a.warc.gz"]
 
 
+def test_har_entries_of_which_a_part_is_missing_are_no_capture(tmp_path):
+    def failed(number: int, method: str = "GET", error: str = "", **content: object) -> dict:
+        made = entry(f"https://a.example/{number}", method, content=content)
+        return made | {"response": made["response"] | {"_error": error}}
+
+    unknown = entry("https://a.example/4", "POST")
+    unknown["request"]["bodySize"] = 12
+    empty = entry("https://a.example/5", "POST")
+    empty["request"]["bodySize"] = 0
+    entries = [
+        failed(0, error="net::ERR_ABORTED", size=0),
+        failed(1, size=9, text="cut"),
+        failed(2, size=9, text="AAH/", encoding="base64"),
+        failed(3, size=8, text="wide"),
+        unknown,
+        empty,
+        failed(6, size=7, text="mark"),
+        failed(7, size=0, text="size unknown"),
+    ]
+    har = write(tmp_path / "a.har", json.dumps({"log": {"version": "1.2", "entries": entries}}).encode())
+    report = import_files([har], tmp_path / "root", "x")
+    told = [each.what.partition(": ")[2] for each in report.defects]
+    assert told == [
+        "it failed (net::ERR_ABORTED)",
+        "the answer (200) is cut: 3 of 9 bytes",
+        "the answer (200) is cut: 3 of 9 bytes",
+        "the POST is without its body of 12 bytes",
+    ]
+    kept = {each.url[-1] for each in Collection.open(tmp_path / "root", "x").captures()}
+    assert kept == {"3", "5", "6", "7"}
+
+
 WRONG = {
     "not-json.har": (b"{", MalformedHar, "not JSON"),
     "no-log.har": (b'{"a": 1}', MalformedHar, r"without log\.entries"),

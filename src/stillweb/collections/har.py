@@ -1,7 +1,8 @@
 """Read HAR 1.2 (HTTP archives of browsers' developer tools) as exchanges and pages.
 
 A HAR holds bodies decoded: the content encoding's header goes, and Content-Length is that of the
-decoded body. An entry without an answer's body is no capture: an empty 200 would be a wrong one.
+decoded body. An entry without an answer's body, or with part of one, is no capture: an empty 200 would
+be a wrong one. Nor is one without its request's body, which would answer any request without one.
 """
 
 from __future__ import annotations
@@ -83,9 +84,15 @@ def _exchange(entry: dict[str, Any]) -> Exchange | str:
         return "not an HTTP exchange"
     if not status:
         return "it was not answered"
+    if error := answer.get("_error"):  # of Chromium: the head came, and the body not or not wholly
+        return f"it failed ({error})"
     body = _body(answer)
     if body is None:
         return f"the answer ({status}) is without its body"
+    if _is_cut(answer, body):
+        return f"the answer ({status}) is cut: {len(body)} of {answer['content']['size']} bytes"
+    if asked["method"] != "GET" and _size(asked.get("bodySize")) and not _posted(asked):
+        return f"the {asked['method']} is without its body of {asked['bodySize']} bytes"
     request_headers = _headers(asked)
     response_headers = _headers(answer)
     mime = str((answer.get("content") or {}).get("mimeType") or "")
@@ -126,6 +133,28 @@ def _body(answer: dict[str, Any]) -> bytes | None:
         except binascii.Error:
             return None
     return _encode(str(text), str(content.get("mimeType") or ""))
+
+
+def _is_cut(answer: dict[str, Any], body: bytes) -> bool:
+    """Whether a body is shorter than the `size` beside it, however its text may have been encoded."""
+    content = answer.get("content") or {}
+    size = _size(content.get("size"))
+    if content.get("text") is None or not body:
+        return False  # the answer to HEAD, and redirects
+    if content.get("encoding") == "base64":
+        return len(body) < size
+    text = str(content["text"])
+    # A byte order mark is no part of the text; only UTF-16 and UTF-32 take more bytes than UTF-8.
+    return len(text.encode("utf-8", "replace")) + 3 < size and size not in _wide(text)
+
+
+def _wide(text: str) -> set[int]:
+    sizes = {len(text.encode(name, "replace")) for name in ("utf-16-le", "utf-32-le")}
+    return sizes | {size + 2 for size in sizes} | {size + 4 for size in sizes}
+
+
+def _size(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _redirects(answer: dict[str, Any]) -> bool:
