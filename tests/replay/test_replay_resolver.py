@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -207,6 +207,45 @@ def test_not_modified_answers_only_a_condition() -> None:
     assert answer_to(asked(If_None_Match='"v"'), unmodified).tier == Tier.EXACT
     assert answer_to(asked(If_None_Match='"v"'), unmodified, entry(order=1)).tier == Tier.EXACT
     assert answer_to(asked(), unmodified, entry(order=1)).entry == 1
+
+
+NAVIGATION = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8"
+
+
+@pytest.mark.parametrize(
+    ("accept", "epoch", "row"),
+    [
+        (NAVIGATION, 0, 2),
+        (NAVIGATION, 3, 2),
+        ("application/json, text/plain, */*", 0, 1),
+        ("application/json", 3, 3),
+        ("text/html;q=0.1, application/json;q=x, */*;q=0", 3, 2),
+        ("*/*", 0, 1),
+        ("*/*", 3, 3),
+        ("", 0, 1),
+        ("image/*", 0, 1),
+    ],
+)
+def test_a_page_and_its_json_under_one_url_are_told_apart_by_accept(
+    accept: str, epoch: int, row: int
+) -> None:
+    json_type = "application/json"
+    shelf = (
+        entry(order=0, status=302, url=f"{SITE}/elsewhere"),
+        replace(entry(order=1), mime=json_type),
+        entry(order=2),
+        replace(entry(order=3, epoch=2), mime=json_type),
+    )
+    assert answer_to(asked(accept=accept), *shelf, state=SessionState(epoch=epoch)).entry == row
+
+
+def test_accept_drops_no_redirect_and_no_error() -> None:
+    shelf = (
+        entry(status=404),
+        replace(entry(order=1, epoch=1), mime="application/json"),
+        entry(order=2, epoch=1),
+    )
+    assert answer_to(asked(accept="application/json"), *shelf).entry == 0
 
 
 def test_a_preflight_is_made_and_says_whether_its_request_is_recorded() -> None:

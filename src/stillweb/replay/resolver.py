@@ -9,7 +9,8 @@ same under the other scheme, since browsers upgrade http by themselves; then noi
 Among several captures of one key the session's history decides, not a counter: a read takes what
 was recorded last in step with the mutations that this session repeated (its *epoch*), so that a
 reload without a POST shows the same page. A mutation repeated takes its next recording. An
-answer that would lead a browser in a circle is no candidate.
+answer that would lead a browser in a circle is no candidate, nor is one of a media type that the
+request takes less gladly than another's: one URL may be a page and, to a script, JSON.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEEPING_METHOD = frozenset({307, 308})  # RFC 9110 §15.4.8, §15.4.9
 _LOCATION = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _OTHER_SCHEME = {"http": "https", "https": "http"}
+_QUALITY = re.compile(r"[01](?:\.[0-9]{0,3})?")
 _MAX_HOPS = 8
 
 
@@ -137,7 +139,7 @@ def _candidates(request: Request, url: str, index: Index) -> tuple[list[_Candida
             continue
         usable = [candidate for candidate in found if not _unusable(request, candidate.entry)]
         if len(usable) > 1:
-            usable = _without_circles(usable, request, index)
+            usable = _as_accepted(_without_circles(usable, request, index), request)
         return usable, "" if usable else _unusable(request, found[0].entry)
     return [], ""
 
@@ -191,6 +193,33 @@ def _without_circles(candidates: list[_Candidate], request: Request, index: Inde
     asked = wire_url(request.url)
     straight = [c for c in candidates if not _comes_back(c.entry, asked, request.method, index)]
     return straight or candidates
+
+
+def _as_accepted(candidates: list[_Candidate], request: Request) -> list[_Candidate]:
+    """Drop full answers that a read's `Accept` ranks behind others (RFC 9110 §12.5.1)."""
+    accept = header(request.headers, "accept")
+    full = [c for c in candidates if 200 <= c.entry.status < 300]
+    if not accept or request.method in MUTATIONS or len({c.entry.mime for c in full}) < 2:
+        return candidates
+    ranks = {c.row: _rank(accept, c.entry.mime) for c in full}
+    best = max(ranks.values())
+    return [c for c in candidates if ranks.get(c.row, best) == best]
+
+
+def _rank(accept: str, mime: str) -> tuple[float, int]:
+    """Return the weight of a media type, and how closely it is named: itself, its kind, any."""
+    wanted = {mime: 2, f"{mime.partition('/')[0]}/*": 1, "*/*": 0}
+    closest, weight = -1, 0.0
+    for item in accept.lower().split(","):
+        name, *parameters = (part.strip() for part in item.split(";"))
+        if wanted.get(name, -1) > closest:
+            closest, weight = wanted[name], _weight(parameters)
+    return weight, closest
+
+
+def _weight(parameters: list[str]) -> float:
+    quality = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+    return float(quality) if _QUALITY.fullmatch(quality) else 0.0
 
 
 def _comes_back(entry: Entry, asked: str, method: str, index: Index) -> bool:
