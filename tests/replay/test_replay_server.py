@@ -64,6 +64,7 @@ ENTRIES = [
     entry("GET", f"{SHOP}/cart", text("one"), second=3),
     entry("POST", f"{SHOP}/cart", text("added 1 again"), second=4, body=b'{"item": 1}'),
     entry("GET", f"{SHOP}/cart", text("two"), second=5),
+    entry("POST", "https://count.example/hit", Response(204), body=b"{}", second=1),
     entry("GET", f"{SHOP}/gone", Response(204, "No Content")),
     entry("GET", f"{SHOP}/favicon.ico", text("icon")),
     entry(
@@ -237,9 +238,26 @@ async def test_the_story_of_a_cart(web: httpx.AsyncClient, desk: ReplayClient) -
         assert [await add(), await cart()] == ["added 1 again", "two"]
         assert [await add(), await cart()] == ["added 1 again", "two"]
         assert "past the end" in (await desk.ledger()).entries[-2].reason
-        assert (await desk.session("default"))["epoch"] == 2
+        assert (await desk.session("default"))["epoch"] == 3  # one is the counter's
         await desk.reset_session()
         assert (await desk.ledger()).entries == ()
+
+
+async def test_a_beacon_leads_no_session_back(desk: ReplayClient, ca: CertAuthority) -> None:
+    session = await desk.open_session()
+    async with browser(session.proxy, ca) as web:
+
+        async def beacon() -> None:
+            sent = {"Sec-Fetch-Mode": "no-cors", "Content-Type": "application/json"}
+            hit = await web.post("https://count.example/hit", content=b"{}", headers=sent)
+            assert hit.status_code == 204
+
+        await beacon()
+        assert (await web.get(f"{SHOP}/cart")).text == "empty"
+        await web.post(f"{SHOP}/cart", json={"item": 1})
+        await beacon()
+        assert (await web.get(f"{SHOP}/cart")).text == "one"
+    await desk.close_session(session.id)
 
 
 async def test_interleaved_sessions_keep_their_cursors(desk: ReplayClient, ca: CertAuthority) -> None:

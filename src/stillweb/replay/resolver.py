@@ -28,7 +28,7 @@ from stillweb.replay.noise import NoiseTable
 from stillweb.replay.ranges import asked_span, recorded_span
 from stillweb.urls import wire_url
 
-__all__ = ["MUTATIONS", "Index", "Policy", "SessionState", "advance", "is_preflight", "resolve"]
+__all__ = ["MUTATIONS", "Index", "Policy", "SessionState", "advance", "is_beacon", "is_preflight", "resolve"]
 
 MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -60,7 +60,7 @@ class SessionState:
     """What a session has done so far, as far as answers depend on it.
 
     Attributes:
-        epoch: one more than the epoch of the last mutation matched; 0 before the first.
+        epoch: one more than the epoch of the last mutation matched, beacons aside; 0 before the first.
         uses: how often each mutation was matched, by key.
     """
 
@@ -96,11 +96,21 @@ def resolve(request: Request, index: Index, state: SessionState, policy: Policy)
     return Match(Tier.MISS, reason=refused or index.explain(request.method, request.url))
 
 
-def advance(state: SessionState, entry: Entry) -> None:
-    """Note in a session's state that an entry was served."""
+def advance(state: SessionState, entry: Entry, *, moves: bool = True) -> None:
+    """Note in a session's state that an entry was served; `moves` is false for a beacon's."""
     if entry.method in MUTATIONS:
-        state.epoch = entry.epoch + 1
         state.uses[entry.key] = state.uses.get(entry.key, 0) + 1
+        if moves:
+            state.epoch = entry.epoch + 1
+
+
+def is_beacon(request: Request, policy: Policy) -> bool:
+    """Return whether a request only tells a counter something: no page can read its answer.
+
+    Such as `sendBeacon` and `ping` (Fetch §3.2.2: mode "no-cors"); forms navigate, and scripts that go on
+    with an answer ask in another mode.
+    """
+    return header(request.headers, "sec-fetch-mode") == "no-cors" or bool(policy.noise.why(request.url))
 
 
 def is_preflight(request: Request) -> bool:

@@ -20,7 +20,7 @@ from stillweb.errors import MalformedPack
 from stillweb.model import Match, Request, Tier, header
 from stillweb.replay import answer as answers
 from stillweb.replay.answer import Answer
-from stillweb.replay.resolver import Policy, SessionState, advance, resolve
+from stillweb.replay.resolver import Policy, SessionState, advance, is_beacon, resolve
 
 __all__ = ["LEDGER_SIZE", "Ledger", "LedgerEntry", "Served", "Session"]
 
@@ -154,7 +154,7 @@ class Session:
             # The disk failed under us. The episode must not take it for the site's answer.
             logger.error("pack is damaged: %s", error)
             return Match(Tier.MISS, reason=f"pack is damaged: {error}"), answers.empty(request, 500)
-        advance(self.state, entry)
+        advance(self.state, entry, moves=not is_beacon(request, self.policy))
         return match, answers.recorded(request, entry)
 
     def finish(self, served: Served, sent: int | None = None) -> None:
