@@ -184,7 +184,13 @@ async def launch(
     async with async_playwright() as playwright:
         try:
             browser = await playwright.chromium.launch(
-                executable_path=path, headless=headless, args=flags, chromium_sandbox=False
+                executable_path=path,
+                headless=headless,
+                args=flags,
+                chromium_sandbox=False,
+                # A terminal sends Ctrl-C to Playwright's driver too: it would end the browser under our
+                # feet, before we close it.
+                handle_sigint=False,
             )
         except PlaywrightError as error:
             raise InfraError(
