@@ -213,8 +213,9 @@ async def test_time_stands_but_for_wait(env):
     assert str(int(datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC).timestamp()))[:8] in observation.axtree
     observation, *_ = await env.step({"action": "click", "bid": bid(observation, "button", "Late")})
     for _ in range(3):
-        observation, *_, info = await env.step({"action": "wait", "ms": 1000})
-        assert info["settle"]["virtual_ms"] >= 1000
+        observation, *_, later = await env.step({"action": "wait", "ms": 1000})
+        assert later["settle"]["virtual_ms"] >= 1000
+        assert later["determinism"] == info["determinism"]  # the stamp is on every info
     assert "'later'" in observation.axtree
 
 

@@ -239,9 +239,6 @@ class Env:
         except BaseException:
             episode.over = True
             raise
-        info["determinism"] = Determinism(
-            self._level, pinning.seed, pinning.start, self._browser.version, profile
-        ).to_dict()
         return observation, info
 
     def _collection_of(self, task: Task | None) -> str:
@@ -311,6 +308,9 @@ class Env:
 
     async def _info(self, episode: Episode, result: ActionResult, settled: Settled | None) -> Info:
         assert self._replay is not None
+        assert self._browser is not None
+        pinning = episode.pinning
+        stamp = Determinism(self._level, pinning.seed, pinning.start, self._browser.version, episode.profile)
         return {
             "episode": episode.id,
             "task": episode.task.id if episode.task else "",
@@ -319,7 +319,8 @@ class Env:
             "environment_id": episode.session.environment_id,
             "backend": self._replay.info.backend,
             "level": self._level.value,
-            "seed": episode.pinning.seed,
+            "seed": pinning.seed,
+            "determinism": stamp.to_dict(),
             "step": episode.steps,
             "action": result.to_dict(),
             "settle": _settle_info(settled),

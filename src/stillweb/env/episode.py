@@ -55,6 +55,7 @@ class Episode:
         task: None where only a URL was asked for.
         session: of the replay, for this episode alone.
         tabs: the open pages.
+        profile: what the pages take the browser for.
         pinning: what the pages are pinned to.
         steps: taken so far.
         over: whether it has terminated, was truncated, or broke.
@@ -67,6 +68,7 @@ class Episode:
     context: BrowserContext
     tabs: Tabs
     activity: Activity
+    profile: Profile
     pinning: Pinning
     bids: Bids = field(default_factory=Bids)
     steps: int = 0
@@ -141,7 +143,15 @@ async def open_episode(
         context = await open_context(browser, proxy=session.proxy, profile=profile, pinning=pinning)
         undo.push_async_callback(context.close)
         episode = Episode(
-            clock.new_id(), task, replay, session, context, Tabs(context), Activity(context), pinning
+            clock.new_id(),
+            task,
+            replay,
+            session,
+            context,
+            Tabs(context),
+            Activity(context),
+            profile,
+            pinning,
         )
         await context.new_page()
         undo.pop_all()
