@@ -133,7 +133,7 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
     \b
     Example:
       stillweb record crawl https://site.example/ -c site --limit 25
-      stillweb record crawl https://docs.test/ -c docs --resolve '*.test=127.0.0.1:8443' --upstream-ca ca.pem
+      stillweb record crawl https://docs.test/ -c docs --resolve '*.test=127.0.0.1:8443'
     """  # noqa: D301  click reads \b itself
     options = CrawlOptions(
         profile=Profile(viewport=given["viewport"], locale=given["locale"], timezone=given["timezone"]),
@@ -154,7 +154,12 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
             if event.error:
                 bar.console.print(f"not recorded: {event.url}: {event.error}", markup=False)
 
-        report = _until_signal(crawl(given["urls"], collection, ca, options, show))
+        try:
+            report = _until_signal(crawl(given["urls"], collection, ca, options, show))
+        except click.Abort:
+            if collection.page_list():
+                bar.console.print("what is recorded is kept; the same with --append goes on", markup=False)
+            raise
     _tell(report, given["name"], as_json=given["as_json"])
     if any(url in report.failed_pages for url in report.seeds):
         ctx.exit(1)
@@ -187,7 +192,8 @@ def proxy_command(**given: Any) -> None:
     with collection_to_fill(given["root"], given["name"], append=given["append"]) as collection:
         _until_signal(_until_cancelled(record_by_proxy(collection, ca, options, started)))
     for recording in seen:
-        click.echo(f"{given['name']}: {recording.exchanges} exchanges, {recording.body_bytes} bytes")
+        kept = "" if recording.exchanges or given["append"] else "; nothing to keep"
+        click.echo(f"{given['name']}: {recording.exchanges} exchanges, {recording.body_bytes} bytes{kept}")
 
 
 _CRAWL_NAMES = ("scope", "depth", "limit", "include", "exclude", "jobs", "seed", "page_timeout")
@@ -197,6 +203,8 @@ def _record_options(given: dict[str, Any]) -> RecordOptions:
     if logging.getLogger().level >= logging.WARNING:
         # It warns of every site that does not answer, which is in our report.
         logging.getLogger("mitmproxy").setLevel(logging.ERROR)
+        # What keeps it from listening is in our error; stopped while it starts, it logs an empty one.
+        logging.getLogger("mitmproxy.addons.proxyserver").setLevel(logging.CRITICAL)
     return RecordOptions(
         resolve=parse_all(given["rules"]),
         upstream_ca=given["upstream_ca"],

@@ -14,6 +14,7 @@ its state in module globals: one recording proxy per program at a time.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import tempfile
 from collections.abc import AsyncIterator
@@ -95,7 +96,8 @@ async def _start(master: Any, proxyserver: Any, options: RecordOptions) -> None:
         error = next((s.last_exception for s in proxyserver.servers if s.last_exception), None)
         place = f"{options.host}:{options.port}"
         if isinstance(error, OSError):
-            raise PortInUse(f"cannot listen on {place}: {error}", hint="give another --port") from error
+            why = os.strerror(error.errno).lower() if error.errno else str(error)  # mitmproxy says it twice
+            raise PortInUse(f"cannot listen on {place}: {why}", hint="give another --port") from error
         raise RecordError(f"the recording proxy did not start on {place}: {error}") from error
     await master.running()
 

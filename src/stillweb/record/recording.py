@@ -33,8 +33,8 @@ STATE_FILE = "crawl.json"
 def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterator[Collection]:
     """Make a collection for a recording, or open one to add to.
 
-    One that was made here is removed when the recording fails without a page, or is stopped
-    without a capture.
+    One that was made here is removed when the recording fails without a page, or ends or is
+    stopped without a capture.
 
     Raises:
         CollectionExists: if there is one and it is not to be added to.
@@ -48,10 +48,9 @@ def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterat
     except UpstreamUnreachable:
         shutil.rmtree(collection.path)
         raise
-    except BaseException:
-        if next(collection.captures(), None) is None:
+    finally:
+        if collection.path.is_dir() and next(collection.captures(), None) is None:
             shutil.rmtree(collection.path)
-        raise
 
 
 def begin(collection: Collection, *, seed: int = 0, profile: dict[str, object] | None = None) -> Manifest:
