@@ -78,8 +78,9 @@ def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Pa
     Example:
       stillweb certs trust node
       stillweb certs trust --install nss
-    Whoever holds ca-key.pem can pose as any site to what trusts the CA: trust it on
-    machines for training only.
+
+    Whoever holds ca-key.pem can pose as any site to what trusts the CA: trust it
+    on machines for training only.
     """  # noqa: D301  click reads \b itself
     ca = CertAuthority.load(certs_dir)
     if install == "nss":

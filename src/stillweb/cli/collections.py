@@ -119,6 +119,13 @@ def list_command(as_json: bool, root: Path) -> None:
     if as_json:
         print_json(rows)
         return
+    if not rows:
+        stderr().print(
+            f"no collection in {root}; next: stillweb collections import FILE... -c NAME",
+            markup=False,
+            soft_wrap=True,
+        )
+        return
     columns = ["name", "#captures", "#pages", "#bytes", "recorded_at", "state", "sealed"]
     print_table(columns, [[row[column.lstrip("#")] for column in columns] for row in rows])
 
@@ -169,7 +176,7 @@ def show_command(name: str, show_captures: bool, as_json: bool, root: Path) -> N
     pages = shown.pop("page_list")
     profile = manifest["profile"].items()
     rows = [*shown.items(), *((f"profile.{key}", value) for key, value in profile)]
-    print_table(["", ""], rows, title=str(collection.path))
+    print_table(["fact", "value"], rows, title=str(collection.path))
     print_table(["page", "title"], [[page["url"], page["title"]] for page in pages])
 
 

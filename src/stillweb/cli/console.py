@@ -48,7 +48,20 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     for column in columns:
         table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(_cell(value) for value in row))
     # In a pipe there is no width to keep to, and a URL cut short is of no use to the next program.
     width = None if sys.stdout.isatty() else 300
     Console(file=sys.stdout, highlight=False, width=width).print(table)
+
+
+def _cell(value: object) -> str:
+    """Return a value as people write it; programs ask for `--json`."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case dict():
+            return ", ".join(f"{key} {_cell(each)}" for key, each in value.items())
+        case list() | tuple():
+            return ", ".join(_cell(each) for each in value)
+        case _:
+            return str(value)

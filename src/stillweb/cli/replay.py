@@ -324,6 +324,9 @@ def misses(url: str, session_id: str | None, as_json: bool) -> None:
     if as_json:
         print_json([_shown(where, entry) for where, entry in found])
         return
+    if not found:
+        stderr().print("nothing was missed; of sessions that are closed nothing is known")
+        return
     counted = Counter((e.method, e.url, e.resource, e.reason) for _, e in found)
     print_table(
         ("#times", "method", "url", "resource", "reason"),
