@@ -98,7 +98,7 @@ class Capture:
 
 
 class Tier(StrEnum):
-    """How a request was matched; design.md, 5."""
+    """How a request was matched."""
 
     EXACT = "exact"
     NORMALISED = "normalised"

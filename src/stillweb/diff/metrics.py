@@ -28,7 +28,7 @@ _AX_LINE = re.compile(
     r"""\s*(?P<id>\[[^\]\s]+\]\s+)?(?P<role>[A-Za-z][\w-]*)(?:\s+(?P<name>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))?"""
 )
 _AX_ID = re.compile(r"^(\s*)\[[^\]\s]+\]\s+")
-# What a missing resource costs (replay-facts §3.4): pages without their code or their API are not the page.
+# What a missing resource costs : pages without their code or their API are not the page.
 _WEIGHTS = {
     "document": 1.0, "script": 1.0, "xhr": 1.0, "fetch": 1.0, "stylesheet": 1.0, "eventsource": 1.0,
     "websocket": 1.0, "image": 0.3, "font": 0.3, "media": 0.3, "manifest": 0.3, "texttrack": 0.3,

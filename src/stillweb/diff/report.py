@@ -36,7 +36,7 @@ METRICS = {
 }
 LOWER_IS_BETTER = frozenset({"misses", "fuzzy"})
 
-# Limits of "good" in replay-facts §3.4; `hits` has none, as archives made elsewhere miss what they miss.
+# What is called good; `hits` has none, as archives made elsewhere miss what they miss.
 DEFAULT_GATES: Mapping[str, float] = {
     "status": 1.0,
     "resources": 0.99,
