@@ -179,6 +179,27 @@ def test_a_recorded_part_is_cut_and_numbered_anew() -> None:
     assert b"Content-Range: bytes 110-119/1000\r\n" in made.head
 
 
+@pytest.mark.parametrize(
+    ("accepted", "asked_range", "status", "content_range", "body"),
+    [
+        ("gzip", "bytes=0-3", 206, "0-3/{}", gzip.compress(BODY, mtime=0)[:4]),
+        ("identity", "bytes=40-43", 206, "40-43/100", BODY[40:44]),
+        ("identity", "", 200, "", BODY),
+    ],
+)
+def test_a_coded_part_that_is_the_whole_is_cut_after_decoding(
+    accepted: str, asked_range: str, status: int, content_range: str, body: bytes
+) -> None:
+    coded = gzip.compress(BODY, mtime=0)
+    fields = f"Content-Encoding: gzip|Content-Range: bytes 0-{len(coded) - 1}/{len(coded)}"
+    held = entry(206, fields=fields, body=coded, encoding="gzip")
+    made = answer.recorded(asked(Accept_Encoding=accepted, Range=asked_range), held)
+    assert (made.status, bytes(made.body)) == (status, body)
+    numbers = f"Content-Range: bytes {content_range.format(len(coded))}\r\n" if content_range else ""
+    assert (numbers.encode() in made.head) is True
+    assert (b"Content-Range" in made.head) is bool(content_range)
+
+
 def test_a_part_that_is_the_whole_answers_who_asked_for_no_range() -> None:
     made = answer.recorded(asked(), entry(206, "Content-Range: bytes 0-99/100"))
     assert (made.status, bytes(made.body)) == (200, BODY)
