@@ -435,3 +435,24 @@ def test_answers_copied_without_their_requests_count_as_gets(make):
         _record("response", A + "b", OK, WARC_Concurrent_To="<urn:test:elsewhere:2>"),
     )
     assert [capture.method for capture in collection.captures()] == ["GET", "GET"]
+
+
+def test_a_page_that_broke_off_is_no_answer(make):
+    def answered(length: int, status: bytes = b"200 OK") -> bytes:
+        return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\npart" % (status, length)
+
+    collection = make(
+        _record("response", A, answered(1000), 0),
+        _record("response", A, answered(4), 1),
+        _record("response", A + "cut", answered(1000), 2),
+        _record("response", A + "decoded", answered(30), 3),
+        _record("response", A + "moved", answered(1000, b"302 Found"), 4),
+        _request(A + "head", "HEAD /head", 5),
+        _record("response", A + "head", answered(1000), 5),
+    )
+    info = seal(collection)
+    assert [entry.url for entry in _entries(collection)] == [A, A + "decoded", A + "moved", A + "head"]
+    assert [warning.partition("left out: ")[2] for warning in info.warnings] == [
+        f"{A} broke off: 4 of 1000 bytes",
+        f"{A}cut broke off: 4 of 1000 bytes",
+    ]

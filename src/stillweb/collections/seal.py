@@ -3,7 +3,7 @@
 What becomes an entry: HTTP answers, resource records of http(s) URLs, and revisits with their
 original's body. A 304 becomes the answer that it confirmed, since the browser that gets it at replay holds
 nothing to be confirmed. A 206 stays only where no 200 is: replay cuts ranges itself. What cannot be served
-is left out with a warning; a record that cannot be read costs itself alone.
+is left out with a warning, and so is what broke off; a record that cannot be read costs itself alone.
 
 Captures are read one at a time and spooled to disk, so memory grows with their number (some hundred
 bytes each), not with their bodies. The pack holds no name, time of import or path: the same
@@ -16,6 +16,7 @@ later, be it in the same tick of the file system's clock or while the sealing go
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from http import HTTPStatus
@@ -30,13 +31,15 @@ from stillweb.collections.packformat import SOURCES
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter
 from stillweb.collections.writer import is_fresh
 from stillweb.errors import CollectionError, MalformedWarc, MissingRecord
-from stillweb.model import Capture, header
+from stillweb.model import Capture, Response, header
 
 __all__ = ["PackInfo", "seal", "what_changed"]
 
 # Members of a collection's manifest that say where it came from, not what replay must repeat.
 _PROVENANCE = ("name", "created", "software", "sources", "notes", "version")
 
+_LENGTH = re.compile(r"[0-9]{1,15}")
+_CODING_COSTS = 64  # bytes by which gzip or brotli make a tiny body longer
 _LAST_STATUS = 999  # beyond the 5xx of RFC 9110 there are sites that answer 999 to crawlers
 
 
@@ -174,6 +177,9 @@ class _Sealing:
         if not HTTPStatus.OK <= status <= _LAST_STATUS:
             self._warn(capture.source, capture.offset, f"status {status} of {capture.url}")
             return None
+        if request.method != "HEAD" and (cut := _cut(exchange.response)):
+            self._warn(capture.source, capture.offset, f"{capture.url} broke off: {cut}")
+            return None
         if len(capture.timestamp) != 14 or not capture.timestamp.isdigit():
             self._warn(capture.source, capture.offset, f"time {capture.timestamp!r} of {capture.url}")
             return None
@@ -189,6 +195,19 @@ class _Sealing:
 
     def _warn(self, source: str, offset: int, what: str) -> None:
         self._warnings.append(f"{self._collection.archive / source}:{offset}: left out: {what}")
+
+
+def _cut(response: Response) -> str:
+    """Return how much of a page is there if it broke off on the way; "" for a whole one.
+
+    Recorders that store bodies decoded keep the length of the coded body, which is longer by some bytes
+    at most; redirects and errors are often stored without theirs, and no page misses it.
+    """
+    stated = header(response.headers, "content-length")
+    if response.status != HTTPStatus.OK or not _LENGTH.fullmatch(stated):
+        return ""
+    there = len(response.raw_body)
+    return f"{there} of {stated} bytes" if there + _CODING_COSTS < int(stated) else ""
 
 
 def _manifest(collection: Collection, first: str) -> dict[str, Any]:
