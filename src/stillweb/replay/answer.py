@@ -52,10 +52,10 @@ def recorded(request: Request, entry: Entry) -> Answer:
         plain = decode(entry.encoding, entry.body)
         if plain is not None and status == 206:  # its numbers are those of the coded bytes
             held = recorded_span(head)
-            plain = plain if held is not None and held.whole else None
-            status, head = (
-                (200, _with_status(_CONTENT_RANGE.sub(b"", head), 200)) if plain is not None else (206, head)
-            )
+            if held is not None and held.whole:
+                status, head = 200, _with_status(_CONTENT_RANGE.sub(b"", head), 200)
+            else:
+                plain = None
         if plain is not None:
             body, head = plain, _CONTENT_ENCODING.sub(b"", head)
     if entry.method == "GET" and (status == 206 or (status == 200 and header(request.headers, "range"))):
