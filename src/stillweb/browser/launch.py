@@ -12,6 +12,8 @@ Proxies are set per context (`stillweb.browser.open_context`), never here.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import re
 import shutil
@@ -33,6 +35,10 @@ _DOWNLOADS = {
     "darwin": "~/Library/Caches/ms-playwright",
     "win32": "~/AppData/Local/ms-playwright",
 }
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 10.0
 
 BROWSER_VARIABLE = "STILLWEB_BROWSER"
 
@@ -199,7 +205,16 @@ async def launch(
         try:
             yield browser
         finally:
+            await _close(browser)
+
+
+async def _close(browser: Browser) -> None:
+    """Close a browser; one that does not answer is killed by Playwright's driver when that ends."""
+    try:
+        async with asyncio.timeout(_CLOSE_SECONDS):
             await browser.close()
+    except (TimeoutError, PlaywrightError) as error:
+        logger.warning("the browser did not close", extra={"error": str(error)})
 
 
 def _downloaded() -> Path | None:

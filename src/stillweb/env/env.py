@@ -19,32 +19,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from playwright.async_api import Browser
-from playwright.async_api import Error as PlaywrightError
 
 from stillweb.browser.launch import launch
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled
 from stillweb.env.action import Action, ActionResult, ActionStatus, InvalidAction, parse
 from stillweb.env.determinism import Determinism, level_of, probe_level
-from stillweb.env.episode import Episode, Replay, open_episode
+from stillweb.env.episode import Episode, Replay, close_session, made, open_episode
 from stillweb.env.evaluator import Score, evaluate
+from stillweb.env.faults import infra
 from stillweb.env.observation import Observation, observe_kinds, take_observation
 from stillweb.env.perform import open_start, perform
 from stillweb.env.task import Task
 from stillweb.errors import (
     EnvClosed,
     InfraError,
-    PeerError,
-    PortInUse,
-    ReplayError,
     ResetNeeded,
     TaskError,
     UsageError,
@@ -116,9 +114,11 @@ class Env:
         self._browser: Browser | None = None
         self._options = options or EnvOptions()
         self._resources = AsyncExitStack()
+        self._launched = AsyncExitStack()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._replay: Replay | None = None
         self._episode: Episode | None = None
-        self._busy = False
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -142,14 +142,15 @@ class Env:
             ProgramNotFound: if there is no browser.
             InfraError: if the browser does not start or does not keep the level.
         """
-        if self._closed:
-            raise EnvClosed("this environment is closed")
+        self._raise_if_closed()
         if self._replay is None:
             client = await self._resources.enter_async_context(ReplayClient(self._proxy))
             self._replay = Replay(client, await client.info())
-        if self._browser is None or (self._shared is None and not self._browser.is_connected()):
+        if self._browser is not None and not self._browser.is_connected():
+            await self._drop_browser()
+        if self._browser is None:
             self._browser = self._shared or await self._launch(self._replay)
-        async with _infra("probing the level", self._options.step_seconds):
+        async with infra("probing the level", self._options.step_seconds):
             await probe_level(self._browser, self._level)
 
     async def reset(
@@ -175,9 +176,12 @@ class Env:
                 await self._leave_episode()
                 await self.start()
                 try:
-                    async with _infra("reset", self._options.step_seconds):
+                    async with infra("reset", self._options.step_seconds):
                         return await self._reset(task, task.start_url if task else str(url), seed)
                 except InfraError as error:
+                    self._raise_if_closed(error)
+                    if self._episode is None:  # not even a context could be opened
+                        await self._drop_browser()
                     # Passes by, and a new context with a new session knows nothing of it.
                     if _NETWORK_CHANGED not in str(error) or attempt == _ATTEMPTS:
                         raise
@@ -191,28 +195,39 @@ class Env:
             ResetNeeded: before the first reset, and once the episode is over.
             InfraError: if browser or proxy fail; the episode is over then.
         """
-        if self._closed:
-            raise EnvClosed("this environment is closed")
+        self._raise_if_closed()
         episode = self._episode
         if episode is None or episode.over:
             raise ResetNeeded("no episode is under way", hint="await env.reset(task=...)")
         with self._one_at_a_time():
             try:
-                async with _infra("step", self._options.step_seconds):
+                async with infra("step", self._options.step_seconds):
                     return await self._step(episode, action)
-            except BaseException:
+            except BaseException as error:
                 episode.over = True  # its state is not known any more
+                if isinstance(error, InfraError):
+                    self._raise_if_closed(error)
                 raise
 
     async def close(self) -> None:
-        """End the episode, and the browser if it is our own. Twice is once."""
+        """End the episode, and the browser if it is our own. Twice is once.
+
+        A reset or step that is under way ends with `EnvClosed`.
+        """
         self._closed = True
         await self._leave_episode()
+        await self._idle.wait()
+        await self._leave_episode()
+        await self._launched.aclose()
         await self._resources.aclose()
+
+    def _raise_if_closed(self, error: InfraError | None = None) -> None:
+        if self._closed:
+            raise EnvClosed("this environment is closed") from error
 
     async def _launch(self, replay: Replay) -> Browser:
         chosen = self._options
-        return await self._resources.enter_async_context(
+        return await self._launched.enter_async_context(
             launch(spki=replay.info.spki, executable=chosen.executable, headless=chosen.headless)
         )
 
@@ -225,12 +240,14 @@ class Env:
         manifest = self._replay.info.manifests.get(collection, {})
         profile = _profile(self._options.profile, manifest, task)
         pinning = self._pinning(manifest, task, seed)
-        session = await self._replay.client.open_session(collection)
+        client = self._replay.client
+        session = await made(client.open_session(collection), partial(close_session, client))
         episode = await open_episode(
             self._browser, self._replay, session, task, profile=profile, pinning=pinning
         )
         self._episode = episode
         try:
+            self._raise_if_closed()
             await open_start(episode.page, url)
             settled = await episode.settle()
             observation = await self._observe(episode, "")
@@ -263,8 +280,22 @@ class Env:
 
     async def _leave_episode(self) -> None:
         episode, self._episode = self._episode, None
-        if episode is not None:
-            await episode.close()
+        if episode is None:
+            return
+        closing = asyncio.ensure_future(episode.close())
+        try:
+            closed = await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait([closing])  # it ends by itself; cut short, it would leave a context behind
+            raise
+        if not closed:
+            await self._drop_browser()
+
+    async def _drop_browser(self) -> None:
+        """Let go of a browser that does not answer, if it is ours, so that the next reset starts another."""
+        if self._shared is None:
+            self._browser = None
+            await self._launched.aclose()
 
     # --- step --------------------------------------------------------------------------------------
 
@@ -323,7 +354,7 @@ class Env:
             "determinism": stamp.to_dict(),
             "step": episode.steps,
             "action": result.to_dict(),
-            "settle": _settle_info(settled),
+            "settle": asdict(settled) if settled else None,
             "traffic": (await episode.traffic()).to_dict(),
             "dialogs": [dialog.to_dict() for dialog in episode.tabs.take_dialogs()],
             "downloads": [download.to_dict() for download in await episode.tabs.take_downloads()],
@@ -331,30 +362,16 @@ class Env:
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
-        if self._busy:
+        if not self._idle.is_set():
             raise UsageError(
                 "reset or step was called while another one was under way",
                 hint="make one Env per concurrent episode",
             )
-        self._busy = True
+        self._idle.clear()
         try:
             yield
         finally:
-            self._busy = False
-
-
-@asynccontextmanager
-async def _infra(what: str, seconds: float) -> AsyncIterator[None]:
-    """Tell every failure of browser and proxy as what it is: ours."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError as error:
-        raise InfraError(f"{what} did not end within {seconds:g} s") from error
-    except PlaywrightError as error:
-        raise InfraError(f"{what}: the browser failed: {error.message.partition(chr(10))[0]}") from error
-    except (PeerError, ReplayError, PortInUse) as error:
-        raise InfraError(f"{what}: {error}", hint=error.hint) from error
+            self._idle.set()
 
 
 def _profile(chosen: Profile | None, manifest: Mapping[str, Any], task: Task | None) -> Profile:
@@ -374,14 +391,3 @@ def _check_start(url: str, info: Info) -> None:
             f"collection {info['collection']!r} does not hold the start page {url}",
             hint=f"stillweb collections show {info['collection']}",
         )
-
-
-def _settle_info(settled: Settled | None) -> Info | None:
-    if settled is None:
-        return None
-    return {
-        "settled": settled.settled,
-        "reason": settled.reason,
-        "waited": settled.waited,
-        "virtual_ms": settled.virtual_ms,
-    }

@@ -7,9 +7,12 @@ there is.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from playwright.async_api import Browser, BrowserContext, Page
 from playwright.async_api import Error as PlaywrightError
@@ -23,13 +26,16 @@ from stillweb.browser.settle import Settled, settle
 from stillweb.env.tabs import Tabs
 from stillweb.env.task import Task
 from stillweb.env.traffic import Traffic, from_events, from_ledger
-from stillweb.errors import InfraError, StillwebError
+from stillweb.errors import InfraError, StillwebError, UsageError
 from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
 
-__all__ = ["Episode", "Replay", "open_episode"]
+__all__ = ["Episode", "Replay", "close_session", "made", "open_episode"]
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+_CLOSE_SECONDS = 10.0  # a browser that takes longer hangs
 _CLOSE_MS = 1000  # a closed page is known to its CDP session a moment before it is to Playwright
 
 
@@ -113,19 +119,20 @@ class Episode:
         if not self.replay.has_ledger:
             seen, self._seen = self._seen, len(self.activity.requests)
             return from_events(self.activity.requests[seen:])
-        ledger = await self.replay.client.ledger(self.session.id, after=self._seen)
+        try:
+            ledger = await self.replay.client.ledger(self.session.id, after=self._seen)
+        except UsageError as error:  # closed by somebody else, or the server is another one than at reset
+            raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
         self._seen = max([self._seen, *(entry.seq for entry in ledger.entries)])
         return from_ledger(ledger.entries)
 
-    async def close(self) -> None:
-        """Close context and session. What is gone already is no matter here."""
+    async def close(self) -> bool:
+        """Close context and session; return whether the browser did so. What is gone is no matter here."""
         self.over = True
         self.activity.close()
-        try:
-            await self.context.close()
-        except PlaywrightError as error:
-            logger.warning("context of an episode was gone", extra={"error": error.message})
-        await _close_session(self.replay.client, self.session)
+        closed = await _close_context(self.context)
+        await close_session(self.replay.client, self.session)
+        return closed
 
 
 async def open_episode(
@@ -139,9 +146,11 @@ async def open_episode(
 ) -> Episode:
     """Open an episode with an empty tab, on a session which is the episode's from then on."""
     async with AsyncExitStack() as undo:
-        undo.push_async_callback(_close_session, replay.client, session)
-        context = await open_context(browser, proxy=session.proxy, profile=profile, pinning=pinning)
-        undo.push_async_callback(context.close)
+        undo.push_async_callback(close_session, replay.client, session)
+        context = await made(
+            open_context(browser, proxy=session.proxy, profile=profile, pinning=pinning), _close_context
+        )
+        undo.push_async_callback(_close_context, context)
         episode = Episode(
             clock.new_id(),
             task,
@@ -169,7 +178,35 @@ async def _closed_itself(page: Page) -> bool:
     return browser is not None and browser.is_connected()
 
 
-async def _close_session(client: ReplayClient, session: OpenSession) -> None:
+async def made(making: Coroutine[Any, Any, T], unmake: Callable[[T], Awaitable[object]]) -> T:
+    """Return what is made; if we are cancelled meanwhile, unmake it, since nobody else will know of it."""
+    task = asyncio.ensure_future(making)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=_CLOSE_SECONDS)
+        if task.done() and not task.cancelled() and task.exception() is None:
+            await unmake(task.result())
+        task.cancel()
+        raise
+
+
+async def _close_context(context: BrowserContext) -> bool:
+    """Close a context; return whether the browser did so in time."""
+    try:
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await context.close()
+    except TimeoutError:
+        logger.warning("the browser did not close a context", extra={"seconds": _CLOSE_SECONDS})
+        return False
+    except PlaywrightError as error:
+        logger.warning("context of an episode was gone", extra={"error": error.message})
+        return False
+    return True
+
+
+async def close_session(client: ReplayClient, session: OpenSession) -> None:
+    """Close a session; one that is gone is no matter."""
     try:
         await client.close_session(session.id)
     except StillwebError as error:
