@@ -61,6 +61,7 @@ ENTRIES = [
         "GET", f"{SHOP}/data.json", Response(200, "OK", (("Content-Type", "application/json"),), b'"here"')
     ),
     entry("GET", f"{SHOP}/old", Response(302, "Found", (("Location", "/data.json"),))),
+    entry("POST", f"{SHOP}/count", Response(204), b"[1]"),
     entry("POST", f"{API}/item", Response(201, "Created", ALLOWED, b'"item"'), b'{"id": 1}'),
     entry(
         "GET",
@@ -109,7 +110,7 @@ async def test_what_a_page_sees(replayed: tuple[BrowserContext, ReplayClient, st
     assert [(miss.method, miss.url, miss.reason) for miss in ledger.misses] == [
         ("POST", f"{API}/item", "other body recorded"),
         ("GET", f"{API}/none", "path not recorded, of its host: 2"),
-        ("GET", f"{SHOP}/live", "path not recorded, of its host: 4"),
+        ("GET", f"{SHOP}/live", "path not recorded, of its host: 5"),
     ]
     assert ledger.counts["synthetic"] >= 2
     assert {line.resource for line in ledger.entries} >= {"document", "style", "empty"}
@@ -141,3 +142,22 @@ async def test_the_page_finds_no_trace_of_the_archive(
         "TypeError",
     )
     assert session_id in [session["id"] for session in await desk.sessions()]
+
+
+async def test_a_beacon_of_a_page_moves_no_session_and_its_fetch_does(
+    replayed: tuple[BrowserContext, ReplayClient, str],
+) -> None:
+    context, desk, session_id = replayed
+    page = await context.new_page()
+    await page.goto(f"{SHOP}/")
+    epochs = []
+    for send in (
+        "async () => { const {promise, resolve} = Promise.withResolvers();"
+        " new PerformanceObserver(resolve).observe({type: 'resource'});"
+        " navigator.sendBeacon('/count', '[1]'); await promise }",
+        "() => fetch('/count', {method: 'POST', body: '[1]'}).then(answer => answer.status)",
+    ):
+        await page.evaluate(send)
+        epochs.append((await desk.session(session_id))["epoch"])
+    served = [(line.method, line.status) for line in (await desk.ledger(session_id)).entries][-2:]
+    assert (served, epochs) == ([("POST", 204)] * 2, [0, 1])
