@@ -222,6 +222,14 @@ def test_a_page_without_a_baseline_is_only_counted(shop, tmp_path):
 
 
 @pytest.mark.browser
+def test_a_collection_without_pages_passes_no_gate(shop, tmp_path):
+    collection, ca = shop
+    bare = Collection.open(shutil.copytree(collection.root, tmp_path / "collections"), "shop")
+    bare.write_pages([])
+    with pytest.raises(CollectionError, match="lists no pages"):
+        compared(bare, ca)
+
+
 def test_the_command_writes_a_report_and_fails_at_a_gate(shop, tmp_path, monkeypatch, capsys):
     collection, ca = shop
     arguments = ["shop", "--collections", str(collection.root), "--certs", str(ca.folder), "--limit", "1"]

@@ -133,6 +133,7 @@ async def diff(
     Raises:
         ReplayUnreachable: if the server is not there.
         CollectionNotFound: if it does not serve the collection.
+        CollectionError: if the collection lists no pages.
         InfraError: if the browser cannot be started or dies.
     """
     options = options or DiffOptions()
@@ -140,6 +141,12 @@ async def diff(
     info = await client.info()
     manifest = collection.manifest()
     pages = collection.page_list()[: options.limit]
+    if not pages:
+        raise CollectionError(
+            f"{collection.name} lists no pages, so that there is nothing to compare",
+            path=collection.pages,
+            hint=f"stillweb collections show {collection.name} --captures",
+        )
     async with launch(spki=info.spki, executable=options.browser) as browser:
         has_ledger = info.features.get("ledger", False)
         setting = _Setting(collection, manifest, client, browser, options, has_ledger)
