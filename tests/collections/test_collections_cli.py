@@ -68,6 +68,15 @@ def test_check_and_repair(root):
     assert json.loads(run(root, "check", "shop", "--json")) == []
 
 
+def test_people_read_words_and_an_empty_list_says_so(root, tmp_path):
+    shown = run(root, "show", "shop")
+    assert "GET 1, POST 1" in shown
+    assert "False" not in shown
+    empty = CliRunner().invoke(collections, ["list", "--collections", str(tmp_path / "none")])
+    assert (empty.exit_code, empty.stdout) == (0, "")
+    assert "no collection in" in empty.stderr
+
+
 def test_rm_asks_for_yes(root):
     with pytest.raises(UsageError, match="would remove") as caught:
         run(root, "rm", "shop")

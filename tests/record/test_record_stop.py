@@ -82,6 +82,7 @@ def test_a_stopped_crawl_ends_cleanly_and_says_partial(
 
     assert program.returncode == 130, errors
     assert "Traceback" not in errors
+    assert "the same with --append goes on" in errors
     collection = Collection.open(tmp_path / "c", "site")
     assert collection.manifest().state == "partial"
     assert [page.url for page in collection.page_list()] == [HOME, HOME + "a"]
@@ -121,6 +122,23 @@ def test_a_site_that_is_down_is_an_error_with_a_hint_and_no_collection(tmp_path:
     assert told.returncode == 1
     assert "https://site.test/ cannot be reached" in told.stderr
     assert "next: " in told.stderr
+    assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_a_proxy_that_nothing_went_through_leaves_no_collection(tmp_path: Path, site) -> None:
+    with subprocess.Popen(
+        command("proxy", tmp_path, site, "--port", "0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stderr is not None
+        program.stderr.readline()
+        program.send_signal(signal.SIGINT)
+        out, errors = program.communicate(timeout=30)
+
+    assert (program.returncode, errors) == (0, "")
+    assert "nothing to keep" in out
     assert list((tmp_path / "c").iterdir()) == []
 
 
