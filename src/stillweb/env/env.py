@@ -267,7 +267,7 @@ class Env:
             return served[0]
         raise UsageError(
             f"the server has {len(served)} collections, none was chosen",
-            hint=f"Env(proxy, collection=...) with one of: {', '.join(served)}",
+            hint=f"choose (collection=..., on the command line -c ...) one of: {', '.join(served)}",
         )
 
     def _pinning(self, manifest: Mapping[str, Any], task: Task | None, seed: int | None) -> Pinning:

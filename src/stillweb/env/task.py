@@ -91,7 +91,7 @@ def load_tasks(path: Path) -> list[Task]:
     if not isinstance(entries, list):
         raise TaskError(
             f"{path}: a {type(entries).__name__} where a list of tasks is expected",
-            hint="give a WARC-Bench task file, such as benchmark.json",
+            hint="a task file is a JSON list in the form of WARC-Bench (docs/tasks.md)",
         )
     return warc_bench_tasks(entries, source=str(path))
 
@@ -145,7 +145,7 @@ class _Reader:
 
     def object(self, name: str) -> _Reader:
         if name not in self._value:
-            raise TaskError(f"{self._where}: {name!r} is missing")
+            raise TaskError(f"{self._where}: {name!r} is missing", hint="the form of a task: docs/tasks.md")
         return _Reader(self._value[name], f"{self._where}: {name}")
 
     def first(self, name: str) -> _Reader:
