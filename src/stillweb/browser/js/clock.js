@@ -1,7 +1,7 @@
 // Level CLOCK: a clock that moves only when it is told to. Runs in the page's own world after pin.js.
 // Called with `pin` = {seed, door, start}. `pin.door` names the event by which the driver, from its
 // isolated world, tells the clock to move; `pin.start` is the time of this document's first instant.
-// Why not Playwright's clock: docs/decisions/0005-clock-level.md.
+// Why not Playwright's clock: docs/decisions/0008-clock-level.md.
 (pin) => {
   "use strict";
   const FRAME = 16; // ms between animation frames
@@ -14,6 +14,12 @@
   const NativeEvent = CustomEvent;
   const dispatch = EventTarget.prototype.dispatchEvent;
   const report = window.reportError.bind(window);
+  const listen = EventTarget.prototype.addEventListener;
+  const { finish } = Animation.prototype;
+  const Transition = CSSTransition;
+  const { getAnimations: inDocument } = Document.prototype;
+  const { getAnimations: inShadow } = ShadowRoot.prototype;
+  const { get: frameTime } = getOwnPropertyDescriptor(AnimationTimeline.prototype, "currentTime");
 
   // ---- time -----------------------------------------------------------------------------------
   let now = pin.start;
@@ -281,10 +287,12 @@
 
   // ---- animations end as soon as they begin ---------------------------------------------------
   // In a constructed sheet, so that neither the DOM nor `document.styleSheets` shows it. Durations are not
-  // zero: at zero, `transitionend` and `animationend` would not be fired (CSS Transitions 1 §3).
+  // zero: at zero, `animationend` would not be fired (CSS Animations 1 §4.2). Of transitions it says nothing:
+  // `transition-property` is `all` unless the page says otherwise, so that a duration for every element would
+  // make a transition of every change of style, and what a script measures then would depend on whether a real
+  // frame had been drawn since.
   const RULES =
-    "*, ::before, ::after, ::backdrop { transition-duration: 0.01ms !important; transition-delay: 0s !important;" +
-    " animation-duration: 0.01ms !important; animation-delay: 0s !important;" +
+    "*, ::before, ::after, ::backdrop { animation-duration: 0.01ms !important; animation-delay: 0s !important;" +
     " animation-iteration-count: 1 !important; scroll-behavior: auto !important; caret-color: transparent !important; }" +
     " ::view-transition-group(*), ::view-transition-old(*), ::view-transition-new(*) { animation: none !important; }";
   // A sheet belongs to the document that made it; and a window may get another document than its first, empty one.
@@ -334,12 +342,30 @@
   Element.prototype.attachShadow = { attachShadow(init) {
     const root = attachShadow.call(this, init);
     apply(root, []);
+    endTransitions(root);
     return root;
   } }.attachShadow;
   const style = () => {
     if (!sheets.has(document)) apply(document, []);
   };
   style();
+  // Transitions are ended in the frame that begins them, delays and all. Each tree is looked through once a frame.
+  const swept = new WeakMap(); // tree -> the frame, by its real time
+  const sweep = (tree, list) => {
+    const frame = frameTime.call(document.timeline);
+    if (swept.get(tree) === frame) return;
+    swept.set(tree, frame);
+    for (const animation of list.call(tree)) {
+      if (animation instanceof Transition && animation.playState === "running" && animation.playbackRate) {
+        finish.call(animation);
+      }
+    }
+  };
+  const endTransitions = (target) => {
+    const ended = () => target === window ? sweep(document, inDocument) : sweep(target, inShadow);
+    listen.call(target, "transitionrun", ended, true);
+  };
+  endTransitions(window);
   const { animate } = Element.prototype;
   Element.prototype.animate = { animate(keyframes, options) {
     const timing = typeof options === "object" && options ? { ...options } : {};

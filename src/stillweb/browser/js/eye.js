@@ -29,10 +29,19 @@
     return { changes, loading: document.readyState === "loading" };
   };
   const within = (promise, ms) => Promise.race([promise, new Promise((resolve) => setTimeout(resolve, ms))]);
-  // One frame drawn, with its resize and intersection observers, and the tasks behind it.
-  const drawn = () => within(
-    new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))), 1000,
-  ).then(() => new Promise((resolve) => setTimeout(resolve)));
+  // One frame drawn, with its resize and intersection observers, and the tasks behind it. A transition that
+  // begins in it ends in the next (`clock.js`), and what follows from that may be another one.
+  let turned = 0;
+  for (const type of ["transitionrun", "transitionend"]) addEventListener(type, () => { turned += 1; }, true);
+  const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+  const framesUntilStill = async () => {
+    await frame();
+    for (let before, more = 20; before !== turned && more; more--) {
+      before = turned;
+      await frame();
+    }
+  };
+  const drawn = () => within(framesUntilStill(), 1000).then(() => new Promise((resolve) => setTimeout(resolve)));
 
   // For a screenshot: no caret; animations that end are at their end, endless ones at their beginning.
   // A sheet belongs to the document that made it.
