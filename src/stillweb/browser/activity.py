@@ -8,7 +8,9 @@ be waiting for ever. `data:` and `blob:` URLs are no traffic.
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from playwright.async_api import BrowserContext, Page, Request, Response, WebSocket
 from playwright.async_api import Error as PlaywrightError
@@ -16,12 +18,14 @@ from playwright.async_api import Error as PlaywrightError
 from stillweb import clock
 
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:")
+_NO_TUNNEL = "net::ERR_TUNNEL_CONNECTION_FAILED"
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 # What the browser, the machine or the proxy do to a request; never what a page or its archive does.
 _NOT_THE_PAGES = (
     "net::ERR_NETWORK_CHANGED",  # an interface came or went, as when a container starts
     "net::ERR_INTERNET_DISCONNECTED",
     "net::ERR_PROXY_CONNECTION_FAILED",
-    "net::ERR_TUNNEL_CONNECTION_FAILED",
+    _NO_TUNNEL,
     "net::ERR_CERT_AUTHORITY_INVALID",  # the browser does not trust the proxy's CA
     "net::ERR_INSUFFICIENT_RESOURCES",
     "net::ERR_OUT_OF_MEMORY",
@@ -148,7 +152,7 @@ class Activity:
     def _on_failed(self, request: Request) -> None:
         if entry := self._known.get(request):
             entry.failure = request.failure or "failed"
-            if is_ours(entry.failure) and not self.broken:
+            if is_ours(entry.failure, entry.url) and not self.broken:
                 self.broken = f"{entry.url}: {entry.failure}"
         self._end(request)
         self._known.pop(request, None)
@@ -161,9 +165,25 @@ class Activity:
             self._idle.set()
 
 
-def is_ours(failure: str) -> bool:
+def is_ours(failure: str, url: str = "") -> bool:
     """Return whether a request failed by no fault of the page or its archive."""
+    if _NO_TUNNEL in failure and url and not _is_host(url):
+        return False  # no certificate can be made for what is no host name, so there is no tunnel either
     return any(sign in failure for sign in _NOT_THE_PAGES)
+
+
+def _is_host(url: str) -> bool:
+    """Return whether a URL's host is a name or an address (RFC 1035 limits; "_" is taken, as browsers do)."""
+    try:
+        host = (urlsplit(url).hostname or "").removesuffix(".")
+    except ValueError:
+        return False
+    if ":" in host:
+        return True
+    # The browser tells hosts in ASCII (punycode); what an agent typed may be another script.
+    return not host.isascii() or (
+        len(host) <= 253 and all(_LABEL.fullmatch(label) for label in host.split("."))
+    )
 
 
 def _page_of(request: Request) -> Page | None:

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 from playwright.async_api import Page
 
-from stillweb.browser.probe import FrameGone, FrameInfo, Probe
+from stillweb.browser.probe import FrameGone, FrameInfo, Probe, well_formed
 from stillweb.errors import InfraError
 
 INTERACTIVE = frozenset(
@@ -118,6 +118,9 @@ class AxTree:
     def find(self, bid: str) -> AxNode | None:
         """Return the node with a bid."""
         return next((node for node in self.nodes if node.bid == bid), None)
+
+
+_Place = tuple[dict[str, Any], FrameInfo, int, str]  # a node, its frame, its depth, the name above it
 
 
 @dataclass(slots=True)
@@ -220,8 +223,10 @@ class _Reading:
         for found in clickable:
             self.clickable.update(found)
             self.hands |= {text: element for element, texts in found.items() for text in texts}
-        for root in _roots(self.trees[frames[0].id]):
-            self._walk(root, frames[0], 0, "")
+        # On a list and not by recursion: scripts can nest deeper than Python's stack goes.
+        todo = [(root, frames[0], 0, "") for root in reversed(_roots(self.trees[frames[0].id]))]
+        while todo:
+            todo.extend(reversed(self._walk(*todo.pop())))
         return AxTree("\n".join("\t" * node.depth + node.line() for node in self.nodes), tuple(self.nodes))
 
     async def _owners(self, frames: list[FrameInfo]) -> dict[int, FrameInfo]:
@@ -232,8 +237,8 @@ class _Reading:
         answer = await self.probe.send("Accessibility.getFullAXTree", frameId=frame.id)
         return frame.id, {node["nodeId"]: node for node in answer["nodes"]}
 
-    def _walk(self, node: dict[str, Any], frame: FrameInfo, depth: int, above: str) -> None:
-        """Append a node and what is below it; `above` is the name of the nearest node kept."""
+    def _walk(self, node: dict[str, Any], frame: FrameInfo, depth: int, above: str) -> list[_Place]:
+        """Append a node and return what is below it; `above` is the name of the nearest node kept."""
         made = self._node(node, frame, depth, above)
         if made is not None and made.role == "StaticText":
             made = self._in_hand(made, node, frame)
@@ -241,11 +246,10 @@ class _Reading:
             self.nodes.append(made)
         if made is not None:
             if made.role in _WHOLE or _told(node).get("editable") == "plaintext":
-                return
+                return []
             named = made.name if made.role in _NAMED_BY_CONTENT else ""
             depth, above = depth + 1, f"{named} {made.value}"
-        for child, home in self._children(node, frame):
-            self._walk(child, home, depth, above)
+        return [(child, home, depth, above) for child, home in self._children(node, frame)]
 
     def _children(self, node: dict[str, Any], frame: FrameInfo) -> Iterator[tuple[dict[str, Any], FrameInfo]]:
         tree = self.trees[frame.id]
@@ -263,7 +267,7 @@ class _Reading:
         if node["ignored"]:
             return None
         role = node["role"]["value"]
-        name = " ".join(str(node.get("name", {}).get("value", "")).split())
+        name = _plain(node.get("name", {}))
         if role in _DROPPED or (role == "StaticText" and (not name or name in above)):
             return None
         told = _told(node)
@@ -282,7 +286,7 @@ class _Reading:
             bid=self.bids.give(self.page, frame, backend) if acts else "",
             role=role,
             name=name,
-            value=" ".join(str(node.get("value", {}).get("value", "")).split()),
+            value=_plain(node.get("value", {})),
             properties=tuple(self._properties(role, told, clickable and role not in INTERACTIVE)),
             depth=depth,
             backend_node_id=backend,
@@ -329,6 +333,10 @@ class _Reading:
             "", "StaticText", joined, "", (), last.depth, last.backend_node_id, last.frame
         )
         return True
+
+
+def _plain(told: dict[str, Any]) -> str:
+    return " ".join(well_formed(str(told.get("value", ""))).split())
 
 
 def _told(node: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import re
 
 from playwright.async_api import Page
 
-from stillweb.browser.probe import FrameGone, Probe
+from stillweb.browser.probe import FrameGone, Probe, well_formed
 from stillweb.errors import InfraError
 
 _BLANKS = re.compile(r"[^\S\n]+")
@@ -27,8 +27,12 @@ async def page_text(page: Page) -> str:
         InfraError: if the page is closed or has crashed.
     """
     probe = await Probe.of(page)
-    told = await probe.evaluate_all("eye.text()", await probe.frames())
-    return _normalised("\n\n".join(text for text in told if text))
+    for _ in range(5):
+        told = await probe.evaluate_all("eye.text()", await probe.frames())
+        if told[0] is not None:
+            return _normalised(well_formed("\n\n".join(text for text in told if text)))
+        await probe.arrived(3.0)  # the document itself went away: its text is not "", it is not known
+    raise InfraError(f"{page.url}: documents came and went too fast to be read")
 
 
 async def page_html(page: Page) -> str:
@@ -40,7 +44,7 @@ async def page_html(page: Page) -> str:
     probe = await Probe.of(page)
     for _ in range(5):
         try:
-            return str(await probe.evaluate("eye.html()"))
+            return well_formed(str(await probe.evaluate("eye.html()")))
         except FrameGone:
             await probe.arrived(3.0)
     raise InfraError(f"{page.url}: documents came and went too fast to be read")

@@ -87,7 +87,6 @@ class Probe:
         except PlaywrightError as error:
             raise InfraError(f"{page.url}: no CDP session: {error.message}") from error
         probe = cls(page, session)
-        _probes[page] = probe
         script = resources.files(__package__).joinpath("js", "eye.js").read_text("utf-8")
         await probe.send("Page.enable")
         await probe.send("Runtime.enable")
@@ -96,6 +95,7 @@ class Probe:
             made = await probe.send("Page.createIsolatedWorld", frameId=frame.id, worldName=WORLD)
             probe._worlds[frame.id] = made["executionContextId"]
             await probe.send("Runtime.evaluate", expression=script, contextId=made["executionContextId"])
+        _probes[page] = probe  # not before: a probe attached by half would see empty pages
         return probe
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
@@ -257,6 +257,11 @@ class Probe:
         self._navigating.discard(frame_id)
         if not self._navigating:
             self._arrived.set()
+
+
+def well_formed(text: str) -> str:
+    """Return a text with U+FFFD for half characters: JavaScript has such strings, UTF-8 has not."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _texts(node: dict[str, Any]) -> Iterator[int]:

@@ -125,6 +125,7 @@ _ACTIONS = {
 
 _EMPTY_ALLOWED = {"value"}  # an empty value clears a field
 _MAX_WAIT_MS = 60_000
+_MAX_PIXELS = 1_000_000  # beyond, the browser takes longer than an action may
 
 
 def action_schema() -> dict[str, Any]:
@@ -173,7 +174,7 @@ def _object(raw: object) -> Mapping[Any, Any] | InvalidAction:
     if isinstance(raw, str | bytes):
         try:
             raw = json.loads(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return InvalidAction((f"not JSON: {error}",))
     if not isinstance(raw, Mapping):
         return InvalidAction((f"a {type(raw).__name__} where an object with 'action' is expected",))
@@ -229,6 +230,11 @@ def _judge(name: str, values: dict[str, Any], problems: list[str]) -> None:
         problems.append(f"{name} needs 'dx' or 'dy' other than 0")
     if "ms" in values and not 1 <= values["ms"] <= _MAX_WAIT_MS:
         problems.append(f"'ms' must be 1 to {_MAX_WAIT_MS}, it is {values['ms']}")
+    problems += [
+        f"{key!r} must be -{_MAX_PIXELS} to {_MAX_PIXELS}, it is {values[key]}"
+        for key in ("dx", "dy")
+        if abs(values.get(key, 0)) > _MAX_PIXELS
+    ]
     if "tab" in values and values["tab"] < 0:
         problems.append(f"'tab' counts from 0, it is {values['tab']}")
 

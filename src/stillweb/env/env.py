@@ -248,11 +248,11 @@ class Env:
         self._episode = episode
         try:
             self._raise_if_closed()
-            await open_start(episode.page, url)
+            landed = await open_start(episode.page, url)
             settled = await episode.settle()
             observation = await self._observe(episode, "")
             info = await self._info(episode, ActionResult(), settled)
-            _check_start(url, info)
+            _check_start(url, landed, info)
         except BaseException:
             episode.over = True
             raise
@@ -384,10 +384,12 @@ def _profile(chosen: Profile | None, manifest: Mapping[str, Any], task: Task | N
     return profile
 
 
-def _check_start(url: str, info: Info) -> None:
+def _check_start(url: str, landed: str, info: Info) -> None:
     traffic = info["traffic"]
-    if traffic["source"] == "ledger" and f"GET {wire_url(url)}" in traffic["missed"]:
+    missed = {f"GET {wire_url(address)}" for address in (url, landed)} & set(traffic["missed"])
+    if traffic["source"] == "ledger" and missed:
+        to = "" if landed == url else f", which leads to {landed}"
         raise TaskError(
-            f"collection {info['collection']!r} does not hold the start page {url}",
+            f"collection {info['collection']!r} does not hold the start page {url}{to}",
             hint=f"stillweb collections show {info['collection']}",
         )

@@ -81,10 +81,11 @@ def score_value(value: Any) -> Score:
 
 # --- js --------------------------------------------------------------------------------------------
 
-# Playwright's words where the browser or page failed, not the script.
-_GONE = ("has been closed", "Target closed", "crashed", "Connection closed", "Target page")
+# How Playwright's messages begin where the browser or page failed. What a script throws begins with its
+# own class ("Error: ..."), whatever it says after that.
+_GONE = ("Target ", "Connection closed", "Protocol error", "Frame was detached", "Browser ", "Page ")
 # A navigation that goes on while the script runs: the state is being left, so ask the next document.
-_LEFT = "Execution context was destroyed"
+_LEFT = ("Execution context was destroyed", "Cannot find context")
 
 
 async def _run_script(script: str, page: Page, timeout: float) -> Score:
@@ -94,10 +95,20 @@ async def _run_script(script: str, page: Page, timeout: float) -> Score:
     except TimeoutError as error:
         raise InfraError(f"the evaluator's script did not end within {timeout:g} s on {page.url}") from error
     except PlaywrightError as error:
-        if page.is_closed() or any(word in error.message for word in _GONE) or _LEFT in error.message:
-            raise InfraError(f"the page was gone when it was to be scored: {error.message}") from error
-        return Score(0.0, (f"the script threw: {_first_line(error.message)}",))
+        line = _first_line(error.message)
+        if page.is_closed() or line.startswith((*_GONE, *_LEFT)) or not await _answers(page, timeout):
+            raise InfraError(f"the page was gone when it was to be scored: {line}") from error
+        return Score(0.0, (f"the script threw: {line}",))
     return score_value(value)
+
+
+async def _answers(page: Page, timeout: float) -> bool:
+    """Return whether a page runs scripts: only then was it the script that failed."""
+    try:
+        async with asyncio.timeout(timeout):
+            return bool(await page.evaluate("1") == 1)
+    except (TimeoutError, PlaywrightError):
+        return False
 
 
 def _first_line(message: str) -> str:

@@ -18,6 +18,7 @@ from playwright.async_api import Page
 
 from stillweb.browser.axtree import AxNode, Bids, axtree
 from stillweb.browser.observe import page_html, page_text, screenshot
+from stillweb.browser.probe import well_formed
 from stillweb.errors import UsageError
 
 __all__ = ["Observation", "Observe", "Tab", "observe_kinds", "take_observation"]
@@ -105,7 +106,10 @@ async def take_observation(
     pages: Sequence[Page], active: Page, bids: Bids, kinds: Sequence[Observe], error: str = ""
 ) -> Observation:
     """Observe the active page."""
-    tabs = [Tab(index, page.url, await page.title(), page is active) for index, page in enumerate(pages)]
+    tabs = [
+        Tab(index, page.url, well_formed(await page.title()), page is active)
+        for index, page in enumerate(pages)
+    ]
     parts: dict[str, Any] = {}
     bodies: dict[str, bytes] = {}
     for kind in kinds:

@@ -23,13 +23,14 @@ from stillweb.browser.input import ActionFailed
 from stillweb.browser.probe import Probe
 from stillweb.env.action import Action, ActionResult, ActionStatus
 from stillweb.env.tabs import Tabs
-from stillweb.errors import InfraError
+from stillweb.errors import InfraError, TaskError
 
 __all__ = ["open_start", "perform"]
 
 # A navigation that became a download or an empty answer, or was overtaken by another one: no failure.
 _ABORTED = "ERR_ABORTED"
 _ARRIVAL_SECONDS = 3.0
+_NO_PAGE = (_ABORTED, "Download is starting", "invalid URL", "ERR_UNSAFE_PORT", "ERR_INVALID_URL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +67,21 @@ async def perform(action: Action, tabs: Tabs, bids: Bids, *, seconds: float) -> 
     return ActionResult()
 
 
-async def open_start(page: Page, url: str) -> None:
-    """Open an episode's first page.
+async def open_start(page: Page, url: str) -> str:
+    """Open an episode's first page; return the address that it was found at, after redirections.
 
     Raises:
+        TaskError: if there is no page at the address, but a download, an empty answer or nonsense.
         InfraError: if it cannot be opened.
     """
+    if not url.lower().startswith(("http://", "https://")):
+        raise TaskError(f"the start page {url!r} is no http or https address")
     try:
-        await page.goto(url, wait_until="commit")
+        response = await page.goto(url, wait_until="commit")
+        return response.url if response else url
     except PlaywrightError as error:
+        if not page.is_closed() and any(sign in error.message for sign in _NO_PAGE):
+            raise TaskError(f"the start page {url} is no page: {_first_line(error)}") from error
         raise InfraError(f"the start page {url} did not open: {_first_line(error)}") from error
 
 
@@ -86,20 +93,20 @@ def _first_line(error: PlaywrightError) -> str:
 
 
 async def _goto(stage: _Stage) -> None:
-    await _navigate(stage.page, stage.page.goto(stage.action.url, wait_until="commit"))
+    await _navigate(stage.page, stage.page.goto(stage.action.url, wait_until="commit"), stage.action.url)
 
 
 async def _reload(stage: _Stage) -> None:
     await _navigate(stage.page, stage.page.reload(wait_until="commit"))
 
 
-async def _navigate(page: Page, navigation: Awaitable[object]) -> None:
+async def _navigate(page: Page, navigation: Awaitable[object], url: str = "") -> None:
     try:
         await navigation
     except PlaywrightError as error:
-        if is_ours(error.message) or page.is_closed():
+        if is_ours(error.message, url) or page.is_closed():
             raise InfraError(_first_line(error)) from error
-        if _ABORTED not in error.message:
+        if _ABORTED not in error.message and "Download is starting" not in error.message:
             raise ActionFailed(_first_line(error), "navigation") from error
 
 
@@ -131,7 +138,7 @@ async def _new_tab(stage: _Stage) -> None:
     page = await stage.page.context.new_page()
     stage.tabs.activate(page)
     if stage.action.url:
-        await _navigate(page, page.goto(stage.action.url, wait_until="commit"))
+        await _navigate(page, page.goto(stage.action.url, wait_until="commit"), stage.action.url)
 
 
 async def _close_tab(stage: _Stage) -> None:

@@ -1,0 +1,132 @@
+"""Pages, start pages and actions that are odd: a value or the task's fault, never ours and never a crash."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_asyncio
+
+from stillweb.collections.layout import Collection
+from stillweb.collections.manifest import Manifest
+from stillweb.collections.seal import seal
+from stillweb.collections.writer import CollectionWriter
+from stillweb.env.env import Env
+from stillweb.env.task import EvalKind, Evaluation, Task
+from stillweb.errors import TaskError
+from stillweb.model import Exchange, Request, Response
+from stillweb.replay.server import ReplayOptions, serve
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+ORIGIN = "https://odd.test"
+HALF = r"""<!doctype html><p id=o>x</p><script>
+document.title = "\ud800T"; o.textContent = "\udc00x"; document.body.append(document.createElement("button"));
+document.querySelector("button").textContent = "\ud83dB"</script>"""
+DEEP = """<!doctype html><title>Deep</title><body><script>
+let e = document.body;
+for (let i = 0; i < 1200; i++) {
+  const d = document.createElement("section"); d.setAttribute("aria-label", i); e.append(d); e = d;
+}
+e.textContent = "bottom"</script>"""
+HOST = (
+    """<!doctype html><title>Host</title><img src="https://x..y/i.png"><img src="https://a_b.test/i.png">"""
+)
+
+
+def html(body):
+    return 200, (("Content-Type", "text/html"),), body.encode()
+
+
+PAGES = {
+    "/half": html(HALF),
+    "/deep": html(DEEP),
+    "/host": html(HOST),
+    "/empty": (204, (), b""),
+    "/file": (
+        200,
+        (("Content-Type", "application/octet-stream"), ("Content-Disposition", "attachment")),
+        b"1",
+    ),
+    "/away": (302, (("Location", "/gone"),), b""),
+    "/on": (302, (("Location", "/host"),), b""),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def env(tmp_path_factory, ca, browser):
+    collection = Collection.create(tmp_path_factory.mktemp("collections"), "odd")
+    with CollectionWriter(collection) as writer:
+        for path, (status, headers, body) in PAGES.items():
+            headers += (("Content-Length", str(len(body))),)
+            response = Response(status, "OK", headers, body)
+            writer.write(Exchange(Request("GET", ORIGIN + path), response, "20240506070809"))
+    collection.write_manifest(Manifest(name="odd", recorded_at="20240506070809", seed=5))
+    seal(collection)
+    kinds = ("axtree", "text", "html")
+    async with (
+        serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
+        Env(server.url, browser=browser, observe=kinds) as opened,
+    ):
+        yield opened
+
+
+async def test_half_characters_are_replaced(env):
+    observation, _ = await env.reset(url=ORIGIN + "/half")
+    assert observation.title == "\ufffdT"
+    assert "button '\ufffdB'" in observation.axtree
+    assert "\ufffdx" in observation.text
+    assert "\ufffdx" in observation.html
+
+
+async def test_a_tree_deeper_than_the_stack_is_read(env):
+    observation, _ = await env.reset(url=ORIGIN + "/deep")
+    assert observation.nodes[-1].name == "bottom"
+    assert observation.nodes[-1].depth > 1000
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        (ORIGIN + "/empty", "is no page"),
+        (ORIGIN + "/file", "is no page"),
+        (ORIGIN + "/away", "does not hold the start page .*/away, which leads to .*/gone"),
+        ("https://odd.test:99999/", "is no page"),
+        ("https://odd.test:6000/", "is no page"),
+        ("file:///etc/hostname", "no http or https address"),
+        ("nonsense", "no http or https address"),
+    ],
+)
+async def test_a_start_that_is_no_page_is_the_task_s_fault(env, url, why):
+    with pytest.raises(TaskError, match=why):
+        await env.reset(url=url)
+    observation, _ = await env.reset(url=ORIGIN + "/on")
+    assert observation.title == "Host"
+
+
+@pytest.mark.parametrize("url", ["https://x..y/", "https://*.test/", f"https://{'a.' * 150}test/"])
+async def test_what_is_no_host_fails_the_action(env, url):
+    await env.reset(url=ORIGIN + "/host")
+    *_, info = await env.step({"action": "goto", "url": url})
+    assert info["action"]["status"] == "action_failed"
+
+
+async def test_a_goto_that_is_a_download_is_one(env):
+    await env.reset(url=ORIGIN + "/host")
+    *_, info = await env.step({"action": "goto", "url": ORIGIN + "/file"})
+    assert info["action"]["status"] == "ok"
+    assert [download["size"] for download in info["downloads"]] == [1]
+
+
+@pytest.mark.parametrize("action", ["[" * 100_000, {"action": "scroll", "dy": 10**12}])
+async def test_nonsense_is_invalid(env, action):
+    await env.reset(url=ORIGIN + "/host")
+    *_, info = await env.step(action)
+    assert info["action"]["status"] == "invalid_action"
+
+
+@pytest.mark.parametrize("said", ["the page crashed", "Target page has been closed"])
+async def test_what_a_script_says_when_it_throws_does_not_make_it_ours(env, said):
+    script = f"(() => {{ throw new Error({said!r}) }})()"
+    await env.reset(task=Task("t", "g", ORIGIN + "/host", evaluation=Evaluation(EvalKind.JS, script)))
+    _, reward, *_, info = await env.step({"action": "terminate"})
+    assert reward == 0.0
+    assert said in info["score"]["reasons"][0]
