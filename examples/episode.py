@@ -12,7 +12,7 @@ from stillweb.env import Env
 
 async def main(proxy: str, url: str) -> None:
     async with Env(proxy=proxy, level="clock", observe=("axtree",)) as env:
-        observation, info = await env.reset(url=url, seed=7)
+        observation, info = await env.reset(url=url)  # seed and time are the recording's
         print(observation.axtree)
         print(f"{info['traffic']['requests']} requests, {info['traffic']['misses']} misses")
 
