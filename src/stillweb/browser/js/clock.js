@@ -90,8 +90,14 @@
   };
 
   // ---- the door -------------------------------------------------------------------------------
+  // `document.open()` removes all listeners of the window (HTML §8.4.1), ours among them: they are held and put back.
+  const held = [];
+  const hold = (type, listener, capture = false) => {
+    held.push([type, listener, capture]);
+    listen.call(window, type, listener, capture);
+  };
   const commands = { advance, adopt, peek() {} };
-  addEventListener(pin.door, async (event) => {
+  hold(pin.door, async (event) => {
     event.stopImmediatePropagation();
     event.preventDefault(); // tells that somebody heard
     const { command, time } = JSON.parse(event.detail);
@@ -114,10 +120,18 @@
     }
   }
   // The driver's newer script tells where the clock is when this document begins.
-  addEventListener(pin.door + "@", (event) => {
+  hold(pin.door + "@", (event) => {
     now = origin = Math.max(now, event.detail);
     pin.start = now;
   });
+  for (const name of ["open", "write", "writeln"]) { // the latter two open a document that was closed
+    const native = Document.prototype[name];
+    Document.prototype[name] = { [name](...args) {
+      const result = native.apply(this, args);
+      for (const listener of held) listen.apply(window, listener); // twice is once (DOM §2.7)
+      return result;
+    } }[name];
+  }
   pin.start = now;
 
   // ---- replacing ------------------------------------------------------------------------------
@@ -363,7 +377,8 @@
   };
   const endTransitions = (target) => {
     const ended = () => target === window ? sweep(document, inDocument) : sweep(target, inShadow);
-    listen.call(target, "transitionrun", ended, true);
+    if (target === window) hold("transitionrun", ended, true);
+    else listen.call(target, "transitionrun", ended, true);
   };
   endTransitions(window);
   const { animate } = Element.prototype;

@@ -32,7 +32,11 @@
   // One frame drawn, with its resize and intersection observers, and the tasks behind it. A transition that
   // begins in it ends in the next (`clock.js`), and what follows from that may be another one.
   let turned = 0;
-  for (const type of ["transitionrun", "transitionend"]) addEventListener(type, () => { turned += 1; }, true);
+  const turn = () => { turned += 1; };
+  const countTurns = () => { // at each barrier, since `document.open()` removes the listeners of all worlds
+    for (const type of ["transitionrun", "transitionend"]) addEventListener(type, turn, true);
+  };
+  countTurns();
   const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
   const framesUntilStill = async () => {
     await frame();
@@ -116,6 +120,7 @@
       });
     },
     async barrier(ms) {
+      countTurns();
       watch(document);
       if (document.readyState === "loading") {
         await within(new Promise((resolve) => document.addEventListener("DOMContentLoaded", resolve)), ms);
