@@ -70,8 +70,6 @@ def test_every_recorded_page_replays_without_a_miss(recorded, backend, tmp_path)
         "--json",
         "--report",
         str(tmp_path),
-        "--fail-under",
-        "none",
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     report = json.loads(ran.stdout)
@@ -80,8 +78,5 @@ def test_every_recorded_page_replays_without_a_miss(recorded, backend, tmp_path)
         assert page["status"]["replayed"] == page["status"]["recorded"] == 200, page
         assert page["counts"]["miss"] == 0, page
         assert page["counts"]["hit"] >= 1, page
-        assert page["scores"]["text"] == 1.0, page
-        # GraphiQL of data.test measures itself before or after its style sheet has come: at level
-        # `clock` that race is open, and shows in one focusable scroll bar.
-        assert page["identical"] or page["url"].endswith("/graphql"), page
+        assert page["identical"], page
     assert (tmp_path / "index.html").stat().st_size > 10_000
