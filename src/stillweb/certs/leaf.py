@@ -76,17 +76,7 @@ def mint(
     general: x509.GeneralName = x509.DNSName(name) if isinstance(name, str) else x509.IPAddress(name)
     start = max(now - BACKDATE, ca.not_valid_before_utc)
     end = min(start + timedelta(days=LEAF_DAYS), ca.not_valid_after_utc)
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=False,
-        crl_sign=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    usage = _key_usage(signs_certificates=False)
     builder = (
         x509.CertificateBuilder()
         .subject_name(x509.Name(subject))
@@ -111,17 +101,7 @@ def mint(
 def self_signed(key: ec.EllipticCurvePrivateKey, *, name: str, now: datetime, days: int) -> x509.Certificate:
     """Return the CA's own certificate: it may sign leaves and nothing deeper."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    usage = _key_usage(signs_certificates=True)
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -135,3 +115,18 @@ def self_signed(key: ec.EllipticCurvePrivateKey, *, name: str, now: datetime, da
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
     return builder.sign(key, hashes.SHA256())
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    """Return what a key may do: sign certificates and revocation lists (a CA), or handshakes (a leaf)."""
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
