@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import pytest_asyncio
+from small_site import build
 
 from stillweb.browser.launch import launch
 from stillweb.certs import CertAuthority
+from stillweb.env.env import Env
 from stillweb.env.task import load_tasks
 from stillweb.replay.server import ReplayOptions, serve
 
@@ -47,3 +49,17 @@ async def warc_bench(warc_bench_collections, ca):
 async def browser(ca):
     async with launch(spki=ca.spki_hashes()) as started:
         yield started
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replay(tmp_path_factory, ca):
+    """A replay server with the small site."""
+    collection = build(tmp_path_factory.mktemp("collections"))
+    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def env(replay, browser):
+    async with Env(replay.url, browser=browser) as opened:
+        yield opened

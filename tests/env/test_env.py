@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from small_site import ORIGIN, build
 
 from stillweb.browser.launch import launch
@@ -29,19 +28,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
 HAS_ADA = Evaluation(EvalKind.JS, "document.querySelector('#name').value == 'Ada'")
 NAME_IS_ADA = Task("ada", "Enter Ada", ORIGIN + "/", evaluation=HAS_ADA)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replay(tmp_path_factory, ca):
-    collection = build(tmp_path_factory.mktemp("collections"))
-    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
-        yield server
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replay, browser):
-    async with Env(replay.url, browser=browser) as opened:
-        yield opened
 
 
 def bid(observation, role, name, nth=0):

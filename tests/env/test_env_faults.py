@@ -8,7 +8,6 @@ import signal
 import subprocess
 
 import pytest
-import pytest_asyncio
 from small_site import ORIGIN, build
 
 from stillweb.browser.launch import launch
@@ -22,19 +21,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
 HOME = ORIGIN + "/"
 TRUE = Task("true", "Do nothing", HOME, evaluation=Evaluation(EvalKind.JS, "true"))
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replay(tmp_path_factory, ca):
-    collection = build(tmp_path_factory.mktemp("collections"))
-    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
-        yield server
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def env(replay, browser):
-    async with Env(replay.url, browser=browser) as opened:
-        yield opened
 
 
 def left_behind(replay, browser):
