@@ -15,8 +15,13 @@ import asyncio
 import json
 import sys
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from playwright.async_api import Browser, BrowserContext
 
 from stillweb.browser import Activity, Level, Pinning, Profile, launch, open_context, settle
 from stillweb.certs import CertAuthority
@@ -40,7 +45,7 @@ def archives(shared: Path) -> list[Path]:
     return sorted(path for path in found if path.name.endswith(SUFFIXES))
 
 
-def start_pages(collection: Collection, pack: Pack, count: int) -> list[str]:
+def start_pages(collection: Collection, count: int) -> list[str]:
     """Return the first pages of a collection; where it lists none, its first HTML answers."""
     listed = list(dict.fromkeys(page.url for page in collection.page_list() if page.url.startswith("http")))
     if listed:
@@ -51,45 +56,62 @@ def start_pages(collection: Collection, pack: Pack, count: int) -> list[str]:
     return list(dict.fromkeys(html))[:count]
 
 
-async def load(browser: Any, client: ReplayClient, name: str, url: str, pack: Pack) -> dict[str, Any]:
-    """Load one page in a session and a context of its own, and count what it asked for."""
-    info = await client.info()
-    manifest = info.manifests[name]
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A session and a context of its own, pinned as the collection's manifest says."""
+
+    session: str
+    context: BrowserContext
+    activity: Activity
+
+
+@asynccontextmanager
+async def visited(browser: Browser, client: ReplayClient, name: str) -> AsyncIterator[Visit]:
+    """Open a session and a pinned context on a collection, and close both on leaving."""
+    manifest = (await client.info()).manifests[name]
     session = await client.open_session(name)
     pinning = Pinning(Level.CLOCK, int(manifest.get("seed", 0)), from_timestamp(manifest["recorded_at"]))
     profile = Profile.from_dict(manifest.get("profile", {}))
     context = await open_context(browser, proxy=session.proxy, profile=profile, pinning=pinning)
     activity = Activity(context)
     try:
-        page = await context.new_page()
-        response = await page.goto(url, wait_until="commit")
-        settled = await settle(page, activity)
-        row: dict[str, Any] = {
-            "url": url,
-            "status": response.status if response else 0,
-            "settled": settled.settled,
-            "requests": len(activity.requests),
-        }
-        if info.features.get("ledger"):
-            counts = (await client.ledger(session.id)).counts
-            row |= {tier: counts.get(tier, 0) for tier in (Tier.EXACT, Tier.SYNTHETIC, Tier.NOISE, Tier.MISS)}
-            row["hits"] = counts.get(Tier.EXACT, 0)
-            row["misses"] = counts.get(Tier.MISS, 0)
-            row["missed"] = [e.url for e in (await client.ledger(session.id)).misses]
-        else:
-            missed = [
-                request
-                for request in activity.requests
-                if request.failure or (request.status == 404 and not pack.rows_of(request.url))
-            ]
-            row["misses"] = len(missed)
-            row["hits"] = len(activity.requests) - len(missed)
-            row["missed"] = [f"{request.failure or request.status} {request.url}" for request in missed]
-        return row
+        yield Visit(session.id, context, activity)
     finally:
         activity.close()
         await context.close()
         await client.close_session(session.id)
+
+
+async def load(browser: Any, client: ReplayClient, name: str, url: str, pack: Pack) -> dict[str, Any]:
+    """Load one page in a session and a context of its own, and count what it asked for."""
+    info = await client.info()
+    async with visited(browser, client, name) as visit:
+        page = await visit.context.new_page()
+        response = await page.goto(url, wait_until="commit")
+        settled = await settle(page, visit.activity)
+        row: dict[str, Any] = {
+            "url": url,
+            "status": response.status if response else 0,
+            "settled": settled.settled,
+            "requests": len(visit.activity.requests),
+        }
+        if info.features.get("ledger"):
+            ledger = await client.ledger(visit.session)
+            counts = ledger.counts
+            row |= {tier: counts.get(tier, 0) for tier in (Tier.EXACT, Tier.SYNTHETIC, Tier.NOISE, Tier.MISS)}
+            row["hits"] = counts.get(Tier.EXACT, 0)
+            row["misses"] = counts.get(Tier.MISS, 0)
+            row["missed"] = [e.url for e in ledger.misses]
+        else:
+            missed = [
+                request
+                for request in visit.activity.requests
+                if request.failure or (request.status == 404 and not pack.rows_of(request.url))
+            ]
+            row["misses"] = len(missed)
+            row["hits"] = len(visit.activity.requests) - len(missed)
+            row["missed"] = [f"{request.failure or request.status} {request.url}" for request in missed]
+        return row
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -131,7 +153,7 @@ async def serve_and_load(
             async with served as server, ReplayClient(server.url) as client:
                 return [
                     await load(browser, client, collection.name, url, pack)
-                    for url in start_pages(collection, pack, count)
+                    for url in start_pages(collection, count)
                 ]
     except ProgramNotFound as error:
         return f"{error} ({error.hint})"

@@ -22,17 +22,14 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from archives import start_pages, visited
 from playwright.async_api import Browser
 
 from stillweb.browser import (
-    Activity,
     Bids,
     Level,
-    Pinning,
-    Profile,
     axtree,
     launch,
-    open_context,
     page_html,
     page_text,
     screenshot,
@@ -43,7 +40,6 @@ from stillweb.collections.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.collections.seal import seal
 from stillweb.replay import ReplayClient, ReplayOptions, serve
-from stillweb.urls import from_timestamp
 
 ARCHIVES = (
     "wellcare.wacz",
@@ -57,28 +53,13 @@ ARCHIVES = (
 Seen = dict[str, bytes]
 
 
-def start_page(collection: Collection) -> str:
-    """Return the first page of a collection; where it lists none, its first HTML answer."""
-    for page in collection.page_list():
-        if page.url.startswith("http"):
-            return page.url
-    html = (c for c in collection.captures() if c.method == "GET" and c.status == 200 and "html" in c.mime)
-    return next(html).url
-
-
 async def look(browser: Browser, client: ReplayClient, name: str, url: str) -> tuple[Seen, bool]:
     """Load a page in a session and a context of its own; return what it came to, and whether it settled."""
-    manifest = (await client.info()).manifests[name]
-    session = await client.open_session(name)
-    pinning = Pinning(Level.CLOCK, int(manifest.get("seed", 0)), from_timestamp(manifest["recorded_at"]))
-    profile = Profile.from_dict(manifest.get("profile", {}))
-    context = await open_context(browser, proxy=session.proxy, profile=profile, pinning=pinning)
-    activity = Activity(context)
-    try:
-        page = await context.new_page()
+    async with visited(browser, client, name) as visit:
+        page = await visit.context.new_page()
         await page.goto(url, wait_until="commit")
-        settled = await settle(page, activity, cap=60)
-        asked = sorted(f"{r.method} {r.url} {r.status} {r.failure}" for r in activity.requests)
+        settled = await settle(page, visit.activity, cap=60)
+        asked = sorted(f"{r.method} {r.url} {r.status} {r.failure}" for r in visit.activity.requests)
         seen = {
             "axtree": (await axtree(page, Bids())).text.encode(),
             "text": (await page_text(page)).encode(),
@@ -87,10 +68,6 @@ async def look(browser: Browser, client: ReplayClient, name: str, url: str) -> t
             "requests": "\n".join(asked).encode(),
         }
         return seen, settled.settled
-    finally:
-        activity.close()
-        await context.close()
-        await client.close_session(session.id)
 
 
 def summary(name: str, seen: list[Seen], keep: Path | None) -> dict[str, dict[str, object]]:
@@ -120,7 +97,7 @@ async def measure(args: argparse.Namespace) -> dict[str, object]:
                 import_files([args.shared / "archives" / file], root, name)
                 collection = Collection.open(root, name)
                 seal(collection)
-                url = start_page(collection)
+                (url,) = start_pages(collection, 1)
                 options = ReplayOptions(port=0, session_ports=None)
                 async with serve([collection], ca, options) as server, ReplayClient(server.url) as client:
                     looks = [await look(browser, client, name, url) for _ in range(args.alone)]

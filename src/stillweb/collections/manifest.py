@@ -17,7 +17,6 @@ from stillweb import __version__
 from stillweb.errors import CollectionError
 
 VERSION = 1
-STATES = ("complete", "partial", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Manifest:
     Attributes:
         version: of this format.
         created: ISO 8601.
-        state: `partial` while a recording runs or when it was stopped.
+        state: `complete`; `partial` while a recording runs or when it was stopped.
         recorded_at: 14 digits; where the pinned clock starts.
         seed: of the pinned randomness.
         profile: viewport, user agent, locale, time zone, browser build, ...
