@@ -55,7 +55,7 @@ async def test_a_server_that_was_restarted_is_an_infra_error_once(tmp_path, ca, 
         await env.close()
 
 
-@pytest.mark.parametrize("seconds", [0, 0.005, 0.02, 0.06, 0.12])
+@pytest.mark.parametrize("seconds", [0, 0.005, 0.02, 0.04, 0.06, 0.09, 0.12])
 async def test_close_ends_a_reset_under_way_and_leaves_nothing(replay, browser, seconds):
     env = Env(replay.url, browser=browser)
     await env.start()

@@ -44,6 +44,7 @@ from stillweb.errors import (
     EnvClosed,
     InfraError,
     ResetNeeded,
+    StillwebError,
     TaskError,
     UsageError,
 )
@@ -178,6 +179,9 @@ class Env:
                 try:
                     async with infra("reset", self._options.step_seconds):
                         return await self._reset(task, task.start_url if task else str(url), seed)
+                except TaskError as error:
+                    self._raise_if_closed(error)  # a page that is closed under its navigation shows none
+                    raise
                 except InfraError as error:
                     self._raise_if_closed(error)
                     if self._episode is None:  # not even a context could be opened
@@ -221,7 +225,7 @@ class Env:
         await self._launched.aclose()
         await self._resources.aclose()
 
-    def _raise_if_closed(self, error: InfraError | None = None) -> None:
+    def _raise_if_closed(self, error: StillwebError | None = None) -> None:
         if self._closed:
             raise EnvClosed("this environment is closed") from error
 
