@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -113,6 +114,52 @@ TRANSCRIPTS = {
         """,
         ["CONNECT site.example:443"],
     ),
+    "the body of a request that wishes for an upgrade is a body": (
+        """
+        -> POST /upgrade HTTP/1.1
+        -> Connection: Upgrade, close
+        -> Upgrade: h2c
+        -> Expect: 100-continue
+        -> Content-Length: 23
+        ->
+        -> GET /inner HTTP/1.1
+        ->
+        """,
+        [
+            "100?",
+            "POST /upgrade [Connection=Upgrade, close, Upgrade=h2c, Expect=100-continue, Content-Length=23]"
+            " b'GET /inner HTTP/1.1\\r\\n\\r\\n' close",
+        ],
+    ),
+    "and so are its chunks": (
+        """
+        -> PUT /upgrade HTTP/1.1
+        -> Connection: Upgrade
+        -> Upgrade: h2c
+        -> Transfer-Encoding: chunked
+        ->
+        -> 5
+        -> GET /
+        -> 0
+        ->
+        -> GET /next HTTP/1.1
+        ->
+        """,
+        [
+            "PUT /upgrade [Connection=Upgrade, Upgrade=h2c, Transfer-Encoding=chunked] b'GET /' stay",
+            "GET /next [] b'' stay",
+        ],
+    ),
+    "an older client is not told to go on": (
+        """
+        -> POST /1 HTTP/1.0
+        -> Expect: 100-continue
+        -> Content-Length: 2
+        ->
+        -> ab\\
+        """,
+        ["POST /1 [Expect=100-continue, Content-Length=2] b'ab' close"],
+    ),
     "a web socket is a request like another": (
         """
         -> GET /socket HTTP/1.1
@@ -205,6 +252,28 @@ def test_limits(request_bytes: bytes, status: int, step: int) -> None:
         e for i in range(0, len(request_bytes), step) for e in wire.receive_data(request_bytes[i : i + step])
     ]
     assert [show(event) for event in events] == [f"bad {status}"]
+
+
+@pytest.mark.parametrize("endless", [b"0\r\nTrailer: ", b"3;"])
+@pytest.mark.parametrize("step", [1, 50])
+def test_no_line_behind_the_head_is_endless_either(endless: bytes, step: int) -> None:
+    wire = Wire(Limits(head=100, body=200))
+    wire.receive_data(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + endless)
+    events = [event for _ in range(0, 500, step) for event in wire.receive_data(b"a" * step)]
+    assert [show(event) for event in events] == ["bad 431"]
+
+
+def test_a_body_in_tiny_chunks_weighs_what_it_is() -> None:
+    wire = Wire()
+    wire.receive_data(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            wire.receive_data(b"2\r\nab\r\n" * 5_000)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * 200_000
 
 
 def test_in_request_says_whether_a_request_is_underway() -> None:

@@ -76,6 +76,9 @@ class BadRequest:
 Event = RequestReceived | ConnectReceived | ContinueExpected | BadRequest
 
 
+_FRAMING = ("content-length", "transfer-encoding")  # RFC 9112 §6.3
+
+
 class Wire:
     """The parsing state of one connection.
 
@@ -90,7 +93,9 @@ class Wire:
         self._events: list[Event] = []
         self._deaf = False
         self._tunnel = False
-        self._unfinished_head = 0
+        self._unfinished = 0  # bytes since the last that came to an end: a head, a piece of a body
+        self._again = False  # the head at hand comes a second time, without its wish for an upgrade
+        self._method, self._stays = "", True  # of that head
         self.on_message_begin()
 
     @property
@@ -109,20 +114,29 @@ class Wire:
 
     def _feed(self, data: bytes) -> bytes:
         """Parse; return what is left for the tunnel, or for a new parser after an upgrade refused."""
-        if not self._in_body:
-            self._unfinished_head += len(data)
+        self._unfinished += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # An upgrade that is no CONNECT is not taken: the next bytes are HTTP again.
+            # An upgrade that is no CONNECT is not taken: the next bytes are HTTP again, its body first.
             self._parser = httptools.HttpRequestParser(self)
-            return data[upgrade.args[0] :]
+            return (self._head_again() if self._again else b"") + data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, f"malformed request: {error}")
-        # Twice the limit, as white space and separators of fields do not count as their content.
-        if not self._in_body and self._unfinished_head > 2 * self._limits.head:
-            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+        # Twice the limit, as white space and separators of fields do not count as their content. Trailers and
+        # chunk extensions are bounded so, too: the parser gathers a field until its line ends.
+        if self._unfinished > 2 * self._limits.head:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many bytes without an end of line")
         return b""
+
+    def _head_again(self) -> bytes:
+        """Return a head that frames the body at hand; llhttp takes none behind a wish for an upgrade."""
+        fields = self._framing() if self._stays else [*self._framing(), ("Connection", "close")]
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
+        return f"{self._method} / HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
+
+    def _framing(self) -> list[tuple[str, str]]:
+        return [field for field in self._headers if field[0].lower() in _FRAMING]
 
     def _refuse(self, status: HTTPStatus, what: str) -> None:
         if not self._deaf:
@@ -133,16 +147,19 @@ class Wire:
 
     def on_message_begin(self) -> None:
         """Forget the request before."""
+        if self._again:
+            return
         self._target = bytearray()
         self._headers: list[tuple[str, str]] = []
-        self._body: list[bytes] = []
-        self._body_size = 0
+        self._body = bytearray()  # no list: chunks of a byte each would weigh fifty times as much
         self._head_size = 0
         self._in_body = False
         self._begun = False
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
+        if self._again:
+            return
         self._begun = True
         self._target += url
         self._head_size += len(url)
@@ -157,26 +174,37 @@ class Wire:
 
     def on_headers_complete(self) -> None:
         """Check the size, and whether the client waits for leave to send the body."""
+        self._unfinished = 0
+        if self._again:
+            self._again = False
+            return
         self._in_body = True
-        self._unfinished_head = 0
         if self._head_size > self._limits.head:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
-        elif not self._deaf and header(tuple(self._headers), "expect").lower() == "100-continue":
+        elif not self._deaf and self._waits():
             self._events.append(ContinueExpected())
+
+    def _waits(self) -> bool:
+        expected = header(tuple(self._headers), "expect").lower() == "100-continue"
+        return expected and self._parser.get_http_version() != "1.0"  # RFC 9110 §10.1.1
 
     def on_body(self, piece: bytes) -> None:
         """Take a piece of the body."""
-        self._body_size += len(piece)
-        if self._body_size > self._limits.body:
+        self._unfinished = 0
+        if len(self._body) + len(piece) > self._limits.body:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
         elif not self._deaf:
-            self._body.append(piece)
+            self._body += piece
 
     def on_message_complete(self) -> None:
         """Tell of the request."""
         if self._deaf:
             return
         method = self._parser.get_method().decode("ascii")
+        if method != "CONNECT" and self._parser.should_upgrade() and self._framing():
+            self._again, self._method = True, method
+            self._stays = bool(self._parser.should_keep_alive())
+            return
         target = self._target.decode("latin-1")
         headers = tuple(self._headers)
         if method == "CONNECT":
@@ -184,8 +212,7 @@ class Wire:
             self._tunnel = True
         else:
             keep_alive = bool(self._parser.should_keep_alive())
-            body = b"".join(self._body)
-            self._events.append(RequestReceived(method, target, headers, body, keep_alive))
+            self._events.append(RequestReceived(method, target, headers, bytes(self._body), keep_alive))
             self._deaf = not keep_alive
         self.on_message_begin()
 
