@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stillweb.collections import packformat
 from stillweb.collections.keys import request_key
-from stillweb.collections.pack import Pack, PackEntry, build_pack
+from stillweb.collections.pack import Pack, PackEntry, build_pack, vary_digest
 from stillweb.collections.packwriter import response_head
 from stillweb.errors import MalformedPack, UsageError
 from stillweb.model import Response
@@ -193,10 +193,10 @@ def test_files_cut_off_or_missing(sealed, name, how):
 
 
 def test_another_version_is_refused(sealed):
-    text = (sealed / "manifest.json").read_bytes().replace(b'"version": 1', b'"version": 2')
+    text = (sealed / "manifest.json").read_bytes().replace(b'"version": 2', b'"version": 3')
     (sealed / "manifest.json").write_bytes(text)
     (sealed / "digest").write_text(sha256(text).hexdigest() + "\n")
-    with pytest.raises(MalformedPack, match="version 2"):
+    with pytest.raises(MalformedPack, match="version 3"):
         Pack.open(sealed)
 
 
@@ -311,3 +311,28 @@ def test_a_body_behind_an_empty_one_is_verified_too(tmp_path):
         assert list(rows) == [0]
         with pytest.raises(MalformedPack, match="differs from its sha256"):
             pack.entry(pack.lookup(_entry().key)[0])
+
+
+def test_an_entry_is_found_under_its_aliases_too(tmp_path):
+    shared, own = b"\x80" * 16, b"\x00" * 15 + b"\x01"
+    early = _entry(url="https://a.test/?t=1", aliases=(shared, own, shared), timestamp="20260101000000")
+    late = _entry(url="https://a.test/?t=2", aliases=(shared,), timestamp="20260101000001")
+    info = build_pack([late, early, _entry(timestamp="20250101000000")], {}, tmp_path / "pack")
+    assert info.entries == 3
+    with Pack.open(tmp_path / "pack") as pack:
+        assert len(pack) == 3
+        assert list(pack.lookup(shared)) == [1, 2]
+        assert list(pack.lookup(own)) == list(pack.lookup(early.key)) == [1]
+        assert [pack.entry(row).url[-3:] for row in pack.lookup(shared)] == ["t=1", "t=2"]
+        assert [pack.entry(row).order for row in range(3)] == [0, 1, 2]
+        assert pack.rows_of("https://a.test/?t=1") == [1]
+        pack.verify()
+
+
+def test_an_entry_keeps_what_it_varies_by(tmp_path):
+    varies = (("accept-language", vary_digest("de")), ("authorization", vary_digest("")))
+    build_pack([_entry(varies=varies), _entry(url="https://a.test/p")], {}, tmp_path / "pack")
+    with Pack.open(tmp_path / "pack") as pack:
+        found = {pack.entry(row).url: pack.entry(row).varies for row in range(2)}
+        assert found == {"https://a.test/": varies, "https://a.test/p": ()}
+    assert vary_digest(" de ") == vary_digest("de") != vary_digest("")

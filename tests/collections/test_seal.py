@@ -13,7 +13,7 @@ from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.pack import Entry, Pack
+from stillweb.collections.pack import Entry, Pack, vary_digest
 from stillweb.collections.seal import seal
 from stillweb.collections.warcs import WarcRecord, gzip_member, serialise
 from stillweb.collections.writer import CollectionWriter
@@ -455,4 +455,26 @@ def test_a_page_that_broke_off_is_no_answer(make):
     assert [warning.partition("left out: ")[2] for warning in info.warnings] == [
         f"{A} broke off: 4 of 1000 bytes",
         f"{A}cut broke off: 4 of 1000 bytes",
+    ]
+
+
+def test_what_an_answer_varies_by_is_kept_with_what_the_request_had(make):
+    vary = b"HTTP/1.1 200 OK\r\nVary: Accept-Encoding, X-Mode\r\nvary: Cookie , *\r\n\r\n"
+    fields = b"GET %b HTTP/1.1\r\nX-Mode: dark\r\n%b\r\n"
+    collection = make(
+        _record("request", A, fields % (b"/", b"Authorization: Basic eDp5\r\n"), 0),
+        _record("response", A, vary + b"page", 0),
+        _record("request", A + "b", fields % (b"/b", b""), 1),
+        _record("response", A + "b", OK + b"plain", 1),
+        _record("response", A + "c", vary + b"its request was not recorded", 2),
+    )
+    seal(collection)
+    assert [entry.varies for entry in _entries(collection)] == [
+        (
+            ("authorization", vary_digest("Basic eDp5")),
+            ("cookie", vary_digest("")),
+            ("x-mode", vary_digest("dark")),
+        ),
+        (),
+        (),
     ]

@@ -1,8 +1,8 @@
 """Read a sealed pack: mmapped, immutable, shared by all who have it open.
 
 Opening reads the manifest and digests the index; no Python object is made per entry, and a lookup
-is a binary search on the mmap. Rows are numbered in the order of the index: the rows of one
-request key are neighbours, in recorded order.
+is a search of some ten keys on the mmap. Rows are entries in recorded order: row and `Entry.order` are
+one number, by whatever key or alias an entry was found.
 
 A pack vouches for itself: manifest and index are compared with their digests at open, an entry's
 record each time it is read, a body when it is first served. `verify` reads everything.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,11 +26,11 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from stillweb.collections import packformat as form
-from stillweb.collections.packformat import Record
+from stillweb.collections.packformat import IndexPlan, Record, vary_digest
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter, build_pack
 from stillweb.errors import MalformedPack
 
-__all__ = ["Entry", "Pack", "PackEntry", "PackInfo", "PackWriter", "build_pack"]
+__all__ = ["Entry", "Pack", "PackEntry", "PackInfo", "PackWriter", "build_pack", "vary_digest"]
 
 _RECENT = 4096  # entries whose fields are kept at hand; their heads and bodies stay in the mmap
 _SEAL_AGAIN = "seal it again: stillweb collections seal NAME"
@@ -44,12 +44,14 @@ class Entry:
         key: request key.
         timestamp: 14 digits UTC.
         epoch: number of mutations (POST, PUT, PATCH, DELETE) recorded before this.
-        order: position in recorded order.
+        order: position in recorded order; the row.
         head: status line and fields, without Content-Length and the blank line.
         body: as recorded, content encoding kept.
         encoding: content codings, "" if none.
         mime: without parameters.
         body_sha256: 32 bytes.
+        varies: lower-case names of the request fields that the answer depends on, each with
+            `vary_digest` of the value that the recorded request had.
     """
 
     key: bytes
@@ -64,6 +66,7 @@ class Entry:
     encoding: str
     mime: str
     body_sha256: bytes
+    varies: tuple[tuple[str, bytes], ...] = ()
 
 
 class Pack:
@@ -84,10 +87,13 @@ class Pack:
         self._entries = self._map(form.ENTRIES)
         self._bodies = self._map(form.BODIES)
         self._count = int(manifest["entries"])
-        self._high = self._column(0, "Q")
-        self._low = self._column(8, "Q")
-        self._offsets = self._column(16, "Q")
-        self._by_url = self._column(24, "I")
+        plan = IndexPlan.of(self._count, int(manifest["keys"]))
+        self._shift = 64 - plan.bits
+        self._fanout = self._numbers(plan.fanout, plan.fanout + 4 * ((1 << plan.bits) + 1), "I")
+        keys = self._numbers(plan.keys, plan.offsets, "Q")
+        self._high, self._low, self._rows = (self._kept(keys[place::3]) for place in range(3))
+        self._offsets = self._numbers(plan.offsets, plan.by_url, "Q")
+        self._by_url = self._numbers(plan.by_url, plan.end, "I")
         self._verified: set[tuple[int, int]] = set()  # offset and length of bodies that matched their digest
         self._entry = lru_cache(maxsize=_RECENT)(self._read_entry)
         self._files.callback(self._entry.cache_clear)
@@ -124,14 +130,15 @@ class Pack:
             raise _malformed(f"is not the file that was sealed ({size} of {expected} bytes)", file, 0)
         return mapped
 
-    def _column(self, before: int, kind: Literal["Q", "I"]) -> memoryview[int]:
-        """Return a column of the index, `before` bytes per entry being ahead of it."""
-        at = form.INDEX_HEADER.size + before * self._count
+    def _numbers(self, at: int, end: int, kind: Literal["Q", "I"]) -> memoryview[int]:
+        """Return a table of the index."""
         whole = memoryview(self._index)
-        column = whole[at : at + self._count * (8 if kind == "Q" else 4)].cast(kind)
         self._files.callback(whole.release)
-        self._files.callback(column.release)
-        return column
+        return self._kept(whole[at:end].cast(kind))
+
+    def _kept(self, table: memoryview[int]) -> memoryview[int]:
+        self._files.callback(table.release)
+        return table
 
     def _verify_index(self) -> None:
         with memoryview(self._index) as content:
@@ -159,14 +166,16 @@ class Pack:
     def __len__(self) -> int:
         return self._count
 
-    def lookup(self, key: bytes) -> range:
-        """Return the rows of a request key, in recorded order; an empty range if it was not recorded."""
+    def lookup(self, key: bytes) -> Sequence[int]:
+        """Return the rows of a request key or alias, in recorded order; none if it was not recorded."""
         high, low = form.KEY_HALVES.unpack(key)
-        first = bisect_left(self._high, high)
-        last = bisect_right(self._high, high, lo=first)
-        return range(
-            bisect_left(self._low, low, lo=first, hi=last), bisect_right(self._low, low, lo=first, hi=last)
-        )
+        bucket = high >> self._shift
+        first, last = self._fanout[bucket], self._fanout[bucket + 1]
+        first = bisect_left(self._high, high, first, last)
+        last = bisect_right(self._high, high, first, last)
+        first = bisect_left(self._low, low, first, last)
+        last = bisect_right(self._low, low, first, last)
+        return self._rows[first:last].tolist()
 
     def entry(self, row: int) -> Entry:
         """Return the answer in a row.
@@ -192,6 +201,7 @@ class Pack:
             encoding=record.encoding,
             mime=record.mime,
             body_sha256=record.body_sha256,
+            varies=record.varies,
         )
 
     def _record(self, row: int) -> tuple[Record, int]:

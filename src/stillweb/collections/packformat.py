@@ -3,17 +3,19 @@
     digest         sha256 of manifest.json, hex: the environment id
     manifest.json  canonical JSON: versions, counts, what the collection says of itself, size and
                    sha256 of the other files
-    index.bin      magic, count; columns of count numbers each: high and low half of the request keys
-                   (u64, u64), offsets in entries.bin (u64), rows by URL (u32). The first three are
-                   sorted by key, then recorded order: this place is the row number. The last
-                   holds row numbers sorted by site, scheme, method, row
+    index.bin      magic, number of entries, number of keys; fan-out: of each value of a key's leading
+                   bits the place of its first key (u32); keys, sorted: high and low half and the row of the
+                   entry (u64 each); offsets in entries.bin by row (u64); rows by site, scheme, method (u32)
     entries.bin    magic; one record per entry, in recorded order: check, fixed fields, texts, head
     bodies.bin     magic; bodies once per sha256, in order of their first use
     sources.json   size of each file that it was sealed from, to tell when it is stale. Not under the
                    digest: an archive compressed otherwise is the same environment
 
-Columns are searched where they lie in the mmap, without a Python object per entry. All
-integers are little-endian, which the columns demand of the machine too.
+The row of an entry is its place in recorded order; an entry has one key and any number of aliases.
+Keys are uniform hashes, so the fan-out leaves some ten of them to search, however many there are.
+
+Tables are searched where they lie in the mmap, without a Python object per entry. All
+integers are little-endian, which the tables demand of the machine too.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ from mmap import mmap
 from stillweb.collections.keys import KEY_SIZE
 from stillweb.urls import wire_url
 
-VERSION = 1
+VERSION = 2
 DIGEST, MANIFEST, INDEX, ENTRIES, BODIES = "digest", "manifest.json", "index.bin", "entries.bin", "bodies.bin"
 SOURCES = "sources.json"
 
-INDEX_HEADER = struct.Struct("<8sQ")
+INDEX_HEADER = struct.Struct("<8sQQ")
 KEY_HALVES = struct.Struct(">QQ")  # so that numbers sort as the bytes of the keys do
 MAGIC = {name: b"SW" + name[:3].encode() + b"\0\0" + bytes([VERSION]) for name in (INDEX, ENTRIES, BODIES)}
 # The index is digested in blocks, so that a defect can be told by its place.
@@ -39,10 +41,15 @@ BLOCK = 1 << 18
 CHECK_SIZE = 8
 # timestamp, order, epoch, status, body offset and length, key, sha256 of the body; then lengths
 FIXED = struct.Struct(f"<QIIQQQ{KEY_SIZE}s32s")
-# of site, scheme, method, mime, encoding, url and head, which follow in this order
-LENGTHS = struct.Struct("<7I")
+# of site, scheme, method, mime, encoding, url, varies and head, which follow in this order
+LENGTHS = struct.Struct("<8I")
 LENGTHS_AT = CHECK_SIZE + FIXED.size
 TEXTS_AT = LENGTHS_AT + LENGTHS.size
+VARY_SIZE = 8
+_KEYS_A_BUCKET = 8
+
+Varies = tuple[tuple[str, bytes], ...]
+"""What an answer depends on: lower-case names of request fields, each with the digest of its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ class Record:
     body_offset: int = 0
     order: int = 0
     epoch: int = 0
+    varies: Varies = ()
 
     def pack(self) -> bytes:
         """Return the record as entries.bin holds it, behind its check."""
@@ -70,7 +78,8 @@ class Record:
             text.encode("utf-8", "surrogatepass")
             for text in (self.method, self.mime, self.encoding, self.url)
         )
-        texts = (place, scheme, method, mime, encoding, b"" if url == _joined(place, scheme) else url)
+        spelled = b"" if url == _joined(place, scheme) else url
+        texts = (place, scheme, method, mime, encoding, spelled, _pack_varies(self.varies))
         fixed = FIXED.pack(
             int(self.timestamp),
             self.order,
@@ -93,7 +102,7 @@ class Record:
         for length in LENGTHS.unpack_from(packed, LENGTHS_AT):
             texts.append(packed[at : at + length])
             at += length
-        place, scheme, method, mime, encoding, url, head = texts
+        place, scheme, method, mime, encoding, url, varies, head = texts
         return cls(
             key=fixed[6],
             method=method.decode("utf-8", "surrogatepass"),
@@ -108,11 +117,60 @@ class Record:
             body_offset=fixed[4],
             order=fixed[1],
             epoch=fixed[2],
+            varies=_unpack_varies(varies),
         )
 
 
 def _joined(place: bytes, scheme: bytes) -> bytes:
     return scheme + b"://" + place if scheme else place
+
+
+def _pack_varies(varies: Varies) -> bytes:
+    return b"".join(name.encode("utf-8", "surrogatepass") + b"\0" + digest for name, digest in sorted(varies))
+
+
+def _unpack_varies(packed: bytes) -> Varies:
+    varies = []
+    at = 0
+    while at < len(packed):
+        end = packed.index(b"\0", at)
+        name = packed[at:end].decode("utf-8", "surrogatepass")
+        at = end + 1 + VARY_SIZE
+        varies.append((name, packed[end + 1 : at]))
+    return tuple(varies)
+
+
+def vary_digest(value: str) -> bytes:
+    """Return the digest of a request field's value, as `varies` holds it; of "" for an absent field."""
+    return blake2b(value.strip().encode("utf-8", "surrogatepass"), digest_size=VARY_SIZE).digest()
+
+
+def fanout_bits(keys: int) -> int:
+    """Return of how many leading bits the fan-out is: some ten keys a bucket."""
+    return max(0, (keys // _KEYS_A_BUCKET).bit_length() - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """Where the tables of index.bin begin."""
+
+    bits: int
+    fanout: int
+    keys: int
+    offsets: int
+    by_url: int
+    end: int
+
+    @classmethod
+    def of(cls, entries: int, keys: int) -> IndexPlan:
+        """Return the plan of an index."""
+        bits = fanout_bits(keys)
+        fanout = INDEX_HEADER.size
+        at = fanout + 4 * ((1 << bits) + 1)
+        at += -at % 8
+        offsets = at + 24 * keys
+        by_url = offsets + 8 * entries
+        return cls(bits, fanout, at, offsets, by_url, by_url + 4 * entries)
 
 
 def record_size(entries: mmap, at: int) -> int:

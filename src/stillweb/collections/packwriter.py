@@ -21,13 +21,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from http import HTTPStatus
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from stillweb.collections import packformat as form
 from stillweb.collections.keys import request_key
-from stillweb.collections.packformat import Record
+from stillweb.collections.packformat import IndexPlan, Record, Varies
 from stillweb.errors import UsageError
 from stillweb.model import Headers, Response, header
 
@@ -56,6 +57,9 @@ class PackEntry:
         timestamp: 14 digits UTC.
         response: the whole answer; never a 304 or a revisit.
         source, offset: where it was archived.
+        aliases: further keys of 16 bytes under which the entry is found.
+        varies: lower-case names of the request fields that the answer depends on, each with
+            `vary_digest` of the value that the recorded request had.
     """
 
     key: bytes
@@ -65,6 +69,8 @@ class PackEntry:
     response: Response
     source: str = ""
     offset: int = 0
+    aliases: tuple[bytes, ...] = ()
+    varies: Varies = ()
 
     @classmethod
     def of(cls, method: str, url: str, response: Response, timestamp: str = "20260101000000") -> PackEntry:
@@ -144,13 +150,20 @@ class _Spooled:
     body: bytes
     offset: int
     length: int
+    aliases: tuple[bytes, ...]
 
     @property
     def key(self) -> bytes:
         return self.order[3]
 
 
-_Row = tuple[bytes, int, tuple[bytes, bytes], bytes]  # key, offset in entries.bin, site and scheme, method
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What the index says of an entry."""
+
+    keys: tuple[bytes, ...]
+    offset: int
+    url: tuple[bytes, bytes, bytes]  # site, scheme, method
 
 
 class PackWriter:
@@ -206,14 +219,17 @@ class PackWriter:
             head=response_head(response),
             body_sha256=body,
             body_length=len(response.raw_body),
+            varies=entry.varies,
         )
         self._spool(record, entry)
 
     def _spool(self, record: Record, entry: PackEntry) -> None:
         packed = record.pack()
-        order = (entry.timestamp, entry.source, entry.offset, entry.key, sha256(packed).digest())
+        aliases = tuple(sorted({*entry.aliases} - {entry.key}))
+        content = sha256(b"".join((packed, *aliases))).digest()
+        order = (entry.timestamp, entry.source, entry.offset, entry.key, content)
         at = self._records.seek(0, os.SEEK_END)
-        self._spooled.append(_Spooled(order, record.status, record.body_sha256, at, len(packed)))
+        self._spooled.append(_Spooled(order, record.status, record.body_sha256, at, len(packed), aliases))
         self._records.write(packed)
 
     def holds_whole(self, key: bytes) -> bool:
@@ -253,7 +269,7 @@ class PackWriter:
         self._spooled.sort(key=lambda spooled: spooled.order)
         placed = self._place_bodies()
         rows = self._write_entries(placed)
-        self._write_index(rows)
+        keys = self._write_index(rows)
         files = {name: self._described(name) for name in (form.BODIES, form.ENTRIES, form.INDEX)}
         text = json.dumps(
             {
@@ -261,6 +277,7 @@ class PackWriter:
                 "format": "stillweb-pack",
                 "version": form.VERSION,
                 "entries": len(rows),
+                "keys": keys,
                 "bodies": len(placed),
                 "files": files,
             },
@@ -307,27 +324,32 @@ class PackWriter:
             for order, spooled in enumerate(self._spooled):
                 record = self._read(spooled)
                 record = replace(record, body_offset=placed[spooled.body], order=order, epoch=epoch)
-                rows.append((record.key, out.tell(), form.site(record.url), record.method.encode()))
+                url = (*form.site(record.url), record.method.encode())
+                rows.append(_Row((record.key, *spooled.aliases), out.tell(), url))
                 out.write(record.pack())
                 epoch += record.method in MUTATIONS
             _sync(out)
         return rows
 
-    def _write_index(self, rows: list[_Row]) -> None:
-        rows.sort(key=lambda row: row[:2])
-        by_url = sorted(range(len(rows)), key=lambda row: (*rows[row][2], rows[row][3], row))
-        halves = [form.KEY_HALVES.unpack(row[0]) for row in rows]
-        columns = (
-            array("Q", (high for high, _ in halves)),
-            array("Q", (low for _, low in halves)),
-            array("Q", (row[1] for row in rows)),
-            array("I", by_url),
-        )
+    def _write_index(self, rows: list[_Row]) -> int:
+        """Write index.bin and return how many keys are in it."""
+        keys = sorted((key, row) for row, each in enumerate(rows) for key in each.keys)
+        plan = IndexPlan.of(len(rows), len(keys))
+        numbers = array("Q")
+        for key, row in keys:
+            numbers.extend((*form.KEY_HALVES.unpack(key), row))
+        fanout = array("I", [0]) * ((1 << plan.bits) + 1)
+        for high in numbers[::3]:
+            fanout[(high >> (64 - plan.bits)) + 1] += 1
+        by_url = sorted(range(len(rows)), key=lambda row: (rows[row].url, row))
         with (self._folder / form.INDEX).open("wb") as out:
-            out.write(form.INDEX_HEADER.pack(form.MAGIC[form.INDEX], len(rows)))
-            for column in columns:
-                out.write(column.tobytes())
+            out.write(form.INDEX_HEADER.pack(form.MAGIC[form.INDEX], len(rows), len(keys)))
+            out.write(array("I", accumulate(fanout)).tobytes())
+            out.write(bytes(plan.keys - out.tell()))
+            for table in (numbers, array("Q", (row.offset for row in rows)), array("I", by_url)):
+                out.write(table.tobytes())
             _sync(out)
+        return len(keys)
 
     def _described(self, name: str) -> dict[str, Any]:
         blocks = []

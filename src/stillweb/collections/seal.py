@@ -27,11 +27,11 @@ from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack import Pack
-from stillweb.collections.packformat import SOURCES
+from stillweb.collections.packformat import SOURCES, Varies, vary_digest
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter
 from stillweb.collections.writer import is_fresh
 from stillweb.errors import CollectionError, MalformedWarc, MissingRecord
-from stillweb.model import Capture, Response, header
+from stillweb.model import Capture, Exchange, Response, header
 
 __all__ = ["PackInfo", "seal", "what_changed"]
 
@@ -39,6 +39,7 @@ __all__ = ["PackInfo", "seal", "what_changed"]
 _PROVENANCE = ("name", "created", "software", "sources", "notes", "version")
 
 _LENGTH = re.compile(r"[0-9]{1,15}")
+_FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _CODING_COSTS = 64  # bytes by which gzip or brotli make a tiny body longer
 _LAST_STATUS = 999  # beyond the 5xx of RFC 9110 there are sites that answer 999 to crawlers
 
@@ -191,10 +192,25 @@ class _Sealing:
             response=exchange.response,
             source=capture.source,
             offset=capture.offset,
+            varies=_varies(exchange) if capture.request_length else (),
         )
 
     def _warn(self, source: str, offset: int, what: str) -> None:
         self._warnings.append(f"{self._collection.archive / source}:{offset}: left out: {what}")
+
+
+def _varies(exchange: Exchange) -> Varies:
+    """Return what an answer depends on by its own word (RFC 9110 §12.5.5), and by who asked.
+
+    Content codings are replay's to choose. "*" tells no field by which a request could be told apart.
+    """
+    fields = exchange.request.headers
+    stated = ",".join(value for name, value in exchange.response.headers if name.lower() == "vary")
+    names = {name.strip().lower() for name in stated.split(",")} - {"", "*", "accept-encoding"}
+    names = {name for name in names if _FIELD_NAME.fullmatch(name)}
+    if header(fields, "authorization"):
+        names.add("authorization")
+    return tuple((name, vary_digest(header(fields, name))) for name in sorted(names))
 
 
 def _cut(response: Response) -> str:
