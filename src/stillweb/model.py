@@ -104,9 +104,14 @@ class Tier(StrEnum):
     NORMALISED = "normalised"
     SEQUENCE = "sequence"
     FUZZY = "fuzzy"
+    PYWB = "pywb"  # a miss that a pywb behind the server answered, by its own looser rules
     SYNTHETIC = "synthetic"  # a CORS preflight or the like, answered without a capture
     NOISE = "noise"
     MISS = "miss"
+
+
+GUESSES = frozenset({Tier.FUZZY, Tier.PYWB})
+"""Tiers whose answers may be another request's: never part of the strict share."""
 
 
 @dataclass(frozen=True, slots=True)

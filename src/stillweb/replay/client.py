@@ -122,9 +122,24 @@ class ReplayClient:
         host = mine.hostname or ""
         return f"{mine.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
-    async def ledger(self, session_id: str = DEFAULT_SESSION, *, after: int = 0) -> Ledger:
-        """Return what a session answered, beyond request number `after`."""
-        return Ledger.from_dict(await self._ask("GET", f"/sessions/{session_id}/ledger?after={after}"))
+    async def closed_sessions(self) -> list[dict[str, Any]]:
+        """Return the sessions closed most recently, as they stood; their ledgers are still kept."""
+        listed: list[dict[str, Any]] = (await self._ask("GET", "/sessions?closed=1"))["sessions"]
+        return listed
+
+    async def ledger(
+        self, session_id: str = DEFAULT_SESSION, *, after: int = 0, closed: bool = False
+    ) -> Ledger:
+        """Return what a session answered, beyond request number `after`.
+
+        Raises:
+            UsageError: if there is no such session; if it is closed, unless `closed` says that it may be:
+                whoever works with a session must learn that it is over.
+        """
+        ledger = Ledger.from_dict(await self._ask("GET", f"/sessions/{session_id}/ledger?after={after}"))
+        if ledger.closed and not closed:
+            raise UsageError(f"session {session_id} is closed", hint="stillweb replay ledger --session ID")
+        return ledger
 
     async def reset_session(self, session_id: str = DEFAULT_SESSION) -> None:
         """Make a session as new."""

@@ -2,10 +2,11 @@
 
     GET    /health                       whether it lives
     GET    /info                         back-end, collections, environment ids, SPKI hashes, features
-    GET    /sessions                     all sessions, the default one first
+    GET    /sessions                     all sessions, the default one first; ?closed=1: those closed last
     POST   /sessions                     {"collection": NAME or null} opens one, with a port of its own
     GET    /sessions/ID                  how it stands: epoch, in_flight, counts
-    GET    /sessions/ID/ledger?after=N   what it answered, and why
+    GET    /sessions/ID/ledger?after=N   what it answered, and why; for a while after closing, too
+    POST   /sessions/ID/misses           what became of a miss: for `replay.fallback` only
     POST   /sessions/ID/reset            as new: first answers, empty ledger
     DELETE /sessions/ID                  closes it and its connections
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -31,7 +32,7 @@ __all__ = ["DEFAULT_SESSION", "Desk", "Reply", "answer", "render"]
 
 DEFAULT_SESSION = "default"
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]+)?")
-_ONE = re.compile(r"/sessions/([A-Za-z0-9._-]+)(?:/(ledger|reset))?")
+_ONE = re.compile(r"/sessions/([A-Za-z0-9._-]+)(?:/(ledger|reset|misses))?")
 
 
 class Desk(Protocol):
@@ -46,8 +47,14 @@ class Desk(Protocol):
     def session(self, session_id: str) -> dict[str, Any] | None:
         """Return one session; None if there is none of that id."""
 
-    def ledger(self, session_id: str, after: int) -> dict[str, Any]:
-        """Return the ledger of a session that exists."""
+    def closed_sessions(self) -> list[dict[str, Any]]:
+        """Return the sessions closed most recently, as they stood."""
+
+    def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
+        """Return the ledger of a session that exists, or of one closed not long ago; None of any other."""
+
+    def conclude(self, session_id: str, outcome: Mapping[str, Any]) -> bool:
+        """Put a miss that was held on the ledger of a session that exists; return whether there was one."""
 
     async def open_session(self, collection: str | None) -> dict[str, Any]:
         """Open a session on a collection; on the first one for None."""
@@ -119,13 +126,13 @@ async def _route(desk: Desk, request: RequestReceived) -> Reply:
     path, _, query = request.target.partition("?")
     path = path.rstrip("/") or "/"
     if found := _ONE.fullmatch(path):
-        return await _one_session(desk, request.method, found, query)
+        return await _one_session(desk, request, found, query)
     places: dict[str, Verbs] = {
         "/": {"GET": lambda: _now({"stillweb": "replay", "see": ["/health", "/info", "/sessions"]})},
         "/health": {"GET": lambda: _now({"status": "ok"})},
         "/info": {"GET": lambda: _now(desk.info())},
         "/sessions": {
-            "GET": lambda: _now({"sessions": desk.sessions()}),
+            "GET": lambda: _now({"sessions": desk.closed_sessions() if _closed(query) else desk.sessions()}),
             "POST": lambda: _open(desk, request.raw_body),
         },
     }
@@ -140,15 +147,18 @@ async def _choose(method: str, verbs: Verbs | None, path: str) -> Reply:
     return await verbs[method]()
 
 
-async def _one_session(desk: Desk, method: str, found: re.Match[str], query: str) -> Reply:
+async def _one_session(desk: Desk, request: RequestReceived, found: re.Match[str], query: str) -> Reply:
     session_id, part = found[1], found[2]
+    method, raw_body = request.method, request.raw_body
     session = desk.session(session_id)
-    if session is None:
+    kept = desk.ledger(session_id, _after(query)) if part == "ledger" else None
+    if session is None and kept is None:
         return _error(HTTPStatus.NOT_FOUND, f"no session {session_id}", "GET /sessions lists them")
     verbs: dict[str | None, Verbs] = {
         None: {"GET": lambda: _now(session), "DELETE": lambda: _close(desk, session_id)},
-        "ledger": {"GET": lambda: _now(desk.ledger(session_id, _after(query)))},
+        "ledger": {"GET": lambda: _now(kept)},
         "reset": {"POST": lambda: _reset(desk, session_id)},
+        "misses": {"POST": lambda: _conclude(desk, session_id, raw_body)},
     }
     return await _choose(method, verbs[part], f"/sessions/{session_id}" + (f"/{part}" if part else ""))
 
@@ -172,11 +182,25 @@ async def _reset(desk: Desk, session_id: str) -> Reply:
     return Reply(HTTPStatus.OK, await desk.reset_session(session_id))
 
 
+async def _conclude(desk: Desk, session_id: str, raw_body: bytes) -> Reply:
+    try:
+        outcome = json.loads(raw_body)
+    except ValueError:
+        outcome = None
+    if not isinstance(outcome, dict) or not desk.conclude(session_id, outcome):
+        return _error(HTTPStatus.CONFLICT, f"session {session_id} holds no such miss")
+    return Reply(HTTPStatus.NO_CONTENT)
+
+
 async def _close(desk: Desk, session_id: str) -> Reply:
     if session_id == DEFAULT_SESSION:
         return _error(HTTPStatus.CONFLICT, "the default session lives as long as the server")
     await desk.close_session(session_id)
     return Reply(HTTPStatus.NO_CONTENT)
+
+
+def _closed(query: str) -> bool:
+    return parse_qs(query).get("closed", ["0"])[-1] == "1"
 
 
 def _after(query: str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,9 +123,19 @@ class PywbServer:
         """Return one session; None if there is none of that id."""
         return self._shown(session_id) if session_id in self._sessions else None
 
-    def ledger(self, session_id: str, after: int) -> dict[str, Any]:
+    def closed_sessions(self) -> list[dict[str, Any]]:
+        """Return none: there is nothing to say of them."""
+        return []
+
+    def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
         """Return an empty ledger: pywb tells nobody what it answered."""
+        if session_id not in self._sessions:
+            return None
         return {"entries": [], "counts": {}, "dropped": 0}
+
+    def conclude(self, session_id: str, outcome: Mapping[str, Any]) -> bool:
+        """Return false: pywb tells of no miss."""
+        return False
 
     async def open_session(self, collection: str | None) -> dict[str, Any]:
         """Open a session on a collection; on the first one for None.

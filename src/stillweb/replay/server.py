@@ -28,6 +28,7 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack import Pack
 from stillweb.errors import CollectionNotFound, PortInUse, UsageError
+from stillweb.replay.closed import ClosedSessions
 from stillweb.replay.connection import Connection, Door
 from stillweb.replay.control import DEFAULT_SESSION, Desk
 from stillweb.replay.ledgerfile import LedgerFile
@@ -54,6 +55,7 @@ class ReplayOptions:
         session_ports: of the other sessions; None for any that are free.
         ledger: file to which every answer is appended as a line of JSON.
         drain: seconds that answers at hand are given at the end.
+        hold_misses: whether a program in front says what becomes of misses (`replay.fallback`).
     """
 
     host: str = "127.0.0.1"
@@ -62,6 +64,7 @@ class ReplayOptions:
     ledger: Path | None = None
     policy: Policy = field(default_factory=lambda: Policy(default_noise()))
     drain: float = 5.0
+    hold_misses: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ class ReplayServer:
         self._free = deque(options.session_ports or ())
         self._listeners: dict[str, _Listener] = {}
         self._sessions: dict[str, Session] = {}
+        self._closed = ClosedSessions()
 
     async def start(self) -> None:
         """Listen.
@@ -137,6 +141,7 @@ class ReplayServer:
     def _new_session(self, session_id: str, collection: str) -> Session:
         pack = self._shelves[collection].pack
         session = Session(session_id, collection, pack, self.options.policy, self._note)
+        session.holds_misses = self.options.hold_misses
         self._sessions[session_id] = session
         return session
 
@@ -181,9 +186,19 @@ class ReplayServer:
             "connections": len(listener.door.connections),
         }
 
-    def ledger(self, session_id: str, after: int) -> dict[str, Any]:
-        """Return the ledger of a session."""
-        return self._sessions[session_id].ledger(after).to_dict()
+    def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
+        """Return the ledger of a session, also of one closed not long ago."""
+        session = self._sessions.get(session_id)
+        found = session.ledger(after) if session else self._closed.ledger(session_id, after)
+        return None if found is None else found.to_dict()
+
+    def closed_sessions(self) -> list[dict[str, Any]]:
+        """Return the sessions closed most recently."""
+        return self._closed.sessions()
+
+    def conclude(self, session_id: str, outcome: Mapping[str, Any]) -> bool:
+        """Put a held miss on the ledger of a session; return whether there was one."""
+        return self._sessions[session_id].conclude(str(outcome.get("mark", "")), outcome)
 
     async def open_session(self, collection: str | None) -> dict[str, Any]:
         """Open a session with a port of its own.
@@ -232,6 +247,7 @@ class ReplayServer:
                 connection.end()
         listener = self._listeners.pop(session_id)
         await _drain([listener], min(1, self.options.drain))
+        self._closed.add(session.to_dict(), session.ledger())
         if self.options.session_ports is not None:
             self._free.append(listener.port)
 

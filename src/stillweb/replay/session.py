@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from stillweb import clock
@@ -20,14 +20,18 @@ from stillweb.errors import MalformedPack
 from stillweb.model import Match, Request, Tier, header
 from stillweb.replay import answer as answers
 from stillweb.replay.answer import Answer
+from stillweb.replay.asked import BODIES, asked_of
 from stillweb.replay.resolver import Policy, SessionState, advance, is_beacon, resolve
 
-__all__ = ["LEDGER_SIZE", "Ledger", "LedgerEntry", "Served", "Session"]
+__all__ = ["LEDGER_SIZE", "MISS_MARK", "Ledger", "LedgerEntry", "Served", "Session"]
 
 logger = logging.getLogger(__name__)
 
 LEDGER_SIZE = 100_000
 """Entries that a ledger keeps; a session that goes on for days loses its oldest."""
+
+MISS_MARK = b"Stillweb-Miss"
+"""Field of a miss that is held: it names the miss to the program in front, which takes the field off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class LedgerEntry:
         ms: from the complete request to the last byte handed to the network.
         resource: what the browser wanted it for (`Sec-Fetch-Dest`), "" if it did not say.
         referer: as sent by the client.
+        asked: of a miss, what is needed to ask for it again (`asked.asked_of`).
     """
 
     seq: int
@@ -53,6 +58,7 @@ class LedgerEntry:
     ms: float
     resource: str = ""
     referer: str = ""
+    asked: dict[str, Any] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +68,13 @@ class Ledger:
     Attributes:
         counts: answers by tier, over all that were ever given.
         dropped: entries no longer kept.
+        closed: whether the session is over.
     """
 
     entries: tuple[LedgerEntry, ...]
     counts: Mapping[str, int]
     dropped: int = 0
+    closed: bool = False
 
     def of(self, tier: Tier | str) -> tuple[LedgerEntry, ...]:
         """Return the entries of a tier."""
@@ -83,13 +91,15 @@ class Ledger:
             "entries": [asdict(entry) for entry in self.entries],
             "counts": dict(self.counts),
             "dropped": self.dropped,
+            "closed": self.closed,
         }
 
     @classmethod
     def from_dict(cls, loaded: Mapping[str, Any]) -> Ledger:
         """Read what `to_dict` made."""
         entries = tuple(LedgerEntry(**entry) for entry in loaded["entries"])
-        return cls(entries, dict(loaded["counts"]), int(loaded.get("dropped", 0)))
+        closed = bool(loaded.get("closed", False))
+        return cls(entries, dict(loaded["counts"]), int(loaded.get("dropped", 0)), closed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +115,15 @@ class Served:
 
 
 class Session:
-    """One episode's cursor in one pack."""
+    """One episode's cursor in one pack.
+
+    Attributes:
+        holds_misses: whether a program in front of the server says what becomes of each miss
+            (docs/replay-backends.md): the answer then carries `MISS_MARK`, and the miss
+            stays in flight and off the ledger until `conclude`.
+    """
+
+    holds_misses = False
 
     def __init__(
         self,
@@ -130,6 +148,8 @@ class Session:
         self._finished = 0
         self._counts: Counter[str] = Counter()
         self._entries: deque[LedgerEntry] = deque(maxlen=LEDGER_SIZE)
+        self._room = BODIES
+        self._held: dict[str, Served] = {}
 
     def reset(self) -> None:
         """Forget everything; answers still going out no longer count."""
@@ -142,6 +162,9 @@ class Session:
         self._requests += 1
         self.in_flight += 1
         match, answer = self._answer(request)
+        if self.holds_misses and match.tier == Tier.MISS and answer.status == 404:
+            mark = b"%b: %b\r\n" % (MISS_MARK, self._mark(self._requests))
+            answer = replace(answer, head=answer.head + mark)
         return Served(request, match, answer, self._requests, began, self._life)
 
     def _answer(self, request: Request) -> tuple[Match, Answer]:
@@ -161,10 +184,37 @@ class Session:
         """Note that an answer has gone out; `sent` bytes of its body if the client went away."""
         if served.life != self._life:
             return
+        if self.holds_misses and served.match.tier == Tier.MISS and served.answer.status == 404:
+            self._held[self._mark(served.seq).decode()] = served
+            return
+        self._note(_entry(served, sent), served.request)
+
+    def _mark(self, seq: int) -> bytes:
+        return b"%d-%d" % (self._life, seq)
+
+    def conclude(self, mark: str, outcome: Mapping[str, Any]) -> bool:
+        """Put a held miss on the ledger; return whether there was one of that mark.
+
+        Args:
+            mark: as its answer carried it.
+            outcome: what differs from the miss as it was (`tier`, `status`, `bytes`); `note`, for the reason.
+        """
+        served = self._held.pop(mark, None)
+        if served is None:
+            return False
+        entry = _entry(served, None)
+        changed = {name: outcome[name] for name in ("tier", "status", "bytes") if name in outcome}
+        reason = f"strict: {entry.reason}; {outcome['note']}" if outcome.get("note") else entry.reason
+        self._note(replace(entry, **changed, reason=reason), served.request)
+        return True
+
+    def _note(self, entry: LedgerEntry, request: Request) -> None:
+        if entry.tier == Tier.MISS:
+            entry = replace(entry, asked=asked_of(request, self._room))
+            self._room -= len(request.raw_body) if "body" in (entry.asked or {}) else 0
         self.in_flight -= 1
         self._finished += 1
-        self._counts[served.match.tier] += 1
-        entry = _entry(served, sent)
+        self._counts[entry.tier] += 1
         self._entries.append(entry)
         if self._sink is not None:
             self._sink(self.id, entry)

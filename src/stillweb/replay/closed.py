@@ -1,0 +1,49 @@
+"""Ledgers of sessions that are over: what an episode missed is asked for after it has ended.
+
+Bounded by what they hold, oldest session first out; the last one closed is always there. A ledger for
+good is a file (`stillweb replay NAME --ledger FILE`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from stillweb.replay.session import Ledger
+
+__all__ = ["CLOSED_ENTRIES", "ClosedSessions"]
+
+CLOSED_ENTRIES = 50_000
+"""Entries of closed sessions that are kept; a session, and each KiB of missed bodies, count as one more."""
+
+
+class ClosedSessions:
+    """What the sessions closed most recently answered."""
+
+    def __init__(self, limit: int = CLOSED_ENTRIES) -> None:
+        self._limit = limit
+        self._kept: dict[str, tuple[dict[str, Any], Ledger, int]] = {}
+        self._weight = 0
+
+    def add(self, shown: Mapping[str, Any], ledger: Ledger) -> None:
+        """Keep a session's last state, as the control API shows it, and its ledger."""
+        bodies = sum(len(entry.asked.get("body", "")) for entry in ledger.entries if entry.asked)
+        weight = 1 + len(ledger.entries) + bodies // 1024
+        state = {**{name: value for name, value in shown.items() if name != "proxy"}, "closed": True}
+        self._kept[state["id"]] = (state, replace(ledger, closed=True), weight)
+        self._weight += weight
+        while self._weight > self._limit and len(self._kept) > 1:
+            _, _, lighter = self._kept.pop(next(iter(self._kept)))
+            self._weight -= lighter
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """Return the sessions, the first closed first."""
+        return [state for state, _, _ in self._kept.values()]
+
+    def ledger(self, session_id: str, after: int = 0) -> Ledger | None:
+        """Return what a session answered beyond request number `after`; None if it is not known."""
+        if session_id not in self._kept:
+            return None
+        ledger = self._kept[session_id][1]
+        return replace(ledger, entries=tuple(entry for entry in ledger.entries if entry.seq > after))
