@@ -1,0 +1,290 @@
+"""Rules of a collection: which parts of its requests vary by themselves, and which reads are polls.
+
+`rules.yaml` is data that people read and edit (docs/volatility.md); the defaults that hold on every site are
+`volatile.yaml` beside this file. A volatile rule names one place of a request and the shape that its value
+must have, both when recorded and when asked for. `Rules.aliases` gives the keys of a request without
+its volatile values: a pack finds an entry under them too, and replay asks for them after the exact key.
+
+An alias loses the values and nothing else: place, shape and every other byte stay in the key, and the
+key space is not that of exact keys. Rules of origin *guessed* make a second alias in a space of their own,
+which strict replay never asks for. A value that has not the rule's shape is not volatile.
+
+Pure and sans-io: the resolver asks at every request that has no exact answer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.resources import files
+
+from stillweb.collections import rulesfile
+from stillweb.collections.keys import KEY_SIZE
+from stillweb.collections.parts import Leaf, Parts, Where
+from stillweb.collections.rulesfile import Members
+from stillweb.collections.shapes import SHAPES, fits
+from stillweb.model import Request, header
+
+__all__ = ["Alias", "Origin", "Poll", "Rule", "Rules", "default_rules"]
+
+ANY_HOST = "*"
+ANY_PATH = "**"
+
+
+class Origin(StrEnum):
+    """How a rule came to be."""
+
+    DEFAULT = "default"  # comes with stillweb
+    LEARNED = "learned"  # two recordings of the same pages disagree there
+    GUESSED = "guessed"  # one recording makes it likely
+    MANUAL = "manual"  # somebody wrote it
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One place of requests whose value varies by itself.
+
+    Attributes:
+        name: of parameter, field or header; a JSON path; the number of a path segment from 1.
+        shape: one of `SHAPES`.
+        host: glob; `*.x.org` covers x.org too.
+        path: glob; `*` is within a segment, `**` crosses them.
+        method: "" for any.
+        evidence: what the rule rests on, for people.
+    """
+
+    where: Where
+    name: str
+    shape: str
+    host: str = ANY_HOST
+    path: str = ANY_PATH
+    method: str = ""
+    origin: Origin = Origin.MANUAL
+    evidence: str = ""
+
+    def applies(self, parts: Parts) -> bool:
+        """Return whether the rule is about requests like this."""
+        return (
+            (not self.method or self.method == parts.method)
+            and bool(_host_glob(self.host).fullmatch(parts.host))
+            and bool(_path_glob(self.path).fullmatch(parts.path))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Reads that change by themselves: repeated, they take the next recording.
+
+    Attributes:
+        query: glob over the whole query; "" for any or none.
+    """
+
+    host: str
+    path: str
+    query: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A further key of a request.
+
+    Attributes:
+        key: 16 bytes, in a key space of its own.
+        guessed: whether a guessed rule had a part in it.
+        names: the places taken out, `query:_`.
+    """
+
+    key: bytes
+    guessed: bool
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules that hold for a collection: its own, and the defaults after them.
+
+    Attributes:
+        defaults: whether stillweb's own rules hold too.
+    """
+
+    volatile: tuple[Rule, ...] = ()
+    declared_polls: tuple[Poll, ...] = ()
+    defaults: bool = field(default=False, kw_only=True)
+
+    @classmethod
+    def parse(cls, text: str, *, file: str | os.PathLike[str] = "rules.yaml") -> Rules:
+        """Read the text of a collection's `rules.yaml`, "" if it has none, and add the defaults.
+
+        Raises:
+            CollectionError: if it is no such text, with file and line.
+        """
+        loaded = rulesfile.parse(text, file)
+        rules = cls(
+            tuple(_rule(members, Origin.MANUAL) for members in loaded.volatile),
+            tuple(_poll(members) for members in loaded.polls),
+            defaults=loaded.defaults,
+        )
+        if not rules.defaults:
+            return rules
+        return replace(rules, volatile=rules.volatile + default_rules())
+
+    @property
+    def own(self) -> tuple[Rule, ...]:
+        """The volatile rules without stillweb's own."""
+        return tuple(rule for rule in self.volatile if rule.origin is not Origin.DEFAULT)
+
+    def dump(self) -> str:
+        """Return the rules as text, equal for equal rules; `parse` of it gives them again.
+
+        Default rules are left to the defaults, unless these are off.
+        """
+        written = self.own if self.defaults else self.volatile
+        lines = rulesfile.Lines(defaults=self.defaults)
+        lines.section("volatile", (_rule_members(rule) for rule in sorted(written, key=_rank)))
+        lines.section("polls", (_poll_members(poll) for poll in self.declared_polls))
+        return lines.text()
+
+    def aliases(self, request: Request) -> tuple[Alias, ...]:
+        """Return the keys of a request without its volatile values; none if it has no such value.
+
+        First the strict one, then the one that takes guessed rules in, if they have anything to say.
+        """
+        if "://" not in request.url:
+            return ()
+        parts = Parts.of(request)
+        applying: dict[tuple[Where, str], list[Rule]] = {}
+        for rule in self.volatile:
+            if rule.where is not Where.HEADER and rule.applies(parts):
+                applying.setdefault((rule.where, rule.name), []).append(rule)
+        if not applying:
+            return ()
+        strict: dict[Leaf, str] = {}
+        guessed: dict[Leaf, str] = {}
+        for leaf in parts.leaves(frozenset(where for where, _ in applying)):
+            rule = _first_fit(applying.get((leaf.where, leaf.name), ()), leaf.text)
+            if rule is not None:
+                (guessed if rule.origin is Origin.GUESSED else strict)[leaf] = rule.shape
+        found = [_alias(parts, strict, guessed=False)] if strict else []
+        if guessed:
+            found.append(_alias(parts, strict | guessed, guessed=True))
+        return tuple(found)
+
+    def ignores(self, request: Request, name: str) -> bool:
+        """Return whether a header field of a request varies by itself, by a rule that is not guessed."""
+        parts = Parts.of(request)
+        value = header(request.headers, name)
+        return any(
+            rule.where is Where.HEADER
+            and rule.origin is not Origin.GUESSED
+            and rule.name.lower() == name.lower()
+            and rule.applies(parts)
+            and fits(rule.shape, value)
+            for rule in self.volatile
+        )
+
+    def polls(self, url: str) -> bool:
+        """Return whether reads of a URL are declared to change by themselves."""
+        if not self.declared_polls:
+            return False
+        parts = Parts.of(Request("GET", url))
+        return any(
+            _host_glob(poll.host).fullmatch(parts.host)
+            and _path_glob(poll.path).fullmatch(parts.path)
+            and (not poll.query or _path_glob(poll.query).fullmatch(parts.query or ""))
+            for poll in self.declared_polls
+        )
+
+
+@lru_cache(maxsize=1)
+def default_rules() -> tuple[Rule, ...]:
+    """Return the rules that come with stillweb."""
+    file = files("stillweb.collections").joinpath("volatile.yaml")
+    loaded = rulesfile.parse(file.read_text("utf-8"), "volatile.yaml")
+    return tuple(_rule(members, Origin.DEFAULT) for members in loaded.volatile)
+
+
+def _first_fit(rules: Iterable[Rule], text: str) -> Rule | None:
+    """Return the rule that counts for a value: a guess only where nothing better is known."""
+    fitting = [rule for rule in rules if fits(rule.shape, text)]
+    return min(fitting, key=lambda rule: rule.origin is Origin.GUESSED, default=None)
+
+
+def _alias(parts: Parts, taken: dict[Leaf, str], *, guessed: bool) -> Alias:
+    person = b"guessed" if guessed else b"volatile"
+    key = blake2b(parts.without(taken), digest_size=KEY_SIZE, person=person).digest()
+    return Alias(key, guessed, tuple(dict.fromkeys(f"{leaf.where}:{leaf.name}" for leaf in taken)))
+
+
+@lru_cache(maxsize=4096)
+def _host_glob(pattern: str) -> re.Pattern[str]:
+    pattern = pattern.lower()
+    if pattern.startswith("*.") and "*" not in pattern[2:]:
+        return re.compile(f"(?:.*\\.)?{re.escape(pattern[2:])}")
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))))
+
+
+@lru_cache(maxsize=4096)
+def _path_glob(pattern: str) -> re.Pattern[str]:
+    across = (
+        "[^/]*".join(re.escape(text) for text in part.split("*")) for part in re.split(r"\*\*+", pattern)
+    )
+    return re.compile("(?s:.*)".join(across))
+
+
+def _rule(members: Members, origin: Origin) -> Rule:
+    where = Where(members.one_of("where", list(Where)))
+    name = members.text("name")
+    if where is Where.PATH and not re.fullmatch(r"[1-9][0-9]{0,3}", name):
+        raise members.error("name", "of a path rule is the number of a segment, from 1")
+    given = members.one_of("origin", list(Origin), origin)
+    return Rule(
+        where,
+        name,
+        members.one_of("shape", list(SHAPES)),
+        members.text("host", ANY_HOST),
+        members.text("path", ANY_PATH),
+        members.text("method", "").upper(),
+        Origin(given),
+        members.text("evidence", ""),
+    )
+
+
+def _poll(members: Members) -> Poll:
+    return Poll(members.text("host"), members.text("path"), members.text("query", ""))
+
+
+def _rule_members(rule: Rule) -> dict[str, str]:
+    members = {"where": str(rule.where), "name": rule.name, "shape": rule.shape}
+    if rule.host != ANY_HOST:
+        members["host"] = rule.host
+    if rule.path != ANY_PATH:
+        members["path"] = rule.path
+    if rule.method:
+        members["method"] = rule.method
+    members["origin"] = str(rule.origin)
+    if rule.evidence:
+        members["evidence"] = rule.evidence
+    return members
+
+
+def _poll_members(poll: Poll) -> dict[str, str]:
+    members = {"host": poll.host, "path": poll.path}
+    return members | {"query": poll.query} if poll.query else members
+
+
+def _rank(rule: Rule) -> tuple[str, ...]:
+    order = (Origin.MANUAL, Origin.LEARNED, Origin.GUESSED, Origin.DEFAULT)
+    return (
+        str(order.index(rule.origin)),
+        rule.host,
+        rule.path,
+        rule.method,
+        rule.where,
+        rule.name,
+        rule.shape,
+    )
