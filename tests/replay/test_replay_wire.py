@@ -181,6 +181,16 @@ TRANSCRIPTS = {
         """,
         ["100?", "POST /up [Expect=100-continue, Content-Length=2] b'ok' stay"],
     ),
+    "white space around a value is none of it": (
+        """
+        -> GET /1 HTTP/1.1\\
+        ->
+        -> Vary-On: \t a b \t\\
+        ->
+        ->
+        """,
+        ["GET /1 [Vary-On=a b] b'' stay"],
+    ),
     "rubbish": ("-> \x16\x03\x01 hello", ["bad 400"]),
     "two lengths": (
         """

@@ -168,7 +168,7 @@ class Wire:
         """Take a field; fields after the body (trailers) are dropped, RFC 9112 §7.1.2."""
         if self._in_body:
             return
-        value = value or b""
+        value = (value or b"").rstrip(b" \t")  # which is no part of it (RFC 9112 §5.1); llhttp leaves it
         self._head_size += len(name) + len(value)
         self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
 
