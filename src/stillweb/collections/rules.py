@@ -166,9 +166,9 @@ class Rules:
         strict: dict[Leaf, str] = {}
         guessed: dict[Leaf, str] = {}
         for leaf in parts.leaves(frozenset(where for where, _ in applying)):
-            rule = _first_fit(applying.get((leaf.where, leaf.name), ()), leaf.text)
-            if rule is not None:
-                (guessed if rule.origin is Origin.GUESSED else strict)[leaf] = rule.shape
+            fit = _first_fit(applying.get((leaf.where, leaf.name), ()), leaf.text)
+            if fit is not None:
+                (guessed if fit.origin is Origin.GUESSED else strict)[leaf] = fit.shape
         found = [_alias(parts, strict, guessed=False)] if strict else []
         if guessed:
             found.append(_alias(parts, strict | guessed, guessed=True))
