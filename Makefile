@@ -39,7 +39,7 @@ test: setup      ## all tests; those that lack their subject (Docker, shared arc
 
 bench: setup     ## ratios as JSON in out/bench; they never gate
 	mkdir -p out/bench
-	$(BIN)/python bench/replay_rps.py --shared $(SHARED) | tee out/bench/replay_rps.json
+	$(BIN)/python bench/replay.py --shared $(SHARED) | tee out/bench/replay.json
 
 demo: setup      ## record, seal, replay, 8 episodes, compare: the whole street in about a minute
 	$(BIN)/stillweb demo
