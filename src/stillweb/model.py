@@ -122,11 +122,13 @@ class Match:
         tier: how it was found.
         entry: row of the answer in the pack's index; -1 for misses, noise and synthetic answers.
         reason: one clause for the ledger; the page never sees it.
+        stable: every session in any state gets this very match for an equal request.
     """
 
     tier: Tier
     entry: int = -1
     reason: str = ""
+    stable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

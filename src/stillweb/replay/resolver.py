@@ -1,49 +1,46 @@
 """Choose the one recorded answer of a request, or say why there is none.
 
 `resolve` is pure and total: equal arguments give an equal `Match`, no I/O but the pack's mmap,
-and a miss is a value. It is strict: a wrong 200 is worse than a miss, so nothing is guessed.
+and a miss is a value. It is strict: a wrong 200 is worse than a miss, so nothing is guessed unless the
+policy says so. docs/matching.md tells users of the tiers.
 
-Order: CORS preflights are synthetic; then the exact key (a HEAD takes the GET's answer); then the
-same under the other scheme, since browsers upgrade http by themselves; then noise; then a miss.
+Order: CORS preflights are synthetic; then the exact key (a HEAD takes the GET's answer), then the same under
+the other scheme, since browsers upgrade http by themselves; then the request without its volatile parts;
+then noise; then, only where asked for, what resembles it (`fuzzy`); then a miss. Which captures of a key may
+answer at all is in `captures`.
 
-Among several captures of one key the session's history decides, not a counter: a read takes what
-was recorded last in step with the mutations that this session repeated (its *epoch*), so that a
-reload without a POST shows the same page. A mutation repeated takes its next recording. An
-answer that would lead a browser in a circle is no candidate, nor is one of a media type that the
-request takes less gladly than another's: one URL may be a page and, to a script, JSON.
+Among several the session's history decides (docs/decisions/0006-epochs-not-counters.md). A read takes what
+was recorded last in step with the mutations that this session repeated (its *epoch*), so that a reload
+without a POST shows the same page. Counted is only what repeats by nature: mutations, declared polls, and
+captures that are one request but for their volatile parts.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Protocol
-from urllib.parse import urljoin
 
 from stillweb.collections.keys import request_key
 from stillweb.collections.pack import Entry
+from stillweb.collections.rules import Rules
 from stillweb.model import Match, Request, Tier, header
+from stillweb.replay.captures import MUTATIONS, Candidate, same_answer, usable
+from stillweb.replay.fuzzy import closest
 from stillweb.replay.noise import NoiseTable
-from stillweb.replay.ranges import asked_span, recorded_span
 from stillweb.urls import wire_url
 
 __all__ = ["MUTATIONS", "Index", "Policy", "SessionState", "advance", "is_beacon", "is_preflight", "resolve"]
 
-MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_KEEPING_METHOD = frozenset({307, 308})  # RFC 9110 §15.4.8, §15.4.9
-_LOCATION = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _OTHER_SCHEME = {"http": "https", "https": "http"}
-_QUALITY = re.compile(r"[01](?:\.[0-9]{0,3})?")
-_MAX_HOPS = 8
 
 
 class Index(Protocol):
     """What is asked of a pack."""
 
     def lookup(self, key: bytes) -> Sequence[int]:
-        """Return the rows of a request key, in recorded order."""
+        """Return the rows of a request key or alias, in recorded order."""
 
     def entry(self, row: int) -> Entry:
         """Return the answer in a row."""
@@ -51,34 +48,59 @@ class Index(Protocol):
     def methods_of(self, url: str) -> Collection[str]:
         """Return the methods that a URL was recorded with."""
 
+    def urls_like(self, url: str) -> Collection[str]:
+        """Return recorded URLs of the same host and path, the queries aside."""
+
     def explain(self, method: str, url: str) -> str:
         """Return why a request looked up in vain is not there."""
 
 
 @dataclass(slots=True)
 class SessionState:
-    """What a session has done so far, as far as answers depend on it.
+    """What a session has been served so far, as far as answers depend on it.
 
     Attributes:
         epoch: one more than the epoch of the last mutation matched, beacons aside; 0 before the first.
-        uses: how often each mutation was matched, by key.
+        uses: how often each capture was served, by its place in recorded order, stable matches aside.
     """
 
     epoch: int = 0
-    uses: dict[bytes, int] = field(default_factory=dict)
+    uses: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What may be answered without a recording."""
+    """What may be answered, beyond what was recorded to the letter.
+
+    Attributes:
+        noise: what is answered without a recording.
+        rules: what varies by itself in a collection's requests.
+        guessed: whether rules count that were guessed from a single recording.
+        fuzzy: least likeness, from 0 to 1, at which another request's answer is given; None for never.
+    """
 
     noise: NoiseTable = field(default_factory=NoiseTable)
+    rules: Rules = field(default_factory=Rules)
+    guessed: bool = False
+    fuzzy: float | None = None
+
+    def under(self, rules: str) -> Policy:
+        """Return this policy under the rules of a pack, as its manifest has them."""
+        return replace(self, rules=_parsed(rules))
+
+
+@lru_cache(maxsize=64)
+def _parsed(rules: str) -> Rules:
+    return Rules.parse(rules)
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    row: int
-    entry: Entry
+class _Lookup:
+    """A key to look under, and what it means to find something there."""
+
+    key: bytes
+    tier: Tier
+    note: str
 
 
 def resolve(request: Request, index: Index, state: SessionState, policy: Policy) -> Match:
@@ -86,22 +108,25 @@ def resolve(request: Request, index: Index, state: SessionState, policy: Policy)
     if is_preflight(request):
         return _preflight(request, index)
     refused = ""
-    for url, note in _spellings(request.url):
-        candidates, why = _candidates(request, url, index)
+    for lookup in _lookups(request, policy):
+        rows = index.lookup(lookup.key)
+        if not rows:
+            continue
+        candidates, why = usable(request, rows, index, lambda name: not policy.rules.ignores(request, name))
         if candidates:
-            return _choose(candidates, state, note)
+            counted = lookup.tier is Tier.NORMALISED or policy.rules.polls(request.url)
+            return _choose(candidates, state, lookup, counted=counted)
         refused = refused or why
-    if why := policy.noise.why(request.url):
-        return Match(Tier.NOISE, reason=why)
-    return Match(Tier.MISS, reason=refused or index.explain(request.method, request.url))
+    return _unrecorded(request, index, state, policy, refused)
 
 
-def advance(state: SessionState, entry: Entry, *, moves: bool = True) -> None:
-    """Note in a session's state that an entry was served; `moves` is false for a beacon's."""
-    if entry.method in MUTATIONS:
-        state.uses[entry.key] = state.uses.get(entry.key, 0) + 1
-        if moves:
-            state.epoch = entry.epoch + 1
+def advance(state: SessionState, match: Match, entry: Entry, *, moves: bool = True) -> None:
+    """Note in a session's state that a match's entry was served; `moves` is false for a beacon's."""
+    if match.stable:
+        return
+    state.uses[entry.order] = state.uses.get(entry.order, 0) + 1
+    if moves and entry.method in MUTATIONS:
+        state.epoch = entry.epoch + 1
 
 
 def is_beacon(request: Request, policy: Policy) -> bool:
@@ -127,7 +152,47 @@ def _preflight(request: Request, index: Index) -> Match:
     method = header(request.headers, "access-control-request-method").strip()
     recorded = any(method in index.methods_of(url) for url, _ in _spellings(request.url))
     reason = f"preflight for {method}"
-    return Match(Tier.SYNTHETIC, reason=reason if recorded else f"{reason}, which is not recorded")
+    return Match(
+        Tier.SYNTHETIC, reason=reason if recorded else f"{reason}, which is not recorded", stable=True
+    )
+
+
+def _unrecorded(request: Request, index: Index, state: SessionState, policy: Policy, refused: str) -> Match:
+    """Return the match of a request that no key leads to."""
+    if why := policy.noise.why(request.url):
+        return Match(Tier.NOISE, reason=why, stable=True)
+    reason = refused or index.explain(request.method, request.url)
+    if policy.fuzzy is None:
+        return Match(Tier.MISS, reason=reason, stable=True)
+    like = closest(request, index, lambda name: not policy.rules.ignores(request, name))
+    if like is None:
+        return Match(Tier.MISS, reason=reason, stable=True)
+    if like.score < policy.fuzzy:
+        short = f"closest of all scores {like.score:.2f}, under {policy.fuzzy:g}: {like.url}"
+        return Match(Tier.MISS, reason=f"{reason}; {short}", stable=True)
+    lookup = _Lookup(b"", Tier.FUZZY, f"scores {like.score:.2f} with {like.url}{like.why}")
+    return _choose(like.candidates, state, lookup, counted=policy.rules.polls(request.url))
+
+
+def _lookups(request: Request, policy: Policy) -> Iterator[_Lookup]:
+    """Yield where to look for a request: exact keys first, then those without volatile parts."""
+    content_type = header(request.headers, "content-type")
+    # A recorded HEAD is asked first, then the GET, whose head is the same (RFC 9110 §9.3.2).
+    methods = ("HEAD", "GET") if request.method == "HEAD" else (request.method,)
+    for url, note in _spellings(request.url):
+        for method in methods:
+            yield _Lookup(request_key(method, url, content_type, request.raw_body), Tier.EXACT, note)
+    asked = [
+        (alias, note)
+        for url, note in _spellings(request.url)
+        for method in methods
+        for alias in policy.rules.aliases(replace(request, method=method, url=url))
+    ]
+    for guessed in (False, True) if policy.guessed else (False,):
+        for alias, note in asked:
+            if alias.guessed is guessed:
+                volatile = f"{'guessed ' if guessed else ''}volatile: {', '.join(alias.names)}"
+                yield _Lookup(alias.key, Tier.NORMALISED, "; ".join(filter(None, (note, volatile))))
 
 
 def _spellings(url: str) -> Iterator[tuple[str, str]]:
@@ -138,136 +203,59 @@ def _spellings(url: str) -> Iterator[tuple[str, str]]:
         yield f"{other}://{rest}", f"recorded over {other}"
 
 
-def _candidates(request: Request, url: str, index: Index) -> tuple[list[_Candidate], str]:
-    """Return the captures of a request under a URL, and why there were others, if they are none."""
-    content_type = header(request.headers, "content-type")
-    # A recorded HEAD is asked first, then the GET, whose head is the same (RFC 9110 §9.3.2).
-    for method in ("HEAD", "GET") if request.method == "HEAD" else (request.method,):
-        rows = index.lookup(request_key(method, url, content_type, request.raw_body))
-        found = [_Candidate(row, index.entry(row)) for row in rows]
-        if not found:
-            continue
-        usable = [candidate for candidate in found if not _unusable(request, candidate.entry)]
-        if len(usable) > 1:
-            usable = _as_accepted(_without_circles(usable, request, index), request)
-        return usable, "" if usable else _unusable(request, found[0].entry)
-    return [], ""
+def _choose(candidates: list[Candidate], state: SessionState, lookup: _Lookup, *, counted: bool) -> Match:
+    """Return the one of several captures, in recorded order, that a session's history leads to."""
+    alike = same_answer(candidates)
+    if candidates[0].entry.method in MUTATIONS:
+        chosen, why = _nth(candidates, state)
+        return _matched(chosen, lookup, why, told_apart=not alike)
+    if alike:
+        return _matched(candidates[0], lookup, stable=True)
+    if counted:
+        epoch, group = _reached(candidates, state.epoch)
+        chosen, why = _nth(group, state)
+        why = "; ".join(filter(None, (f"epoch {state.epoch}: of epoch {epoch}", why)))
+        return _matched(chosen, lookup, why, told_apart=True)
+    return _by_epoch(candidates, state, lookup)
 
 
-def _unusable(request: Request, entry: Entry) -> str:
-    """Return why a capture cannot answer this request; "" if it can."""
-    if entry.status < 200:
-        return "recorded without a final answer"
-    if entry.status == 206 and not _part_suffices(request, entry):
-        return "recorded in part only, and not the part asked for"
-    if entry.status == 304 and not _conditional(request):
-        return "recorded as not modified only"
-    target = _target(entry, request.method)
-    if target is not None and target == wire_url(request.url):
-        return "recorded as a redirect to itself only"
-    return ""
+def _by_epoch(candidates: list[Candidate], state: SessionState, lookup: _Lookup) -> Match:
+    epochs = dict.fromkeys(candidate.entry.epoch for candidate in candidates)
+    firsts = {epoch: _first_of([c for c in candidates if c.entry.epoch == epoch]) for epoch in epochs}
+    if same_answer(firsts.values()):
+        return _matched(next(iter(firsts.values())), lookup, stable=True)
+    wanted, _ = _reached(candidates, state.epoch)
+    chosen = firsts[wanted]
+    place = next(i for i, candidate in enumerate(candidates, start=1) if candidate.row == chosen.row)
+    why = f"epoch {state.epoch}: recording {place} of {len(candidates)}, of epoch {wanted}"
+    return _matched(chosen, lookup, why, told_apart=True)
 
 
-def _conditional(request: Request) -> bool:
-    return any(header(request.headers, name) for name in ("if-none-match", "if-modified-since"))
+def _first_of(group: list[Candidate]) -> Candidate:
+    """Return the first capture of one epoch, or the first that was recorded with the cookies now sent."""
+    return next((candidate for candidate in group if candidate.same_cookies), group[0])
 
 
-def _part_suffices(request: Request, entry: Entry) -> bool:
-    recorded = recorded_span(bytes(entry.head))
-    if recorded is None:
-        return False
-    asked = asked_span(header(request.headers, "range"), recorded.total)
-    return recorded.whole if asked is None else asked.empty or recorded.holds(asked)
+def _reached(candidates: list[Candidate], epoch: int) -> tuple[int, list[Candidate]]:
+    """Return the greatest recorded epoch that a session has reached, else the smallest, and its captures."""
+    epochs = [candidate.entry.epoch for candidate in candidates]
+    wanted = max((each for each in epochs if each <= epoch), default=min(epochs))
+    return wanted, [candidate for candidate in candidates if candidate.entry.epoch == wanted]
 
 
-def _target(entry: Entry, method: str) -> str | None:
-    """Return where an answer sends a browser with the same method; None if nowhere."""
-    if entry.status not in _REDIRECTS:
-        return None
-    if method not in ("GET", "HEAD") and entry.status not in _KEEPING_METHOD:
-        return None
-    found = _LOCATION.search(bytes(entry.head))
-    if found is None:
-        return None
-    try:
-        return wire_url(urljoin(entry.url, found[1].decode("latin-1").strip()))
-    except ValueError:  # urljoin refuses broken IPv6 literals; browsers do not follow them
-        return None
-
-
-def _without_circles(candidates: list[_Candidate], request: Request, index: Index) -> list[_Candidate]:
-    """Drop redirects that come back to the asked URL, where another answer remains.
-
-    A site that sets a cookie by a round trip is recorded so: redirect, redirect, page.
-    """
-    asked = wire_url(request.url)
-    straight = [c for c in candidates if not _comes_back(c.entry, asked, request.method, index)]
-    return straight or candidates
-
-
-def _as_accepted(candidates: list[_Candidate], request: Request) -> list[_Candidate]:
-    """Drop full answers that a read's `Accept` ranks behind others (RFC 9110 §12.5.1)."""
-    accept = header(request.headers, "accept")
-    full = [c for c in candidates if 200 <= c.entry.status < 300]
-    if not accept or request.method in MUTATIONS or len({c.entry.mime for c in full}) < 2:
-        return candidates
-    ranks = {c.row: _rank(accept, c.entry.mime) for c in full}
-    best = max(ranks.values())
-    return [c for c in candidates if ranks.get(c.row, best) == best]
-
-
-def _rank(accept: str, mime: str) -> tuple[float, int]:
-    """Return the weight of a media type, and how closely it is named: itself, its kind, any."""
-    wanted = {mime: 2, f"{mime.partition('/')[0]}/*": 1, "*/*": 0}
-    closest, weight = -1, 0.0
-    for item in accept.lower().split(","):
-        name, *parameters = (part.strip() for part in item.split(";"))
-        if wanted.get(name, -1) > closest:
-            closest, weight = wanted[name], _weight(parameters)
-    return weight, closest
-
-
-def _weight(parameters: list[str]) -> float:
-    quality = next((each[2:] for each in parameters if each.startswith("q=")), "1")
-    return float(quality) if _QUALITY.fullmatch(quality) else 0.0
-
-
-def _comes_back(entry: Entry, asked: str, method: str, index: Index) -> bool:
-    for _ in range(_MAX_HOPS):
-        target = _target(entry, method)
-        if target is None:
-            return False
-        if target == asked:
-            return True
-        hops = [index.entry(row) for row in index.lookup(request_key("GET", target))]
-        if not hops or any(hop.status not in _REDIRECTS for hop in hops):
-            return False
-        entry = hops[0]
-    return True
-
-
-def _choose(candidates: list[_Candidate], state: SessionState, note: str) -> Match:
-    ordered = sorted(candidates, key=lambda candidate: candidate.entry.order)
-    first = ordered[0].entry
-    if first.method in MUTATIONS:
-        chosen, why = _nth(ordered, state.uses.get(first.key, 0))
-    else:
-        chosen, why = _by_epoch(ordered, state.epoch)
-    return Match(Tier.EXACT, chosen.row, "; ".join(filter(None, (note, why))))
-
-
-def _nth(ordered: list[_Candidate], used: int) -> tuple[_Candidate, str]:
+def _nth(ordered: list[Candidate], state: SessionState) -> tuple[Candidate, str]:
+    """Return the capture whose turn it is, by how often any of them was served."""
     count = len(ordered)
+    used = sum(state.uses.get(candidate.entry.order, 0) for candidate in ordered)
     if used >= count:
         again = "its only recording" if count == 1 else f"the last of {count} recordings"
         return ordered[-1], f"past the end: {again} again"
     return ordered[used], "" if count == 1 else f"recording {used + 1} of {count}"
 
 
-def _by_epoch(ordered: list[_Candidate], epoch: int) -> tuple[_Candidate, str]:
-    if len(ordered) == 1:
-        return ordered[0], ""
-    reached = [c.entry.epoch for c in ordered if c.entry.epoch <= epoch]
-    wanted = max(reached) if reached else min(c.entry.epoch for c in ordered)
-    place, chosen = next((i, c) for i, c in enumerate(ordered) if c.entry.epoch == wanted)
-    return chosen, f"epoch {epoch}: recording {place + 1} of {len(ordered)}, of epoch {wanted}"
+def _matched(
+    chosen: Candidate, lookup: _Lookup, why: str = "", *, told_apart: bool = False, stable: bool = False
+) -> Match:
+    # A likeness stays one, however its captures were told apart.
+    tier = Tier.SEQUENCE if told_apart and lookup.tier is not Tier.FUZZY else lookup.tier
+    return Match(tier, chosen.row, "; ".join(filter(None, (lookup.note, why))), stable)

@@ -136,7 +136,7 @@ class Session:
         self.id = session_id
         self.collection = collection
         self.pack = pack
-        self.policy = policy
+        self.policy = policy.under(pack.manifest.get("rules", ""))
         self._sink = sink
         self._life = 0
         self._begin_life()
@@ -177,7 +177,7 @@ class Session:
             # The disk failed under us. The episode must not take it for the site's answer.
             logger.error("pack is damaged: %s", error)
             return Match(Tier.MISS, reason=f"pack is damaged: {error}"), answers.empty(request, 500)
-        advance(self.state, entry, moves=not is_beacon(request, self.policy))
+        advance(self.state, match, entry, moves=not is_beacon(request, self.policy))
         return match, answers.recorded(request, entry)
 
     def finish(self, served: Served, sent: int | None = None) -> None:

@@ -1,0 +1,273 @@
+"""Which captures of a request key may answer a request, and which of them it takes most gladly.
+
+A key is method, URL and body; a server may look at more. What it looked at is in the answer's `Vary`, and the
+pack keeps a digest of what the recorded request had there (docs/decisions/0013-vary-and-authorization.md):
+
+- a field that the *page* sets (`HX-Request`, `RSC`, `Authorization`) bears meaning: another value, no answer;
+- a field that the *browser* sets by itself (`User-Agent`, `Origin`, `Sec-*`) is only a preference, since
+  browsers, profiles and crawlers differ in them;
+- `Cookie` is the weakest of them: it tells a session's state, and epochs know that better.
+
+Further, an answer that would lead a browser in a circle gives way, and so does one of a media type that the
+request takes less gladly than another's: one URL may be a page and, to a script, JSON. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urljoin
+
+from stillweb.collections.keys import request_key
+from stillweb.collections.pack import Entry
+from stillweb.collections.packformat import vary_digest
+from stillweb.model import Request, header
+from stillweb.replay.ranges import asked_span, recorded_span
+from stillweb.urls import wire_url
+
+__all__ = ["MUTATIONS", "Candidate", "Rows", "same_answer", "usable"]
+
+MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_KEEPING_METHOD = frozenset({307, 308})  # RFC 9110 §15.4.8, §15.4.9
+_LOCATION = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_WHEN = re.compile(rb"(?<=\r\n)(?:date|age):[^\r\n]*(?:\r\n|$)", re.IGNORECASE)
+_QUALITY = re.compile(r"[01](?:\.[0-9]{0,3})?")
+_MAX_HOPS = 8
+
+# What browsers send by themselves, and ranges and conditions, which are looked at elsewhere.
+_BROWSERS_OWN = frozenset(
+    (
+        *(
+            "accept",
+            "accept-charset",
+            "accept-encoding",
+            "accept-language",
+            "cookie",
+            "dnt",
+            "origin",
+            "referer",
+        ),
+        *("referer", "save-data", "upgrade-insecure-requests", "user-agent"),
+        *("device-memory", "downlink", "dpr", "ect", "rtt", "viewport-width", "width"),  # client hints of old
+        *("if-modified-since", "if-none-match", "if-range", "range"),
+    )
+)
+_BROWSERS_PREFIX = "sec-"  # no script can set these (Fetch §2.2.2)
+# Both are weighed apart: Accept as media types, Cookie within an epoch.
+_NO_PREFERENCE = frozenset({"cookie", "range", "if-range", "if-none-match", "if-modified-since"})
+
+
+class Rows(Protocol):
+    """What is asked of a pack here."""
+
+    def lookup(self, key: bytes) -> Sequence[int]:
+        """Return the rows of a request key, in recorded order."""
+
+    def entry(self, row: int) -> Entry:
+        """Return the answer in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A capture that may answer, and whether it was recorded with the very cookies that are sent."""
+
+    row: int
+    entry: Entry
+    same_cookies: bool = True
+
+
+def usable(
+    request: Request, rows: Sequence[int], index: Rows, counts: Callable[[str], bool]
+) -> tuple[list[Candidate], str]:
+    """Return the captures in some rows that may answer a request, in recorded order.
+
+    Args:
+        request: as asked.
+        rows: of one key.
+        index: whose rows they are.
+        counts: whether a request field of a name is looked at; not, if a rule calls it volatile.
+
+    Returns:
+        The captures, and why the first was refused if none is left.
+    """
+    found = [Candidate(row, index.entry(row)) for row in rows]
+    asked = _Asked(request, counts)
+    kept = [candidate for candidate in found if not asked.refuses(candidate.entry)]
+    if len(kept) > 1:
+        kept = _as_accepted(_without_circles(kept, request, index), request)
+        kept = [
+            Candidate(c.row, c.entry, asked.agrees(c.entry, "cookie"))
+            for c in _fewest(kept, lambda candidate: asked.differences(candidate.entry))
+        ]
+    kept.sort(key=lambda candidate: candidate.entry.order)
+    return kept, asked.refuses(found[0].entry) if found and not kept else ""
+
+
+def same_answer(candidates: Iterable[Candidate]) -> bool:
+    """Return whether all captures say the same; the time at which they say it does not count."""
+    first, *others = (candidate.entry for candidate in candidates)
+    if any((e.status, e.body_sha256) != (first.status, first.body_sha256) for e in others):
+        return False
+    head = _timeless(first) if others else b""
+    return all(_timeless(entry) == head for entry in others)
+
+
+def _timeless(entry: Entry) -> bytes:
+    return _WHEN.sub(b"", bytes(entry.head))
+
+
+class _Asked:
+    """A request, as captures are held against it."""
+
+    def __init__(self, request: Request, counts: Callable[[str], bool]) -> None:
+        self._request = request
+        self._counts = counts
+        self._digests: dict[str, bytes] = {}
+        self._authorised = bool(header(request.headers, "authorization"))
+
+    def refuses(self, entry: Entry) -> str:
+        """Return why a capture cannot answer; "" if it can."""
+        return _unfit(self._request, entry) or self._other_meaning(entry)
+
+    def _other_meaning(self, entry: Entry) -> str:
+        varied = False
+        for name, digest in entry.varies:
+            varied = varied or name == "authorization"
+            if _browsers_own(name):
+                continue
+            if digest != self._digest(name) and self._counts(name):
+                return f"recorded with another {self._spelling(name)}"
+        # Who shows a credential where none was shown may be somebody, and get somebody's answer.
+        if self._authorised and not varied and self._counts("authorization"):
+            return "recorded without Authorization"
+        if 200 <= entry.status < 300 and not self.agrees(entry, "accept") and self._excludes(entry.mime):
+            return f"recorded as {entry.mime}, which this request does not accept"
+        return ""
+
+    def differences(self, entry: Entry) -> int:
+        """Return in how many varied fields of the browser's own the recorded request was another."""
+        return sum(
+            name not in _NO_PREFERENCE and digest != self._digest(name) and self._counts(name)
+            for name, digest in entry.varies
+        )
+
+    def agrees(self, entry: Entry, field: str) -> bool:
+        """Return whether a capture does not depend on a field, or was recorded with the same value in it."""
+        return all(digest == self._digest(name) for name, digest in entry.varies if name == field)
+
+    def _excludes(self, mime: str) -> bool:
+        accept = header(self._request.headers, "accept")
+        return bool(accept and mime) and _rank(accept, mime)[0] == 0
+
+    def _digest(self, name: str) -> bytes:
+        if name not in self._digests:
+            self._digests[name] = vary_digest(header(self._request.headers, name))
+        return self._digests[name]
+
+    def _spelling(self, name: str) -> str:
+        return next((each for each, _ in self._request.headers if each.lower() == name), name)
+
+
+def _browsers_own(name: str) -> bool:
+    return name in _BROWSERS_OWN or name.startswith(_BROWSERS_PREFIX)
+
+
+def _fewest(candidates: list[Candidate], count: Callable[[Candidate], int]) -> list[Candidate]:
+    counted = [(count(candidate), candidate) for candidate in candidates]
+    fewest = min(number for number, _ in counted)
+    return [candidate for number, candidate in counted if number == fewest]
+
+
+def _unfit(request: Request, entry: Entry) -> str:
+    """Return why a capture answers no request such as this; "" if it may."""
+    if entry.status < 200:
+        return "recorded without a final answer"
+    if entry.status == 206 and not _part_suffices(request, entry):
+        return "recorded in part only, and not the part asked for"
+    if entry.status == 304 and not _conditional(request):
+        return "recorded as not modified only"
+    target = _target(entry, request.method)
+    if target is not None and target == wire_url(request.url):
+        return "recorded as a redirect to itself only"
+    return ""
+
+
+def _conditional(request: Request) -> bool:
+    return any(header(request.headers, name) for name in ("if-none-match", "if-modified-since"))
+
+
+def _part_suffices(request: Request, entry: Entry) -> bool:
+    recorded = recorded_span(bytes(entry.head))
+    if recorded is None:
+        return False
+    asked = asked_span(header(request.headers, "range"), recorded.total)
+    return recorded.whole if asked is None else asked.empty or recorded.holds(asked)
+
+
+def _target(entry: Entry, method: str) -> str | None:
+    """Return where an answer sends a browser with the same method; None if nowhere."""
+    if entry.status not in _REDIRECTS:
+        return None
+    if method not in ("GET", "HEAD") and entry.status not in _KEEPING_METHOD:
+        return None
+    found = _LOCATION.search(bytes(entry.head))
+    if found is None:
+        return None
+    try:
+        return wire_url(urljoin(entry.url, found[1].decode("latin-1").strip()))
+    except ValueError:  # urljoin refuses broken IPv6 literals; browsers do not follow them
+        return None
+
+
+def _without_circles(candidates: list[Candidate], request: Request, index: Rows) -> list[Candidate]:
+    """Drop redirects that come back to the asked URL, where another answer remains.
+
+    A site that sets a cookie by a round trip is recorded so: redirect, redirect, page.
+    """
+    asked = wire_url(request.url)
+    straight = [c for c in candidates if not _comes_back(c.entry, asked, request.method, index)]
+    return straight or candidates
+
+
+def _comes_back(entry: Entry, asked: str, method: str, index: Rows) -> bool:
+    for _ in range(_MAX_HOPS):
+        target = _target(entry, method)
+        if target is None:
+            return False
+        if target == asked:
+            return True
+        hops = [index.entry(row) for row in index.lookup(request_key("GET", target))]
+        if not hops or any(hop.status not in _REDIRECTS for hop in hops):
+            return False
+        entry = hops[0]
+    return True
+
+
+def _as_accepted(candidates: list[Candidate], request: Request) -> list[Candidate]:
+    """Drop full answers that a read's `Accept` ranks behind others (RFC 9110 §12.5.1)."""
+    accept = header(request.headers, "accept")
+    full = [c for c in candidates if 200 <= c.entry.status < 300]
+    if not accept or request.method in MUTATIONS or len({c.entry.mime for c in full}) < 2:
+        return candidates
+    ranks = {c.row: _rank(accept, c.entry.mime) for c in full}
+    best = max(ranks.values())
+    return [c for c in candidates if ranks.get(c.row, best) == best]
+
+
+def _rank(accept: str, mime: str) -> tuple[float, int]:
+    """Return the weight of a media type, and how closely it is named: itself, its kind, any."""
+    wanted = {mime: 2, f"{mime.partition('/')[0]}/*": 1, "*/*": 0}
+    closest, weight = -1, 0.0
+    for item in accept.lower().split(","):
+        name, *parameters = (part.strip() for part in item.split(";"))
+        if wanted.get(name, -1) > closest:
+            closest, weight = wanted[name], _weight(parameters)
+    return weight, closest
+
+
+def _weight(parameters: list[str]) -> float:
+    quality = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+    return float(quality) if _QUALITY.fullmatch(quality) else 0.0

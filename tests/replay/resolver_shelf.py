@@ -1,0 +1,115 @@
+"""An index over a list of answers, as the resolver's tests fill it; rows are places in the list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from stillweb.collections.keys import request_key
+from stillweb.collections.pack import Entry
+from stillweb.collections.packformat import vary_digest
+from stillweb.collections.rules import Rules
+from stillweb.model import Match, Request
+from stillweb.replay.noise import default_noise
+from stillweb.replay.resolver import Policy, SessionState, advance, resolve
+
+SITE = "https://shop.example"
+POLICY = Policy(default_noise())
+
+
+@dataclass
+class Shelf:
+    """Entries by key and, under some rules, by alias."""
+
+    entries: Sequence[Entry]
+    rules: Rules = field(default_factory=Rules)
+    rows: dict[bytes, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for row, each in enumerate(self.entries):
+            self.rows.setdefault(each.key, []).append(row)
+            for alias in self.rules.aliases(Request(each.method, each.url)):
+                self.rows.setdefault(alias.key, []).append(row)
+
+    def lookup(self, key: bytes) -> Sequence[int]:
+        return self.rows.get(key, [])
+
+    def entry(self, row: int) -> Entry:
+        return self.entries[row]
+
+    def methods_of(self, url: str) -> set[str]:
+        return {each.method for each in self.entries if each.url == url}
+
+    def urls_like(self, url: str) -> list[str]:
+        path = url.partition("?")[0]
+        return sorted({each.url for each in self.entries if each.url.partition("?")[0] == path})
+
+    def explain(self, method: str, url: str) -> str:
+        return "not on the shelf"
+
+
+def entry(
+    method: str = "GET",
+    url: str = f"{SITE}/",
+    *,
+    status: int = 200,
+    fields: str = "",
+    order: int = 0,
+    epoch: int = 0,
+    body: bytes = b"",
+    answer: bytes = b"answer",
+    varies: dict[str, str] | None = None,
+    mime: str = "text/html",
+) -> Entry:
+    """An answer; `varies` are the fields of the request that it was recorded for."""
+    head = f"HTTP/1.1 {status} X\r\n" + "".join(f"{line}\r\n" for line in fields.split("|") if line)
+    return Entry(
+        key=request_key(method, url, "application/json" if body else "", body),
+        method=method,
+        url=url,
+        timestamp="20260101000000",
+        status=status,
+        epoch=epoch,
+        order=order,
+        head=memoryview(head.encode()),
+        body=memoryview(answer),
+        encoding="",
+        mime=mime,
+        body_sha256=sha256(answer).digest(),
+        varies=tuple((name, vary_digest(value)) for name, value in (varies or {}).items()),
+    )
+
+
+def asked(method: str = "GET", url: str = f"{SITE}/", body: bytes = b"", **fields: str) -> Request:
+    """A request; underscores in field names stand for hyphens."""
+    headers = tuple((name.replace("_", "-"), value) for name, value in fields.items())
+    if body:
+        headers += (("Content-Type", "application/json"),)
+    return Request(method, url, headers, body)
+
+
+def answer_to(
+    request: Request, *entries: Entry, state: SessionState | None = None, policy: Policy = POLICY
+) -> Match:
+    """What some entries have for a request."""
+    return resolve(request, Shelf(entries, policy.rules), state or SessionState(), policy)
+
+
+class Visit:
+    """A session at a shelf: what it asks for is noted in its state, as `Session` does."""
+
+    def __init__(self, shelf: Shelf, policy: Policy = POLICY) -> None:
+        self.shelf = shelf
+        self.policy = policy
+        self.state = SessionState()
+
+    def ask(self, request: Request) -> Match:
+        match = resolve(request, self.shelf, self.state, self.policy)
+        if match.entry >= 0:
+            advance(self.state, match, self.shelf.entry(match.entry))
+        return match
+
+    def bodies(self, *requests: Request) -> list[bytes]:
+        """The answers to requests in a row."""
+        return [bytes(self.shelf.entry(self.ask(request).entry).body) for request in requests]
