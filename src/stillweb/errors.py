@@ -23,6 +23,7 @@
     │   └── ReplayUnreachable
     ├── RecordError             a recording could not start or go on
     ├── ReplayError             the replay server or its back-end failed
+    │   └── SessionLost         with the worker that kept it
     ├── TaskError               a task file or an evaluator is wrong
     └── EnvError                the environment
         ├── ResetNeeded
@@ -160,6 +161,10 @@ class RecordError(StillwebError):
 
 class ReplayError(StillwebError):
     """Raised when the replay server or its back-end fails."""
+
+
+class SessionLost(ReplayError):
+    """Raised when the worker that kept a session has died, and cursor and ledger with it."""
 
 
 class TaskError(StillwebError):

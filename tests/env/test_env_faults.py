@@ -23,8 +23,8 @@ HOME = ORIGIN + "/"
 TRUE = Task("true", "Do nothing", HOME, evaluation=Evaluation(EvalKind.JS, "true"))
 
 
-def left_behind(replay, browser):
-    return [session["id"] for session in replay.sessions()], len(browser.contexts)
+async def left_behind(replay, browser):
+    return [session["id"] for session in await replay.sessions()], len(browser.contexts)
 
 
 NOTHING = (["default"], 0)
@@ -62,7 +62,7 @@ async def test_close_ends_a_reset_under_way_and_leaves_nothing(replay, browser, 
     reset = asyncio.ensure_future(env.reset(url=HOME))
     await asyncio.wait([reset], timeout=seconds)
     await env.close()
-    assert left_behind(replay, browser) == NOTHING
+    assert await left_behind(replay, browser) == NOTHING
     with pytest.raises(EnvClosed):
         await reset
 
@@ -93,7 +93,7 @@ async def test_what_is_cancelled_leaves_nothing(replay, browser, seconds):
             await asyncio.wait_for(again(env.step, {"action": "reload"}), seconds)
         await env.reset(task=TRUE)
         assert (await env.step({"action": "terminate"}))[1] == 1.0
-    assert left_behind(replay, browser) == NOTHING
+    assert await left_behind(replay, browser) == NOTHING
 
 
 def drivers_of_playwright():
@@ -128,4 +128,4 @@ async def test_a_shared_browser_that_died_stays_an_infra_error(replay, ca):
         for _ in range(2):
             with pytest.raises(InfraError):
                 await env.reset(task=TRUE)
-    assert [session["id"] for session in replay.sessions()] == ["default"]
+    assert [session["id"] for session in await replay.sessions()] == ["default"]

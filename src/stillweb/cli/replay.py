@@ -177,7 +177,8 @@ async def _serve_native(
     )
     async with serve(collections, ca, options) as server:
         stopped = _on_signals()
-        facts = {"proxy": server.url, "control": server.url, "session_ports": server.info()["session_ports"]}
+        ports = (await server.info())["session_ports"]
+        facts = {"proxy": server.url, "control": server.url, "session_ports": ports}
         _announce(facts, collections, ca, as_json)
         await stopped.wait()
         stderr().print("finishing the answers at hand ...")

@@ -1,7 +1,10 @@
 """The control API, without sockets: a request in, a status and JSON out.
 
-    GET    /health                       whether it lives
+    GET    /health                       200 if it lives
+    GET    /ready                        200 if it can take episodes; else 503 and what is missing
+    GET    /metrics                      figures as Prometheus reads them; GET /figures: as JSON
     GET    /info                         back-end, collections, environment ids, SPKI hashes, features
+    POST   /collections/NAME/reload      look for a newer pack now, not when the next session opens
     GET    /sessions                     all sessions, the default one first; ?closed=1: those closed last
     POST   /sessions                     {"collection": NAME or null} opens one, with a port of its own
     GET    /sessions/ID                  how it stands: epoch, in_flight, counts
@@ -10,7 +13,8 @@
     POST   /sessions/ID/reset            as new: first answers, empty ledger
     DELETE /sessions/ID                  closes it and its connections
 
-Both back-ends speak it; each is a `Desk`. Errors are `{"error": ..., "hint": ...}`.
+Each back-end is a `Desk`. Errors are `{"error": ..., "hint": ...}`: 404 there is none, 409 not so,
+410 the session's worker has died, 503 no port is free, 500 the rest.
 """
 
 from __future__ import annotations
@@ -18,63 +22,106 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
-from stillweb.errors import CollectionNotFound, PortInUse, StillwebError, UsageError
+from stillweb.errors import CollectionNotFound, PortInUse, SessionLost, StillwebError, UsageError
 from stillweb.model import Headers, header
 from stillweb.replay.answer import Answer
+from stillweb.replay.tally import Figures
 from stillweb.replay.wire import RequestReceived, simple_head
 
-__all__ = ["DEFAULT_SESSION", "Desk", "Reply", "answer", "render"]
+__all__ = ["DEFAULT_SESSION", "Desk", "Readiness", "Reply", "answer", "render"]
 
 DEFAULT_SESSION = "default"
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]+)?")
+_COLLECTION = re.compile(r"/collections/([a-z0-9][a-z0-9._-]*)/reload")
 _ONE = re.compile(r"/sessions/([A-Za-z0-9._-]+)(?:/(ledger|reset|misses))?")
 
 
-class Desk(Protocol):
-    """A back-end, as the control API sees it."""
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether episodes can be taken.
 
-    def info(self) -> dict[str, Any]:
+    Attributes:
+        missing: what is not there yet, or any more; ready if nothing is.
+        refused: newer packs that are damaged, by collection; the older ones go on.
+    """
+
+    missing: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+class Desk(Protocol):
+    """A back-end, as the control API sees it; what has a body here need not be written by one."""
+
+    def knows(self, session_id: str) -> bool:
+        """Return whether there is a session of that id, be it lost. Only such are asked for below."""
+
+    async def info(self) -> dict[str, Any]:
         """Return what `/info` shows."""
 
-    def sessions(self) -> list[dict[str, Any]]:
+    async def sessions(self) -> list[dict[str, Any]]:
         """Return all sessions, the default one first."""
 
-    def session(self, session_id: str) -> dict[str, Any] | None:
-        """Return one session; None if there is none of that id."""
+    async def session(self, session_id: str) -> dict[str, Any]:
+        """Return how a session stands."""
 
-    def closed_sessions(self) -> list[dict[str, Any]]:
-        """Return the sessions closed most recently, as they stood."""
+    async def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
+        """Return the ledger of any session, also of one closed not long ago; None if there is none."""
 
-    def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
-        """Return the ledger of a session that exists, or of one closed not long ago; None of any other."""
+    async def closed_sessions(self) -> list[dict[str, Any]]:
+        """Return the sessions closed most recently."""
+        return []
 
-    def conclude(self, session_id: str, outcome: Mapping[str, Any]) -> bool:
-        """Put a miss that was held on the ledger of a session that exists; return whether there was one."""
+    async def conclude(self, session_id: str, outcome: Mapping[str, Any]) -> bool:
+        """Put a held miss on the ledger of a session; return whether there was one."""
+        return False
 
-    async def open_session(self, collection: str | None) -> dict[str, Any]:
-        """Open a session on a collection; on the first one for None."""
+    async def open_session(self, collection: str | None, port: int | None = None) -> dict[str, Any]:
+        """Open a session on a collection, on the first one for None; on a port of our choice for None."""
 
     async def reset_session(self, session_id: str) -> dict[str, Any]:
-        """Make a session that exists as new."""
+        """Make a session as new."""
 
     async def close_session(self, session_id: str) -> None:
-        """Close a session that exists."""
+        """Close a session."""
+
+    async def readiness(self) -> Readiness:
+        """Return whether episodes can be taken."""
+        return Readiness()
+
+    async def figures(self) -> Figures:
+        """Return what `/metrics` shows."""
+        return Figures()
+
+    async def reload(self, collection: str) -> dict[str, Any]:
+        """Look for a newer pack of a collection."""
+        raise UsageError("this back-end reads collections as they lie: there is nothing to reload")
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A status and what goes out as JSON; nothing for None."""
+    """A status and what goes out: a value as JSON, `raw` as it is, or nothing."""
 
     status: HTTPStatus
     value: Any = None
+    raw: bytes = b""
+    media_type: str = "application/json"
 
 
 Verbs = dict[str, Callable[[], Awaitable[Reply]]]
+
+# The first that an error is one of.
+_STATUS = (
+    (CollectionNotFound, HTTPStatus.NOT_FOUND),
+    (PortInUse, HTTPStatus.SERVICE_UNAVAILABLE),
+    (SessionLost, HTTPStatus.GONE),
+    (UsageError, HTTPStatus.CONFLICT),
+    (StillwebError, HTTPStatus.INTERNAL_SERVER_ERROR),
+)
 
 
 async def answer(desk: Desk, request: RequestReceived) -> Reply:
@@ -83,23 +130,20 @@ async def answer(desk: Desk, request: RequestReceived) -> Reply:
         return _error(HTTPStatus.FORBIDDEN, "the control API answers programs, not web pages")
     try:
         reply = await _route(desk, request)
-        return Reply(reply.status, _as_reached(reply.value, header(request.headers, "host")))
-    except CollectionNotFound as error:
-        return _error(HTTPStatus.NOT_FOUND, str(error), error.hint)
-    except PortInUse as error:
-        return _error(HTTPStatus.SERVICE_UNAVAILABLE, str(error), error.hint)
-    except UsageError as error:
-        return _error(HTTPStatus.CONFLICT, str(error), error.hint)
     except StillwebError as error:
-        return _error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), error.hint)
+        status = next(status for kind, status in _STATUS if isinstance(error, kind))
+        return _error(status, str(error), error.hint)
+    return replace(reply, value=_as_reached(reply.value, header(request.headers, "host")))
 
 
 def render(reply: Reply) -> Answer:
     """Return a reply as a response."""
-    if reply.value is None:
+    body = reply.raw
+    if reply.value is not None:
+        body = json.dumps(reply.value, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    if not body:
         return Answer(reply.status, simple_head(reply.status))
-    body = json.dumps(reply.value, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-    fields = (("Content-Type", "application/json"), ("Content-Length", str(len(body))))
+    fields = (("Content-Type", reply.media_type), ("Content-Length", str(len(body))))
     return Answer(reply.status, simple_head(reply.status, fields), body)
 
 
@@ -127,14 +171,17 @@ async def _route(desk: Desk, request: RequestReceived) -> Reply:
     path = path.rstrip("/") or "/"
     if found := _ONE.fullmatch(path):
         return await _one_session(desk, request, found, query)
+    if found := _COLLECTION.fullmatch(path):
+        name = found[1]
+        return await _choose(request.method, {"POST": lambda: _ok(desk.reload(name))}, path)
     places: dict[str, Verbs] = {
-        "/": {"GET": lambda: _now({"stillweb": "replay", "see": ["/health", "/info", "/sessions"]})},
-        "/health": {"GET": lambda: _now({"status": "ok"})},
-        "/info": {"GET": lambda: _now(desk.info())},
-        "/sessions": {
-            "GET": lambda: _now({"sessions": desk.closed_sessions() if _closed(query) else desk.sessions()}),
-            "POST": lambda: _open(desk, request.raw_body),
-        },
+        "/": {"GET": _root},
+        "/health": {"GET": _health},
+        "/ready": {"GET": lambda: _ready(desk)},
+        "/metrics": {"GET": lambda: _metrics(desk)},
+        "/figures": {"GET": lambda: _figures(desk)},
+        "/info": {"GET": lambda: _ok(desk.info())},
+        "/sessions": {"GET": lambda: _sessions(desk, query), "POST": lambda: _open(desk, request.raw_body)},
     }
     return await _choose(request.method, places.get(path), path)
 
@@ -149,37 +196,25 @@ async def _choose(method: str, verbs: Verbs | None, path: str) -> Reply:
 
 async def _one_session(desk: Desk, request: RequestReceived, found: re.Match[str], query: str) -> Reply:
     session_id, part = found[1], found[2]
-    method, raw_body = request.method, request.raw_body
-    session = desk.session(session_id)
-    kept = desk.ledger(session_id, _after(query)) if part == "ledger" else None
-    if session is None and kept is None:
-        return _error(HTTPStatus.NOT_FOUND, f"no session {session_id}", "GET /sessions lists them")
+    if not desk.knows(session_id) and part != "ledger":
+        return _no_session(session_id)
     verbs: dict[str | None, Verbs] = {
-        None: {"GET": lambda: _now(session), "DELETE": lambda: _close(desk, session_id)},
-        "ledger": {"GET": lambda: _now(kept)},
-        "reset": {"POST": lambda: _reset(desk, session_id)},
-        "misses": {"POST": lambda: _conclude(desk, session_id, raw_body)},
+        None: {"GET": lambda: _ok(desk.session(session_id)), "DELETE": lambda: _close(desk, session_id)},
+        "ledger": {"GET": lambda: _ledger(desk, session_id, query)},
+        "reset": {"POST": lambda: _ok(desk.reset_session(session_id))},
+        "misses": {"POST": lambda: _conclude(desk, session_id, request.raw_body)},
     }
-    return await _choose(method, verbs[part], f"/sessions/{session_id}" + (f"/{part}" if part else ""))
+    where = f"/sessions/{session_id}" + (f"/{part}" if part else "")
+    return await _choose(request.method, verbs[part], where)
 
 
-async def _now(value: Any) -> Reply:
-    return Reply(HTTPStatus.OK, value)
+def _no_session(session_id: str) -> Reply:
+    return _error(HTTPStatus.NOT_FOUND, f"no session {session_id}", "GET /sessions lists them")
 
 
-async def _open(desk: Desk, raw_body: bytes) -> Reply:
-    try:
-        wanted = json.loads(raw_body or b"{}")
-    except ValueError:
-        wanted = None
-    collection = wanted.get("collection") if isinstance(wanted, dict) else False
-    if not isinstance(collection, str | None):
-        return _error(HTTPStatus.BAD_REQUEST, 'the body must be JSON such as {"collection": "shop"}')
-    return Reply(HTTPStatus.CREATED, await desk.open_session(collection))
-
-
-async def _reset(desk: Desk, session_id: str) -> Reply:
-    return Reply(HTTPStatus.OK, await desk.reset_session(session_id))
+async def _ledger(desk: Desk, session_id: str, query: str) -> Reply:
+    ledger = await desk.ledger(session_id, _after(query))
+    return _no_session(session_id) if ledger is None else Reply(HTTPStatus.OK, ledger)
 
 
 async def _conclude(desk: Desk, session_id: str, raw_body: bytes) -> Reply:
@@ -187,9 +222,57 @@ async def _conclude(desk: Desk, session_id: str, raw_body: bytes) -> Reply:
         outcome = json.loads(raw_body)
     except ValueError:
         outcome = None
-    if not isinstance(outcome, dict) or not desk.conclude(session_id, outcome):
+    if not isinstance(outcome, dict) or not await desk.conclude(session_id, outcome):
         return _error(HTTPStatus.CONFLICT, f"session {session_id} holds no such miss")
     return Reply(HTTPStatus.NO_CONTENT)
+
+
+async def _ok(value: Awaitable[Any]) -> Reply:
+    return Reply(HTTPStatus.OK, await value)
+
+
+async def _root() -> Reply:
+    see = ["/health", "/ready", "/metrics", "/info", "/sessions"]
+    return Reply(HTTPStatus.OK, {"stillweb": "replay", "see": see})
+
+
+async def _health() -> Reply:
+    return Reply(HTTPStatus.OK, {"status": "ok"})
+
+
+async def _ready(desk: Desk) -> Reply:
+    readiness = await desk.readiness()
+    status = HTTPStatus.SERVICE_UNAVAILABLE if readiness.missing else HTTPStatus.OK
+    shown = {"ready": not readiness.missing, "missing": list(readiness.missing)}
+    return Reply(status, {**shown, "refused": dict(readiness.refused)})
+
+
+async def _metrics(desk: Desk) -> Reply:
+    from stillweb.replay import metrics  # clients import this file, and have no use for Prometheus
+
+    return Reply(HTTPStatus.OK, raw=metrics.render(await desk.figures()), media_type=metrics.MEDIA_TYPE)
+
+
+async def _figures(desk: Desk) -> Reply:
+    return Reply(HTTPStatus.OK, (await desk.figures()).to_dict())
+
+
+async def _sessions(desk: Desk, query: str) -> Reply:
+    closed = parse_qs(query).get("closed", ["0"])[-1] == "1"
+    return Reply(HTTPStatus.OK, {"sessions": await (desk.closed_sessions() if closed else desk.sessions())})
+
+
+async def _open(desk: Desk, raw_body: bytes) -> Reply:
+    try:
+        wanted = json.loads(raw_body or b"{}")
+    except ValueError:
+        wanted = None
+    collection, port = (
+        (wanted.get("collection"), wanted.get("port")) if isinstance(wanted, dict) else ("", "")
+    )
+    if not isinstance(collection, str | None) or not isinstance(port, int | None):
+        return _error(HTTPStatus.BAD_REQUEST, 'the body must be JSON such as {"collection": "shop"}')
+    return Reply(HTTPStatus.CREATED, await desk.open_session(collection, port))
 
 
 async def _close(desk: Desk, session_id: str) -> Reply:
@@ -197,10 +280,6 @@ async def _close(desk: Desk, session_id: str) -> Reply:
         return _error(HTTPStatus.CONFLICT, "the default session lives as long as the server")
     await desk.close_session(session_id)
     return Reply(HTTPStatus.NO_CONTENT)
-
-
-def _closed(query: str) -> bool:
-    return parse_qs(query).get("closed", ["0"])[-1] == "1"
 
 
 def _after(query: str) -> int:

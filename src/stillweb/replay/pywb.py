@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack import Pack
 from stillweb.errors import CollectionNotFound, UsageError
-from stillweb.replay.control import DEFAULT_SESSION
+from stillweb.replay.control import DEFAULT_SESSION, Desk
 from stillweb.replay.pywbprocess import PywbProcess
 from stillweb.replay.pywbprogram import Setup, find_pywb
 from stillweb.replay.server import ReplayOptions, serve_desk
@@ -65,7 +65,7 @@ class _Served:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class PywbServer:
+class PywbServer(Desk):
     """The `Desk` in front of pywb processes; `serve_pywb` makes and ends it.
 
     Attributes:
@@ -103,7 +103,11 @@ class PywbServer:
 
     # What the control API asks of a back-end (`stillweb.replay.control.Desk`).
 
-    def info(self) -> dict[str, Any]:
+    def knows(self, session_id: str) -> bool:
+        """Return whether there is a session of that id."""
+        return session_id in self._sessions
+
+    async def info(self) -> dict[str, Any]:
         """Return what `/info` shows."""
         return {
             "backend": "pywb",
@@ -115,29 +119,21 @@ class PywbServer:
             "software": f"stillweb/{__version__}",
         }
 
-    def sessions(self) -> list[dict[str, Any]]:
+    async def sessions(self) -> list[dict[str, Any]]:
         """Return all sessions, the default one first."""
         return [self._shown(session_id) for session_id in self._sessions]
 
-    def session(self, session_id: str) -> dict[str, Any] | None:
-        """Return one session; None if there is none of that id."""
-        return self._shown(session_id) if session_id in self._sessions else None
+    async def session(self, session_id: str) -> dict[str, Any]:
+        """Return one session."""
+        return self._shown(session_id)
 
-    def closed_sessions(self) -> list[dict[str, Any]]:
-        """Return none: there is nothing to say of them."""
-        return []
-
-    def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
+    async def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
         """Return an empty ledger: pywb tells nobody what it answered."""
         if session_id not in self._sessions:
             return None
         return {"entries": [], "counts": {}, "dropped": 0}
 
-    def conclude(self, session_id: str, outcome: Mapping[str, Any]) -> bool:
-        """Return false: pywb tells of no miss."""
-        return False
-
-    async def open_session(self, collection: str | None) -> dict[str, Any]:
+    async def open_session(self, collection: str | None, port: int | None = None) -> dict[str, Any]:
         """Open a session on a collection; on the first one for None.
 
         Raises:

@@ -84,7 +84,7 @@ class _Listener:
     port: int
 
 
-class ReplayServer:
+class ReplayServer(Desk):
     """A running server; made by `serve`. It is the `Desk` of its control API.
 
     Attributes:
@@ -157,7 +157,11 @@ class ReplayServer:
 
     # The desk of the control API.
 
-    def info(self) -> dict[str, Any]:
+    def knows(self, session_id: str) -> bool:
+        """Return whether there is a session of that id."""
+        return session_id in self._sessions
+
+    async def info(self) -> dict[str, Any]:
         """Return what `/info` shows."""
         ports = self.options.session_ports
         return {
@@ -170,13 +174,13 @@ class ReplayServer:
             "session_ports": "" if ports is None else f"{ports.start}-{ports.stop - 1}",
         }
 
-    def sessions(self) -> list[dict[str, Any]]:
+    async def sessions(self) -> list[dict[str, Any]]:
         """Return all sessions, the default one first."""
         return [self._shown(session_id) for session_id in self._sessions]
 
-    def session(self, session_id: str) -> dict[str, Any] | None:
-        """Return one session; None if there is none of that id."""
-        return self._shown(session_id) if session_id in self._sessions else None
+    async def session(self, session_id: str) -> dict[str, Any]:
+        """Return one session."""
+        return self._shown(session_id)
 
     def _shown(self, session_id: str) -> dict[str, Any]:
         listener = self._listeners[session_id]
@@ -186,21 +190,21 @@ class ReplayServer:
             "connections": len(listener.door.connections),
         }
 
-    def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
+    async def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
         """Return the ledger of a session, also of one closed not long ago."""
         session = self._sessions.get(session_id)
         found = session.ledger(after) if session else self._closed.ledger(session_id, after)
         return None if found is None else found.to_dict()
 
-    def closed_sessions(self) -> list[dict[str, Any]]:
+    async def closed_sessions(self) -> list[dict[str, Any]]:
         """Return the sessions closed most recently."""
         return self._closed.sessions()
 
-    def conclude(self, session_id: str, outcome: Mapping[str, Any]) -> bool:
+    async def conclude(self, session_id: str, outcome: Mapping[str, Any]) -> bool:
         """Put a held miss on the ledger of a session; return whether there was one."""
         return self._sessions[session_id].conclude(str(outcome.get("mark", "")), outcome)
 
-    async def open_session(self, collection: str | None) -> dict[str, Any]:
+    async def open_session(self, collection: str | None, port: int | None = None) -> dict[str, Any]:
         """Open a session with a port of its own.
 
         Raises:

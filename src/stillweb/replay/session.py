@@ -22,6 +22,7 @@ from stillweb.replay import answer as answers
 from stillweb.replay.answer import Answer
 from stillweb.replay.asked import BODIES, asked_of
 from stillweb.replay.resolver import Policy, SessionState, advance, is_beacon, resolve
+from stillweb.replay.tally import Tally
 
 __all__ = ["LEDGER_SIZE", "MISS_MARK", "Ledger", "LedgerEntry", "Served", "Session"]
 
@@ -132,11 +133,13 @@ class Session:
         pack: Pack,
         policy: Policy,
         sink: Callable[[str, LedgerEntry], None] | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self.id = session_id
         self.collection = collection
         self.pack = pack
         self.policy = policy.under(pack.manifest.get("rules", ""))
+        self.tally = tally or Tally()  # of all sessions of the collection
         self._sink = sink
         self._life = 0
         self._begin_life()
@@ -151,9 +154,12 @@ class Session:
         self._room = BODIES
         self._held: dict[str, Served] = {}
 
-    def reset(self) -> None:
-        """Forget everything; answers still going out no longer count."""
+    def reset(self, pack: Pack | None = None) -> None:
+        """Forget everything, and go on with a newer pack if given; what is going out no longer counts."""
         self._life += 1
+        if pack is not None:
+            self.pack = pack
+            self.policy = self.policy.under(pack.manifest.get("rules", ""))
         self._begin_life()
 
     def begin(self, request: Request) -> Served:
@@ -175,6 +181,7 @@ class Session:
             entry = self.pack.entry(match.entry)
         except MalformedPack as error:
             # The disk failed under us. The episode must not take it for the site's answer.
+            self.tally.damaged += 1
             logger.error("pack is damaged: %s", error)
             return Match(Tier.MISS, reason=f"pack is damaged: {error}"), answers.empty(request, 500)
         advance(self.state, match, entry, moves=not is_beacon(request, self.policy))
@@ -216,6 +223,7 @@ class Session:
         self._finished += 1
         self._counts[entry.tier] += 1
         self._entries.append(entry)
+        self.tally.add(entry.tier, entry.bytes, entry.ms)
         if self._sink is not None:
             self._sink(self.id, entry)
         if logger.isEnabledFor(logging.DEBUG):
