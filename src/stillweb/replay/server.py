@@ -97,7 +97,7 @@ class ReplayServer(Desk):
         shelves: Mapping[str, _Shelf],
         ca: CertAuthority,
         options: ReplayOptions,
-        sink: Callable[[str, LedgerEntry], None] | None,
+        sink: Callable[[Session, LedgerEntry], None] | None,
     ) -> None:
         self.url = ""
         self.totals: Counter[str] = Counter()
@@ -145,10 +145,10 @@ class ReplayServer(Desk):
         self._sessions[session_id] = session
         return session
 
-    def _note(self, session_id: str, entry: LedgerEntry) -> None:
+    def _note(self, session: Session, entry: LedgerEntry) -> None:
         self.totals[entry.tier] += 1
         if self._sink is not None:
-            self._sink(session_id, entry)
+            self._sink(session, entry)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

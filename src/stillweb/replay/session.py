@@ -17,7 +17,7 @@ from typing import Any
 from stillweb import clock
 from stillweb.collections.pack import Pack
 from stillweb.errors import MalformedPack
-from stillweb.model import Match, Request, Tier, header
+from stillweb.model import GUESSES, Match, Request, Tier, header
 from stillweb.replay import answer as answers
 from stillweb.replay.answer import Answer
 from stillweb.replay.asked import BODIES, asked_of
@@ -46,7 +46,7 @@ class LedgerEntry:
         ms: from the complete request to the last byte handed to the network.
         resource: what the browser wanted it for (`Sec-Fetch-Dest`), "" if it did not say.
         referer: as sent by the client.
-        asked: of a miss, what is needed to ask for it again (`asked.asked_of`).
+        asked: of a miss or a guess, what is needed to ask for it again (`asked.asked_of`).
     """
 
     seq: int
@@ -132,7 +132,7 @@ class Session:
         collection: str,
         pack: Pack,
         policy: Policy,
-        sink: Callable[[str, LedgerEntry], None] | None = None,
+        sink: Callable[[Session, LedgerEntry], None] | None = None,
         tally: Tally | None = None,
     ) -> None:
         self.id = session_id
@@ -216,7 +216,7 @@ class Session:
         return True
 
     def _note(self, entry: LedgerEntry, request: Request) -> None:
-        if entry.tier == Tier.MISS:
+        if entry.tier == Tier.MISS or entry.tier in GUESSES:
             entry = replace(entry, asked=asked_of(request, self._room))
             self._room -= len(request.raw_body) if "body" in (entry.asked or {}) else 0
         self.in_flight -= 1
@@ -225,7 +225,7 @@ class Session:
         self._entries.append(entry)
         self.tally.add(entry.tier, entry.bytes, entry.ms)
         if self._sink is not None:
-            self._sink(self.id, entry)
+            self._sink(self, entry)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s %s %s %s %s", self.id, entry.status, entry.tier, entry.method, entry.url)
 
@@ -241,6 +241,7 @@ class Session:
             "collection": self.collection,
             "environment_id": self.pack.environment_id,
             "epoch": self.state.epoch,
+            "resets": self._life,
             "in_flight": self.in_flight,
             "requests": self._requests,
             "counts": dict(self._counts),
