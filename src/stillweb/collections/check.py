@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from stillweb.collections import digests
+from stillweb.collections import digests, frames
 from stillweb.collections.cdxj import format_line, parse_line
 from stillweb.collections.defects import Defect, Report, Severity
 from stillweb.collections.exchanges import REVISIT, Originals
@@ -59,6 +59,8 @@ def _check_file(path: Path, report: Report, on_progress: Progress | None) -> lis
     def seen(record: WarcRecord) -> None:
         for what in _record_problems(record):
             report(Defect(Severity.WARNING, "digest", str(path), record.offset, what))
+        if what := frames.problem(record.type, record.target_uri, record.get("Content-Type"), record.block):
+            report(Defect(Severity.ERROR, "frames", str(path), record.offset, what))
         if on_progress:
             on_progress(path.name, record.offset + record.length, size)
 

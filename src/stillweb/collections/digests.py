@@ -11,6 +11,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterator
 
+from stillweb.collections.frames import is_socket_url
 from stillweb.collections.httpblocks import dechunk, decode_body, payload_start
 from stillweb.collections.records import WarcRecord
 from stillweb.model import header
@@ -49,7 +50,7 @@ def problems(record: WarcRecord) -> Iterator[str]:
 
 
 def _payloads(record: WarcRecord) -> Iterator[bytes]:
-    if record.type not in ("response", "request"):
+    if record.type not in ("response", "request") or is_socket_url(record.target_uri):
         yield record.block
         return
     body = record.block[payload_start(record.block) :]

@@ -18,6 +18,7 @@ from stillweb.collections import methodquery
 from stillweb.collections.cdxj import format_line, write_lines
 from stillweb.collections.defects import Defect, Report, Severity
 from stillweb.collections.exchanges import REVISIT
+from stillweb.collections.frames import is_socket_url
 from stillweb.collections.httpblocks import parse_request, parse_response, payload_start
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
@@ -26,6 +27,7 @@ from stillweb.model import Capture, Request, header
 from stillweb.urls import to_timestamp, urlkey
 
 _ANSWERS = ("response", "revisit", "resource")
+_INDEXED = ("http:", "https:", "ws:", "wss:")
 _FALLBACK_TIME = "19700101000000"
 
 
@@ -114,7 +116,7 @@ def _exchanged(
     for record in records:
         if seen:
             seen(record)
-        if record.type in wanted and record.target_uri.lower().startswith(("http:", "https:")):
+        if record.type in wanted and record.target_uri.lower().startswith(_INDEXED):
             yield record
 
 
@@ -193,9 +195,12 @@ def media_type(content_type: str) -> str:
 
 
 def key_text(url: str) -> str:
-    """Return the urlkey of a URL as a CDXJ line can hold it; the URL itself where SURT fails."""
+    """Return the urlkey of a URL as a CDXJ line can hold it; the URL itself where SURT fails.
+
+    So is a WebSocket's: SURT drops the scheme, and the page of that host and path would have its key.
+    """
     try:
-        key = urlkey(url)
+        key = url if is_socket_url(url) else urlkey(url)
     except (ValueError, TypeError, IndexError):
         key = url
     return key.replace(" ", "%20").replace("\n", "%0A").replace("\r", "%0D")

@@ -23,6 +23,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from stillweb.collections.framepack import frame_entry
 from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
@@ -137,6 +138,7 @@ class _Sealing:
 
     def take(self, capture: Capture) -> None:
         """Add a capture, or keep it for `take_partial`."""
+        self._take_frames(capture)
         entry = self._entry(capture)
         if entry is None:
             return
@@ -154,6 +156,14 @@ class _Sealing:
         for capture, key in self._parts:
             if not self._writer.holds_whole(key) and (part := self._entry(capture)):
                 self._add(part)
+
+    def _take_frames(self, capture: Capture) -> None:
+        """Add what stands beside a capture: a WebSocket's frames, an event stream's timing."""
+        try:
+            if entry := frame_entry(self._collection, capture):
+                self._add(entry)
+        except (MalformedWarc, MissingRecord) as error:
+            self._warnings.append(str(error))
 
     def _add(self, entry: PackEntry) -> None:
         self._writer.add(entry)

@@ -1,11 +1,11 @@
 """Write exchanges into a collection, such that a kill at any moment leaves valid WARC files.
 
 WARC 1.1, serialised by warcio (`members`). Every file starts with a warcinfo record. An exchange
-is its request's record and its response's, in this order, each a gzip member, appended by a single
-write: what a kill can leave is one member that breaks off, and a response is never there without
-the request that made it (a POST's answer must not pass for a GET's). The index is written at
-close; after a kill it is older than the archive, and the next writer, or `collections check
---repair`, makes it anew.
+is its request's record and its response's, in this order, and what stands beside it (`frames`), each a
+gzip member, appended by a single write: what a kill can leave is one member that breaks off, and a
+response is never there without the request that made it (a POST's answer must not pass for a GET's).
+The index is written at close; after a kill it is older than the archive, and the next writer, or
+`collections check --repair`, makes it anew.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Self
 from stillweb import __version__, clock
 from stillweb.collections import methodquery
 from stillweb.collections.cdxj import format_line, write_lines
+from stillweb.collections.frames import Beside, is_socket_url
 from stillweb.collections.httpblocks import payload_start, request_block, response_block
 from stillweb.collections.indexing import key_of, key_text, media_type, reindex
 from stillweb.collections.layout import Collection
@@ -58,18 +59,20 @@ class CollectionWriter:
     ) -> None:
         self.close()
 
-    def write(self, exchange: Exchange) -> Capture:
-        """Append an exchange; return its capture."""
+    def write(self, exchange: Exchange, beside: Beside | None = None) -> Capture:
+        """Append an exchange, and the record that stands beside it; return its capture."""
         url = clean_uri(exchange.request.url)  # as it will be read back
         exchange = replace(exchange, request=replace(exchange.request, url=url))
         file = self._open()
         request, response = exchange.request, exchange.response
-        request_id, digest = _new_record_id(), sha256_digest(response.raw_body)
+        request_id = _new_record_id()
         first = _member("request", request_id, exchange, request_block(request))
         answer = response_block(response)
-        second = _member("response", _new_record_id(), exchange, answer, concurrent_to=request_id)
+        response_id = _new_record_id()
+        second = _member("response", response_id, exchange, answer, concurrent_to=request_id)
+        third = _beside_member(beside, response_id, exchange.timestamp) if beside else b""
         offset = self._size
-        self._append(file, first + second)
+        self._append(file, first + second + third)
         keyed_url, query = methodquery.appended(request)
         capture = Capture(
             urlkey=key_text(keyed_url),
@@ -79,7 +82,7 @@ class CollectionWriter:
             key=key_of(request),
             status=response.status,
             mime=media_type(header(response.headers, "content-type")),
-            digest=digest,
+            digest=sha256_digest(_payload(url, answer)),
             source=self._path.name,
             offset=offset + len(first),
             length=len(second),
@@ -176,9 +179,26 @@ def _member(kind: str, record_id: str, exchange: Exchange, block: bytes, *, conc
         fields.append(("WARC-IP-Address", exchange.remote_ip))
     fields += [
         ("WARC-Protocol", exchange.protocol),
-        ("WARC-Payload-Digest", sha256_digest(block[payload_start(block) :])),
+        ("WARC-Payload-Digest", sha256_digest(_payload(exchange.request.url, block))),
     ]
     return warc_member(fields, block, f"application/http; msgtype={kind}")
+
+
+def _payload(url: str, block: bytes) -> bytes:
+    """Return what WARC calls the payload: a body is one under http and https only (WARC 1.1 §6.3.2)."""
+    return block if is_socket_url(url) else block[payload_start(block) :]
+
+
+def _beside_member(beside: Beside, response_id: str, timestamp: str) -> bytes:
+    fields = (
+        ("WARC-Type", beside.type),
+        ("WARC-Record-ID", _new_record_id()),
+        ("WARC-Target-URI", beside.uri),
+        ("WARC-Date", iso_date(timestamp)),
+        ("WARC-Concurrent-To", response_id),
+        ("WARC-Payload-Digest", sha256_digest(beside.block)),
+    )
+    return warc_member(fields, beside.block, beside.content_type)
 
 
 def _new_record_id() -> str:
