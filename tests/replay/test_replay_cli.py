@@ -84,8 +84,8 @@ def test_a_collection_is_sealed_served_and_left_in_peace(place: Path, number: si
             assert web.get("https://blog.example/").status_code == 404  # not the default collection
 
         shown = CliRunner().invoke(cli, ["replay", "misses", proxy, "--json"])
-        misses = json.loads(shown.output)
-        assert [(miss["session"], miss["url"]) for miss in misses] == [
+        misses = [json.loads(line) for line in shown.output.splitlines()]
+        assert [(miss["first"]["session"], miss["url"]) for miss in misses] == [
             ("default", "https://shop.example/none"),
             ("default", "https://blog.example/"),
         ]

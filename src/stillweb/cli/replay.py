@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,16 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stillweb.cli.console import print_json, print_table, progress, stderr
+from stillweb.cli.ledger import DEFAULT_URL, ledger, misses
 from stillweb.cli.options import certs_option, collections_option, json_option
 
 if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
     from stillweb.collections.layout import Collection
-    from stillweb.replay import LedgerEntry, ReplayClient
 
 T = TypeVar("T")
-
-DEFAULT_URL = "http://127.0.0.1:8080"
 
 
 class ServeByDefault(click.Group):
@@ -49,7 +46,6 @@ def _ports(ctx: click.Context, param: click.Parameter, value: str) -> range | No
 
 
 url_argument = click.argument("url", default=DEFAULT_URL)
-session_option = click.option("--session", "session_id", help="Of this session only  [default: of all].")
 
 
 @click.group(cls=ServeByDefault, no_args_is_help=True)
@@ -280,77 +276,5 @@ async def _sessions(url: str) -> list[dict[str, Any]]:
         return await client.sessions()
 
 
-@replay.command()
-@url_argument
-@session_option
-@click.option("--tier", help="Answers of this tier only: exact, noise, miss, ...")
-@json_option
-def ledger(url: str, session_id: str | None, tier: str | None, as_json: bool) -> None:
-    """List what a replay server answered, and why.
-
-    \b
-    Example:
-      stillweb replay ledger http://127.0.0.1:8080 --tier exact
-    """  # noqa: D301  click reads \b itself
-    found = [
-        (where, entry)
-        for where, entry in asyncio.run(_entries(url, session_id))
-        if tier is None or entry.tier == tier
-    ]
-    if as_json:
-        print_json([_shown(where, entry) for where, entry in found])
-        return
-    print_table(
-        ("session", "#nr", "#status", "tier", "#bytes", "#ms", "method", "url", "reason"),
-        [
-            (where[:8], e.seq, e.status, e.tier, e.bytes, e.ms, e.method, e.url, e.reason)
-            for where, e in found
-        ],
-    )
-
-
-@replay.command()
-@url_argument
-@session_option
-@json_option
-def misses(url: str, session_id: str | None, as_json: bool) -> None:
-    """List what was asked for and is not recorded, most frequent first; noise is not among it.
-
-    \b
-    Example:
-      stillweb replay misses http://127.0.0.1:8080
-      stillweb replay misses --json > misses.json
-    """  # noqa: D301  click reads \b itself
-    found = [(where, e) for where, e in asyncio.run(_entries(url, session_id)) if e.tier == "miss"]
-    if as_json:
-        print_json([_shown(where, entry) for where, entry in found])
-        return
-    if not found:
-        stderr().print("nothing was missed; of sessions that are closed nothing is known")
-        return
-    counted = Counter((e.method, e.url, e.resource, e.reason) for _, e in found)
-    print_table(
-        ("#times", "method", "url", "resource", "reason"),
-        [(times, *what) for what, times in counted.most_common()],
-    )
-
-
-async def _entries(url: str, session_id: str | None) -> list[tuple[str, LedgerEntry]]:
-    from stillweb.errors import UsageError
-    from stillweb.replay import ReplayClient
-
-    async with ReplayClient(url) as client:
-        if not (await client.info()).features.get("ledger"):
-            raise UsageError(f"{url} keeps no ledger", hint="stillweb replay NAME --backend native")
-        ids = [session_id] if session_id else await _ids(client)
-        return [(each, entry) for each in ids for entry in (await client.ledger(each)).entries]
-
-
-async def _ids(client: ReplayClient) -> list[str]:
-    return [str(session["id"]) for session in await client.sessions()]
-
-
-def _shown(where: str, entry: LedgerEntry) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {"session": where, **asdict(entry)}
+replay.add_command(ledger)
+replay.add_command(misses)

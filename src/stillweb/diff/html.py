@@ -154,4 +154,4 @@ def _strip(report: DiffReport, metric: str) -> list[tuple[int, str]]:
 
 def _telling(page: PageDiff, row: ResourceRow) -> bool:
     """Whether a resource is worth a reader's look: it differs, was missed, or was matched loosely."""
-    return row.tier in ("miss", "fuzzy") or (page.compared and row.agreement is not Agreement.AGREE)
+    return row.tier in ("miss", "fuzzy", "pywb") or (page.compared and row.agreement is not Agreement.AGREE)

@@ -18,6 +18,8 @@ from itertools import groupby
 
 from rapidfuzz.distance import Indel
 
+from stillweb.collections.absent import explains
+
 # Scripts written without spaces: each character is a token, or a page would be a handful of tokens.
 _UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 # Numbers stay whole (with sign, point and percent): a price that changed is one changed token.
@@ -92,7 +94,7 @@ class ResourceRow:
     @property
     def unexplained(self) -> bool:
         """Whether it is a miss of something that the recording had not seen fail as well."""
-        return self.missed and (self.recorded is None or 0 < self.recorded < 400)
+        return self.missed and not explains(self.recorded)
 
 
 def tokens(text: str) -> list[str]:

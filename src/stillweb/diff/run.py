@@ -12,14 +12,12 @@ is gone ends the comparison.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from playwright.async_api import Browser, BrowserContext
 from playwright.async_api import Error as PlaywrightError
@@ -41,6 +39,7 @@ from stillweb.browser import (
     screenshot,
     settle,
 )
+from stillweb.collections.absent import RESOURCES, read_resources
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
 from stillweb.diff.metrics import (
@@ -55,19 +54,19 @@ from stillweb.diff.metrics import (
 from stillweb.diff.pixels import compare_pictures
 from stillweb.diff.report import DEFAULT_GATES, DiffReport, PageDiff, Pictures
 from stillweb.errors import CollectionError, InfraError, StillwebError
-from stillweb.model import Page, Tier
+from stillweb.model import GUESSES, Page, Tier
 from stillweb.replay import LedgerEntry, OpenSession, ReplayClient
 from stillweb.urls import from_timestamp, wire_url
 
 # Written by `stillweb.record.baseline`; `diff` reads what it needs and knows nothing of recording.
-SCREENSHOT, TEXT, AXTREE, RESOURCES = "screenshot.png", "text.txt", "axtree.txt", "resources.json"
+SCREENSHOT, TEXT, AXTREE = "screenshot.png", "text.txt", "axtree.txt"
 
 # Chromium gives up what is in flight when an interface comes or goes (a container starts): the
 # machine's doing, not the archive's, so the page is visited again.
 _MACHINE = "ERR_NETWORK_CHANGED"
 _VISITS = 3
 
-_LOOSE = frozenset({Tier.MISS, Tier.FUZZY, Tier.NOISE})
+_LOOSE = frozenset({Tier.MISS, Tier.NOISE, *GUESSES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,7 @@ def read_baseline(folder: Path) -> Baseline:
         CollectionError: if a file is missing or is not what it should be.
     """
     try:
-        fetches = tuple(_recorded_fetch(each) for each in json.loads((folder / RESOURCES).read_bytes()))
+        fetches = tuple(Fetch(r.url, r.method, r.type, r.status) for r in read_resources(folder / RESOURCES))
         return Baseline(
             (folder / SCREENSHOT).read_bytes(),
             (folder / TEXT).read_text("utf-8"),
@@ -180,7 +179,7 @@ def read_baseline(folder: Path) -> Baseline:
         )
     except FileNotFoundError as error:
         raise CollectionError("the baseline lacks a file", path=error.filename) from error
-    except (ValueError, TypeError, KeyError) as error:
+    except ValueError as error:
         raise CollectionError(f"the baseline cannot be read: {error}", path=folder) from error
 
 
@@ -246,7 +245,7 @@ def compare(page: Page, baseline: Baseline | None, seen: Seen) -> PageDiff:
     scores["screenshot"] = pixels.score
     scores["hits"] = counts.hit / (counts.hit + counts.miss) if counts.hit + counts.miss else 1.0
     scores["misses"] = float(sum(row.unexplained for row in rows))
-    scores["fuzzy"] = sum(row.tier == Tier.FUZZY for row in rows) / max(1, counts.asked)
+    scores["fuzzy"] = sum(row.tier in GUESSES for row in rows) / max(1, counts.asked)
     return replace(
         result,
         scores=scores,
@@ -377,11 +376,6 @@ def _status(activity: Activity) -> int:
     """Return the status of the page's document, redirects followed; 0 if there was no answer."""
     found = (request.status for request in activity.requests if request.resource_type == "document")
     return next((status for status in found if status and not 300 <= status < 400), 0)
-
-
-def _recorded_fetch(listed: Mapping[str, Any]) -> Fetch:
-    status = 0 if listed["failed"] else int(listed["status"])
-    return Fetch(wire_url(str(listed["url"])), str(listed["method"]), str(listed["type"]), status)
 
 
 def _first_line(error: Exception) -> str:
