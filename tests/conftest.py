@@ -6,6 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No deadlines: the machine is shared. Longer: pytest --hypothesis-profile=long tests/replay
+settings.register_profile("quick", deadline=None)
+settings.register_profile("long", deadline=None, max_examples=5000)
+settings.load_profile("quick")
 
 REPO = Path(__file__).resolve().parents[1]
 

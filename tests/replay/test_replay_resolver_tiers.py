@@ -1,0 +1,377 @@
+"""Vary, volatile parts, polls, likeness, and what every session gets alike."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from resolver_shelf import POLICY, SITE, Shelf, Visit, answer_to, asked, entry
+
+from stillweb.collections.rules import Rules
+from stillweb.model import Match, Request, Tier
+from stillweb.replay.noise import default_noise
+from stillweb.replay.resolver import Policy, SessionState, resolve
+
+POLL = f"{SITE}/poll"
+BUSTED = f"{SITE}/feed?_="
+T1, T2, T3, T4 = (f"17000000000{n}" for n in range(10, 50, 10))
+RULES = Rules.parse(
+    """
+version: 1
+volatile:
+  - {where: query, name: t, shape: milliseconds, origin: guessed}
+  - {where: header, name: X-Trace, shape: hex}
+  - {where: header, name: Authorization, shape: any, host: open.example}
+polls:
+  - {host: shop.example, path: /poll}
+"""
+)
+RULED = Policy(default_noise(), RULES)
+
+
+def ruled(request: Request, *entries, **policy) -> Match:
+    return answer_to(request, *entries, policy=Policy(default_noise(), RULES, **policy))
+
+
+# Fields.
+
+
+def test_a_field_that_the_page_sets_bears_meaning() -> None:
+    part = entry(varies={"hx-request": "true"}, order=0)
+    page = entry(varies={"hx-request": ""}, order=1)
+    assert answer_to(asked(HX_Request="true"), part, page).entry == 0
+    assert answer_to(asked(), part, page).entry == 1
+    assert answer_to(asked(), part).reason == "recorded with another hx-request"
+    missed = answer_to(asked(HX_Request="true"), page)
+    assert (missed.tier, missed.reason, missed.stable) == (
+        Tier.MISS,
+        "recorded with another HX-Request",
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["user-agent", "origin", "referer", "accept-language", "cookie", "sec-ch-ua", "sec-fetch-dest", "dnt"],
+)
+def test_a_field_of_the_browsers_own_is_a_preference(name: str) -> None:
+    one, two = (
+        entry(varies={name: value}, order=n, answer=value.encode()) for n, value in enumerate(["one", "two"])
+    )
+    assert answer_to(asked(**{name: "two"}), one, two).entry == 1
+    assert answer_to(asked(**{name: "three"}), one, two).entry == 0
+    assert answer_to(asked(), one).tier == Tier.EXACT
+
+
+def test_cookies_do_not_overrule_what_the_session_has_posted() -> None:
+    before = entry(varies={"cookie": "a=1"}, order=0, answer=b"empty")
+    after = entry(varies={"cookie": "a=2"}, order=1, epoch=1, answer=b"one thing")
+    assert answer_to(asked(cookie="a=1"), before, after, state=SessionState(epoch=1)).entry == 1
+    assert answer_to(asked(cookie="a=2"), before, after).entry == 0
+
+
+@pytest.mark.parametrize(
+    ("recorded", "sent", "reason"),
+    [
+        ("Bearer a", "Bearer a", ""),
+        ("Bearer a", "Bearer b", "recorded with another Authorization"),
+        ("Bearer a", "", "recorded with another authorization"),
+        (None, "Bearer a", "recorded without Authorization"),
+        ("", "Bearer a", "recorded with another Authorization"),  # Vary: Authorization, and none was sent
+        (None, "", ""),
+    ],
+)
+def test_who_asked_must_be_who_asks(recorded: str | None, sent: str, reason: str) -> None:
+    varies = None if recorded is None else {"authorization": recorded}
+    match = answer_to(asked(**({"Authorization": sent} if sent else {})), entry(varies=varies))
+    assert (match.tier, match.reason) == (Tier.MISS if reason else Tier.EXACT, reason)
+
+
+def test_the_answer_to_an_unknown_visitor_stands_beside_that_to_a_known_one() -> None:
+    shut = entry(status=401, order=0)
+    open_ = entry(order=1, varies={"authorization": "Basic eA=="})
+    assert answer_to(asked(), shut, open_).entry == 0
+    assert answer_to(asked(Authorization="Basic eA=="), shut, open_).entry == 1
+    assert answer_to(asked(Authorization="Basic eQ=="), shut, open_).tier == Tier.MISS
+
+
+def test_a_rule_may_call_a_field_volatile() -> None:
+    traced = entry(varies={"x-trace": "0123456789abcdef"})
+    assert ruled(asked(X_Trace="fedcba9876543210"), traced).tier == Tier.EXACT
+    assert ruled(asked(X_Trace="not hex"), traced).tier == Tier.MISS
+    assert answer_to(asked(X_Trace="fedcba9876543210"), traced).tier == Tier.MISS
+    url = "https://open.example/"
+    known = entry(url=url, varies={"authorization": "Bearer old"})
+    assert ruled(asked(url=url, Authorization="Bearer new"), known).tier == Tier.EXACT
+    assert ruled(asked(url=url, Authorization="Bearer new"), entry(url=url)).tier == Tier.EXACT
+
+
+@pytest.mark.parametrize(
+    ("accept", "found"),
+    [
+        ("application/json", False),
+        ("text/html;q=0, */*", False),
+        ("application/json, */*;q=0.1", True),
+        ("text/*", True),
+        ("", True),
+        ("text/html,application/xhtml+xml;q=0.9", True),
+    ],
+)
+def test_a_capture_that_varies_by_accept_answers_only_who_takes_its_media_type(
+    accept: str, found: bool
+) -> None:
+    page = entry(varies={"accept": "text/html, */*"})
+    assert (answer_to(asked(accept=accept), page).tier == Tier.EXACT) is found
+    assert answer_to(asked(accept=accept), entry()).tier == Tier.EXACT  # it varies by nothing
+    assert answer_to(asked(accept=accept), entry(varies={"accept": accept})).tier == Tier.EXACT
+    assert answer_to(asked(accept=accept), entry(varies={"accept": "x"}, status=404)).tier == Tier.EXACT
+
+
+def test_of_one_media_type_the_accept_that_was_recorded_is_preferred() -> None:
+    versions = [
+        entry(
+            varies={"accept": f"application/vnd.v{n}+json"}, order=n, mime="application/json", status=206 + n
+        )
+        for n in (1, 2)
+    ]
+    assert answer_to(asked(accept="application/vnd.v2+json"), *versions).entry == 1
+
+
+# Volatile parts.
+
+
+def test_a_volatile_part_is_looked_at_only_where_nothing_is_exact() -> None:
+    entries = entry(url=BUSTED + T1, order=0, answer=b"1"), entry(url=BUSTED + T2, order=1, answer=b"2")
+    assert ruled(asked(url=BUSTED + T2), *entries) == Match(Tier.EXACT, 1, stable=True)
+    found = ruled(asked(url=BUSTED + T3), *entries)
+    assert (found.tier, found.entry) == (Tier.SEQUENCE, 0)
+    assert found.reason == "volatile: query:_; epoch 0: of epoch 0; recording 1 of 2"
+    alone = ruled(asked(url=BUSTED + T3), entries[0])
+    assert alone == Match(Tier.NORMALISED, 0, "volatile: query:_", stable=True)
+    assert ruled(asked(url=BUSTED + "77"), *entries).tier == Tier.MISS
+    other_scheme = ruled(asked(url=BUSTED.replace("https", "http") + T3), entries[0])
+    assert (other_scheme.tier, other_scheme.reason) == (
+        Tier.NORMALISED,
+        "recorded over https; volatile: query:_",
+    )
+    assert ruled(asked("HEAD", BUSTED + T3), entries[0]).tier == Tier.NORMALISED
+
+
+def test_a_guess_needs_leave() -> None:
+    page = entry(url=f"{SITE}/?t={T1}")
+    assert ruled(asked(url=f"{SITE}/?t={T2}"), page).tier == Tier.MISS
+    found = ruled(asked(url=f"{SITE}/?t={T2}"), page, guessed=True)
+    assert (found.tier, found.reason) == (Tier.NORMALISED, "guessed volatile: query:t")
+
+
+def test_captures_that_differ_in_volatile_parts_only_come_in_turn() -> None:
+    story = [entry(url=BUSTED + t, order=n, answer=b"%d" % n) for n, t in enumerate([T1, T2, T3])]
+    story.append(entry("POST", order=3))
+    story.append(entry(url=BUSTED + T4, order=4, epoch=1, answer=b"posted"))
+    visit = Visit(Shelf(story, RULES), RULED)
+    unseen = asked(url=BUSTED + "1700000000999")
+    assert visit.bodies(*[unseen] * 4) == [b"0", b"1", b"2", b"2"]
+    assert "past the end: the last of 3 recordings again" in visit.ask(unseen).reason
+    visit.ask(asked("POST"))
+    assert visit.bodies(unseen, unseen) == [b"posted", b"posted"]
+
+
+# Polls.
+
+
+def test_a_declared_poll_goes_on_within_its_epoch_and_repeats_its_last() -> None:
+    story = [entry(url=POLL, order=n, answer=b"%d" % n) for n in range(3)]
+    story.append(entry("POST", order=3))
+    story += [entry(url=POLL, order=n, epoch=1, answer=b"%d" % n) for n in (4, 5)]
+    visit = Visit(Shelf(story, RULES), RULED)
+    assert visit.bodies(*[asked(url=POLL)] * 4) == [b"0", b"1", b"2", b"2"]
+    assert visit.ask(asked(url=POLL)).tier == Tier.SEQUENCE
+    visit.ask(asked("POST"))
+    assert visit.bodies(*[asked(url=POLL)] * 3) == [b"4", b"5", b"5"]
+    visit.state = SessionState()
+    assert visit.bodies(asked(url=POLL)) == [b"0"]
+
+
+def test_a_poll_that_is_not_declared_stays() -> None:
+    shelf = Shelf([entry(url=POLL, order=n, answer=b"%d" % n) for n in range(3)])
+    assert Visit(shelf).bodies(*[asked(url=POLL)] * 3) == [b"0", b"0", b"0"]
+
+
+def test_told_apart_is_only_what_differs() -> None:
+    dated = [entry(order=n, epoch=n, fields=f"Date: {n}|Age: {n}|ETag: x") for n in range(3)]
+    assert answer_to(asked(), *dated) == Match(Tier.EXACT, 0, stable=True)
+    cookies = [entry(order=n, epoch=n, fields=f"Set-Cookie: a={n}") for n in range(2)]
+    assert answer_to(asked(), *cookies).tier == Tier.SEQUENCE
+    same_epoch = [entry(order=n, answer=b"%d" % n) for n in range(2)]
+    assert answer_to(asked(), *same_epoch) == Match(Tier.EXACT, 0, stable=True)
+
+
+# Likeness.
+
+CURSOR = f"{SITE}/list?sort=name&cursor="
+
+
+def test_likeness_is_off_unless_asked_for() -> None:
+    page = entry(url=CURSOR + "abcd1")
+    assert answer_to(asked(url=CURSOR + "abcd2"), page).tier == Tier.MISS
+    found = ruled(asked(url=CURSOR + "abcd2"), page, fuzzy=0.9)
+    assert (found.tier, found.entry, found.stable) == (Tier.FUZZY, 0, True)
+    assert found.reason == f"scores 0.93 with {CURSOR}abcd1 (cursor 0.80)"
+    below = ruled(asked(url=CURSOR + "zzzz9"), page, fuzzy=0.9)
+    assert below.tier == Tier.MISS
+    assert f"closest of all scores 0.67, under 0.9: {CURSOR}abcd1" in below.reason
+
+
+def test_of_equally_alike_requests_the_first_recorded_counts() -> None:
+    one, two = entry(url=CURSOR + "b", order=0), entry(url=CURSOR + "a", order=1)
+    assert ruled(asked(url=CURSOR + "c"), one, two, fuzzy=0).entry == 0
+    assert ruled(asked(url=CURSOR + "c"), two, one, fuzzy=0).entry == 1
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        asked("POST", CURSOR + "b", b'{"n":2}'),  # another body
+        asked("POST", CURSOR + "b"),  # a mutation is in its query
+        asked("DELETE", CURSOR + "b"),
+        asked("OPTIONS", CURSOR + "b"),
+        asked(url=f"{SITE}/lists?cursor=a"),  # another path
+        asked(url="https://shop.test/list?sort=name&cursor=a"),  # another site
+        asked(url=CURSOR + "b", Authorization="Bearer x"),
+    ],
+)
+def test_nothing_else_is_alike(request_: Request) -> None:
+    shelf = [
+        entry(url=CURSOR + "a"),
+        entry("POST", CURSOR + "a", body=b'{"n":1}', order=1),
+        entry("POST", CURSOR + "a", order=2),
+        entry("DELETE", CURSOR + "a", order=3),
+        entry("OPTIONS", CURSOR + "a", order=4),
+    ]
+    assert ruled(request_, *shelf, fuzzy=0).tier == Tier.MISS
+
+
+def test_a_mutation_is_like_another_with_the_same_body() -> None:
+    posted = entry("POST", CURSOR + "a", body=b'{"n":1}')
+    assert ruled(asked("POST", CURSOR + "b", b'{"n": 1}'), posted, fuzzy=0).tier == Tier.FUZZY
+
+
+@given(st.text(max_size=8), st.text(max_size=8), st.floats(0, 1))
+def test_likeness_is_a_number_between_its_bounds(one: str, other: str, floor: float) -> None:
+    url = f"{SITE}/list?a="
+    match = ruled(asked(url=url + one), entry(url=url + other), fuzzy=floor)
+    if match.tier == Tier.FUZZY:
+        assert floor - 0.005 <= float(match.reason.split()[1]) <= 1
+    else:
+        assert match.tier in (Tier.EXACT, Tier.MISS)
+
+
+# Any story, any session.
+
+PAGE, GUESSED = f"{SITE}/", f"{SITE}/?t="
+URLS = st.sampled_from([PAGE, PAGE, POLL, BUSTED + T1, BUSTED + T2, GUESSED + T1])
+OTHERS = st.sampled_from(
+    [BUSTED + T3, GUESSED + T2, f"{SITE}/none", "http://shop.example/poll", f"{PAGE}?t=1"]
+)
+# Most requests are plain, so that stories come back to the same keys.
+FIELDS = st.one_of(
+    st.just({}),
+    st.just({}),
+    st.sampled_from(
+        [{"hx-request": "true"}, {"cookie": "a=1"}, {"accept": "text/html"}, {"authorization": "x"}]
+    ),
+)
+EPISODE = st.tuples(st.sampled_from(["GET", "GET", "GET", "POST", "HEAD"]), URLS, FIELDS, st.integers(0, 3))
+ASKED = st.tuples(
+    st.sampled_from(["GET", "GET", "GET", "POST", "HEAD", "PUT"]), st.one_of(URLS, URLS, OTHERS), FIELDS
+)
+POLICIES = st.builds(
+    lambda guessed, fuzzy: Policy(default_noise(), RULES, guessed, fuzzy),
+    st.booleans(),
+    st.sampled_from([None, 0.0, 0.6]),
+)
+
+
+def story_of(episodes) -> Shelf:
+    entries, epoch = [], 0
+    for order, (method, url, fields, answer) in enumerate(episodes):
+        made = entry(method, url, order=order, epoch=epoch, answer=b"%d" % answer, varies=fields)
+        entries.append(made)
+        epoch += method == "POST"
+    return Shelf(entries, RULES)
+
+
+def request_of(wanted) -> Request:
+    method, url, fields = wanted
+    return asked(method, url, **fields)
+
+
+STORIES = st.lists(EPISODE, min_size=2, max_size=16).map(story_of)
+
+
+@given(STORIES, ASKED.map(request_of), POLICIES, st.data())
+def test_stable_is_what_any_session_gets(shelf: Shelf, request: Request, policy: Policy, data) -> None:
+    used = st.dictionaries(st.integers(0, 15), st.integers(0, 3), max_size=6)
+    states = st.lists(st.builds(SessionState, st.integers(0, 6), used), min_size=1, max_size=5)
+    matches = [resolve(request, shelf, state, policy) for state in data.draw(states)]
+    assert len({match.stable for match in matches}) == 1
+    if matches[0].stable:
+        assert len(set(matches)) == 1
+        assert matches[0].tier is not Tier.SEQUENCE
+    elif request.method in ("GET", "HEAD"):
+        every = [
+            resolve(request, shelf, SessionState(epoch, uses), policy).entry
+            for epoch in range(17)
+            for uses in ({}, {order: 1 for order in range(16)})
+        ]
+        assert len(set(every)) > 1
+
+
+@given(STORIES, ASKED.map(request_of), POLICIES, st.integers(0, 6))
+def test_pure_deterministic_and_never_across_methods_or_sites(
+    shelf: Shelf, request: Request, policy: Policy, epoch: int
+) -> None:
+    state = SessionState(epoch, {0: 1, 1: 2})
+    before = copy.deepcopy(state)
+    match = resolve(request, shelf, state, policy)
+    assert state == before
+    assert match == resolve(request, Shelf(shelf.entries, RULES), copy.deepcopy(state), policy)
+    if match.entry >= 0:
+        found = shelf.entry(match.entry)
+        assert found.method == request.method or (request.method, found.method) == ("HEAD", "GET")
+        assert (
+            found.url.partition("://")[2].partition("?")[0]
+            == request.url.partition("://")[2].partition("?")[0]
+        )
+
+
+@given(STORIES, POLICIES, st.lists(ASKED.map(request_of), min_size=1, max_size=8), st.integers(0, 2**32))
+@settings(max_examples=settings.default.max_examples // 4)
+def test_sessions_at_once_get_what_each_alone_gets(
+    shelf: Shelf, policy: Policy, pool: list[Request], seed: int
+) -> None:
+    dice = random.Random(seed)
+    wanted = [dice.choices(pool, k=dice.randrange(8)) for _ in range(64)]
+    alone = []
+    for requests in wanted:
+        visit = Visit(shelf, policy)
+        alone.append([visit.ask(request) for request in requests])
+        visit.state = SessionState()  # what reset does
+        assert [visit.ask(request) for request in requests] == alone[-1]
+    turns = [place for place, requests in enumerate(wanted) for _ in requests]
+    dice.shuffle(turns)
+    visits = [Visit(shelf, policy) for _ in wanted]
+    left = [iter(requests) for requests in wanted]
+    together: list[list[Match]] = [[] for _ in wanted]
+    for place in turns:
+        together[place].append(visits[place].ask(next(left[place])))
+    assert together == alone
+
+
+@pytest.mark.parametrize("policy", [POLICY, RULED], ids=["bare", "ruled"])
+def test_an_empty_pack_misses_everything(policy: Policy) -> None:
+    for method in ("GET", "HEAD", "POST", "OPTIONS", "BREW", ""):
+        assert answer_to(asked(method), policy=policy).tier == Tier.MISS
