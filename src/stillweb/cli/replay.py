@@ -96,6 +96,13 @@ def replay() -> None:
     help="Of pywb's proxy, where pywb answers; 0: any.  [default: 0]",
 )
 @click.option("--pywb-fuzzy", is_flag=True, help="Let pywb answer with what merely looks like the request.")
+@click.option("--guessed", is_flag=True, help="Use rules that were guessed from a single recording, too.")
+@click.option(
+    "--fuzzy",
+    type=click.FloatRange(0, 1),
+    metavar="FLOOR",
+    help="Answer what was not recorded with what is as like as this (0 to 1). Not for training.",
+)
 @click.option(
     "--ledger",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -139,6 +146,8 @@ def _check(chosen: dict[str, Any]) -> None:
     """Refuse options that the chosen back-end does not have."""
     if chosen["backend"] == "pywb" and chosen["ledger"] is not None:
         raise click.UsageError("--ledger: pywb does not tell what it answered; leave out --backend pywb")
+    if chosen["backend"] == "pywb" and (chosen["guessed"] or chosen["fuzzy"] is not None):
+        raise click.UsageError("--guessed, --fuzzy: pywb has rules of its own; leave out --backend pywb")
     if chosen["backend"] == "native" and chosen["pywb_fuzzy"]:
         raise click.UsageError("--pywb-fuzzy: the native back-end does not guess; add --backend pywb")
 
@@ -164,12 +173,15 @@ async def _serve_native(
     collections: list[Collection], ca: CertAuthority, chosen: dict[str, Any], as_json: bool
 ) -> None:
     from stillweb.replay import ReplayOptions, serve
+    from stillweb.replay.noise import default_noise
+    from stillweb.replay.resolver import Policy
 
     options = ReplayOptions(
         host=chosen["host"],
         port=chosen["port"],
         session_ports=chosen["session_ports"],
         ledger=chosen["ledger"],
+        policy=Policy(default_noise(), guessed=chosen["guessed"], fuzzy=chosen["fuzzy"]),
     )
     async with serve(collections, ca, options) as server:
         stopped = _on_signals()

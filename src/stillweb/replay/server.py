@@ -175,7 +175,12 @@ class ReplayServer(Desk):
             "software": f"stillweb/{__version__}",
             "collections": {name: edition.pack.environment_id for name, edition in current.items()},
             "spki": list(self.ca.spki_hashes()),
-            "features": {"ledger": True, "sessions": True, "in_flight": True, "strict": True},
+            "features": {
+                "ledger": True,
+                "sessions": True,
+                "in_flight": True,
+                "strict": not self.options.policy.guessed and self.options.policy.fuzzy is None,
+            },
             "manifests": {name: dict(edition.manifest) for name, edition in current.items()},
             "session_ports": str(self._ports),
         }
