@@ -87,6 +87,7 @@ class CollectionError(StillwebError):
     Attributes:
         path: the file, or None where no single file is to blame.
         offset: byte offset in the file as stored (compressed), or None.
+        what: the message without the place.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class CollectionError(StillwebError):
         super().__init__(place + message, hint=hint)
         self.path = path
         self.offset = offset
+        self.what = message
 
 
 class MalformedWarc(CollectionError):

@@ -14,6 +14,7 @@ from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.pack import Entry, Pack, vary_digest
+from stillweb.collections.rules import Rules
 from stillweb.collections.seal import seal
 from stillweb.collections.warcs import WarcRecord, gzip_member, serialise
 from stillweb.collections.writer import CollectionWriter
@@ -21,6 +22,8 @@ from stillweb.errors import CollectionError
 from stillweb.model import Exchange, Request, Response
 
 A = "https://a.test/"
+RULES = "version: 1\nvolatile:\n  - {where: query, name: t, shape: seconds}\n"
+DIGESTED = ("manifest.json", "index.bin", "entries.bin")
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
 
 
@@ -102,7 +105,8 @@ def test_a_recording_becomes_entries_in_recorded_order(tmp_path):
         ]
         assert len(pack.lookup(request_key("POST", cart, "application/json", b'{"n":2,"item":1}'))) == 1
         assert pack.environment_id == info.environment_id
-        assert sum(file.stat().st_size for file in collection.pack.iterdir()) == info.bytes
+        files = sum((collection.pack / name).stat().st_size for name in DIGESTED)
+        assert info.bytes == files + len(b"empty" + b"one")
 
 
 def test_same_collection_same_bytes_wherever_it_lies(make, tmp_path):
@@ -124,11 +128,11 @@ def test_same_collection_same_bytes_wherever_it_lies(make, tmp_path):
 
 def test_manifest_says_what_replay_must_repeat(make):
     collection = make(_record("response", A, OK, at=5), _record("response", A + "b", OK, at=3))
-    (collection.path / "rules.yaml").write_text("volatile: [cb]\n")
+    (collection.path / "rules.yaml").write_text(RULES)
     seal(collection)
     with Pack.open(collection.pack) as pack:
         assert pack.manifest["recorded_at"] == "20260101000003"  # imports know no time of their own
-        assert pack.manifest["rules"] == "volatile: [cb]\n"
+        assert pack.manifest["rules"] == RULES
         assert "created" not in pack.manifest
     collection.write_manifest(Manifest(recorded_at="20250101000000", seed=3, profile={"locale": "de"}))
     seal(collection)
@@ -478,3 +482,30 @@ def test_what_an_answer_varies_by_is_kept_with_what_the_request_had(make):
         (),
         (),
     ]
+
+
+def test_entries_are_found_under_what_the_rules_leave_of_their_requests(make):
+    collection = make(
+        _record("response", A + "?t=1760000000", OK + b"early", 0),
+        _record("response", A + "?t=1760000009", OK + b"late", 1),
+        _record("response", A + "?t=x", OK + b"other", 2),
+    )
+    (collection.path / "rules.yaml").write_text(RULES)
+    seal(collection)
+    [alias] = Rules.parse(RULES).aliases(Request("GET", A + "?t=1770000000"))
+    with Pack.open(collection.pack) as pack:
+        assert [bytes(pack.entry(row).body) for row in pack.lookup(alias.key)] == [b"early", b"late"]
+        assert len(pack) == 3
+        before = pack.environment_id
+    (collection.path / "rules.yaml").write_text("version: 1\ndefaults: false\n")
+    assert seal(collection).environment_id != before
+    with Pack.open(collection.pack) as pack:
+        assert list(pack.lookup(alias.key)) == []
+
+
+def test_rules_that_cannot_be_read_are_told_by_file_and_line(make):
+    collection = make(_record("response", A, OK))
+    (collection.path / "rules.yaml").write_text("version: 1\nvolatile:\n  - {where: nowhere}\n")
+    with pytest.raises(CollectionError, match=r"rules\.yaml: line 3"):
+        seal(collection)
+    assert not collection.pack.exists()

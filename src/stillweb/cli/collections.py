@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from stillweb.collections.importer import FileReport, import_files
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.collections.repair import repair as repair_collection
 from stillweb.collections.seal import seal as seal_collection
+from stillweb.collections.store import remove_collection
 from stillweb.errors import CollectionError, UsageError
 
 _SHOWN = 20
@@ -288,5 +288,5 @@ def rm_command(names: tuple[str, ...], yes: bool, root: Path) -> None:
             f"this would remove {paths}", hint=f"stillweb collections rm {' '.join(names)} --yes"
         )
     for collection in found:
-        shutil.rmtree(collection.path)
+        remove_collection(collection.path)
         click.echo(collection.path)

@@ -1,8 +1,8 @@
 """Check a collection: every defect by file and offset as stored, and the command that repairs it.
 
-Three layers: the WARC files themselves, record by record with their digests; the index against
-what an index made now would hold; and what refers to something else (revisits to originals,
-pages to captures). Nothing is changed; `repair` does that.
+Four layers: the WARC files themselves, record by record with their digests; the index against
+what an index made now would hold; what refers to something else (revisits to originals,
+pages to captures); and the pack, read whole. Nothing is changed; `repair` does that.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from stillweb.collections.defects import Defect, Report, Severity
 from stillweb.collections.exchanges import REVISIT, Originals
 from stillweb.collections.indexing import index_file
 from stillweb.collections.layout import Collection
+from stillweb.collections.pack import Pack
 from stillweb.collections.warcs import WarcRecord, read_record, sniff
-from stillweb.errors import CollectionError, MalformedCdxj
+from stillweb.errors import CollectionError, MalformedCdxj, MalformedPack
 from stillweb.model import Capture
 from stillweb.urls import wire_url
 
@@ -40,7 +41,23 @@ def check(collection: Collection, on_progress: Progress | None = None) -> list[D
     found += _dangling(collection, captures)
     found += _reference_defects(collection, captures)
     repair = f"stillweb collections check {collection.name} --repair"
-    return [replace(each, repair=repair) if each.repair else each for each in found]
+    found = [replace(each, repair=repair) if each.repair else each for each in found]
+    return [*found, *_pack_defects(collection)]
+
+
+def _pack_defects(collection: Collection) -> Iterator[Defect]:
+    """Yield what is wrong with the pack; no error if replay sees it at open, and seals by itself."""
+    if not collection.pack.is_dir():
+        return
+    severity = Severity.WARNING
+    try:
+        with Pack.open(collection.pack) as pack:
+            severity = Severity.ERROR
+            pack.verify()
+    except MalformedPack as error:
+        at = -1 if error.offset is None else error.offset
+        repair = f"stillweb collections seal {collection.name}"
+        yield Defect(severity, "pack", str(error.path), at, error.what, repair)
 
 
 def check_file(path: Path) -> list[Defect]:

@@ -1,11 +1,14 @@
 """Read a sealed pack: mmapped, immutable, shared by all who have it open.
 
-Opening reads the manifest and digests the index; no Python object is made per entry, and a lookup
-is a search of some ten keys on the mmap. Rows are entries in recorded order: row and `Entry.order` are
-one number, by whatever key or alias an entry was found.
+Opening reads the manifest and maps the files; no Python object is made per entry, and a lookup is a
+search of some ten keys on the mmap (`packindex`). Rows are entries in recorded order: row and
+`Entry.order` are one number, by whatever key or alias an entry was found.
 
-A pack vouches for itself: manifest and index are compared with their digests at open, an entry's
-record each time it is read, a body when it is first served. `verify` reads everything.
+A pack vouches for itself: the manifest is compared with its digest and files with their sizes at open, a
+block of the index when it is first touched, an entry's record each time it is read, a body when it
+is first served. `verify` reads everything. Bodies lie in the store of the collection's root (`packbodies`).
+
+A pack may be replaced while it is open: who has it open keeps it, and `pack_stamp` tells who asks.
 
 The layout is in `packformat`, the writing in `packwriter`; both doors are here.
 """
@@ -15,25 +18,26 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from itertools import chain
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from stillweb.collections import packformat as form
-from stillweb.collections.packformat import IndexPlan, Record, vary_digest
+from stillweb.collections.packbodies import PackBodies, map_file, unmap
+from stillweb.collections.packformat import IndexPlan, Record, malformed, vary_digest
+from stillweb.collections.packindex import PackIndex
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter, build_pack
+from stillweb.collections.store import Store
 from stillweb.errors import MalformedPack
 
-__all__ = ["Entry", "Pack", "PackEntry", "PackInfo", "PackWriter", "build_pack", "vary_digest"]
+__all__ = ["Entry", "Pack", "PackEntry", "PackInfo", "PackWriter", "build_pack", "pack_stamp", "vary_digest"]
 
 _RECENT = 4096  # entries whose fields are kept at hand; their heads and bodies stay in the mmap
-_SEAL_AGAIN = "seal it again: stillweb collections seal NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +87,23 @@ class Pack:
         self.manifest = manifest
         self.environment_id = environment_id
         self._files = ExitStack()
-        self._index = self._map(form.INDEX)
-        self._entries = self._map(form.ENTRIES)
-        self._bodies = self._map(form.BODIES)
         self._count = int(manifest["entries"])
-        plan = IndexPlan.of(self._count, int(manifest["keys"]))
-        self._shift = 64 - plan.bits
-        self._fanout = self._numbers(plan.fanout, plan.fanout + 4 * ((1 << plan.bits) + 1), "I")
-        keys = self._numbers(plan.keys, plan.offsets, "Q")
-        self._high, self._low, self._rows = (self._kept(keys[place::3]) for place in range(3))
-        self._offsets = self._numbers(plan.offsets, plan.by_url, "Q")
-        self._by_url = self._numbers(plan.by_url, plan.end, "I")
-        self._verified: set[tuple[int, int]] = set()  # offset and length of bodies that matched their digest
+        files = manifest["files"]
+        try:
+            content = map_file(path / form.INDEX, files[form.INDEX]["bytes"], form.MAGIC[form.INDEX])
+            self._files.callback(unmap, content)
+            plan = IndexPlan.of(self._count, int(manifest["keys"]))
+            self._index = PackIndex(content, path / form.INDEX, plan, files[form.INDEX]["blocks"])
+            self._files.callback(self._index.close)
+            self._entries = map_file(
+                path / form.ENTRIES, files[form.ENTRIES]["bytes"], form.MAGIC[form.ENTRIES]
+            )
+            self._files.callback(unmap, self._entries)
+            self._bodies = PackBodies(path, Store.of(path).path, int(manifest["bodies"]))
+            self._files.callback(self._bodies.close)
+        except MalformedPack:
+            self.close()
+            raise
         self._entry = lru_cache(maxsize=_RECENT)(self._read_entry)
         self._files.callback(self._entry.cache_clear)
 
@@ -105,51 +114,17 @@ class Pack:
         Raises:
             MalformedPack: if it is no pack, of another version, or not what was sealed.
         """
-        manifest, environment_id = _read_manifest(path)
-        pack = cls(path, manifest, environment_id)
-        try:
-            pack._verify_index()
-        except MalformedPack:
+        while True:  # until its files are of one pack: it may be replaced right now
+            stamp = pack_stamp(path)
+            try:
+                pack = cls(path, *_read_manifest(path))
+            except MalformedPack:
+                if pack_stamp(path) == stamp:
+                    raise
+                continue
+            if pack_stamp(path) == stamp:
+                return pack
             pack.close()
-            raise
-        return pack
-
-    def _map(self, name: str) -> mmap:
-        file = self.path / name
-        try:
-            with file.open("rb") as content:
-                mapped = mmap(content.fileno(), 0, access=ACCESS_READ)
-        except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
-            self.close()
-            raise _malformed(f"cannot be read ({error})", file) from error
-        self._files.callback(_unmap, mapped)
-        expected = self.manifest["files"][name]["bytes"]
-        size = len(mapped)
-        if size != expected or mapped[: len(form.MAGIC[name])] != form.MAGIC[name]:
-            self.close()
-            raise _malformed(f"is not the file that was sealed ({size} of {expected} bytes)", file, 0)
-        return mapped
-
-    def _numbers(self, at: int, end: int, kind: Literal["Q", "I"]) -> memoryview[int]:
-        """Return a table of the index."""
-        whole = memoryview(self._index)
-        self._files.callback(whole.release)
-        return self._kept(whole[at:end].cast(kind))
-
-    def _kept(self, table: memoryview[int]) -> memoryview[int]:
-        self._files.callback(table.release)
-        return table
-
-    def _verify_index(self) -> None:
-        with memoryview(self._index) as content:
-            digests = form.block_digests(content)
-        file = self.path / form.INDEX
-        for number, (found, sealed) in enumerate(
-            zip(digests, self.manifest["files"][form.INDEX]["blocks"], strict=True)
-        ):
-            if found != sealed:
-                at = number * form.BLOCK
-                raise _malformed(f"differs from its digest within the {form.BLOCK} bytes from here", file, at)
 
     def close(self) -> None:
         """Let go of the files; views of heads and bodies that are still held stay valid."""
@@ -167,15 +142,12 @@ class Pack:
         return self._count
 
     def lookup(self, key: bytes) -> Sequence[int]:
-        """Return the rows of a request key or alias, in recorded order; none if it was not recorded."""
-        high, low = form.KEY_HALVES.unpack(key)
-        bucket = high >> self._shift
-        first, last = self._fanout[bucket], self._fanout[bucket + 1]
-        first = bisect_left(self._high, high, first, last)
-        last = bisect_right(self._high, high, first, last)
-        first = bisect_left(self._low, low, first, last)
-        last = bisect_right(self._low, low, first, last)
-        return self._rows[first:last].tolist()
+        """Return the rows of a request key or alias, in recorded order; none if it was not recorded.
+
+        Raises:
+            MalformedPack: if what is read of the index differs from its digest, when it is first read.
+        """
+        return self._index.lookup(key)
 
     def entry(self, row: int) -> Entry:
         """Return the answer in a row.
@@ -197,7 +169,7 @@ class Pack:
             epoch=record.epoch,
             order=record.order,
             head=memoryview(self._entries)[end - len(record.head) : end],
-            body=self._body(record),
+            body=self._bodies.get(record),
             encoding=record.encoding,
             mime=record.mime,
             body_sha256=record.body_sha256,
@@ -208,24 +180,12 @@ class Pack:
         """Return the record of a row and where it ends."""
         if not 0 <= row < self._count:
             raise IndexError(f"row {row} of {self._count}")
-        at = self._offsets[row]
+        at = self._index.offset(row)
         end = at + form.record_size(self._entries, at)
         packed = self._entries[at:end]
         if packed[: form.CHECK_SIZE] != form.check_of(packed[form.CHECK_SIZE :]):
-            raise _malformed("entry differs from its check", self.path / form.ENTRIES, at)
+            raise malformed("entry differs from its check", self.path / form.ENTRIES, at)
         return Record.unpack(packed), end
-
-    def _body(self, record: Record) -> memoryview:
-        at = record.body_offset
-        body = memoryview(self._bodies)[at : at + record.body_length]
-        place = (at, record.body_length)  # an empty body lies where the next one does
-        if place not in self._verified:
-            if sha256(body).digest() != record.body_sha256:
-                body.release()
-                message = f"body of {record.method} {record.url} differs from its sha256"
-                raise _malformed(message, self.path / form.BODIES, at)
-            self._verified.add(place)
-        return body
 
     def verify(self) -> None:
         """Read and compare everything.
@@ -233,28 +193,28 @@ class Pack:
         Raises:
             MalformedPack: at the first difference.
         """
-        self._verify_index()
-        for name in (form.ENTRIES, form.BODIES):
-            with memoryview(getattr(self, "_" + name.partition(".")[0])) as content:
-                if sha256(content).hexdigest() != self.manifest["files"][name]["sha256"]:
-                    for row in range(self._count):
-                        self.entry(row)
-                    raise _malformed("differs from its digest", self.path / name, 0)
+        self._index.verify()
+        self._bodies.forget()
+        for row in range(self._count):
+            self._bodies.get(self._record(row)[0]).release()
+        with memoryview(self._entries) as content:
+            if sha256(content).hexdigest() != self.manifest["files"][form.ENTRIES]["sha256"]:
+                raise malformed("differs from its digest", self.path / form.ENTRIES, 0)
 
     # -- the URL table: rows by host, path, query, scheme, method ------------------------------
 
     def urls(self) -> Iterator[str]:
         """Yield each recorded URL once, sorted by host, path and query."""
         last = None
-        for row in self._by_url:
-            url = self._record(row)[0].url
+        for place in range(self._count):
+            url = self._record(self._index.row_by_url(place))[0].url
             if url != last:
                 yield url
             last = url
 
     def rows_of(self, url: str) -> list[int]:
         """Return the rows of a URL under any scheme and method."""
-        return [self._by_url[place] for place in self._at_site(form.site(url)[0])]
+        return [self._index.row_by_url(place) for place in self._at_site(form.site(url)[0])]
 
     def methods_of(self, url: str) -> tuple[str, ...]:
         """Return the methods that a URL was recorded with, sorted."""
@@ -276,7 +236,7 @@ class Pack:
         for place in chain(*self._at_path(form.site(url)[0].partition(b"?")[0])):
             if len(found) >= limit:
                 break
-            found.setdefault(self._record(self._by_url[place])[0].url)
+            found.setdefault(self._record(self._index.row_by_url(place))[0].url)
         return list(found)
 
     def explain(self, method: str, url: str) -> str:
@@ -312,19 +272,25 @@ class Pack:
         return range(first, bisect_left(places, high, lo=first, key=self._site))
 
     def _site(self, place: int) -> bytes:
-        return form.site_at(self._entries, self._offsets[self._by_url[place]])
+        return form.site_at(self._entries, self._offset_by_url(place))
 
     def _scheme_and_method(self, place: int) -> tuple[bytes, bytes]:
-        return form.scheme_and_method_at(self._entries, self._offsets[self._by_url[place]])
+        return form.scheme_and_method_at(self._entries, self._offset_by_url(place))
+
+    def _offset_by_url(self, place: int) -> int:
+        return self._index.offset(self._index.row_by_url(place))
 
 
-def _unmap(mapped: mmap) -> None:
-    with suppress(BufferError):  # views are still held; the mapping goes with the last of them
-        mapped.close()
+def pack_stamp(path: Path) -> tuple[int, int]:
+    """Return what changes when the pack in a folder is replaced: cheap to ask, never read as a time.
 
-
-def _malformed(message: str, path: Path, offset: int | None = None) -> MalformedPack:
-    return MalformedPack(message, path=path, offset=offset, hint=_SEAL_AGAIN)
+    Zeros if there is none.
+    """
+    try:
+        found = (path / form.DIGEST).stat()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns
 
 
 def _read_manifest(path: Path) -> tuple[dict[str, Any], str]:
@@ -333,12 +299,12 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], str]:
         text = file.read_bytes()
         digest = (path / form.DIGEST).read_bytes()
     except OSError as error:
-        raise _malformed(f"cannot be read ({error.strerror})", file) from error
+        raise malformed(f"cannot be read ({error.strerror})", file) from error
     environment_id = sha256(text).hexdigest()
     if digest != environment_id.encode() + b"\n":
-        raise _malformed(f"differs from the sha256 in {form.DIGEST!r}", file, 0)
+        raise malformed(f"differs from the sha256 in {form.DIGEST!r}", file, 0)
     manifest = json.loads(text)
     version = manifest.get("version")
     if version != form.VERSION:
-        raise _malformed(f"pack is of version {version}, this program reads {form.VERSION}", file, 0)
+        raise malformed(f"pack is of version {version}, this program reads {form.VERSION}", file, 0)
     return manifest, environment_id

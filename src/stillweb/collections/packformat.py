@@ -1,18 +1,20 @@
-"""The file layout of a pack, shared by its writer and its reader; docs/decisions/0003-pack-format.md.
+"""The file layout of a pack, shared by its writer and its reader; docs/decisions/0013-pack-version-2.md.
 
     digest         sha256 of manifest.json, hex: the environment id
-    manifest.json  canonical JSON: versions, counts, what the collection says of itself, size and
-                   sha256 of the other files
+    manifest.json  canonical JSON: versions, counts, what the collection says of itself, size of index and
+                   entries, sha256 of the entries and of each block of the index
     index.bin      magic, number of entries, number of keys; fan-out: of each value of a key's leading
                    bits the place of its first key (u32); keys, sorted: high and low half and the row of the
                    entry (u64 each); offsets in entries.bin by row (u64); rows by site, scheme, method (u32)
     entries.bin    magic; one record per entry, in recorded order: check, fixed fields, texts, head
-    bodies.bin     magic; bodies once per sha256, in order of their first use
+    places.bin     where the bodies lie (`packbodies`). Not under the digest, since it depends on what
+                   else is in the store
     sources.json   size of each file that it was sealed from, to tell when it is stale. Not under the
                    digest: an archive compressed otherwise is the same environment
 
 The row of an entry is its place in recorded order; an entry has one key and any number of aliases.
 Keys are uniform hashes, so the fan-out leaves some ten of them to search, however many there are.
+Bodies are numbered in order of their first use.
 
 Tables are searched where they lie in the mmap, without a Python object per entry. All
 integers are little-endian, which the tables demand of the machine too.
@@ -22,31 +24,44 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from mmap import mmap
+from pathlib import Path
 
 from stillweb.collections.keys import KEY_SIZE
+from stillweb.errors import MalformedPack
 from stillweb.urls import wire_url
 
 VERSION = 2
-DIGEST, MANIFEST, INDEX, ENTRIES, BODIES = "digest", "manifest.json", "index.bin", "entries.bin", "bodies.bin"
-SOURCES = "sources.json"
+DIGEST, MANIFEST, INDEX, ENTRIES = "digest", "manifest.json", "index.bin", "entries.bin"
+PLACES, BODIES, SOURCES = "places.bin", "bodies.bin", "sources.json"
 
 INDEX_HEADER = struct.Struct("<8sQQ")
 KEY_HALVES = struct.Struct(">QQ")  # so that numbers sort as the bytes of the keys do
-MAGIC = {name: b"SW" + name[:3].encode() + b"\0\0" + bytes([VERSION]) for name in (INDEX, ENTRIES, BODIES)}
-# The index is digested in blocks, so that a defect can be told by its place.
-BLOCK = 1 << 18
+MAGIC = {
+    name: b"SW" + name[:3].encode() + b"\0\0" + bytes([VERSION]) for name in (INDEX, ENTRIES, PLACES, BODIES)
+}
+# A block of the index is compared with its digest when it is first touched. Larger blocks are touched for
+# the first time less often, smaller ones cost less then: 0.2 ms.
+BLOCK_BITS = 18
+BLOCK = 1 << BLOCK_BITS
 
 CHECK_SIZE = 8
-# timestamp, order, epoch, status, body offset and length, key, sha256 of the body; then lengths
-FIXED = struct.Struct(f"<QIIQQQ{KEY_SIZE}s32s")
+# timestamp, order, epoch, status, number and length of the body, key, sha256 of the body; then lengths
+FIXED = struct.Struct(f"<QIIIIQ{KEY_SIZE}s32s")
+_IN_ORDER = struct.Struct("<II")  # order and epoch, which are known when all entries are
+_ORDER_AT = CHECK_SIZE + 8
+_NUMBER = struct.Struct("<I")
+_NUMBER_AT = CHECK_SIZE + 20
+_STATUS_AT = CHECK_SIZE + 16
+_KEY_AT = CHECK_SIZE + 32
 # of site, scheme, method, mime, encoding, url, varies and head, which follow in this order
 LENGTHS = struct.Struct("<8I")
 LENGTHS_AT = CHECK_SIZE + FIXED.size
 TEXTS_AT = LENGTHS_AT + LENGTHS.size
 VARY_SIZE = 8
 _KEYS_A_BUCKET = 8
+_SEAL_AGAIN = "seal it again: stillweb collections seal NAME"
 
 Varies = tuple[tuple[str, bytes], ...]
 """What an answer depends on: lower-case names of request fields, each with the digest of its value."""
@@ -54,7 +69,7 @@ Varies = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of entries.bin; `body_offset` is a place in bodies.bin."""
+    """One record of entries.bin; `body` is the number of its body."""
 
     key: bytes
     method: str
@@ -66,7 +81,7 @@ class Record:
     head: bytes
     body_sha256: bytes
     body_length: int
-    body_offset: int = 0
+    body: int = 0
     order: int = 0
     epoch: int = 0
     varies: Varies = ()
@@ -85,7 +100,7 @@ class Record:
             self.order,
             self.epoch,
             self.status,
-            self.body_offset,
+            self.body,
             self.body_length,
             self.key,
             self.body_sha256,
@@ -114,7 +129,7 @@ class Record:
             head=head,
             body_sha256=fixed[7],
             body_length=fixed[5],
-            body_offset=fixed[4],
+            body=fixed[4],
             order=fixed[1],
             epoch=fixed[2],
             varies=_unpack_varies(varies),
@@ -198,9 +213,29 @@ def check_of(content: bytes) -> bytes:
     return blake2b(content, digest_size=CHECK_SIZE).digest()
 
 
-def block_digests(content: memoryview) -> list[str]:
-    """Return the sha256 of each block, hex."""
-    return [sha256(content[at : at + BLOCK]).hexdigest() for at in range(0, len(content), BLOCK)]
+def ordered(packed: bytes, order: int, epoch: int, body: int) -> bytes:
+    """Return a packed record with what is known only when all entries are."""
+    patched = bytearray(packed)
+    _IN_ORDER.pack_into(patched, _ORDER_AT, order, epoch)
+    _NUMBER.pack_into(patched, _NUMBER_AT, body)
+    patched[:CHECK_SIZE] = check_of(bytes(patched[CHECK_SIZE:]))
+    return bytes(patched)
+
+
+def key_at(entries: mmap, at: int) -> bytes:
+    """Return the key of the record at an offset, unchecked."""
+    return entries[at + _KEY_AT : at + _KEY_AT + KEY_SIZE]
+
+
+def status_at(entries: mmap, at: int) -> int:
+    """Return the status of the record at an offset, unchecked."""
+    status: int = _NUMBER.unpack_from(entries, at + _STATUS_AT)[0]
+    return status
+
+
+def body_sha256_at(entries: mmap, at: int) -> bytes:
+    """Return the sha256 of the body of the record at an offset, unchecked."""
+    return entries[at + LENGTHS_AT - 32 : at + LENGTHS_AT]
 
 
 def site(url: str) -> tuple[bytes, bytes]:
@@ -212,3 +247,8 @@ def site(url: str) -> tuple[bytes, bytes]:
     if not separator:
         scheme, rest = "", scheme
     return rest.encode("utf-8", "surrogatepass"), scheme.encode("utf-8", "surrogatepass")
+
+
+def malformed(message: str, path: Path, offset: int | None = None) -> MalformedPack:
+    """Return the error of a pack that is not what was sealed."""
+    return MalformedPack(message, path=path, offset=offset, hint=_SEAL_AGAIN)

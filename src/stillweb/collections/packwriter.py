@@ -1,11 +1,11 @@
 """Build a pack from plain entries, in one pass over them and within bounded memory.
 
-Entries may come in any order: records and bodies are spooled to the new folder as they come, bodies
-once per sha256; only what sorting needs stays in memory. At the end records are written in
-recorded order, bodies in order of first use, and the index over them. No wall clock, no absolute
-path and no order of arrival is in the result: same entries, same bytes.
+Entries may come in any order: records are spooled to the new folder as they come, bodies go to the store
+(or to the pack, if it is to have its own) once per sha256; only what sorting needs stays in memory. At the
+end records are written in recorded order, and the index over them. No wall clock, no absolute path, no
+order of arrival and nothing of the store is in what the digest is over: same entries, same bytes.
 
-The folder appears in one rename, and so does one that replaces another.
+The folder appears in one rename, and one that replaces another is exchanged with it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,24 @@ import re
 import shutil
 import tempfile
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from http import HTTPStatus
 from itertools import accumulate
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from stillweb.collections import packformat as form
 from stillweb.collections.keys import request_key
+from stillweb.collections.packbodies import packed_header, packed_place
 from stillweb.collections.packformat import IndexPlan, Record, Varies
+from stillweb.collections.packspool import Spool
+from stillweb.collections.renames import exchange, sync_folder
+from stillweb.collections.store import SEGMENT, BodyWriter, Store
 from stillweb.errors import UsageError
 from stillweb.model import Headers, Response, header
 
@@ -43,7 +48,8 @@ _DROPPED = frozenset(
 )
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LINE_BREAKS = re.compile(r"[\r\n\0]+[ \t]*")
-_COPY = 1 << 20
+_BUFFER = 1 << 20
+_NONE = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ class PackEntry:
 
 @dataclass(frozen=True, slots=True)
 class PackInfo:
-    """What `build_pack` or `seal` made; `bytes` is the size of all files of the pack."""
+    """What `build_pack` or `seal` made; `bytes` is the size of what the digest is over and of the bodies."""
 
     environment_id: str
     entries: int
@@ -90,7 +96,7 @@ class PackInfo:
 
 
 def build_pack(entries: Iterable[PackEntry], manifest: Mapping[str, Any], target: Path) -> PackInfo:
-    """Write a pack of `entries` to the folder `target`, in one rename.
+    """Write a pack of `entries` to the folder `target`, in one rename; it has its bodies in it.
 
     Args:
         entries: in any order.
@@ -139,49 +145,23 @@ def content_encoding(headers: Headers) -> str:
     return "" if encoding == "identity" else encoding
 
 
-@dataclass(frozen=True, slots=True)
-class _Spooled:
-    """What sorting needs of an entry whose record lies in the spool."""
-
-    order: tuple[
-        str, str, int, bytes, bytes
-    ]  # timestamp, source, offset; then the record's content breaks ties
-    status: int
-    body: bytes
-    offset: int
-    length: int
-    aliases: tuple[bytes, ...]
-
-    @property
-    def key(self) -> bytes:
-        return self.order[3]
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """What the index says of an entry."""
-
-    keys: tuple[bytes, ...]
-    offset: int
-    url: tuple[bytes, bytes, bytes]  # site, scheme, method
-
-
 class PackWriter:
-    """Takes entries one by one; nothing is to be seen at the target before `finish`."""
+    """Takes entries one by one; nothing is to be seen at the target before `finish`.
 
-    def __init__(self, target: Path) -> None:
+    Args:
+        target: the pack's folder; its parent exists.
+        store: for the bodies; the pack has its own without it.
+    """
+
+    def __init__(self, target: Path, store: Store | None = None) -> None:
         self._target = target
         self._files = ExitStack()
+        if store:
+            self._files.enter_context(store.sharing())
         self._folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         self._files.callback(shutil.rmtree, self._folder, ignore_errors=True)
-        self._records = self._new("records.spool")
-        self._bodies = self._new("bodies.spool")
-        self._spooled: list[_Spooled] = []
-        self._body_at: dict[bytes, tuple[int, int]] = {}  # sha256 -> offset, length in the spool
-        self._whole: set[bytes] = set()
-
-    def _new(self, name: str) -> BinaryIO:
-        return self._files.enter_context((self._folder / name).open("w+b"))
+        self._bodies = self._files.enter_context(BodyWriter(self._folder, store))
+        self._spool = Spool(self._files.enter_context((self._folder / "spool").open("w+b")))
 
     def __enter__(self) -> Self:
         return self
@@ -202,12 +182,7 @@ class PackWriter:
             raise UsageError(
                 f"{entry.url} ({entry.timestamp}, status {response.status}) is no entry of a pack"
             )
-        body = sha256(response.raw_body).digest()
-        if body not in self._body_at:
-            self._body_at[body] = (self._bodies.tell(), len(response.raw_body))
-            self._bodies.write(response.raw_body)
-        if response.status == HTTPStatus.OK:
-            self._whole.add(entry.key)
+        digest = sha256(response.raw_body).digest()
         record = Record(
             key=entry.key,
             method=entry.method.upper(),
@@ -217,24 +192,16 @@ class PackWriter:
             mime=response.mime,
             encoding=content_encoding(response.headers),
             head=response_head(response),
-            body_sha256=body,
+            body_sha256=digest,
             body_length=len(response.raw_body),
             varies=entry.varies,
         )
-        self._spool(record, entry)
+        self._spool.add(record, _place(entry), entry.aliases, self._bodies.add(digest, response.raw_body))
 
-    def _spool(self, record: Record, entry: PackEntry) -> None:
-        packed = record.pack()
-        aliases = tuple(sorted({*entry.aliases} - {entry.key}))
-        content = sha256(b"".join((packed, *aliases))).digest()
-        order = (entry.timestamp, entry.source, entry.offset, entry.key, content)
-        at = self._records.seek(0, os.SEEK_END)
-        self._spooled.append(_Spooled(order, record.status, record.body_sha256, at, len(packed), aliases))
-        self._records.write(packed)
-
-    def holds_whole(self, key: bytes) -> bool:
-        """Whether a 200 was added for a key."""
-        return key in self._whole
+    def answered_whole(self, keys: Container[bytes]) -> set[bytes]:
+        """Return those of some keys for which a 200 was added."""
+        found = self._spool.of(keys)
+        return {key for _, key, status, _ in found if status == HTTPStatus.OK}
 
     def repeat(self, unmodified: Sequence[PackEntry]) -> list[PackEntry]:
         """Add, for each 304, the answer that it confirmed; return those of which none was added.
@@ -242,43 +209,40 @@ class PackWriter:
         That is the last one of its key before it in recorded order, or else the first one after
         it (the browser had it from before the recording). A 200 is preferred to others.
         """
-        keys = {entry.key for entry in unmodified}
-        answers: dict[bytes, list[_Spooled]] = {}
-        for spooled in sorted(self._spooled, key=lambda spooled: spooled.order):
-            if spooled.key in keys:
-                answers.setdefault(spooled.key, []).append(spooled)
+        answers: dict[bytes, list[tuple[bytes, int, int]]] = {}
+        for order, key, status, number in sorted(self._spool.of({entry.key for entry in unmodified})):
+            answers.setdefault(key, []).append((order, status, number))
         unresolved = []
         for entry in unmodified:
             known = answers.get(entry.key, [])
-            known = [answer for answer in known if answer.status == HTTPStatus.OK] or known
+            known = [answer for answer in known if answer[1] == HTTPStatus.OK] or known
             if not known:
                 unresolved.append(entry)
                 continue
-            place = (entry.timestamp, entry.source, entry.offset)
-            before = [answer for answer in known if answer.order[:3] < place]
-            record = self._read(before[-1] if before else known[0])
-            self._spool(replace(record, timestamp=entry.timestamp), entry)
+            before = [answer for answer in known if answer[0] < _place(entry)]
+            number = (before[-1] if before else known[0])[2]
+            record = self._spool.record(number)
+            record = replace(record, timestamp=entry.timestamp)
+            self._spool.add(record, _place(entry), entry.aliases, self._spool.bodies[number])
         return unresolved
-
-    def _read(self, spooled: _Spooled) -> Record:
-        self._records.seek(spooled.offset)
-        return Record.unpack(self._records.read(spooled.length))
 
     def finish(self, manifest: Mapping[str, Any], sources: Mapping[str, int] | None = None) -> PackInfo:
         """Write the pack, with a note of what it is made from if told, and move it to its place."""
-        self._spooled.sort(key=lambda spooled: spooled.order)
-        placed = self._place_bodies()
-        rows = self._write_entries(placed)
-        keys = self._write_index(rows)
-        files = {name: self._described(name) for name in (form.BODIES, form.ENTRIES, form.INDEX)}
+        with self._spool.mapped() as spool:
+            order = self._spool.in_order()
+            numbers = self._write_places(spool, order)
+            entries = self._write_entries(spool, order, numbers)
+            keys = self._write_index(entries, order)
+        files = {name: self._described(name) for name in (form.ENTRIES, form.INDEX)}
+        size = sum(int(each["bytes"]) for each in files.values()) + self._bodies.size
         text = json.dumps(
             {
                 **manifest,
                 "format": "stillweb-pack",
                 "version": form.VERSION,
-                "entries": len(rows),
+                "entries": len(order),
                 "keys": keys,
-                "bodies": len(placed),
+                "bodies": len(self._bodies),
                 "files": files,
             },
             sort_keys=True,
@@ -291,65 +255,59 @@ class PackWriter:
         self._write(form.DIGEST, environment_id.encode() + b"\n")
         if sources is not None:
             self._write(form.SOURCES, json.dumps(sources, sort_keys=True, indent=1).encode())
-        for name in ("records.spool", "bodies.spool"):
-            (self._folder / name).unlink(missing_ok=True)
+        (self._folder / "spool").unlink()
         self._appear()
-        size = sum(file.stat().st_size for file in self._target.iterdir())
-        return PackInfo(environment_id, len(rows), len(placed), size)
+        return PackInfo(environment_id, len(order), len(self._bodies), size + len(text))
 
-    def _place_bodies(self) -> dict[bytes, int]:
-        """Write bodies.bin in order of first use and return where each body lies."""
-        placed: dict[bytes, int] = {}
-        with (self._folder / form.BODIES).open("wb") as out:
-            out.write(form.MAGIC[form.BODIES])
-            for spooled in self._spooled:
-                if spooled.body in placed:
-                    continue
-                offset, length = self._body_at[spooled.body]
-                placed[spooled.body] = out.tell()
-                self._bodies.seek(offset)
-                while length:
-                    chunk = self._bodies.read(min(length, _COPY))
-                    out.write(chunk)
-                    length -= len(chunk)
+    def _write_places(self, spool: mmap, order: list[int]) -> array[int]:
+        """Write places.bin; return the number of each body in order of first use, by order of arrival."""
+        segments, places = self._bodies.finish()
+        numbers = array("I", [_NONE]) * len(places)
+        count = 0
+        with (self._folder / form.PLACES).open("wb") as out:
+            out.write(packed_header(segments, len(places)))
+            for entry in order:
+                body = self._spool.bodies[entry]
+                if numbers[body] == _NONE:
+                    digest = form.body_sha256_at(spool, self._spool.offsets[entry])
+                    out.write(packed_place(digest, *divmod(places[body], SEGMENT)))
+                    numbers[body] = count
+                    count += 1
             _sync(out)
-        return placed
+        return numbers
 
-    def _write_entries(self, placed: dict[bytes, int]) -> list[_Row]:
-        """Write entries.bin in recorded order; return key, offset, site and method of each."""
-        rows = []
+    def _write_entries(self, spool: mmap, order: list[int], numbers: array[int]) -> array[int]:
+        """Write entries.bin in recorded order; return the offset of each."""
+        offsets = array("Q")
         epoch = 0
-        with (self._folder / form.ENTRIES).open("wb") as out:
-            out.write(form.MAGIC[form.ENTRIES])
-            for order, spooled in enumerate(self._spooled):
-                record = self._read(spooled)
-                record = replace(record, body_offset=placed[spooled.body], order=order, epoch=epoch)
-                url = (*form.site(record.url), record.method.encode())
-                rows.append(_Row((record.key, *spooled.aliases), out.tell(), url))
-                out.write(record.pack())
-                epoch += record.method in MUTATIONS
+        with (self._folder / form.ENTRIES).open("wb", _BUFFER) as out:
+            end = out.write(form.MAGIC[form.ENTRIES])
+            for row, entry in enumerate(order):
+                at = self._spool.offsets[entry]
+                packed = spool[at : at + form.record_size(spool, at)]
+                offsets.append(end)
+                end += out.write(form.ordered(packed, row, epoch, numbers[self._spool.bodies[entry]]))
+                epoch += form.scheme_and_method_at(spool, at)[1].decode() in MUTATIONS
             _sync(out)
-        return rows
+        return offsets
 
-    def _write_index(self, rows: list[_Row]) -> int:
+    def _write_index(self, offsets: array[int], order: list[int]) -> int:
         """Write index.bin and return how many keys are in it."""
-        keys = sorted((key, row) for row, each in enumerate(rows) for key in each.keys)
-        plan = IndexPlan.of(len(rows), len(keys))
-        numbers = array("Q")
-        for key, row in keys:
-            numbers.extend((*form.KEY_HALVES.unpack(key), row))
+        with _mapped(self._folder / form.ENTRIES) as entries:
+            keys = _sorted_keys(entries, offsets, [self._spool.aliases.get(entry, ()) for entry in order])
+            by_url = _by_url(entries, offsets)
+        plan = IndexPlan.of(len(offsets), len(keys) // 3)
         fanout = array("I", [0]) * ((1 << plan.bits) + 1)
-        for high in numbers[::3]:
+        for high in keys[::3]:
             fanout[(high >> (64 - plan.bits)) + 1] += 1
-        by_url = sorted(range(len(rows)), key=lambda row: (rows[row].url, row))
         with (self._folder / form.INDEX).open("wb") as out:
-            out.write(form.INDEX_HEADER.pack(form.MAGIC[form.INDEX], len(rows), len(keys)))
+            out.write(form.INDEX_HEADER.pack(form.MAGIC[form.INDEX], len(offsets), len(keys) // 3))
             out.write(array("I", accumulate(fanout)).tobytes())
             out.write(bytes(plan.keys - out.tell()))
-            for table in (numbers, array("Q", (row.offset for row in rows)), array("I", by_url)):
-                out.write(table.tobytes())
+            for table in (keys, offsets, by_url):
+                table.tofile(out)
             _sync(out)
-        return len(keys)
+        return len(keys) // 3
 
     def _described(self, name: str) -> dict[str, Any]:
         blocks = []
@@ -361,8 +319,7 @@ class PackWriter:
                 whole.update(block)
                 if name == form.INDEX:
                     blocks.append(sha256(block).hexdigest())
-        described: dict[str, Any] = {"bytes": size, "sha256": whole.hexdigest()}
-        return described | ({"blocks": blocks} if blocks else {})
+        return {"bytes": size, "blocks": blocks} if blocks else {"bytes": size, "sha256": whole.hexdigest()}
 
     def _write(self, name: str, content: bytes) -> None:
         with (self._folder / name).open("wb") as out:
@@ -370,25 +327,54 @@ class PackWriter:
             _sync(out)
 
     def _appear(self) -> None:
-        """Move the folder to its target; a crash on the way leaves the old pack, the new one or none."""
+        """Move the folder to its target; at every moment the old pack is there or the new one."""
         self._folder.chmod(0o755)  # mkdtemp's 0700 would hide the pack from a server of another user
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
         if self._target.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{self._target.name}-", dir=self._target.parent))
-            self._files.callback(shutil.rmtree, old, ignore_errors=True)
-            self._target.rename(old / "old")
-        self._folder.rename(self._target)
-        _sync_folder(self._target.parent)
+            exchange(
+                self._folder, self._target
+            )  # the old one goes where the new one was, and then altogether
+        else:
+            self._folder.rename(self._target)
+        sync_folder(self._target.parent)
+
+
+def _sorted_keys(entries: mmap, offsets: array[int], aliases: Iterable[Iterable[bytes]]) -> array[int]:
+    """Return both halves of each key and its row, sorted."""
+    keys = []
+    for row, (at, others) in enumerate(zip(offsets, aliases, strict=True)):
+        packed = row.to_bytes(8, "big")
+        keys.append(form.key_at(entries, at) + packed)
+        keys.extend(alias + packed for alias in others)
+    keys.sort()
+    numbers = array("Q", b"".join(keys))
+    numbers.byteswap()  # big-endian numbers sort as their bytes do
+    return numbers
+
+
+def _by_url(entries: mmap, offsets: array[int]) -> array[int]:
+    """Return the rows by site, scheme and method."""
+    known: dict[tuple[bytes, bytes], tuple[bytes, bytes]] = {}
+
+    def url(row: int) -> tuple[bytes, tuple[bytes, bytes]]:
+        pair = form.scheme_and_method_at(entries, offsets[row])
+        return form.site_at(entries, offsets[row]), known.setdefault(pair, pair)
+
+    return array("I", sorted(range(len(offsets)), key=url))
+
+
+def _place(entry: PackEntry) -> bytes:
+    """Return bytes that sort as timestamp, source and offset do."""
+    source = entry.source.encode("utf-8", "surrogatepass")
+    return entry.timestamp.encode() + source + b"\0" + entry.offset.to_bytes(8, "big")
+
+
+@contextmanager
+def _mapped(file: Path) -> Iterator[mmap]:
+    with file.open("rb") as content, mmap(content.fileno(), 0, access=ACCESS_READ) as mapped:
+        yield mapped
 
 
 def _sync(out: BinaryIO) -> None:
     out.flush()
     os.fsync(out.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,20 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.pack import Pack
 from stillweb.collections.packformat import SOURCES, Varies, vary_digest
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter
+from stillweb.collections.rules import Rules, default_rules
+from stillweb.collections.store import Store
 from stillweb.collections.writer import is_fresh
-from stillweb.errors import CollectionError, MalformedWarc, MissingRecord
+from stillweb.errors import CollectionError, MalformedPack, MalformedWarc, MissingRecord
 from stillweb.model import Capture, Exchange, Response, header
 
 __all__ = ["PackInfo", "seal", "what_changed"]
 
 # Members of a collection's manifest that say where it came from, not what replay must repeat.
 _PROVENANCE = ("name", "created", "software", "sources", "notes", "version")
+
+RULES = "rules.yaml"
+# Default rules are compiled into packs too, so a pack made by another version of them is not this one's.
+_RULES_SAID = {"rules": RULES, "default_rules": "stillweb's default rules"}
 
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -64,7 +71,8 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
             f"{collection.index_file}: was missing or older than the archive, so it was made anew"
         )
     sizes |= _index_size(collection)
-    with PackWriter(collection.pack) as writer:
+    store = Store.of(collection.pack)
+    with PackWriter(collection.pack, store) as writer:
         sealing = _Sealing(collection, writer, warnings)
         for number, capture in enumerate(collection.captures(), start=1):
             sealing.take(capture)
@@ -72,6 +80,10 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
                 on_progress(number)
         sealing.take_partial()
         info = writer.finish(_manifest(collection, sealing.first), sizes)
+    try:
+        store.collect()
+    except MalformedPack as error:
+        warnings.append(f"{error}: bodies that no pack needs are kept until it is sealed again")
     return replace(info, warnings=tuple(warnings))
 
 
@@ -91,7 +103,7 @@ def what_changed(collection: Collection, pack: Pack) -> str:
                 return Path(name).name
     for name, value in _manifest(collection, pack.manifest.get("recorded_at", "")).items():
         if pack.manifest.get(name) != value:
-            return "rules.yaml" if name == "rules" else f"manifest.json ({name})"
+            return _RULES_SAID.get(name, f"manifest.json ({name})")
     return ""
 
 
@@ -129,6 +141,7 @@ class _Sealing:
     """
 
     def __init__(self, collection: Collection, writer: PackWriter, warnings: list[str]) -> None:
+        self._rules = _rules(collection)
         self._collection = collection
         self._writer = writer
         self._unmodified: list[PackEntry] = []
@@ -153,8 +166,9 @@ class _Sealing:
         """Add what depends on which whole answers there are."""
         for entry in self._writer.repeat(self._unmodified):
             self._warn(entry.source, entry.offset, f"304 of {entry.url}, which was never recorded whole")
+        whole = self._writer.answered_whole({key for _, key in self._parts})
         for capture, key in self._parts:
-            if not self._writer.holds_whole(key) and (part := self._entry(capture)):
+            if key not in whole and (part := self._entry(capture)):
                 self._add(part)
 
     def _take_frames(self, capture: Capture) -> None:
@@ -202,6 +216,7 @@ class _Sealing:
             response=exchange.response,
             source=capture.source,
             offset=capture.offset,
+            aliases=tuple(alias.key for alias in self._rules.aliases(request)),
             varies=_varies(exchange) if capture.request_length else (),
         )
 
@@ -246,12 +261,19 @@ def _manifest(collection: Collection, first: str) -> dict[str, Any]:
     return {
         **kept,
         "recorded_at": members["recorded_at"] or first,
-        "rules": _rules(collection.path / "rules.yaml"),
+        "rules": _rules_text(collection),
+        "default_rules": sha256(repr(default_rules()).encode()).hexdigest(),
     }
 
 
-def _rules(path: Path) -> str:
+def _rules(collection: Collection) -> Rules:
+    """Return the rules whose aliases are compiled into the pack."""
+    return Rules.parse(_rules_text(collection), file=collection.path / RULES)
+
+
+def _rules_text(collection: Collection) -> str:
     """Return the collection's rules as they are written, "" if it has none; replay reads them."""
+    path = collection.path / RULES
     try:
         return path.read_text("utf-8")
     except FileNotFoundError:
