@@ -1,4 +1,4 @@
-"""`stillweb collections`: import, list, show, check, seal, export and rm."""
+"""`stillweb collections`: import, list, show, check, learn, seal, export and rm."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.progress import Progress, TaskID
 
 from stillweb.cli.console import print_json, print_table, progress, stderr
 from stillweb.cli.options import collections_option, json_option
+from stillweb.cli.volatility import learn_command, print_volatile
 from stillweb.collections.check import check as check_collection
 from stillweb.collections.defects import Defect, Severity
 from stillweb.collections.export import export_wacz
@@ -30,7 +31,7 @@ _SHOWN = 20
 
 @click.group()
 def collections() -> None:
-    """Import, check, seal and export collections.
+    """Import, check, learn about, seal and export collections.
 
     \b
     Example:
@@ -146,16 +147,21 @@ def _overview(collection: Collection) -> dict[str, Any]:
 @collections.command("show")
 @click.argument("name")
 @click.option("--captures", "show_captures", is_flag=True, help="List every capture.")
+@click.option("--volatile", is_flag=True, help="List what varies by itself in its requests, by which rule.")
 @json_option
 @collections_option
-def show_command(name: str, show_captures: bool, as_json: bool, root: Path) -> None:
+def show_command(name: str, show_captures: bool, volatile: bool, as_json: bool, root: Path) -> None:
     """Show what a collection holds.
 
     \b
     Example:
       stillweb collections show site --captures --json
+      stillweb collections show site --volatile
     """  # noqa: D301
     collection = Collection.open(root, name)
+    if volatile:
+        print_volatile(collection, as_json=as_json)
+        return
     if show_captures:
         _show_captures(collection, as_json)
         return
@@ -290,3 +296,6 @@ def rm_command(names: tuple[str, ...], yes: bool, root: Path) -> None:
     for collection in found:
         remove_collection(collection.path)
         click.echo(collection.path)
+
+
+collections.add_command(learn_command)

@@ -1,0 +1,365 @@
+"""Learn which parts of requests vary by themselves, from two recordings of the same pages or within one.
+
+A rule that is wrong makes wrong 200s, so what is compared is narrow, and much is left unlearned:
+
+- requests of one recording that the other holds exactly are no evidence; the others are paired only where
+  they differ in nothing but values that look like a time of the visit, a draw or a random name (`values`)
+  and were answered with the same status and media type; numbers of few digits and words never count;
+- a place is volatile only if the recordings share no value there: a session's token is the same in all
+  requests of one recording, never in both; a digest of a file's content is shared;
+- what may name a thing (`Kind.RANDOM`) must have been answered alike, and not be told back in the answer.
+
+From one recording, such pairs and values near their own capture's time make rules of origin *guessed*, and
+only where no answer had told the page that value: what an answer says replay says again, as recorded.
+The same recordings give the same rules. (docs/decisions/0012-learned-volatility.md)
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from stillweb.collections.fields import differing_fields, header_rules
+from stillweb.collections.layout import Collection
+from stillweb.collections.manifest import write_atomically
+from stillweb.collections.observed import Observed, observe
+from stillweb.collections.parts import Leaf, Where
+from stillweb.collections.rules import ANY_PATH, Origin, Rule, Rules
+from stillweb.collections.shapes import fits, shape_of
+from stillweb.collections.values import Kind
+
+__all__ = ["Learned", "Rejected", "learn", "learn_within", "merge", "read_rules", "write_rules"]
+
+_HOUR = 3600.0
+_MOST = 400  # of alike requests: beyond, they are paired in order instead of by least difference
+_ENOUGH_NUMBERS = 3  # pairs, for numbers of eight digits and more: many things are numbered so
+_GENERAL = 3  # paths of a host with the same rule make it a rule of the host
+_WORD = re.compile(rb"[A-Za-z0-9_.~:|%+-]{6,}")
+_RUN = re.compile(rb"[A-Za-z0-9]{6,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A place that varied and is no rule, and why."""
+
+    where: Where
+    name: str
+    host: str
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a comparison came to.
+
+    Attributes:
+        rules: sorted; of origin learned or guessed.
+        rejected: what varied and was not learned.
+        requests: compared, in one and the other recording; in one alone, the second is 0.
+        unmatched: of them, those without an exact counterpart.
+        pairs: of requests that were found to differ in possibly volatile values only.
+        response_headers: names of answer fields that differ between exact counterparts, and how often.
+    """
+
+    rules: tuple[Rule, ...]
+    rejected: tuple[Rejected, ...] = ()
+    requests: tuple[int, int] = (0, 0)
+    unmatched: tuple[int, int] = (0, 0)
+    pairs: int = 0
+    response_headers: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    where: Where
+    name: str
+    host: str
+    path: str
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """One place seen to differ between two requests."""
+
+    one: Observed
+    other: Observed
+    texts: tuple[str, str]
+    kinds: tuple[Kind, Kind]
+
+
+_Sights = dict[_Place, list[_Sight]]
+
+
+def learn(first: Collection, second: Collection) -> Learned:
+    """Compare two recordings of the same pages.
+
+    Raises:
+        CollectionError: if index, manifest or rules of one cannot be read.
+    """
+    ones, others = observe(first), observe(second)
+    keys = {each.key for each in ones}, {each.key for each in others}
+    left = [each for each in ones if each.key not in keys[1]]
+    right = [each for each in others if each.key not in keys[0]]
+    pairs = list(_pairs(left, right))
+    sights = _sights(pairs, _known(first))
+    values = _values(ones), _values(others)
+    told = _told(ones, sights, 0) | _told(others, sights, 1)
+
+    def refuse(place: _Place, found: list[_Sight]) -> str:
+        texts = [text for sight in found for text in sight.texts]
+        at, shape = (place.where, place.name, place.host), shape_of(texts)
+        for value in values[0][at].keys() & values[1][at].keys():
+            here = place.path in values[0][at][value] | values[1][at][value]
+            if value in texts or (here and fits(shape, value)):
+                return "both recordings share a value there"
+        return _doubt(found, told)
+
+    rules, rejected = _decide(sights, refuse, Origin.LEARNED)
+    twins = _counterparts(ones, others)
+    return Learned(
+        rules=tuple(_general(rules) + header_rules(twins)),
+        rejected=tuple(rejected),
+        requests=(len(ones), len(others)),
+        unmatched=(len(left), len(right)),
+        pairs=len(pairs),
+        response_headers=differing_fields(twins),
+    )
+
+
+def learn_within(collection: Collection) -> Learned:
+    """Guess from one recording: repeated requests, and values near their own capture's time.
+
+    Raises:
+        CollectionError: if index, manifest or rules cannot be read.
+    """
+    first_of = {each.key: each for each in reversed(observe(collection, _HOUR))}
+    seen = list(first_of.values())[::-1]
+    known = _known(collection)
+    groups: dict[bytes, list[Observed]] = defaultdict(list)
+    for each in seen:
+        groups[each.likeness].append(each)
+    pairs = [pair for group in groups.values() for pair in pairwise(group)]
+    sights = _sights(pairs, known)
+    for place, sight in _by_own_shape(seen, known):
+        sights.setdefault(place, []).append(sight)
+    told = _told(seen, sights, 0) | _told(seen, sights, 1)
+    values = _values(seen)
+
+    def refuse(place: _Place, found: list[_Sight]) -> str:
+        at = (place.where, place.name, place.host)
+        texts = {text for sight in found for text in sight.texts}
+        if texts & told:
+            return "an answer told the page that value, so replay tells it again"
+        if any(len(values[at][text]) > 1 for text in texts) and not _all_times(found):
+            return "one value stands in requests that differ otherwise"
+        return _doubt(found, told)
+
+    rules, rejected = _decide(sights, refuse, Origin.GUESSED)
+    return Learned(tuple(_general(rules)), tuple(rejected), (len(seen), 0), (len(seen), 0), len(pairs))
+
+
+def merge(rules: Rules, learned: Learned) -> Rules:
+    """Return rules with what was learned: older rules of the same place give way, manual ones never."""
+    new = {_identity(rule): rule for rule in learned.rules}
+    kept = []
+    for rule in rules.own:
+        fresh = new.get(_identity(rule))
+        if fresh is None:
+            kept.append(rule)
+        elif rule.origin is Origin.MANUAL or (rule.origin, fresh.origin) == (Origin.LEARNED, Origin.GUESSED):
+            kept.append(rule)
+            del new[_identity(rule)]
+    defaults = tuple(rule for rule in rules.volatile if rule.origin is Origin.DEFAULT)
+    return replace(rules, volatile=(*kept, *new.values(), *defaults))
+
+
+def read_rules(collection: Collection) -> Rules:
+    """Return the rules of a collection.
+
+    Raises:
+        CollectionError: if its `rules.yaml` is not one, with its line.
+    """
+    path = collection.path / "rules.yaml"
+    try:
+        text = path.read_text("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        text = ""
+    return Rules.parse(text, file=path)
+
+
+def write_rules(collection: Collection, rules: Rules) -> None:
+    """Write the rules of a collection atomically; comments in the file are lost."""
+    write_atomically(collection.path / "rules.yaml", rules.dump().encode())
+
+
+# -- pairing --------------------------------------------------------------------------------------
+
+
+def _pairs(left: list[Observed], right: list[Observed]) -> Iterator[tuple[Observed, Observed]]:
+    """Yield alike requests of the two recordings, each once, those that differ least together."""
+    waiting: dict[bytes, list[Observed]] = defaultdict(list)
+    for each in right:
+        waiting[each.likeness].append(each)
+    for one in left:
+        candidates = waiting[one.likeness]
+        if not candidates:
+            continue
+        few = candidates[:_MOST]
+        best = min(range(len(few)), key=lambda number: (_distance(one, few[number]), number))
+        yield one, candidates.pop(best)
+
+
+def _distance(one: Observed, other: Observed) -> int:
+    return sum(a.text != b.text for a, b in zip(one.leaves, other.leaves, strict=True))
+
+
+def _sights(pairs: Iterable[tuple[Observed, Observed]], known: Rules) -> _Sights:
+    sights: _Sights = {}
+    for one, other in pairs:
+        rows = zip(one.leaves, other.leaves, one.kinds, other.kinds, strict=True)
+        differing = [row for row in rows if row[0].text != row[1].text]
+        path = one.path_glob(row[0] for row in differing)
+        taken = _taken(known, one) & _taken(known, other)
+        for leaf, twin, kind, twin_kind in differing:
+            if kind and twin_kind and f"{leaf.where}:{leaf.name}" not in taken:
+                sight = _Sight(one, other, (leaf.text, twin.text), (kind, twin_kind))
+                sights.setdefault(_place(one, leaf, path), []).append(sight)
+    return sights
+
+
+def _by_own_shape(seen: Iterable[Observed], known: Rules) -> Iterator[tuple[_Place, _Sight]]:
+    """Yield values that are the time of their own visit, or a draw, with no second request beside them."""
+    for each in seen:
+        taken = _taken(known, each)
+        for leaf, kind in zip(each.leaves, each.kinds, strict=True):
+            if kind in (Kind.TIME, Kind.DRAW) and f"{leaf.where}:{leaf.name}" not in taken:
+                place = _place(each, leaf, each.path_glob([leaf]))
+                yield place, _Sight(each, each, (leaf.text, leaf.text), (kind, kind))
+
+
+def _known(collection: Collection) -> Rules:
+    """Return the rules that are not for `learn` to find."""
+    rules = read_rules(collection)
+    settled = (Origin.DEFAULT, Origin.MANUAL)
+    return replace(rules, volatile=tuple(rule for rule in rules.volatile if rule.origin in settled))
+
+
+def _taken(known: Rules, seen: Observed) -> frozenset[str]:
+    """Return the places that defaults and manual rules take already."""
+    return frozenset(name for alias in known.aliases(seen.request) for name in alias.names)
+
+
+def _place(seen: Observed, leaf: Leaf, path: str) -> _Place:
+    return _Place(leaf.where, leaf.name, seen.parts.host, path, seen.parts.method)
+
+
+# -- judging --------------------------------------------------------------------------------------
+
+
+def _decide(
+    sights: _Sights, refuse: Callable[[_Place, list[_Sight]], str], origin: Origin
+) -> tuple[list[Rule], list[Rejected]]:
+    rules, rejected = [], []
+    for place in sorted(sights, key=repr):
+        found = sights[place]
+        if why := refuse(place, found):
+            rejected.append(Rejected(place.where, place.name, place.host, place.path, why))
+            continue
+        texts = [text for sight in found for text in sight.texts]
+        rules.append(
+            Rule(
+                place.where, place.name, shape_of(texts), place.host, place.path, place.method, origin,
+                _evidence(found, origin),
+            )
+        )  # fmt: skip
+    return rules, rejected
+
+
+def _doubt(sights: list[_Sight], told: frozenset[str]) -> str:
+    """Return why values may name a thing; "" for the page's own times and draws, and what was answered alike.
+
+    A time that an answer told may be where a list goes on (`?before=`), so it must be answered alike, too.
+    """
+    texts = [text for sight in sights for text in sight.texts]
+    random = any(kind is Kind.RANDOM for sight in sights for kind in sight.kinds)
+    if not random and not told.intersection(texts):
+        return ""
+    if random and all(text.isdigit() for text in texts) and len(sights) < _ENOUGH_NUMBERS:
+        return f"numbers that may name a thing, and only {len(sights)} of them"
+    for sight in sights:
+        if sight.one.answer != sight.other.answer:
+            return "may name a thing: the answers differ"
+        for seen, text in ((sight.one, sight.texts[0]), (sight.other, sight.texts[1])):
+            if text.encode("utf-8", "surrogateescape") in seen.body:
+                return "may name a thing: the answer says it back"
+    return ""
+
+
+def _all_times(sights: list[_Sight]) -> bool:
+    return all(kind is Kind.TIME for sight in sights for kind in sight.kinds)
+
+
+def _evidence(sights: list[_Sight], origin: Origin) -> str:
+    pairs = [sight for sight in sights if sight.one is not sight.other]
+    kinds = ", ".join(sorted({kind for sight in sights for kind in sight.kinds}))
+    source = "two recordings" if origin is Origin.LEARNED else "one recording"
+    count = f"{len(pairs)} of {len(pairs)} pairs differ" if pairs else f"{len(sights)} near their capture"
+    return f"{source}: {count}; {kinds}"
+
+
+def _values(seen: Iterable[Observed]) -> dict[tuple[Where, str, str], dict[str, set[str]]]:
+    """Return, for each place of a host, which values it had, and under which paths."""
+    values: dict[tuple[Where, str, str], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for each in seen:
+        for leaf in each.leaves:
+            path = each.path_glob([leaf])
+            values[leaf.where, leaf.name, each.parts.host][leaf.text].add(path)
+    return values
+
+
+def _told(seen: Iterable[Observed], sights: _Sights, side: int) -> frozenset[str]:
+    """Return which of the values seen in one recording stand in the body or a field of an answer of it."""
+    texts = {sight.texts[side] for found in sights.values() for sight in found}
+    wanted = {text.encode("utf-8", "surrogateescape"): text for text in texts}
+    told: set[str] = set()
+    if not wanted:
+        return frozenset()
+    for each in seen:
+        heads = "\n".join(value for _, value in each.response_headers).encode("latin-1", "replace")
+        content = heads + b"\n" + each.body
+        for words in (_WORD, _RUN):
+            told.update(wanted[word] for word in wanted.keys() & set(words.findall(content)))
+    return frozenset(told)
+
+
+def _general(rules: list[Rule]) -> list[Rule]:
+    """Make one rule of a host out of the same rule on several of its paths, if every path agrees."""
+    groups: dict[tuple[object, ...], list[Rule]] = defaultdict(list)
+    for rule in rules:
+        whole = rule.where is not Where.PATH
+        groups[rule.host, rule.where, rule.name, rule.shape, rule.method, whole or rule.path].append(rule)
+    general = []
+    for group in groups.values():
+        if group[0].where is Where.PATH or len(group) < _GENERAL:
+            general += group
+        else:
+            evidence = f"{len(group)} paths, {group[0].evidence}"
+            general.append(replace(group[0], path=ANY_PATH, evidence=evidence))
+    return general
+
+
+def _identity(rule: Rule) -> tuple[str, ...]:
+    return rule.where, rule.name, rule.host, rule.path, rule.method, rule.shape
+
+
+def _counterparts(ones: list[Observed], others: list[Observed]) -> list[tuple[Observed, Observed]]:
+    """Return the n-th capture of each key in one recording with the n-th in the other."""
+    by_key: dict[bytes, list[Observed]] = defaultdict(list)
+    for each in reversed(others):
+        by_key[each.key].append(each)
+    return [(one, by_key[one.key].pop()) for one in ones if by_key[one.key]]

@@ -1,0 +1,88 @@
+"""What a value of a request looks like: a time of the visit, a random draw, a random name, or neither.
+
+`shapes` says what form a value has; here is judged whether somebody could have *meant* it. A number of
+one to seven digits and a word are always meant: no count of recordings tells `page=3` from a counter. A
+time is volatile only near the visit, and not on a whole minute, since calendars ask for days and hours.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from stillweb.collections.shapes import fits
+
+__all__ = ["Kind", "kind_of", "masked"]
+
+DAY = 86400.0
+_MINUTE = 60
+_PER_SECOND = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6}
+_DRAW = re.compile(r"0?\.[0-9]{12,24}|[0-9]\.[0-9]{9,20}e-[0-9]{1,3}")
+# Runs that may differ between two answers to the same question: times, digests, tokens.
+_RUN = re.compile(rb"[A-Za-z0-9+/_=-]{8,}")
+_DIGIT = re.compile(rb"[0-9]")
+_LETTER = re.compile(rb"[A-Za-z]")
+
+
+class Kind(StrEnum):
+    """Why a value may be volatile."""
+
+    TIME = "time"  # near the visit
+    DRAW = "draw"  # as Math.random() is written: nobody picks sixteen digits
+    RANDOM = "random"  # an identifier, token or digest, which may also name a thing
+
+
+def kind_of(text: str, near: tuple[float, ...], within: float = DAY) -> Kind | None:
+    """Return what kind of volatile value a text may be; None if somebody means it.
+
+    Args:
+        text: the value, unescaped.
+        near: times of the visit, in seconds since 1970.
+        within: how far from one of them a time may be, in seconds.
+    """
+    when = _time(text)
+    if when is not None:
+        return Kind.TIME if when % _MINUTE and any(abs(when - each) <= within for each in near) else None
+    if _DRAW.fullmatch(text):
+        return Kind.DRAW
+    if fits("uuid", text) or fits("jwt", text):
+        return Kind.RANDOM
+    if fits("digits", text):
+        return Kind.RANDOM if len(text) >= 8 else None
+    return Kind.RANDOM if fits("token", text) and _is_random(text) else None
+
+
+def masked(body: bytes) -> bytes:
+    """Return a body without the runs that may differ between two answers to the same question."""
+    return _RUN.sub(_mask, body)
+
+
+def _time(text: str) -> float | None:
+    for shape, per_second in _PER_SECOND.items():
+        if fits(shape, text):
+            return float(text) / per_second
+    if fits("datetime", text):
+        try:
+            when = datetime.fromisoformat(text.replace(" ", "T", 1))
+        except ValueError:
+            return None
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    return None
+
+
+def _is_random(text: str) -> bool:
+    """Return whether a token is unlike a word or a number: letters among digits, or mixed case."""
+    digits = sum(char.isdigit() for char in text)
+    letters = {char.islower() for char in text if char.isalpha()}
+    wordless = fits("hex", text) or not re.search(r"[A-Za-z]{6}", text)
+    if digits >= 2 and letters and wordless:
+        return True
+    return len(letters) == 2 and digits >= 1 and len(text) >= 12
+
+
+def _mask(found: re.Match[bytes]) -> bytes:
+    run = found[0]
+    if run.isdigit() or (_DIGIT.search(run) and _LETTER.search(run)):
+        return b"#"
+    return run
