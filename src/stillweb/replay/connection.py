@@ -23,10 +23,12 @@ from typing import Any, cast
 from stillweb.certs import CertAuthority
 from stillweb.errors import BadHostname
 from stillweb.model import Headers, Request, header
-from stillweb.replay import control
+from stillweb.replay import control, websocket
 from stillweb.replay.answer import Answer
 from stillweb.replay.control import Desk
+from stillweb.replay.script import Scripted
 from stillweb.replay.session import Served, Session
+from stillweb.replay.takeover import Takeover
 from stillweb.replay.tls import TlsServer
 from stillweb.replay.wire import (
     BadRequest,
@@ -34,6 +36,7 @@ from stillweb.replay.wire import (
     ContinueExpected,
     Event,
     RequestReceived,
+    UpgradeReceived,
     Wire,
     simple_head,
 )
@@ -101,7 +104,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, door: Door) -> None:
         self.session = door.session
         self._door = door
-        self._wire = Wire()
+        self._wire: Wire | Takeover = Wire()
         self._events: deque[Event] = deque()
         self._transport: asyncio.Transport
         self._tls: TlsServer | None = None
@@ -240,7 +243,8 @@ class Connection(asyncio.Protocol):
             return self._refuse(400)
         else:
             request = Request(event.method, self._url(event), event.headers, event.raw_body)
-            self._send(session, session.begin(request), event.keep_alive)
+            begin = websocket.begin if isinstance(event, UpgradeReceived) else Session.begin
+            self._send(session, begin(session, request), event.keep_alive)
         return None
 
     def _session_by_user(self, headers: Headers) -> bool:
@@ -273,6 +277,11 @@ class Connection(asyncio.Protocol):
 
     def _send(self, session: Session, served: Served, keep_alive: bool) -> None:
         answer = served.answer
+        if isinstance(answer, Scripted):
+            self._events.clear()
+            session.finish(served)
+            self._wire = Takeover(answer, self._write, self._close, self._transport.is_closing)
+            return
         head = _bytes(answer, keep_alive and not self._last)
         if len(answer.body) <= SLICE:
             self._write(head + answer.body if answer.body else head)

@@ -77,12 +77,15 @@ class Policy:
         rules: what varies by itself in a collection's requests.
         guessed: whether rules count that were guessed from a single recording.
         fuzzy: least likeness, from 0 to 1, at which another request's answer is given; None for never.
+        pace: of WebSocket frames and pieces of event streams: `none` for all that is due at once, or
+            `recorded`.
     """
 
     noise: NoiseTable = field(default_factory=NoiseTable)
     rules: Rules = field(default_factory=Rules)
     guessed: bool = False
     fuzzy: float | None = None
+    pace: str = "none"
 
     def under(self, rules: str) -> Policy:
         """Return this policy under the rules of a pack, as its manifest has them."""

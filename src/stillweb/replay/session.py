@@ -19,6 +19,7 @@ from stillweb.collections.pack import Pack
 from stillweb.errors import MalformedPack
 from stillweb.model import GUESSES, Match, Request, Tier, header
 from stillweb.replay import answer as answers
+from stillweb.replay import eventstream
 from stillweb.replay.answer import Answer
 from stillweb.replay.asked import BODIES, asked_of
 from stillweb.replay.resolver import Policy, SessionState, advance, is_beacon, resolve
@@ -173,6 +174,17 @@ class Session:
             answer = replace(answer, head=answer.head + mark)
         return Served(request, match, answer, self._requests, began, self._life)
 
+    @property
+    def life(self) -> int:
+        """How often it was reset."""
+        return self._life
+
+    def begin_as(self, request: Request, match: Match, answer: Answer) -> Served:
+        """Note a request as in flight that was matched elsewhere (`websocket`)."""
+        self._requests += 1
+        self.in_flight += 1
+        return Served(request, match, answer, self._requests, clock.perf(), self._life)
+
     def _answer(self, request: Request) -> tuple[Match, Answer]:
         try:
             match = resolve(request, self.pack, self.state, self.policy)
@@ -185,6 +197,8 @@ class Session:
             logger.error("pack is damaged: %s", error)
             return Match(Tier.MISS, reason=f"pack is damaged: {error}"), answers.empty(request, 500)
         advance(self.state, match, entry, moves=not is_beacon(request, self.policy))
+        if entry.mime == eventstream.EVENT_STREAM:
+            return eventstream.answer(request, match, entry, self.pack, self.state, self.policy)
         return match, answers.recorded(request, entry)
 
     def finish(self, served: Served, sent: int | None = None) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "Event",
     "Limits",
     "RequestReceived",
+    "UpgradeReceived",
     "Wire",
     "simple_head",
     "status_line",
@@ -71,6 +72,11 @@ class BadRequest:
 
     status: int
     what: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeReceived(RequestReceived):
+    """A request for a WebSocket (RFC 6455 §4.1), to be answered as any other if it is not taken."""
 
 
 Event = RequestReceived | ConnectReceived | ContinueExpected | BadRequest
@@ -212,7 +218,9 @@ class Wire:
             self._tunnel = True
         else:
             keep_alive = bool(self._parser.should_keep_alive())
-            self._events.append(RequestReceived(method, target, headers, bytes(self._body), keep_alive))
+            upgrades = self._parser.should_upgrade() and header(headers, "upgrade").lower() == "websocket"
+            kind = UpgradeReceived if upgrades and method == "GET" else RequestReceived
+            self._events.append(kind(method, target, headers, bytes(self._body), keep_alive))
             self._deaf = not keep_alive
         self.on_message_begin()
 
