@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.collections.cdxj import format_line, parse_line, read_cdxj, write_lines
+from stillweb.collections.cdxj import (
+    format_line,
+    parse_line,
+    read_cdxj,
+    read_in_file_order,
+    write_lines,
+)
 from stillweb.collections.indexing import index_lines
 from stillweb.collections.layout import Collection
 from stillweb.collections.writer import CollectionWriter
@@ -208,3 +214,21 @@ def test_cdxj_indexer_finds_the_same_captures(shared, name):
         assert key == their_key
         wanted = {k: v for k, v in their_members.items() if v}
         assert wanted.items() <= members.items()
+
+
+def test_in_file_order_each_capture_is_read_once(tmp_path):
+    places = [("b.warc.gz", 9), ("a.warc.gz", 100), ("b.warc.gz", 10), ("a.warc.gz", 20)]
+    captures = [
+        Capture(
+            f"test,a)/{n}", "20260101000000", f"https://a.test/{n}", "GET", "", 200, "", "", source, offset, 1
+        )
+        for n, (source, offset) in enumerate(places)
+    ]
+    index = tmp_path / "index.cdxj"
+    write_lines(index, map(format_line, captures))
+    found = list(read_in_file_order(index))
+    assert [(each.source, each.offset) for each in found] == [*places[::2], places[3], places[1]]
+    assert sorted(found, key=lambda each: each.urlkey) == captures
+    index.write_bytes(b"!meta {}\n\n" + index.read_bytes() + b"no line\n")
+    with pytest.raises(MalformedCdxj, match=rf"index.cdxj:{index.stat().st_size - 8}: not a CDXJ line"):
+        list(read_in_file_order(index))

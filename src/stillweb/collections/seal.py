@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from stillweb.collections.cdxj import read_in_file_order
 from stillweb.collections.framepack import frame_entry
 from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
@@ -74,7 +75,7 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
     store = Store.of(collection.pack)
     with PackWriter(collection.pack, store) as writer:
         sealing = _Sealing(collection, writer, warnings)
-        for number, capture in enumerate(collection.captures(), start=1):
+        for number, capture in enumerate(_captures(collection), start=1):
             sealing.take(capture)
             if on_progress:
                 on_progress(number)
@@ -85,6 +86,11 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
     except MalformedPack as error:
         warnings.append(f"{error}: bodies that no pack needs are kept until it is sealed again")
     return replace(info, warnings=tuple(warnings))
+
+
+def _captures(collection: Collection) -> Iterator[Capture]:
+    if collection.index_file.exists():
+        yield from read_in_file_order(collection.index_file)
 
 
 def what_changed(collection: Collection, pack: Pack) -> str:
