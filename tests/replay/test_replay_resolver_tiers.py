@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from resolver_shelf import POLICY, SITE, Shelf, Visit, answer_to, asked, entry
 
+from stillweb.collections.meaning import MEANT
 from stillweb.collections.rules import Rules
 from stillweb.model import Match, Request, Tier
 from stillweb.replay.noise import default_noise
@@ -88,6 +89,15 @@ def test_who_asked_must_be_who_asks(recorded: str | None, sent: str, reason: str
     varies = None if recorded is None else {"authorization": recorded}
     match = answer_to(asked(**({"Authorization": sent} if sent else {})), entry(varies=varies))
     assert (match.tier, match.reason) == (Tier.MISS if reason else Tier.EXACT, reason)
+
+
+@pytest.mark.parametrize("name", sorted(MEANT))
+def test_some_fields_bear_meaning_though_vary_is_silent(name: str) -> None:
+    assert answer_to(asked(**{name: "1"}), entry()).reason == f"recorded without {name}"
+    assert answer_to(asked(), entry(varies={name: "1"})).tier == Tier.MISS
+    assert answer_to(asked(**{name: "2"}), entry(varies={name: "1"})).tier == Tier.MISS
+    assert answer_to(asked(**{name: "1"}), entry(varies={name: "1"})).tier == Tier.EXACT
+    assert answer_to(asked(**{name: ""}), entry()).tier == Tier.EXACT
 
 
 def test_the_answer_to_an_unknown_visitor_stands_beside_that_to_a_known_one() -> None:

@@ -29,6 +29,7 @@ from stillweb.collections.framepack import frame_entry
 from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
+from stillweb.collections.meaning import MEANT
 from stillweb.collections.pack import Pack
 from stillweb.collections.packformat import SOURCES, Varies, vary_digest
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter
@@ -231,7 +232,7 @@ class _Sealing:
 
 
 def _varies(exchange: Exchange) -> Varies:
-    """Return what an answer depends on by its own word (RFC 9110 §12.5.5), and by who asked.
+    """Return what an answer depends on by its own word (RFC 9110 §12.5.5), and by what always bears meaning.
 
     Content codings are replay's to choose. "*" tells no field by which a request could be told apart.
     """
@@ -239,8 +240,7 @@ def _varies(exchange: Exchange) -> Varies:
     stated = ",".join(value for name, value in exchange.response.headers if name.lower() == "vary")
     names = {name.strip().lower() for name in stated.split(",")} - {"", "*", "accept-encoding"}
     names = {name for name in names if _FIELD_NAME.fullmatch(name)}
-    if header(fields, "authorization"):
-        names.add("authorization")
+    names |= MEANT & {name.lower() for name, value in fields if value.strip()}
     return tuple((name, vary_digest(header(fields, name))) for name in sorted(names))
 
 

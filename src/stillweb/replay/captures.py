@@ -3,7 +3,8 @@
 A key is method, URL and body; a server may look at more. What it looked at is in the answer's `Vary`, and the
 pack keeps a digest of what the recorded request had there (docs/decisions/0013-vary-and-authorization.md):
 
-- a field that the *page* sets (`HX-Request`, `RSC`, `Authorization`) bears meaning: another value, no answer;
+- a field that the *page* sets (`HX-Request`, `RSC`, `Authorization`) bears meaning: another value, no answer,
+  and for some of them (`collections.meaning`) even where `Vary` is silent;
 - a field that the *browser* sets by itself (`User-Agent`, `Origin`, `Sec-*`) is only a preference, since
   browsers, profiles and crawlers differ in them;
 - `Cookie` is the weakest of them: it tells a session's state, and epochs know that better.
@@ -21,6 +22,7 @@ from typing import Protocol
 from urllib.parse import urljoin
 
 from stillweb.collections.keys import request_key
+from stillweb.collections.meaning import MEANT
 from stillweb.collections.pack import Entry
 from stillweb.collections.packformat import vary_digest
 from stillweb.model import Request, header
@@ -126,23 +128,22 @@ class _Asked:
         self._request = request
         self._counts = counts
         self._digests: dict[str, bytes] = {}
-        self._authorised = bool(header(request.headers, "authorization"))
+        self._meant = sorted(MEANT & {name.lower() for name, value in request.headers if value.strip()})
 
     def refuses(self, entry: Entry) -> str:
         """Return why a capture cannot answer; "" if it can."""
         return _unfit(self._request, entry) or self._other_meaning(entry)
 
     def _other_meaning(self, entry: Entry) -> str:
-        varied = False
         for name, digest in entry.varies:
-            varied = varied or name == "authorization"
-            if _browsers_own(name):
-                continue
-            if digest != self._digest(name) and self._counts(name):
+            if not _browsers_own(name) and digest != self._digest(name) and self._counts(name):
                 return f"recorded with another {self._spelling(name)}"
         # Who shows a credential where none was shown may be somebody, and get somebody's answer.
-        if self._authorised and not varied and self._counts("authorization"):
-            return "recorded without Authorization"
+        if self._meant:
+            varied = {name for name, _ in entry.varies}
+            for name in self._meant:
+                if name not in varied and self._counts(name):
+                    return f"recorded without {self._spelling(name)}"
         if 200 <= entry.status < 300 and not self.agrees(entry, "accept") and self._excludes(entry.mime):
             return f"recorded as {entry.mime}, which this request does not accept"
         return ""
