@@ -187,8 +187,14 @@ class Wire:
         self._in_body = True
         if self._head_size > self._limits.head:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+        elif self._length() > self._limits.body:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
         elif not self._deaf and self._waits():
             self._events.append(ContinueExpected())
+
+    def _length(self) -> int:
+        """Return the length that the head states; llhttp has seen to it that it is a number."""
+        return int(header(tuple(self._headers), "content-length") or 0)
 
     def _waits(self) -> bool:
         expected = header(tuple(self._headers), "expect").lower() == "100-continue"
