@@ -359,7 +359,7 @@ async def test_pipelined_requests_are_answered_in_order(server: ReplayServer) ->
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
-        (b"\x16\x03\x01\x02 this is TLS to a plain port", b"400"),
+        (b"\x80\x2e\x01\x00\x02 this is no HTTP", b"400"),
         (b"GET http://x/ HTTP/1.1\r\nA: " + b"a" * 300_000 + b"\r\n\r\n", b"431"),
         (b"CONNECT bad..name:443 HTTP/1.1\r\n\r\n", b"400"),
         (b"POST http://x/ HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", b"400"),
@@ -413,8 +413,10 @@ async def test_no_rubbish_brings_it_down(
 
 async def test_a_session_port_takes_no_control_requests(desk: ReplayClient) -> None:
     session = await desk.open_session()
-    got = await converse(session.proxy, b"GET /sessions HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert got.startswith(b"HTTP/1.1 400")
+    asked = b"GET /sessions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    assert (await converse(session.proxy, asked)).startswith(b"HTTP/1.1 404")
+    (line,) = (await desk.ledger(session.id)).entries
+    assert (line.url, line.tier) == ("http://x/sessions", "miss")
 
 
 async def test_a_web_page_cannot_steer_replay(server: ReplayServer) -> None:

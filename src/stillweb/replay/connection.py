@@ -3,10 +3,12 @@
 A callback protocol without a single await: what the loop delivers is parsed, resolved and
 answered before the next connection has its turn, so the order of a session's requests is the
 order of its ledger. Small answers go out in one write; large ones in slices, as fast as the
-client takes them, so that memory is bounded by slices and not by bodies.
+client takes them, so that memory is bounded by slices and not by bodies. A request whose bytes were
+answered before, the same for every session, is answered from the memo without being parsed.
 
-A CONNECT is taken without asking where to: the tunnel ends here. If its first byte begins a TLS
-record the tunnel is https, else plain http (`ws:` comes so).
+A CONNECT is taken without asking where to: the tunnel ends here. If the first byte of a connection, or
+of a tunnel, begins a TLS record it is https, else plain http (`ws:` comes so). Within TLS, and where there
+is no control desk, a request in origin form is traffic for the host that it names (decision 0002).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.errors import BadHostname
 from stillweb.model import Headers, Request, header
@@ -29,7 +32,7 @@ from stillweb.replay.control import Desk
 from stillweb.replay.script import Scripted
 from stillweb.replay.session import Served, Session
 from stillweb.replay.takeover import Takeover
-from stillweb.replay.tls import TlsServer
+from stillweb.replay.tls import TlsServer, context_by_sni
 from stillweb.replay.wire import (
     BadRequest,
     ConnectReceived,
@@ -72,6 +75,7 @@ class Door:
         spawn: runs a coroutine of the desk.
         connections: all that came by this door and are open.
         empty: set while there are none.
+        by_sni: the TLS context of those who begin with TLS; None until the first does.
     """
 
     spawn: Callable[[Coroutine[Any, Any, None]], object]
@@ -81,6 +85,14 @@ class Door:
     desk: Desk | None = None
     connections: set[Connection] = field(default_factory=set)
     empty: asyncio.Event = field(default_factory=asyncio.Event)
+    by_sni: ssl.SSLContext | None = None
+
+    def tls(self) -> TlsServer:
+        """Return the server's side of a connection that begins with TLS."""
+        assert self.ca is not None
+        if self.by_sni is None:
+            self.by_sni = context_by_sni(self.ca)
+        return TlsServer(self.by_sni)
 
 
 @dataclass(slots=True)
@@ -99,17 +111,20 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         session: that answers its traffic.
+        place: of whom requests in origin form are, `scheme://authority of the tunnel`; "" for the desk's.
     """
 
     def __init__(self, door: Door) -> None:
         self.session = door.session
+        self.place = "" if door.desk is not None else "http://"
         self._door = door
         self._wire: Wire | Takeover = Wire()
         self._events: deque[Event] = deque()
         self._transport: asyncio.Transport
+        self._opens = door.ca is not None  # whether the next byte tells TLS from plain
         self._tls: TlsServer | None = None
         self._tunnel: tuple[str, ssl.SSLContext] | None = None  # authority, and what TLS needs there
-        self._scheme = ""  # of the tunnel, once its first byte is seen
+        self._whole: bytes | None = None  # what was received, if that is the request at hand and no more
         self._outgoing: _Outgoing | None = None
         self._waits_for_desk = False
         self._full = False  # the client takes nothing at present
@@ -152,20 +167,44 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the network."""
-        if self._tunnel is not None and not self._scheme:
-            self._open_tunnel(data[0])
+        began = clock.perf()
+        if self._opens:
+            self._open(data[0])
         if self._tls is not None:
             taken = self._decrypt(self._tls, data)
             if taken is None:
                 return
             data = taken
-        self._events.extend(self._wire.receive_data(data))
+        idle = not (self._outgoing or self._waits_for_desk or self._full or self._last or self._events)
+        if idle and self._wire.between and self._repeated(data, began):
+            return
+        self._receive(data, idle and self._wire.between)
+
+    def _repeated(self, data: bytes, began: float) -> bool:
+        """Answer from the memo, if it has these bytes."""
+        # Credentials count for their request only, and no request that has them is kept.
+        session = self.session if self._tunnel else self._door.session
+        kept = session and session.memo.get((self.place, data))
+        if not session or not kept:
+            return False
+        self.session = session
+        self._write(kept.data)
+        session.repeat(kept, began)
+        return True
+
+    def _receive(self, data: bytes, alone: bool) -> None:
+        """Parse, and answer; `alone` if no request is before these bytes and nothing of one."""
+        events = self._wire.receive_data(data)
+        self._events.extend(events)
+        if alone and self._wire.between and len(events) == 1 and _may_repeat(events[0]):
+            self._whole = data
         self._work()
+        self._whole = None
 
     # Tunnels.
 
     def _connect(self, event: ConnectReceived) -> None:
-        if self._tunnel is not None or self._door.ca is None:
+        if self._tunnel is not None or self._tls is not None or self._door.ca is None:
             return self._refuse(400)
         if not self._session_by_user(event.headers):
             return self._refuse(407)
@@ -175,18 +214,20 @@ class Connection(asyncio.Protocol):
         except BadHostname as error:
             logger.warning("no certificate for a tunnel: %s", error)
             return self._refuse(400)
-        self._tunnel = (event.authority, context)
+        self._tunnel, self._opens = (event.authority, context), True
         rest, self._wire = bytes(self._wire.rest), Wire()
         self._write(_ESTABLISHED)
         if rest:
             self.data_received(rest)
         return None
 
-    def _open_tunnel(self, first: int) -> None:
-        assert self._tunnel is not None
+    def _open(self, first: int) -> None:
+        """Take TLS or plain http, as the first byte says."""
+        self._opens = False
         if first == _TLS_HANDSHAKE:
-            self._tls = TlsServer(self._tunnel[1])
-        self._scheme = "https" if self._tls else "http"
+            self._tls = TlsServer(self._tunnel[1]) if self._tunnel else self._door.tls()
+        if self._tunnel or self._tls:
+            self.place = f"{'https' if self._tls else 'http'}://{self._tunnel[0] if self._tunnel else ''}"
 
     def _decrypt(self, tls: TlsServer, data: bytes) -> bytes | None:
         try:
@@ -232,17 +273,17 @@ class Connection(asyncio.Protocol):
                 self._refuse(status)
 
     def _request(self, event: RequestReceived) -> None:
-        if self._tunnel is None and event.target.startswith(("/", "*")):
+        if not self.place and event.target.startswith(("/", "*")):
             if (desk := self._door.desk) is None:
                 return self._refuse(400)
             self._waits_for_desk = True
             self._door.spawn(self._ask_desk(desk, event))
         elif self._tunnel is None and not self._session_by_user(event.headers):
             return self._refuse(407)
-        elif (session := self.session) is None:
+        elif (session := self.session) is None or not (url := self._url(event)):
             return self._refuse(400)
         else:
-            request = Request(event.method, self._url(event), event.headers, event.raw_body)
+            request = Request(event.method, url, event.headers, event.raw_body)
             begin = websocket.begin if isinstance(event, UpgradeReceived) else Session.begin
             self._send(session, begin(session, request), event.keep_alive)
         return None
@@ -261,11 +302,13 @@ class Connection(asyncio.Protocol):
         return self.session is not None
 
     def _url(self, event: RequestReceived) -> str:
-        if self._tunnel is None or not event.target.startswith(("/", "*")):
-            return event.target  # absolute form is taken in a tunnel, too (RFC 9112 §3.2.2)
+        """Return the URL that a request asks for; "" if it does not say of which host."""
+        if not event.target.startswith(("/", "*")):
+            return event.target  # absolute form is taken everywhere (RFC 9112 §3.2.2)
         # RFC 9112 §3.3: the Host field names the site; the tunnel does if there is none.
-        host = header(event.headers, "host") or self._tunnel[0]
-        return f"{self._scheme}://{host}{event.target}"
+        scheme, _, authority = self.place.partition("://")
+        host = header(event.headers, "host") or authority
+        return f"{scheme}://{host}{event.target}" if host else ""
 
     async def _ask_desk(self, desk: Desk, event: RequestReceived) -> None:
         answer = control.render(await control.answer(desk, event))
@@ -284,8 +327,11 @@ class Connection(asyncio.Protocol):
             return
         head = _bytes(answer, keep_alive and not self._last)
         if len(answer.body) <= SLICE:
-            self._write(head + answer.body if answer.body else head)
+            data = head + answer.body if answer.body else head
+            self._write(data)
             self._finish(session, served, keep_alive)
+            if self._whole is not None and not self._last:
+                session.keep((self.place, self._whole), served, data)
             return
         body = memoryview(answer.body)
         self._write(head + body[:SLICE])
@@ -343,3 +389,12 @@ class Connection(asyncio.Protocol):
 
 def _bytes(answer: Answer, keep_alive: bool) -> bytes:
     return answer.head + (b"\r\n" if keep_alive else b"Connection: close\r\n\r\n")
+
+
+def _may_repeat(event: Event) -> bool:
+    """Return whether the bytes of a request, and its place, are all that says what is asked."""
+    return (
+        type(event) is RequestReceived  # and no wish for a WebSocket
+        and not event.raw_body
+        and not header(event.headers, "proxy-authorization")
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from stillweb.replay import answer as answers
 from stillweb.replay import eventstream
 from stillweb.replay.answer import Answer
 from stillweb.replay.asked import BODIES, asked_of
+from stillweb.replay.memo import Kept, Key, memo_of
 from stillweb.replay.resolver import Policy, SessionState, advance, is_beacon, resolve
 from stillweb.replay.tally import Tally
 
@@ -151,7 +152,10 @@ class Session:
         self._requests = 0
         self._finished = 0
         self._counts: Counter[str] = Counter()
-        self._entries: deque[LedgerEntry] = deque(maxlen=LEDGER_SIZE)
+        # A repeated answer is noted by its kept line, number and ms: a line of its own would cost as much
+        # time as all the rest of it, and is rarely read.
+        self._entries: deque[LedgerEntry | tuple[LedgerEntry, int, float]] = deque(maxlen=LEDGER_SIZE)
+        self.memo = memo_of(self.pack, self.policy)
         self._room = BODIES
         self._held: dict[str, Served] = {}
 
@@ -210,6 +214,26 @@ class Session:
             return
         self._note(_entry(served, sent), served.request)
 
+    def keep(self, key: Key, served: Served, sent: bytes) -> None:
+        """Keep an answer that went out whole, if every session would give it for these bytes."""
+        match = served.match
+        if match.stable and match.entry >= 0 and match.tier not in GUESSES:
+            self.memo.keep(key, Kept(sent, _entry(served, None)))
+
+    def repeat(self, kept: Kept, began: float) -> None:
+        """Note that an answer from the memo has gone out: what `begin` and `finish` do, at once."""
+        line = kept.line
+        self._requests += 1
+        self._finished += 1
+        ms = (clock.perf() - began) * 1000
+        self._counts[line.tier] += 1
+        self._entries.append((line, self._requests, ms))
+        self.tally.add(line.tier, line.bytes, ms)
+        if self._sink is not None:
+            self._sink(self, _numbered(line, self._requests, ms))
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("%s %s %s %s %s", self.id, line.status, line.tier, line.method, line.url)
+
     def _mark(self, seq: int) -> bytes:
         return b"%d-%d" % (self._life, seq)
 
@@ -245,7 +269,7 @@ class Session:
 
     def ledger(self, after: int = 0) -> Ledger:
         """Return what was answered, beyond request number `after`."""
-        kept = sorted((e for e in self._entries if e.seq > after), key=lambda entry: entry.seq)
+        kept = sorted(_lines(self._entries, after), key=lambda entry: entry.seq)
         return Ledger(tuple(kept), dict(self._counts), self._finished - len(self._entries))
 
     def to_dict(self) -> dict[str, Any]:
@@ -267,6 +291,21 @@ def _made(request: Request, match: Match) -> Answer:
     if match.tier == Tier.SYNTHETIC:
         return answers.preflight(request)
     return answers.empty(request, 204 if match.tier == Tier.NOISE else 404)
+
+
+def _lines(
+    noted: Iterable[LedgerEntry | tuple[LedgerEntry, int, float]], after: int
+) -> Iterator[LedgerEntry]:
+    for each in noted:
+        if isinstance(each, LedgerEntry):
+            if each.seq > after:
+                yield each
+        elif each[1] > after:
+            yield _numbered(*each)
+
+
+def _numbered(line: LedgerEntry, seq: int, ms: float) -> LedgerEntry:
+    return replace(line, seq=seq, ms=round(ms, 3))
 
 
 def _entry(served: Served, sent: int | None) -> LedgerEntry:

@@ -10,9 +10,32 @@ from __future__ import annotations
 import ssl
 from contextlib import suppress
 
-__all__ = ["TlsServer"]
+from stillweb.certs import CertAuthority
+from stillweb.errors import BadHostname
 
-_READ = 256 * 1024
+__all__ = ["TlsServer", "context_by_sni"]
+
+_READ = 16 * 1024
+"""Plaintext of one record (RFC 8446 §5.1): OpenSSL reads no more at once, and the room is taken first."""
+
+_NAMELESS = "localhost"
+
+
+def context_by_sni(ca: CertAuthority) -> ssl.SSLContext:
+    """Return a context that shows each client the certificate of the host that it names (RFC 6066 §3)."""
+
+    def choose(tls: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
+        try:
+            tls.context = ca.server_context(name or _NAMELESS)
+        except BadHostname:
+            return int(ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)
+        return None
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    context.sni_callback = choose
+    return context
 
 
 class TlsServer:
@@ -47,15 +70,19 @@ class TlsServer:
 
     def _read(self) -> bytes:
         pieces: list[bytes] = []
-        while self._incoming.pending or self._tls.pending():
+        while True:
             try:
                 piece = self._tls.read(_READ)
             except ssl.SSLWantReadError:
                 break
+            pieces.append(piece)
             if not piece:
                 self.closed = True
                 break
-            pieces.append(piece)
+            # A full read may have left some of its record; others may lie behind it. Else nothing is there,
+            # and to be told so would cost as much as to read.
+            if len(piece) < _READ and not self._incoming.pending:
+                break
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def send(self, data: bytes | memoryview) -> bytes:
@@ -65,7 +92,7 @@ class TlsServer:
 
     def take(self) -> bytes:
         """Return what waits for the network: handshake, tickets, alerts."""
-        return self._outgoing.read()
+        return self._outgoing.read() if self._outgoing.pending else b""
 
     def farewell(self) -> bytes:
         """Return what tells the client that nothing more comes (RFC 8446 §6.1)."""

@@ -90,10 +90,13 @@ class Wire:
 
     Attributes:
         rest: what came after CONNECT.
+        between: whether the last bytes ended a request and no more: what comes next begins one, and is parsed
+            as if it came first.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.rest = bytearray()
+        self.between = True
         self._limits = limits or Limits()
         self._parser: Any = httptools.HttpRequestParser(self)
         self._events: list[Event] = []
@@ -103,6 +106,7 @@ class Wire:
         self._again = False  # the head at hand comes a second time, without its wish for an upgrade
         self._method, self._stays = "", True  # of that head
         self.on_message_begin()
+        self._partial = False
 
     @property
     def in_request(self) -> bool:
@@ -116,6 +120,8 @@ class Wire:
         if self._tunnel:
             self.rest += data
         events, self._events = self._events, []
+        open_ended = self._partial or self._unfinished or self._deaf or self._tunnel
+        self.between = bool(events) and not open_ended
         return events
 
     def _feed(self, data: bytes) -> bytes:
@@ -153,6 +159,7 @@ class Wire:
 
     def on_message_begin(self) -> None:
         """Forget the request before."""
+        self._partial = True
         if self._again:
             return
         self._target = bytearray()
@@ -229,6 +236,7 @@ class Wire:
             self._events.append(kind(method, target, headers, bytes(self._body), keep_alive))
             self._deaf = not keep_alive
         self.on_message_begin()
+        self._partial = False
 
 
 def status_line(status: int) -> bytes:

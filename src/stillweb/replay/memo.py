@@ -1,0 +1,95 @@
+"""What repeats: whole requests whose answer no session can change, and that answer, ready to be sent.
+
+A browser asks the same in every episode, byte for byte. Parsing is pure, and so is what follows where
+the resolver calls a match stable: equal bytes, met where a request may begin, on a connection of the
+same kind, under the same pack and policy, lead to the same bytes and leave the session's state as
+it was. So the bytes of the request are the key, all of them, and nothing is left out that an answer might
+depend on. The session still counts and writes its ledger (docs/decisions/0014-memo.md).
+
+Bounded by bytes, in two generations: when the young one is full it becomes the old one, and what is asked
+for again moves back. That is nearly least-recently-used, for the price of a dictionary.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from stillweb.collections.pack import Pack
+    from stillweb.replay.resolver import Policy
+    from stillweb.replay.session import LedgerEntry
+
+__all__ = ["LARGEST", "NO_MEMO", "Kept", "Key", "Memo", "memo_of"]
+
+LARGEST = 64 * 1024
+"""Bytes of an answer beyond which it is not kept: what it costs is then its bytes, not finding it."""
+
+NO_MEMO = "STILLWEB_NO_MEMO"
+"""Environment variable that switches memos off, for those who want to measure them."""
+
+_ROOM = 16 * 1024 * 1024  # of a generation
+_OVERHEAD = 1024  # bytes of a key and its ledger line, about
+
+Key = tuple[str, bytes]
+"""The kind of connection (`Connection.place`), and the bytes of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An answer as it goes out, and what the ledger says of it, its number and its duration aside."""
+
+    data: bytes
+    line: LedgerEntry
+
+
+class Memo:
+    """Answers that sessions of one pack and one policy give again.
+
+    Attributes:
+        policy: under which they were found.
+    """
+
+    def __init__(self, policy: Policy | None = None, room: int = _ROOM) -> None:
+        self.policy = policy
+        self._room = room
+        self._size = 0
+        self._young: dict[Key, Kept] = {}
+        self._old: dict[Key, Kept] = {}
+
+    def __len__(self) -> int:
+        return len(self._young.keys() | self._old.keys())
+
+    def get(self, key: Key) -> Kept | None:
+        """Return what was kept for a request; None if nothing."""
+        kept = self._young.get(key)
+        if kept is None and (kept := self._old.get(key)) is not None:
+            self.keep(key, kept)
+        return kept
+
+    def keep(self, key: Key, kept: Kept) -> None:
+        """Keep an answer, if it is not too large."""
+        if len(kept.data) > LARGEST:
+            return
+        size = len(key[1]) + len(kept.data) + _OVERHEAD
+        if self._size + size > self._room:
+            self._old, self._young, self._size = self._young, {}, 0
+        if size <= self._room:
+            self._young[key] = kept
+            self._size += size
+
+
+# By pack, which is compared by identity: a newer pack of the same collection begins with nothing.
+_memos: WeakKeyDictionary[Pack, list[Memo]] = WeakKeyDictionary()
+
+
+def memo_of(pack: Pack, policy: Policy) -> Memo:
+    """Return the memo that all sessions of this process with that pack and that policy share."""
+    memos = _memos.setdefault(pack, [])
+    for memo in memos:
+        if memo.policy == policy:
+            return memo
+    memos.append(Memo(policy, 0 if os.environ.get(NO_MEMO) else _ROOM))
+    return memos[-1]

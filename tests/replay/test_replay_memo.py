@@ -1,0 +1,271 @@
+"""The memo cannot be told from its absence: same bytes out, same ledger, however a stream is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.keys import request_key
+from stillweb.collections.pack import Pack, PackEntry, build_pack
+from stillweb.model import Response
+from stillweb.replay.connection import SLICE, Connection, Door
+from stillweb.replay.control import Desk
+from stillweb.replay.memo import LARGEST, Kept, Memo, memo_of
+from stillweb.replay.resolver import Policy
+from stillweb.replay.session import LedgerEntry, Session
+
+SITE = "https://shop.example"
+TEXT = (("Content-Type", "text/plain"),)
+
+
+def entry(method: str, path: str, content: bytes, second: int, body: bytes = b"") -> PackEntry:
+    key = request_key(method, SITE + path, "text/plain" if body else "", body)
+    return PackEntry(
+        key, method, SITE + path, f"202601010000{second:02d}", Response(200, "OK", TEXT, content)
+    )
+
+
+ENTRIES = [
+    entry("GET", "/", b"the page", 0),
+    entry("GET", "/large", b"l" * (LARGEST + 1), 0),
+    entry("GET", "/larger", b"L" * (SLICE + 5), 0),
+    entry("GET", "/cart", b"empty", 1),
+    entry("POST", "/cart", b"added", 2, b"1"),
+    entry("GET", "/cart", b"one", 3),
+    entry("POST", "/cart", b"added again", 4, b"1"),
+    entry("GET", "/cart", b"two", 5),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("memo") / "pack"
+    build_pack(ENTRIES, {"name": "memo"}, target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
+    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
+
+
+Visit = tuple[int, list[bytes]]
+"""Which door, and what is received there, piece by piece."""
+
+
+class Wires(asyncio.Transport):
+    """Takes what a connection sends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = bytearray()
+        self.closing = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.closing
+        self.sent += data
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+
+@dataclass
+class House:
+    """A main door, a door of its own for a second session, and what waits for the control desk."""
+
+    pack: Pack
+    ca: CertAuthority
+    memo: bool
+    waiting: list[Coroutine[Any, Any, None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sessions = {name: Session(name, "memo", self.pack, Policy()) for name in ("default", "own")}
+        for session in self.sessions.values():
+            session.memo = Memo(session.policy, 1 << 20 if self.memo else 0)
+        if self.memo:
+            self.sessions["own"].memo = self.sessions["default"].memo
+        main, own = self.sessions.values()
+        desk = cast(Desk, object())  # /health asks it nothing
+        self.doors = (
+            Door(self.waiting.append, self.ca, main, by_user=self.sessions.get, desk=desk),
+            Door(self.waiting.append, self.ca, own),
+        )
+
+    def run(self, visits: list[Visit]) -> list[object]:
+        """Let clients come one after the other; return what they and the sessions saw."""
+        seen: list[object] = []
+        for door, chunks in visits:
+            wires = Wires()
+            connection = Connection(self.doors[door])
+            connection.connection_made(wires)
+            for chunk in chunks:
+                if wires.closing:
+                    break
+                if chunk == PAUSE:
+                    connection.pause_writing()
+                elif chunk == RESUME:
+                    connection.resume_writing()
+                else:
+                    connection.data_received(chunk)
+                while self.waiting:
+                    with pytest.raises(StopIteration):
+                        self.waiting.pop(0).send(None)
+            seen.append((bytes(wires.sent), wires.closing))
+            wires.closing = True
+            connection.connection_lost(None)
+        for session in self.sessions.values():
+            lines = [replace(line, ms=0.0) for line in session.ledger().entries]
+            seen.append((session.to_dict(), lines, repr(session.state), session.tally.answers))
+        return seen
+
+
+PAUSE, RESUME = b"pause", b"resume"
+HOST = "Host: shop.example\r\n"
+OWN = f"Proxy-Authorization: Basic {b64encode(b'own:').decode()}\r\n"
+REQUESTS = [
+    text.encode()
+    for target in ("/", SITE + "/")
+    for text in (
+        f"GET {target} HTTP/1.1\r\n{HOST}\r\n",
+        f"GET {target} HTTP/1.1\r\n{HOST}Accept: */*\r\n\r\n",
+        f"GET {target} HTTP/1.1\r\n{HOST}Range: bytes=2-4\r\n\r\n",
+        f"HEAD {target} HTTP/1.1\r\n{HOST}\r\n",
+        f"GET {target}cart HTTP/1.1\r\n{HOST}\r\n",
+        f"GET {target}cart HTTP/1.1\r\n{HOST}\r\n",
+        f"POST {target}cart HTTP/1.1\r\n{HOST}Content-Type: text/plain\r\nContent-Length: 1\r\n\r\n1",
+        f"GET {target}none HTTP/1.1\r\n{HOST}\r\n",
+        f"GET {target}large HTTP/1.1\r\n{HOST}\r\n",
+        f"GET {target}larger HTTP/1.1\r\n{HOST}\r\n",
+        f"GET {target} HTTP/1.1\r\n{HOST}{OWN}\r\n",
+        f"GET {target} HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n",
+        f"GET {target} HTTP/1.0\r\n{HOST}\r\n",
+        f"GET {target} HTTP/1.0\r\n{HOST}Connection: keep-alive\r\n\r\n",
+        f"GET {target} HTTP/1.1\r\n{HOST}Expect: 100-continue\r\n\r\n",
+        f"GET {target} HTTP/1.1\r\n{HOST}Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+        f"GET {target} HTTP/1.1\r\n{HOST}\r\n\r\n",
+        f"GET {target} HTTP/1.1\r\nBad Name: x\r\n\r\n",
+    )
+]
+CONNECTS = [
+    b"",
+    b"",
+    b"CONNECT shop.example:443 HTTP/1.1\r\n\r\n",
+    b"CONNECT other.example:80 HTTP/1.1\r\n\r\n",
+]
+# Its body is the request that comes next, and must not be answered.
+SWALLOW = f"POST {SITE}/ HTTP/1.1\r\n{HOST}Content-Length: {len(REQUESTS[0])}\r\n\r\n".encode()
+OTHERS = [SWALLOW, b"\r\n", b"GET /health HTTP/1.1\r\n\r\n", PAUSE, RESUME]
+
+
+ORIGIN, ABSOLUTE = (REQUESTS[i * len(REQUESTS) // 2] for i in (0, 1))
+LARGER, NAMED, LAST = (
+    next(text for text in reversed(REQUESTS) if part in text)
+    for part in (b"larger", b"Proxy-Authorization", b"Connection: close")
+)
+HAZARDS = [SWALLOW, LARGER, NAMED, LAST, PAUSE, RESUME, b"\r\n", b"GET", CONNECTS[2]]
+
+
+@st.composite
+def visits_of_few_words(draw: st.DrawFn) -> list[Visit]:
+    """Draw visits that say the same few things over and over, as a memo has it."""
+    words = [draw(st.sampled_from(HAZARDS)), *draw(st.lists(st.sampled_from(REQUESTS + OTHERS), max_size=2))]
+    words += draw(st.sampled_from([(ORIGIN,), (ABSOLUTE,), (ORIGIN, ABSOLUTE)]))
+    return draw(st.lists(visit(words), min_size=1, max_size=3))
+
+
+@st.composite
+def visit(draw: st.DrawFn, words: list[bytes]) -> Visit:
+    chunks = [
+        draw(st.sampled_from(CONNECTS)),
+        *draw(st.lists(st.sampled_from(words), min_size=2, max_size=8)),
+    ]
+    if draw(st.integers(0, 3)) == 0:  # cut anywhere, and glued
+        stream = b"".join(piece for piece in chunks if piece not in (PAUSE, RESUME))
+        cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+        chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    return draw(st.integers(0, 1)), [chunk for chunk in chunks if chunk]
+
+
+@settings(max_examples=400, deadline=None)
+@given(visits=visits_of_few_words())
+@example(visits=[(1, [ORIGIN, SWALLOW, ORIGIN, ORIGIN])])
+@example(visits=[(0, [ABSOLUTE, NAMED, ABSOLUTE, ABSOLUTE])])
+@example(visits=[(0, [ABSOLUTE, PAUSE, LARGER, ABSOLUTE, RESUME])])
+@example(visits=[(1, [ORIGIN, PAUSE, ABSOLUTE, ORIGIN, RESUME])])
+@example(visits=[(1, [SWALLOW + ORIGIN[:-5], ORIGIN[-5:], ORIGIN[-5:]] * 2)])
+@example(visits=[(1, [ORIGIN, LARGER + LAST, ORIGIN])])
+def test_with_memo_is_as_without(
+    visits: list[tuple[int, list[bytes]]], folder: Path, ca: CertAuthority
+) -> None:
+    with ExitStack() as stack:
+        with_memo, without = (
+            House(stack.enter_context(Pack.open(folder)), ca, memo).run(visits) for memo in (True, False)
+        )
+    assert with_memo == without
+
+
+@pytest.fixture
+def pack(folder: Path) -> Iterator[Pack]:
+    with Pack.open(folder) as pack:
+        yield pack
+
+
+def test_what_is_stable_is_kept_and_nothing_else(pack: Pack, ca: CertAuthority) -> None:
+    house = House(pack, ca, memo=True)
+    house.run([(1, [request]) for request in REQUESTS])
+    memo = house.sessions["own"].memo
+    kept = {request for request in REQUESTS if memo.get(("http://", request))}
+    page = [text for text in REQUESTS if b"cart" not in text and b"none" not in text and b"large" not in text]
+    never = (b"Connection: close", b"Proxy-Authorization", b"Bad", b"100-continue")
+    stays = [text for text in page if not any(each in text for each in never)]
+    assert kept == {text for text in stays if b"HTTP/1.0" not in text or b"keep-alive" in text}
+    assert not any(memo.get((place, request)) for place in ("", "https://") for request in REQUESTS)
+
+
+def test_a_memo_is_of_one_pack_and_one_policy(folder: Path) -> None:
+    with Pack.open(folder) as first, Pack.open(folder) as second:
+        assert memo_of(first, Policy()) is memo_of(first, Policy())
+        assert memo_of(first, Policy()) is not memo_of(first, Policy(guessed=True))
+        assert memo_of(first, Policy()) is not memo_of(second, Policy())
+
+
+def test_a_session_that_goes_on_with_a_newer_pack_forgets_the_older_one(folder: Path) -> None:
+    with Pack.open(folder) as older, Pack.open(folder) as newer:
+        session = Session("s", "memo", older, Policy())
+        before = session.memo
+        session.reset()
+        assert session.memo is before
+        session.reset(newer)
+        assert session.memo is not before
+
+
+def test_a_memo_is_bounded_and_keeps_what_is_asked_for() -> None:
+    memo = Memo(room=100_000)
+    line = LedgerEntry(1, "GET", SITE, 200, "exact", "", 9_000, 0.0)
+    for number in range(1_000):
+        memo.keep(("", b"%d" % number), Kept(b"x" * 9_000, line))
+        assert memo.get(("", b"0"))  # asked for all the time
+    assert len(memo) <= 2 * 100_000 // 9_000
+    assert memo.get(("", b"999"))
+    assert not memo.get(("", b"500"))
+    memo.keep(("", b"big"), Kept(b"x" * (LARGEST + 1), line))
+    assert not memo.get(("", b"big"))
