@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,22 @@ class Visit:
 
 
 @asynccontextmanager
-async def visited(browser: Browser, client: ReplayClient, name: str) -> AsyncIterator[Visit]:
-    """Open a session and a pinned context on a collection, and close both on leaving."""
+async def visited(
+    browser: Browser, client: ReplayClient, name: str, *, seed: int = 0, later: float = 0.0
+) -> AsyncIterator[Visit]:
+    """Open a session and a pinned context on a collection, and close both on leaving.
+
+    Args:
+        browser: from `launch`.
+        client: of the back-end.
+        name: of the collection.
+        seed: added to the recording's.
+        later: seconds added to the recording's time.
+    """
     manifest = (await client.info()).manifests[name]
     session = await client.open_session(name)
-    pinning = Pinning(Level.CLOCK, int(manifest.get("seed", 0)), from_timestamp(manifest["recorded_at"]))
+    start = from_timestamp(manifest["recorded_at"]) + timedelta(seconds=later)
+    pinning = Pinning(Level.CLOCK, int(manifest.get("seed", 0)) + seed, start)
     profile = Profile.from_dict(manifest.get("profile", {}))
     context = await open_context(browser, proxy=session.proxy, profile=profile, pinning=pinning)
     activity = Activity(context)
@@ -98,8 +110,8 @@ async def load(browser: Any, client: ReplayClient, name: str, url: str, pack: Pa
         if info.features.get("ledger"):
             ledger = await client.ledger(visit.session)
             counts = ledger.counts
-            row |= {tier: counts.get(tier, 0) for tier in (Tier.EXACT, Tier.SYNTHETIC, Tier.NOISE, Tier.MISS)}
-            row["hits"] = counts.get(Tier.EXACT, 0)
+            row |= {tier: counts.get(tier, 0) for tier in Tier}
+            row["hits"] = sum(counts.get(tier, 0) for tier in (Tier.EXACT, Tier.NORMALISED, Tier.SEQUENCE))
             row["misses"] = counts.get(Tier.MISS, 0)
             row["missed"] = [e.url for e in ledger.misses]
         else:

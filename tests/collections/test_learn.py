@@ -343,7 +343,7 @@ def test_masked_answers():
 def test_a_rule_says_what_it_rests_on(twice):
     (rule,) = twice([get(f"/x?t={T1}")], [get(f"/x?t={T2}")]).rules
     assert isinstance(rule, Rule)
-    assert rule.evidence == "two recordings: 1 of 1 pairs differ; time"
+    assert rule.evidence == "two recordings: 1 pairs differ on 1 paths; time"
 
 
 # -- as typed -------------------------------------------------------------------------------------
@@ -368,5 +368,5 @@ def test_learn_and_show_as_typed(recorded, tmp_path):
     assert not json.loads(run("learn", "one", "--with", "two", "--json").stdout)["written"]
     shown = json.loads(run("show", "one", "--volatile", "--json").stdout)
     assert (shown[0]["name"], shown[0]["origin"], shown[-1]["origin"]) == ("t", "learned", "default")
-    assert "two recordings: 1 of 1 pairs differ; time" in run("show", "one", "--volatile").stdout
+    assert "two recordings: 1 pairs differ on 1 paths; time" in run("show", "one", "--volatile").stdout
     assert "1 rules guessed from 2 requests" in run("learn", "two", "--dry-run").stdout

@@ -122,7 +122,7 @@ def learn(first: Collection, second: Collection) -> Learned:
     rules, rejected = _decide(sights, refuse, Origin.LEARNED)
     twins = _counterparts(ones, others)
     return Learned(
-        rules=tuple(_general(rules) + header_rules(twins)),
+        rules=tuple(rules + header_rules(twins)),
         rejected=tuple(rejected),
         requests=(len(ones), len(others)),
         unmatched=(len(left), len(right)),
@@ -160,7 +160,7 @@ def learn_within(collection: Collection) -> Learned:
         return _doubt(found, told)
 
     rules, rejected = _decide(sights, refuse, Origin.GUESSED)
-    return Learned(tuple(_general(rules)), tuple(rejected), (len(seen), 0), (len(seen), 0), len(pairs))
+    return Learned(tuple(rules), tuple(rejected), (len(seen), 0), (len(seen), 0), len(pairs))
 
 
 def merge(rules: Rules, learned: Learned) -> Rules:
@@ -264,20 +264,18 @@ def _place(seen: Observed, leaf: Leaf, path: str) -> _Place:
 def _decide(
     sights: _Sights, refuse: Callable[[_Place, list[_Sight]], str], origin: Origin
 ) -> tuple[list[Rule], list[Rejected]]:
-    rules, rejected = [], []
+    found: dict[Rule, list[_Sight]] = {}
+    rejected = []
     for place in sorted(sights, key=repr):
-        found = sights[place]
-        if why := refuse(place, found):
+        if why := refuse(place, sights[place]):
             rejected.append(Rejected(place.where, place.name, place.host, place.path, why))
             continue
-        texts = [text for sight in found for text in sight.texts]
-        rules.append(
-            Rule(
-                place.where, place.name, shape_of(texts), place.host, place.path, place.method, origin,
-                _evidence(found, origin),
-            )
-        )  # fmt: skip
-    return rules, rejected
+        shape = shape_of([text for sight in sights[place] for text in sight.texts])
+        found[Rule(place.where, place.name, shape, place.host, place.path, place.method, origin)] = sights[
+            place
+        ]
+    general = _general(found)
+    return [replace(rule, evidence=_evidence(general[rule], origin)) for rule in general], rejected
 
 
 def _doubt(sights: list[_Sight], told: frozenset[str]) -> str:
@@ -305,11 +303,12 @@ def _all_times(sights: list[_Sight]) -> bool:
 
 
 def _evidence(sights: list[_Sight], origin: Origin) -> str:
-    pairs = [sight for sight in sights if sight.one is not sight.other]
-    kinds = ", ".join(sorted({kind for sight in sights for kind in sight.kinds}))
     source = "two recordings" if origin is Origin.LEARNED else "one recording"
-    count = f"{len(pairs)} of {len(pairs)} pairs differ" if pairs else f"{len(sights)} near their capture"
-    return f"{source}: {count}; {kinds}"
+    pairs = sum(sight.one is not sight.other for sight in sights)
+    count = f"{pairs} pairs differ" if pairs else f"{len(sights)} values by their shape"
+    kinds = ", ".join(sorted({kind for sight in sights for kind in sight.kinds}))
+    paths = len({sight.one.parts.path for sight in sights})
+    return f"{source}: {count} on {paths} paths; {kinds}"
 
 
 def _values(seen: Iterable[Observed]) -> dict[tuple[Where, str, str], dict[str, set[str]]]:
@@ -337,19 +336,17 @@ def _told(seen: Iterable[Observed], sights: _Sights, side: int) -> frozenset[str
     return frozenset(told)
 
 
-def _general(rules: list[Rule]) -> list[Rule]:
-    """Make one rule of a host out of the same rule on several of its paths, if every path agrees."""
-    groups: dict[tuple[object, ...], list[Rule]] = defaultdict(list)
-    for rule in rules:
-        whole = rule.where is not Where.PATH
-        groups[rule.host, rule.where, rule.name, rule.shape, rule.method, whole or rule.path].append(rule)
-    general = []
-    for group in groups.values():
-        if group[0].where is Where.PATH or len(group) < _GENERAL:
-            general += group
+def _general(found: dict[Rule, list[_Sight]]) -> dict[Rule, list[_Sight]]:
+    """Make one rule of a host out of the same rule on several of its paths."""
+    groups: dict[Rule, list[Rule]] = defaultdict(list)
+    for rule in found:
+        groups[rule if rule.where is Where.PATH else replace(rule, path=ANY_PATH)].append(rule)
+    general: dict[Rule, list[_Sight]] = {}
+    for whole, group in groups.items():
+        if whole.where is Where.PATH or len(group) < _GENERAL:
+            general |= {rule: found[rule] for rule in group}
         else:
-            evidence = f"{len(group)} paths, {group[0].evidence}"
-            general.append(replace(group[0], path=ANY_PATH, evidence=evidence))
+            general[whole] = [sight for rule in group for sight in found[rule]]
     return general
 
 
