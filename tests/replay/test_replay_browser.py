@@ -110,7 +110,7 @@ async def test_what_a_page_sees(replayed: tuple[BrowserContext, ReplayClient, st
     assert [(miss.method, miss.url, miss.reason) for miss in ledger.misses] == [
         ("POST", f"{API}/item", "other body recorded"),
         ("GET", f"{API}/none", "path not recorded, of its host: 2"),
-        ("GET", f"{SHOP}/live", "path not recorded, of its host: 5"),
+        ("GET", "wss://shop.example/live", "path not recorded, of its host: 5"),
     ]
     assert ledger.counts["synthetic"] >= 2
     assert {line.resource for line in ledger.entries} >= {"document", "style", "empty"}

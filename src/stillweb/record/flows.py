@@ -9,7 +9,7 @@ encodings that depend on earlier answers (`dcb`, `dcz`; RFC 9842).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
@@ -49,20 +49,37 @@ def upstream_fields(method: str, fields: RawHeaders) -> tuple[tuple[bytes, bytes
 
 def exchange_of(flow: Any, body: bytes) -> Exchange:
     """Make the exchange of a completed `mitmproxy.http.HTTPFlow` whose response body is `body`."""
+    return _exchange(flow, wire_url(flow.request.url), body, end_to_end)
+
+
+def handshake_of(flow: Any, body: bytes = b"") -> Exchange:
+    """Make the exchange of a WebSocket's handshake; `body` is that of a refusal.
+
+    Its hop-by-hop fields are what it is about, so they are kept.
+    """
+    return _exchange(flow, socket_url(flow), body, _but_the_proxy)
+
+
+def socket_url(flow: Any) -> str:
+    """Return the `ws:` or `wss:` URL of a handshake."""
+    return "ws" + wire_url(flow.request.url).removeprefix("http")
+
+
+def _exchange(flow: Any, url: str, body: bytes, kept: Callable[[RawHeaders], Headers]) -> Exchange:
     request, response = flow.request, flow.response
     h2 = response.http_version.startswith("HTTP/2")
     peer = flow.server_conn.peername
     return Exchange(
         Request(
             method=request.method,
-            url=wire_url(request.url),
-            headers=end_to_end(request.headers.fields),
+            url=url,
+            headers=kept(request.headers.fields),
             raw_body=request.raw_content or b"",
         ),
         Response(
             status=response.status_code,
             reason=_reason(response.status_code) if h2 else response.reason,
-            headers=end_to_end(response.headers.fields),
+            headers=kept(response.headers.fields),
             raw_body=body,
         ),
         timestamp=to_timestamp(datetime.fromtimestamp(request.timestamp_start, UTC)),
@@ -77,6 +94,12 @@ def end_to_end(fields: RawHeaders) -> Headers:
     dropped = HOP_BY_HOP | _connection_options(fields)
     decoded = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
     return tuple((name, value) for name, value in decoded if name.lower() not in dropped)
+
+
+def _but_the_proxy(fields: RawHeaders) -> Headers:
+    """Return header fields as text without those that are between client and proxy."""
+    decoded = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
+    return tuple((name, value) for name, value in decoded if not name.lower().startswith("proxy-"))
 
 
 def _connection_options(fields: RawHeaders) -> set[str]:

@@ -4,7 +4,8 @@ A browser talks HTTP/1.1 to it, as it will talk to the replay, so that the numbe
 connections and `nextHopProtocol` are the same then; the site is spoken to in what it prefers.
 Answers are passed on while they arrive and written when they are complete. An exchange that
 failed, was cut off or is longer than `max_body` is remembered in `RecordingProxy` and never
-written. WebSockets and event streams pass through and are noted: they are not recorded yet.
+written. WebSockets and event streams are written when they end, by whosoever's hand, or when
+the recording does: a kill loses those that are open.
 Nothing is redacted yet: cookies, tokens and passwords of a recording are in its WARC files.
 
 mitmproxy is imported when a proxy is started, since only those who record install it. It keeps
@@ -48,7 +49,8 @@ async def recording_proxy(
     recording = RecordingProxy()
     with tempfile.TemporaryDirectory(prefix="stillweb-") as scratch:
         trusted = _trusted_bundle(Path(scratch), options.upstream_ca)
-        master = _master(ca, options, trusted, Recorder(writer, options, recording))
+        recorder = Recorder(writer, options, recording)
+        master = _master(ca, options, trusted, recorder)
         proxyserver = master.addons.get("proxyserver")
         try:
             await _start(master, proxyserver, options)
@@ -56,7 +58,10 @@ async def recording_proxy(
             recording.url = f"http://{options.host}:{port}"
             yield recording
         finally:
-            await _stop(master, proxyserver)
+            try:
+                recorder.finish()
+            finally:
+                await _stop(master, proxyserver)
 
 
 def _require_mitmproxy() -> None:

@@ -10,16 +10,20 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from stillweb.collections.frames import EVENT_STREAM, Beside, End, chunks_beside, frames_beside
 from stillweb.errors import RecordError
-from stillweb.record.flows import exchange_of, upstream_fields
+from stillweb.record.flows import exchange_of, handshake_of, socket_url, upstream_fields
 from stillweb.record.options import RecordOptions
 from stillweb.record.resolve import resolve
+from stillweb.record.streams import Body, EventStream, Socket
 from stillweb.urls import wire_url
 
 if TYPE_CHECKING:
     from stillweb.collections.writer import CollectionWriter
+    from stillweb.model import Exchange
 
 _CLIENT_WENT_AWAY = "Client disconnected."  # mitmproxy/proxy/layers/http/_http1.py, `wait`
 
@@ -122,7 +126,9 @@ class Recorder:
         self._writer = writer
         self._options = options
         self.recording = recording
-        self._bodies: dict[str, _Body] = {}
+        self._bodies: dict[str, Body] = {}
+        self._streams: dict[str, EventStream] = {}
+        self._sockets: dict[str, Socket] = {}
         self._asked_for: dict[str, tuple[str, int]] = {}
 
     @_loud
@@ -167,13 +173,11 @@ class Recorder:
         response = flow.response
         if _is_websocket(flow):
             return
-        if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            response.stream = True
-            self.recording.note("event stream not recorded")
-            self.recording.end(flow.id)
+        if response.headers.get("content-type", "").lower().startswith(EVENT_STREAM):
+            response.stream = self._streams[flow.id] = EventStream(self._options.max_body, flow)
+            self.recording.end(flow.id)  # it may never end
         else:
-            body = self._bodies[flow.id] = _Body(self._options.max_body)
-            response.stream = body
+            response.stream = self._bodies[flow.id] = Body(self._options.max_body)
         if response.is_http2 and "content-length" not in response.headers and _has_body(flow):
             # Otherwise mitmproxy ends the body by closing the client's connection, TLS and all.
             response.headers["transfer-encoding"] = "chunked"
@@ -182,24 +186,28 @@ class Recorder:
     def response(self, flow: Any) -> None:
         """Write a completed exchange."""
         if _is_websocket(flow):
-            self.recording.note("WebSocket not recorded")
+            if flow.response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+                self._write(handshake_of(flow, flow.response.raw_content or b""))
             return
         self.recording.end(flow.id)
-        if flow.response.stream is True:
-            return  # an event stream that ended
-        body = self._bodies.pop(flow.id)
+        if stream := self._streams.pop(flow.id, None):
+            return self._write_stream(stream, End.SITE)
+        body = self._bodies.pop(flow.id, None)
+        if body is None:
+            return None  # the recording has ended
         if body.overflow:
-            self.recording.note(f"longer than {self._options.max_body} bytes, not recorded")
-            return
-        self._write(flow, flow.response.raw_content or body.content())
+            return self._too_long()
+        return self._write(exchange_of(flow, flow.response.raw_content or body.content()))
 
     @_loud
     def error(self, flow: Any) -> None:
         """Remember why there is no answer, and let the browser see a broken connection."""
         self._bodies.pop(flow.id, None)
         self.recording.end(flow.id)
-        url = wire_url(flow.request.url)
         reason = flow.error.msg
+        if stream := self._streams.pop(flow.id, None):
+            return self._write_stream(stream, End.CLIENT if reason == _CLIENT_WENT_AWAY else End.SITE)
+        url = socket_url(flow) if _is_websocket(flow) else wire_url(flow.request.url)
         if reason == _CLIENT_WENT_AWAY:
             self.recording.aborted.add(url)
         else:
@@ -207,39 +215,57 @@ class Recorder:
         if flow.response is None and flow.killable:
             # mitmproxy would answer with a page of its own and status 502, which no site sent.
             flow.kill()
+        return None
 
-    def _write(self, flow: Any, body: bytes) -> None:
+    @_loud
+    def websocket_start(self, flow: Any) -> None:
+        """Begin to keep the frames of a WebSocket."""
+        self._sockets[flow.id] = Socket(self._options.max_body, flow)
+
+    @_loud
+    def websocket_message(self, flow: Any) -> None:
+        """Keep a frame."""
+        if socket := self._sockets.get(flow.id):
+            socket.take()
+
+    @_loud
+    def websocket_end(self, flow: Any) -> None:
+        """Write the frames of a WebSocket that was closed."""
+        if socket := self._sockets.pop(flow.id, None):
+            self._write_socket(socket)
+
+    def finish(self) -> None:
+        """Write what is still open: the recording ends."""
+        streams, sockets = list(self._streams.values()), list(self._sockets.values())
+        self._streams.clear()
+        self._sockets.clear()
+        self._bodies.clear()
+        for stream in streams:
+            self._write_stream(stream, End.OPEN)
+        for socket in sockets:
+            self._write_socket(socket)
+
+    def _write_stream(self, stream: EventStream, end: End) -> None:
+        if stream.overflow:
+            return self._too_long()
+        exchange = exchange_of(stream.flow, stream.content())
+        return self._write(exchange, chunks_beside(exchange.request.url, stream.chunks(end)))
+
+    def _write_socket(self, socket: Socket) -> None:
+        if socket.overflow:
+            return self._too_long()
+        handshake = handshake_of(socket.flow)
+        return self._write(handshake, frames_beside(handshake.request.url, socket.frames()))
+
+    def _too_long(self) -> None:
+        self.recording.note(f"longer than {self._options.max_body} bytes, not recorded")
+
+    def _write(self, exchange: Exchange, beside: Beside | None = None) -> None:
         recording = self.recording
-        self._writer.write(exchange_of(flow, body))
+        self._writer.write(exchange, beside)
         recording.exchanges += 1
-        recording.body_bytes += len(body)
-        recording.failed.pop(wire_url(flow.request.url), None)
-
-
-class _Body:
-    """Keeps what passes, up to a limit; mitmproxy calls it with each piece and with b"" at the end."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self.overflow = False
-
-    def __call__(self, piece: bytes) -> bytes | tuple[()]:
-        if not piece:
-            # An empty DATA frame of HTTP/2. Passed on, it would become a chunk of size 0, which ends the
-            # body (RFC 9112 §7.1): what follows would be taken for the next answer.
-            return ()
-        self._size += len(piece)
-        if self._size > self._limit:
-            self.overflow = True
-            self._pieces.clear()
-        else:
-            self._pieces.append(piece)
-        return piece
-
-    def content(self) -> bytes:
-        return b"".join(self._pieces)
+        recording.body_bytes += len(exchange.response.raw_body)
+        recording.failed.pop(exchange.request.url, None)
 
 
 def _is_websocket(flow: Any) -> bool:

@@ -35,6 +35,7 @@ class _Recording:
 
     Attributes:
         again: whether it was given before.
+        told_apart: whether there are others.
     """
 
     stream: bytes
@@ -42,6 +43,7 @@ class _Recording:
     reason: str
     entry: Entry
     again: bool = False
+    told_apart: bool = False
 
 
 def answer(
@@ -66,8 +68,7 @@ def answer(
         return match, answers.recorded(request, entry)
     chunks = recording.timing
     ends = chunks.end is End.SITE and not recording.again
-    told_apart = "connection" in recording.reason
-    tier = Tier.SEQUENCE if told_apart and match.tier is Tier.EXACT else match.tier
+    tier = Tier.SEQUENCE if recording.told_apart and match.tier is Tier.EXACT else match.tier
     reason = "; ".join(filter(None, (match.reason, recording.reason, "" if ends else "left open")))
     match = replace(match, tier=tier, reason=reason, stable=False)
     if ends and policy.pace != "recorded":
@@ -100,7 +101,7 @@ def _next(request: Request, entry: Entry, pack: Pack, state: SessionState) -> _R
     reason = f"connection {used + 1} of {count}" if count > 1 else ""
     if used >= count:
         reason = f"past the end: {'its only' if count == 1 else f'the last of {count}'} connection again"
-    return _Recording(stream, timing, reason, held, again=used >= count)
+    return _Recording(stream, timing, reason, held, again=used >= count, told_apart=count > 1)
 
 
 def _same(request: Request, entry: Entry, pack: Pack) -> _Recording | None:

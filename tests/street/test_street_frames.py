@@ -1,0 +1,271 @@
+"""WebSockets and event streams, down the whole street: recorded by the real proxy, sealed, replayed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from live_site import LiveSite, live_site, talk
+from wsproto.events import CloseConnection
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.check import check
+from stillweb.collections.framepack import open_chunks, open_frames, socket_key, stream_key
+from stillweb.collections.frames import End, Frames
+from stillweb.collections.keys import request_key
+from stillweb.collections.layout import Collection
+from stillweb.collections.pack import Pack
+from stillweb.collections.seal import seal
+from stillweb.collections.writer import CollectionWriter
+from stillweb.record.options import RecordOptions
+from stillweb.record.proxy import RecordingProxy, recording_proxy
+from stillweb.record.resolve import parse_all
+from stillweb.replay import ReplayClient, ReplayOptions, serve
+from stillweb.replay.resolver import Policy
+
+# mitmproxy 11 and what its default addons import, not us.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
+]
+ECHO, TICKS, EVENTS = "ws://live.test/echo", "ws://live.test/ticks", "http://live.test/events"
+SSE = {"Accept": "text/event-stream"}
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
+    return CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create(tmp_path, "live")
+
+
+@asynccontextmanager
+async def recorded(
+    collection: Collection, ca: CertAuthority, site: LiveSite
+) -> AsyncIterator[RecordingProxy]:
+    options = RecordOptions(resolve=parse_all([site.resolve]))
+    with CollectionWriter(collection) as writer:
+        async with recording_proxy(writer, ca, options) as recording:
+            yield recording
+
+
+@asynccontextmanager
+async def replayed(collection: Collection, ca: CertAuthority, **policy: str) -> AsyncIterator[ReplayClient]:
+    assert seal(collection).warnings == ()
+    options = ReplayOptions(port=0, session_ports=None, drain=1, policy=Policy(**policy))
+    with Pack.open(collection.pack) as pack:
+        async with serve({"live": pack}, ca, options) as server, ReplayClient(server.url) as desk:
+            yield desk
+
+
+def sockets(collection: Collection, url: str) -> list[Frames]:
+    assert check(collection) == []
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        return [open_frames(bytes(pack.entry(row).body)) for row in pack.lookup(socket_key(url))]
+
+
+def said(frames: Frames) -> list[tuple[bool, bytes]]:
+    return [(frame.sent, frame.payload) for frame in frames.frames]
+
+
+async def test_a_socket_is_recorded_frame_by_frame(collection, ca) -> None:
+    async with live_site() as site, recorded(collection, ca, site) as recording:
+        async with talk(recording.url, ECHO, ("talk",)) as echo:
+            assert (echo.status, echo.subprotocol, echo.extensions) == (101, "talk", ["permessage-deflate"])
+            await echo.say("ab")
+            assert await echo.hear() == "ba"
+            await echo.say(b"\x00\xff")
+            assert await echo.hear() == b"\xff\x00"
+            await echo.close()
+            assert isinstance(await echo.event(), CloseConnection)
+        async with talk(recording.url, TICKS) as ticks:
+            heard = [await ticks.hear() for _ in range(4)]
+            last = await ticks.event()
+        async with talk(recording.url, "ws://live.test/closed") as refused:
+            assert refused.status == 403
+        assert (recording.notes, recording.failed) == ({}, {})
+
+    (frames,) = sockets(collection, ECHO)
+    assert said(frames)[:4] == [(True, b"ab"), (False, b"ba"), (True, b"\x00\xff"), (False, b"\xff\x00")]
+    assert said(frames)[4:] == [(True, b"\x03\xe8")]
+    assert frames.end is End.CLIENT
+    times = [frame.ms for frame in frames.frames]
+    assert times == sorted(times)
+    (frames,) = sockets(collection, TICKS)
+    assert [payload.decode() for _, payload in said(frames)[:4]] == heard
+    assert isinstance(last, CloseConnection)
+    assert said(frames)[4:] == [(False, (3000).to_bytes(2, "big") + b"enough")]
+    assert frames.end is End.SITE
+
+
+async def test_what_is_open_when_the_recording_ends_is_kept(collection, ca) -> None:
+    # The recording ends first, as it stands innermost.
+    async with (
+        live_site() as site,
+        AsyncExitStack() as clients,
+        recorded(collection, ca, site) as recording,
+    ):
+        client = await clients.enter_async_context(httpx.AsyncClient(proxy=recording.url))
+        echo = await clients.enter_async_context(talk(recording.url, ECHO))
+        await echo.say("ab")
+        await echo.hear()
+        asked = client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"})
+        events = await clients.enter_async_context(asked)
+        seen = await _until(events, "event: end")
+        assert recording.in_flight == 0
+
+    (frames,) = sockets(collection, ECHO)
+    assert (said(frames), frames.end) == ([(True, b"ab"), (False, b"ba")], End.OPEN)
+    (end, stream) = streams(collection, last_event_id="3")[0]
+    assert (end, stream.startswith(seen.encode())) == (End.OPEN, True)
+
+
+async def test_an_event_stream_is_recorded_whole_cut_by_the_page_or_ended_by_the_site(collection, ca) -> None:
+    async with live_site() as site, recorded(collection, ca, site) as recording:
+        async with httpx.AsyncClient(proxy=recording.url) as client:
+            whole = await client.get(EVENTS, headers=SSE)
+            async with client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"}) as events:
+                await _until(events, "event: end")
+        async with asyncio.timeout(10):
+            await site.gone.wait()
+
+    assert streams(collection) == [(End.SITE, whole.content)]
+    ((end, stream),) = streams(collection, last_event_id="3")
+    assert (end, stream.endswith(b"event: end\ndata: -\n\n")) == (End.CLIENT, True)
+    captures = [capture for capture in collection.captures() if capture.url == EVENTS]
+    bodies = [collection.read_capture(capture).response.raw_body for capture in captures]
+    assert sorted(bodies) == sorted([whole.content, stream])
+
+
+async def test_a_recorded_socket_answers_what_it_was_told(collection, ca) -> None:
+    async with live_site() as site, recorded(collection, ca, site) as recording:
+        for word in ("first", "second"):
+            async with talk(recording.url, ECHO, ("talk",)) as echo:
+                await echo.say(f'{{"a": 1, "word": "{word}"}}')
+                await echo.hear()
+        async with talk(recording.url, "ws://live.test/closed"):
+            pass
+
+    async with replayed(collection, ca) as desk:
+        session = await desk.open_session()
+        for word in ("first", "second", "second"):
+            async with talk(session.proxy, ECHO, ("x", "talk")) as echo:
+                assert (echo.status, echo.subprotocol) == (101, "talk")
+                assert echo.extensions == ["permessage-deflate"]
+                await echo.say('{"a": 1, "word": "never said"}')
+                assert await echo.silent()
+                await echo.say(f'{{"word":"{word}","a":1}}')
+                assert await echo.hear() == f'}}"{word[::-1]}" :"drow" ,1 :"a"{{'
+                await echo.close()
+                assert isinstance(await echo.event(), CloseConnection)
+                assert await echo.event() is None
+        async with talk(session.proxy, ECHO, deflate=False) as echo:
+            assert echo.status == 404  # the subprotocol is not offered
+        async with talk(session.proxy, "ws://live.test/closed") as closed:
+            assert closed.status == 403
+        async with talk(session.proxy, "ws://live.test/never") as never:
+            assert never.status == 404
+        ledger = await desk.ledger(session.id)
+        assert (await desk.session(session.id))["in_flight"] == 0
+
+    lines = [(line.method, line.status, line.tier, line.reason.partition(";")[0]) for line in ledger.entries]
+    missed = ("WEBSOCKET", 0, "miss", "frame 1 of the page: not as recorded")
+    assert lines[:6] == [
+        ("GET", 101, "sequence", "connection 1 of 2"),
+        missed,
+        ("GET", 101, "sequence", "connection 2 of 2"),
+        missed,
+        ("GET", 101, "sequence", "past the end: the last of 2 connection again"),
+        missed,
+    ]
+    assert [line[:3] for line in lines[6:]] == [
+        ("GET", 404, "miss"), ("GET", 403, "exact"), ("GET", 404, "miss"),
+    ]  # fmt: skip
+    assert {line.url for line in ledger.entries} == {
+        ECHO, "ws://live.test/closed", "ws://live.test/never",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("pace", ["none", "recorded"])
+async def test_recorded_events_are_played_and_left_open(collection, ca, pace) -> None:
+    async with live_site() as site, recorded(collection, ca, site) as recording:
+        async with httpx.AsyncClient(proxy=recording.url) as client:
+            whole = (await client.get(EVENTS, headers=SSE)).content
+            async with client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"}) as events:
+                rest = await _until(events, "event: end")
+        async with talk(recording.url, TICKS) as ticks:
+            heard = [await ticks.hear() for _ in range(4)]
+            await ticks.event()
+
+    async with replayed(collection, ca, pace=pace) as desk:
+        session = await desk.open_session()
+        async with httpx.AsyncClient(proxy=session.proxy, timeout=10) as client:
+            assert (await client.get(EVENTS, headers=SSE)).content == whole
+            async with client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"}) as events:
+                assert await _until(events, "event: end") == rest
+                assert await _stays_open(events)
+            async with client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"}) as events:
+                assert await _stays_open(events)  # past the end: no event comes twice
+            async with client.stream("GET", EVENTS, headers=SSE) as events:
+                assert (await _until(events, "data: event 3")).encode() in whole
+                assert await _stays_open(events)
+            assert (await client.get(EVENTS)).content == whole  # no EventSource: it waits for the end
+        async with talk(session.proxy, TICKS) as ticks:
+            assert [await ticks.hear() for _ in range(4)] == heard
+            last = await ticks.event()
+            assert isinstance(last, CloseConnection)
+            assert (last.code, last.reason) == (3000, "enough")
+        async with talk(session.proxy, TICKS) as ticks:
+            assert [await ticks.hear() for _ in range(4)] == heard
+            assert await ticks.silent()  # past the end it is not closed, for the page would open it for ever
+        ledger = await desk.ledger(session.id)
+
+    assert ledger.misses == ()
+    assert [line.tier for line in ledger.entries] == ["exact"] * 7
+
+
+async def _until(events: httpx.Response, last: str) -> str:
+    """Return an event stream up to a line and the line behind it."""
+    seen: list[str] = []
+    lines = _lines(events)
+    async with asyncio.timeout(10):
+        while not seen or seen[-1] != last:
+            seen.append(await anext(lines))
+    return "\n".join(seen)
+
+
+def _lines(events: httpx.Response) -> AsyncIterator[str]:
+    if "lines" not in events.extensions:
+        events.extensions["lines"] = aiter(events.aiter_lines())
+    return events.extensions["lines"]
+
+
+async def _stays_open(events: httpx.Response) -> bool:
+    try:
+        async with asyncio.timeout(0.1):
+            while await anext(_lines(events)) is not None:
+                pass
+    except TimeoutError:
+        return True
+    except StopAsyncIteration:
+        return False
+
+
+def streams(collection: Collection, last_event_id: str = "") -> list[tuple[End, bytes]]:
+    """Return how the recorded connections of the event stream ended, and what they brought."""
+    assert check(collection) == []
+    seal(collection)
+    key = stream_key(EVENTS, request_key("GET", EVENTS), last_event_id)
+    with Pack.open(collection.pack) as pack:
+        opened = [open_chunks(bytes(pack.entry(row).body)) for row in pack.lookup(key)]
+    assert all(sum(chunk.size for chunk in chunks.chunks) == len(stream) for chunks, stream in opened)
+    return [(chunks.end, stream) for chunks, stream in opened]
