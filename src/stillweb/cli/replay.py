@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -95,6 +96,11 @@ def replay() -> None:
     default=0,
     help="Of pywb's proxy, where pywb answers; 0: any.  [default: 0]",
 )
+@click.option(
+    "--on-miss",
+    type=click.Choice(["pywb"]),
+    help="Ask pywb, by its own looser rules, for reads (GET, HEAD) that are missed. Not for training.",
+)
 @click.option("--pywb-fuzzy", is_flag=True, help="Let pywb answer with what merely looks like the request.")
 @click.option("--guessed", is_flag=True, help="Use rules that were guessed from a single recording, too.")
 @click.option(
@@ -114,6 +120,10 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
 
     Seals what is not sealed. Other sessions, each with a port and a ledger of its own, are opened by the
     control API, which is at the proxy's own address.
+
+    With --on-miss pywb the server is a process of its own behind a front, beside a pywb: what strict matching
+    does not have, and is no noise, pywb is asked for. The ledger shows such answers as tier `pywb`.
+    A POST, PUT, PATCH or DELETE is never asked: pywb would give it another one's answer.
 
     \b
     Example:
@@ -136,7 +146,9 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
     if not (certs_dir / "ca.pem").exists():
         stderr().print(f"no CA in {certs_dir} yet: making one")
     ca = CertAuthority.load_or_init(certs_dir)
-    if chosen["backend"] == "pywb":
+    if chosen["on_miss"]:
+        _run(_serve_front(collections, ca, chosen, as_json))
+    elif chosen["backend"] == "pywb":
         _run(_serve_pywb(collections, ca, chosen, as_json))
     else:
         _run(_serve_native(collections, ca, chosen, as_json))
@@ -148,6 +160,10 @@ def _check(chosen: dict[str, Any]) -> None:
         raise click.UsageError("--ledger: pywb does not tell what it answered; leave out --backend pywb")
     if chosen["backend"] == "pywb" and (chosen["guessed"] or chosen["fuzzy"] is not None):
         raise click.UsageError("--guessed, --fuzzy: pywb has rules of its own; leave out --backend pywb")
+    if chosen["backend"] == "pywb" and chosen["on_miss"]:
+        raise click.UsageError("--on-miss: pywb answers everything already; leave out --backend pywb")
+    if chosen["on_miss"] and chosen["pywb_fuzzy"]:
+        raise click.UsageError("--pywb-fuzzy: --on-miss pywb asks it by its own rules already; leave it out")
     if chosen["backend"] == "native" and chosen["pywb_fuzzy"]:
         raise click.UsageError("--pywb-fuzzy: the native back-end does not guess; add --backend pywb")
 
@@ -190,8 +206,7 @@ async def _serve_native(
         _announce(facts, collections, ca, as_json)
         await stopped.wait()
         stderr().print("finishing the answers at hand ...")
-    counts = ", ".join(f"{count} {tier}" for tier, count in server.totals.most_common())
-    stderr().print(f"answered {server.totals.total()} requests" + (f": {counts}" if counts else ""))
+    _print_totals(server.totals)
 
 
 async def _serve_pywb(
@@ -206,15 +221,45 @@ async def _serve_pywb(
         fuzzy=chosen["pywb_fuzzy"],
     )
     async with serve_pywb(collections, ca, options) as server:
-        stopped = asyncio.ensure_future(_on_signals().wait())
-        failed = asyncio.ensure_future(server.wait())
+        stopped = _on_signals()
         _announce({"proxy": server.proxy, "control": server.url}, collections, ca, as_json)
-        await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if failed.done():
-            failed.result()
-        failed.cancel()
-        await asyncio.gather(stopped, failed, return_exceptions=True)
+        await _until(stopped, server.wait())
+
+
+async def _serve_front(
+    collections: list[Collection], ca: CertAuthority, chosen: dict[str, Any], as_json: bool
+) -> None:
+    from stillweb.replay.fallback import FrontOptions, serve_front
+
+    options = FrontOptions(
+        host=chosen["host"],
+        port=chosen["port"],
+        session_ports=chosen["session_ports"],
+        ledger=chosen["ledger"],
+        policy={"guessed": chosen["guessed"], "fuzzy": chosen["fuzzy"]},
+    )
+    async with serve_front(collections, ca, options) as (front, hermetic):
+        stopped = _on_signals()
+        _announce({"proxy": front.url, "control": front.url, "on_miss": "pywb"}, collections, ca, as_json)
+        await _until(stopped, hermetic.wait())
+    _print_totals(Counter(hermetic.totals))
+
+
+async def _until(stopped: asyncio.Event, failing: Coroutine[Any, Any, None]) -> None:
+    """Wait for a signal, or for what ends only by failing."""
+    waits = asyncio.ensure_future(stopped.wait())
+    failed = asyncio.ensure_future(failing)
+    await asyncio.wait((waits, failed), return_when=asyncio.FIRST_COMPLETED)
+    waits.cancel()
+    if failed.done():
+        failed.result()
+    failed.cancel()
+    await asyncio.gather(waits, failed, return_exceptions=True)
+
+
+def _print_totals(totals: Counter[str]) -> None:
+    counts = ", ".join(f"{count} {tier}" for tier, count in totals.most_common())
+    stderr().print(f"answered {totals.total()} requests" + (f": {counts}" if counts else ""))
 
 
 def _on_signals() -> asyncio.Event:

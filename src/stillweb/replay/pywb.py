@@ -195,6 +195,14 @@ class PywbServer(Desk):
             raise served.process.failure()
         return served.process
 
+    async def port_of(self, name: str) -> int:
+        """Return the port of a collection's pywb, which is started if it has not been asked for yet.
+
+        Raises:
+            ReplayError: if it has failed.
+        """
+        return (await self._process(name)).port
+
     async def start(self) -> None:
         """Start pywb for the first collection."""
         await self._process(self._default)

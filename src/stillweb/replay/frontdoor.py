@@ -1,0 +1,341 @@
+"""One client of the front: its tunnel ends here, its requests go to the hermetic server, misses to pywb.
+
+Requests are taken in order, the next one when the answer before it has gone out, over one connection
+to the hermetic server: so a session's order is the client's. An answer is passed on as it comes. A
+miss carries a mark, which the page never sees; what becomes of it is told to the hermetic server before
+its answer is complete, so that whoever has the answer finds it on the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stillweb.errors import BadHostname, PeerError
+from stillweb.model import Headers, Tier, header
+from stillweb.replay.relay import Head, Loopback, render_request
+from stillweb.replay.session import MISS_MARK
+from stillweb.replay.tls import TlsServer
+from stillweb.replay.wire import (
+    BadRequest,
+    ConnectReceived,
+    ContinueExpected,
+    Event,
+    RequestReceived,
+    Wire,
+    simple_head,
+)
+
+if TYPE_CHECKING:
+    from stillweb.replay.fallback import Front
+
+__all__ = ["ASKED_METHODS", "Carried", "FrontConnection"]
+
+logger = logging.getLogger(__name__)
+
+ASKED_METHODS = frozenset({"GET", "HEAD"})
+"""What pywb is asked for: it gives a mutation the answer of its closest POST, a wrong 200 by design."""
+
+_READ = 64 * 1024
+_MARK = MISS_MARK.lower()
+_TLS_HANDSHAKE = 0x16  # RFC 8446 §5.1
+_ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# Of one connection only (RFC 9110 §7.6.1), or said anew.
+_HOP = frozenset(
+    (
+        *("connection", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer"),
+        *("transfer-encoding", "upgrade", "content-length", "expect"),
+    )
+)
+# Replay looks at no condition, and at no other time than that of the recording.
+_NOT_FOR_PYWB = frozenset(
+    (
+        *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "accept-datetime"),
+        *("cookie", "authorization"),
+    )
+)
+
+
+@dataclass(eq=False, slots=True)
+class Carried:
+    """A session of the hermetic server, as the front carries it.
+
+    Attributes:
+        behind: port of the hermetic server that answers its traffic.
+        port: of the front; 0 until it listens.
+        tasks: of the connections at hand.
+    """
+
+    id: str
+    collection: str
+    behind: int
+    port: int = 0
+    server: asyncio.Server | None = None
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class FrontConnection:
+    """A client's connection; `run` serves it to its end."""
+
+    def __init__(
+        self, front: Front, door: Carried, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._front = front
+        self._door = door
+        self._reader = reader
+        self._writer = writer
+        self._wire = Wire()
+        self._tls: TlsServer | None = None
+        self._tunnel: tuple[str, ssl.SSLContext] | None = None
+        self._scheme = ""  # of the tunnel, once its first byte is seen
+        self._session: Carried | None = door
+        self._kept: tuple[Carried, Loopback] | None = None
+        self._last = False
+
+    async def run(self) -> None:
+        """Serve until the client, or an answer, ends it."""
+        try:
+            while not self._last and (data := await self._reader.read(_READ)):
+                await self._receive(data)
+            if self._tls is not None:
+                self._writer.write(self._tls.farewell())
+            await self._writer.drain()
+            self._writer.close()
+        except (OSError, PeerError) as error:  # the client went away, or the hermetic server did
+            logger.info("a connection ended early: %s", error)
+            self._writer.transport.abort()
+        except asyncio.CancelledError:
+            self._writer.transport.abort()
+            raise
+        finally:
+            if self._kept is not None:
+                self._kept[1].close()
+
+    async def _receive(self, data: bytes) -> None:
+        plain = self._plain(data)
+        for event in self._wire.receive_data(plain):
+            if not self._last:
+                await self._take(event)
+        self._last = self._last or (self._tls is not None and self._tls.closed)
+
+    def _plain(self, data: bytes) -> bytes:
+        if self._tunnel is not None and not self._scheme:
+            self._tls = TlsServer(self._tunnel[1]) if data[0] == _TLS_HANDSHAKE else None
+            self._scheme = "https" if self._tls else "http"
+        if self._tls is None:
+            return data
+        try:
+            return self._tls.receive(data)
+        finally:
+            self._writer.write(self._tls.take())
+
+    async def _take(self, event: Event) -> None:
+        match event:
+            case RequestReceived():
+                await self._request(event)
+            case ConnectReceived():
+                await self._connect(event)
+            case ContinueExpected():
+                await self._write(_CONTINUE)
+            case BadRequest(status):
+                await self._refuse(status)
+
+    async def _connect(self, event: ConnectReceived) -> None:
+        if self._tunnel is not None:
+            return await self._refuse(400)
+        self._session = self._by_user(event.headers)
+        if self._session is None:
+            return await self._refuse(407)
+        try:
+            context = self._front.ca.server_context(event.authority.rpartition(":")[0] or event.authority)
+        except BadHostname as error:
+            logger.warning("no certificate for a tunnel: %s", error)
+            return await self._refuse(400)
+        self._tunnel = (event.authority, context)
+        rest, self._wire = bytes(self._wire.rest), Wire()
+        await self._write(_ESTABLISHED)
+        if rest:
+            await self._receive(rest)
+        return None
+
+    def _by_user(self, headers: Headers) -> Carried | None:
+        """Return the session that `Proxy-Authorization` names, else the door's; None if it names none."""
+        credentials = header(headers, "proxy-authorization").partition(" ")[2]
+        if not credentials or not self._front.is_default(self._door):
+            return self._door
+        try:
+            user = b64decode(credentials, validate=True).decode("ascii").partition(":")[0]
+        except ValueError:
+            return None
+        return self._front.carried.get(user)
+
+    async def _request(self, event: RequestReceived) -> None:
+        self._last = self._last or not event.keep_alive
+        if self._tunnel is None and event.target.startswith(("/", "*")):
+            if not self._front.is_default(self._door):
+                return await self._refuse(400)
+            return await self._write(await self._front.control(event), close=self._last)
+        session = self._session if self._tunnel else self._by_user(event.headers)
+        if session is None:
+            return await self._refuse(407)
+        return await self._exchange(session, event, self._url(event))
+
+    def _url(self, event: RequestReceived) -> str:
+        if self._tunnel is None or not event.target.startswith(("/", "*")):
+            return event.target
+        host = header(event.headers, "host") or self._tunnel[0]  # RFC 9112 §3.3
+        return f"{self._scheme}://{host}{event.target}"
+
+    async def _exchange(self, session: Carried, event: RequestReceived, url: str) -> None:
+        behind = await self._behind(session)
+        upgrade = header(event.headers, "upgrade")
+        fields = [field for field in event.headers if field[0].lower() not in _HOP]
+        if upgrade:
+            fields += [("Connection", "Upgrade"), ("Upgrade", upgrade)]
+        head = await behind.ask(render_request(event.method, url, tuple(fields), event.raw_body))
+        mark = head.get(_MARK).decode("ascii", "replace")
+        head = head.without(_MARK)
+        if head.status == 101:
+            await self._write(head.render())
+            await self._splice(behind)
+        elif mark:
+            await self._missed(session, _Miss(event, url, mark, head))
+        else:
+            self._last = self._last or not behind.reusable
+            await self._write(head.render(close=self._last and behind.reusable))
+            async for piece in behind.body(head, event.method):
+                await self._write(piece)
+        self._last = self._last or not behind.reusable
+
+    async def _behind(self, session: Carried) -> Loopback:
+        """Return the connection to the hermetic server on which a session's requests go."""
+        if self._kept is not None:
+            kept, connection = self._kept
+            if kept is session and connection.reusable:
+                return connection
+            connection.close()
+        self._kept = (session, await Loopback.open(session.behind))
+        return self._kept[1]
+
+    # Misses.
+
+    async def _missed(self, session: Carried, miss: _Miss) -> None:
+        """Answer a miss by pywb if it has an answer, else as the miss that it is."""
+        concluded = False
+
+        async def conclude(outcome: dict[str, Any]) -> None:
+            nonlocal concluded
+            concluded = True
+            await self._front.conclude(session, miss.mark, outcome)
+
+        try:
+            if miss.event.method not in ASKED_METHODS or header(miss.event.headers, "upgrade"):
+                what = "an upgrade" if header(miss.event.headers, "upgrade") else miss.event.method
+                note = f"pywb is not asked for {what}"
+            else:
+                note = await self._by_pywb(session, miss, conclude)
+            if note:
+                await conclude({"note": note})
+                await self._write(miss.head.render(close=self._last))
+        finally:
+            if not concluded:
+                await conclude({"note": "the client went away before pywb had answered"})
+
+    async def _by_pywb(self, session: Carried, miss: _Miss, conclude: Any) -> str:
+        """Pass on pywb's answer; return why there is none, "" if there is."""
+        kept = [field for field in miss.event.headers if field[0].lower() not in _HOP | _NOT_FOR_PYWB]
+        try:
+            pywb, head = await self._front.ask_pywb(session, miss.event.method, miss.url, tuple(kept))
+        except PeerError as error:
+            logger.warning("pywb does not answer: %s", error)
+            return f"pywb failed: {error}"
+        try:
+            if not 200 <= head.status < 400 or head.status == 304:
+                if head.status >= 500:
+                    logger.warning("pywb answered %s to %s", head.status, miss.url)
+                return (
+                    "pywb has none either"
+                    if head.status == 404
+                    else f"pywb failed: it answered {head.status}"
+                )
+            await self._pass_on(pywb, head, miss, conclude)
+        finally:
+            pywb.close()
+        return ""
+
+    async def _pass_on(self, pywb: Loopback, head: Head, miss: _Miss, conclude: Any) -> None:
+        """Pass on an answer of pywb; the ledger has it before its last piece goes out."""
+        framed = head.get(b"content-length") or head.get(b"transfer-encoding")
+        bodiless = miss.event.method == "HEAD" or head.status == 204
+        self._last = self._last or not (framed or bodiless)
+        outcome: dict[str, Any] = {"tier": Tier.PYWB.value, "status": head.status, "note": "answered by pywb"}
+        last = head.render(close=self._last)
+        try:
+            async for piece in pywb.body(head, miss.event.method):
+                await self._write(last)
+                last = piece
+        except PeerError as error:
+            outcome["note"] += f", which broke off: {error}"
+            raise  # `run` then breaks off, too: half an answer is never whole
+        except OSError:
+            outcome["note"] += f"; client went away after {pywb.payload} bytes"
+            raise
+        finally:
+            await conclude({**outcome, "bytes": pywb.payload})
+        await self._write(last)
+
+    # The way out.
+
+    async def _splice(self, behind: Loopback) -> None:
+        """Carry bytes both ways until either side ends."""
+        self._last = True
+        both = {asyncio.create_task(self._from(behind)), asyncio.create_task(self._to(behind))}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    async def _from(self, behind: Loopback) -> None:
+        async for data in _pieces(behind.reader):
+            await self._write(data)
+
+    async def _to(self, behind: Loopback) -> None:
+        async for data in _pieces(self._reader):
+            if plain := self._plain(data):
+                behind.writer.write(plain)
+                await behind.writer.drain()
+        behind.writer.write_eof()
+
+    async def _write(self, data: bytes, *, close: bool = False) -> None:
+        self._last = self._last or close
+        if data:
+            self._writer.write(data if self._tls is None else self._tls.send(data))
+            await self._writer.drain()
+
+    async def _refuse(self, status: int) -> None:
+        fields = (("Proxy-Authenticate", 'Basic realm="session"'),) if status == 407 else ()
+        head = simple_head(status, fields) + b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+        await self._write(head, close=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Miss:
+    """A request that the hermetic server missed, the name of the miss there, and its answer's head."""
+
+    event: RequestReceived
+    url: str
+    mark: str
+    head: Head
+
+
+async def _pieces(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while data := await reader.read(_READ):
+        yield data

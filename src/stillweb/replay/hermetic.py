@@ -1,0 +1,61 @@
+"""`python -m stillweb.replay.hermetic`: the native server as a child of the program in front of it.
+
+It is told what to serve by a line of JSON on stdin, says where it listens by a line on stdout, ends when
+stdin does, however its parent ended, and says on a last line what it answered. Its misses are held for
+the parent to conclude. As any native server it has no way to connect to anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
+from stillweb.replay.noise import default_noise
+from stillweb.replay.resolver import Policy
+from stillweb.replay.server import ReplayOptions, serve
+
+__all__ = ["main"]
+
+
+async def _run() -> None:
+    told: dict[str, Any] = json.loads(await asyncio.to_thread(sys.stdin.readline))
+    collections = [Collection.open(Path(root), name) for root, name in told["collections"]]
+    options = ReplayOptions(
+        port=0,
+        session_ports=None,
+        ledger=Path(told["ledger"]) if told.get("ledger") else None,
+        policy=Policy(default_noise(), **told.get("policy", {})),
+        drain=1,
+        hold_misses=True,
+    )
+    async with serve(collections, CertAuthority.load(Path(told["certs"])), options) as server:
+        _say({"url": server.url})
+        await asyncio.to_thread(sys.stdin.read)
+        totals = dict(server.totals)
+    _say({"totals": totals})
+
+
+def _say(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    try:
+        import uvloop
+    except ImportError:  # not made for Windows
+        factory = None
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(_run())
+
+
+if __name__ == "__main__":
+    main()
