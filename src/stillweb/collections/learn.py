@@ -233,11 +233,12 @@ def _sights(pairs: Iterable[tuple[Observed, Observed]], known: Rules) -> _Sights
 
 
 def _by_own_shape(seen: Iterable[Observed], known: Rules) -> Iterator[tuple[_Place, _Sight]]:
-    """Yield values that are the time of their own visit, or a draw, with no second request beside them."""
+    """Yield values that say by themselves what they are: the time of their visit, a draw, a UUID."""
     for each in seen:
         taken = _taken(known, each)
         for leaf, kind in zip(each.leaves, each.kinds, strict=True):
-            if kind in (Kind.TIME, Kind.DRAW) and f"{leaf.where}:{leaf.name}" not in taken:
+            own = kind in (Kind.TIME, Kind.DRAW) or (kind and fits("uuid", leaf.text))
+            if kind and own and f"{leaf.where}:{leaf.name}" not in taken:
                 place = _place(each, leaf, each.path_glob([leaf]))
                 yield place, _Sight(each, each, (leaf.text, leaf.text), (kind, kind))
 
@@ -293,7 +294,8 @@ def _doubt(sights: list[_Sight], told: frozenset[str]) -> str:
         if sight.one.answer != sight.other.answer:
             return "may name a thing: the answers differ"
         for seen, text in ((sight.one, sight.texts[0]), (sight.other, sight.texts[1])):
-            if text.encode("utf-8", "surrogateescape") in seen.body:
+            made_by_page = fits("uuid", text) and text not in told  # nobody types such
+            if not made_by_page and text.encode("utf-8", "surrogateescape") in seen.body:
                 return "may name a thing: the answer says it back"
     return ""
 
@@ -322,7 +324,7 @@ def _values(seen: Iterable[Observed]) -> dict[tuple[Where, str, str], dict[str, 
 
 
 def _told(seen: Iterable[Observed], sights: _Sights, side: int) -> frozenset[str]:
-    """Return which of the values seen in one recording stand in the body or a field of an answer of it."""
+    """Return which of the values seen in one recording an answer told the page, in its body or a field."""
     texts = {sight.texts[side] for found in sights.values() for sight in found}
     wanted = {text.encode("utf-8", "surrogateescape"): text for text in texts}
     told: set[str] = set()
@@ -331,8 +333,11 @@ def _told(seen: Iterable[Observed], sights: _Sights, side: int) -> frozenset[str
     for each in seen:
         heads = "\n".join(value for _, value in each.response_headers).encode("latin-1", "replace")
         content = heads + b"\n" + each.body
-        for words in (_WORD, _RUN):
-            told.update(wanted[word] for word in wanted.keys() & set(words.findall(content)))
+        found = {
+            wanted[word] for words in (_WORD, _RUN) for word in wanted.keys() & set(words.findall(content))
+        }
+        # An answer that says back what it was asked with told the page nothing new.
+        told.update(found.difference(leaf.text for leaf in each.leaves) if found else ())
     return frozenset(told)
 
 
