@@ -7,46 +7,18 @@ disagreement that went away is as much news as one that came.
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import http.client
-import io
-import ssl
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import httpx
 import pytest
-from conformance_site import AT, BINARY, CASES, CSS, SCRIPT, SITE, Case, recording
-from warcio.statusandheaders import StatusAndHeaders
-from warcio.warcwriter import WARCWriter
-
-from stillweb.certs import CertAuthority
-from stillweb.collections.indexing import reindex
-from stillweb.collections.layout import Collection
-from stillweb.collections.manifest import Manifest
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
-from stillweb.errors import ProgramNotFound
-from stillweb.replay.pywb import PywbOptions, find_pywb, serve_pywb
-from stillweb.replay.server import ReplayOptions, serve
+from backends import BACKENDS, Running, Seen
+from conformance_site import BINARY, CASES, CSS, SCRIPT, SITE, Case
 
 REPO = Path(__file__).resolve().parents[2]
-BACKENDS = ("native", "pywb", "pywb-fuzzy")
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a back-end answered: fields by lower-case name, repeated ones joined by `|`."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 @dataclass(frozen=True)
@@ -111,156 +83,14 @@ EXPECTED_DISAGREEMENTS: dict[tuple[str, str], Disagreement] = {
 }
 
 
-class Running:
-    """A back-end in a thread of its own, and requests to it by plain sockets."""
-
-    def __init__(self, name: str, url: str, ca: CertAuthority) -> None:
-        self.name = name
-        self.url = url
-        self._context = ssl.create_default_context(cafile=str(ca.ca_file))
-
-    @contextmanager
-    def session(self) -> Iterator[int]:
-        """The port of a session of one's own."""
-        with httpx.Client(base_url=self.url, trust_env=False) as client:
-            opened = client.post("/sessions", json={"collection": None}).json()
-            yield urlsplit(opened["proxy"]).port or 0
-            client.delete(f"/sessions/{opened['id']}")
-
-    def connect(self, port: int, url: str) -> http.client.HTTPConnection:
-        """A connection to the host of a URL, through a proxy there."""
-        host = urlsplit(url).hostname
-        if url.startswith("http:"):
-            return http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        client = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=self._context)
-        client.set_tunnel(host, 443)
-        return client
-
-    def ask(self, client, method, url, sent=(), sends=b"") -> Seen:
-        """Send one request on a connection."""
-        parts = urlsplit(url)
-        target = parts.path + (f"?{parts.query}" if parts.query else "")
-        client.putrequest(
-            method, url if url.startswith("http:") else target, skip_host=True, skip_accept_encoding=True
-        )
-        fields = [("Host", parts.netloc), ("Connection", "keep-alive"), *sent]
-        if sends:
-            fields.append(("Content-Length", str(len(sends))))
-        for field, value in fields:
-            client.putheader(field, value)
-        client.endheaders(sends or None)
-        response = client.getresponse()
-        headers: dict[str, str] = {}
-        for name, value in response.getheaders():
-            key = name.lower()
-            headers[key] = f"{headers[key]}|{value}" if key in headers else value
-        return Seen(response.status, headers, response.read())
-
-    def answer(self, case: Case) -> Seen:
-        """The answer to a case, in a session of its own."""
-        with self.session() as port:
-            for method, url, sent, sends in case.first:
-                with closing(self.connect(port, url)) as client:
-                    self.ask(client, method, url, sent, sends)
-            with closing(self.connect(port, case.url)) as client:
-                return self.ask(client, case.method, case.url, case.sent, case.sends)
-
-
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("conformance-certs"))
-
-
-@pytest.fixture(scope="session")
-def collection(tmp_path_factory) -> Collection:
-    made = Collection.create(tmp_path_factory.mktemp("conformance") / "collections", "site")
-    with CollectionWriter(made) as writer:
-        for exchange in recording():
-            writer.write(exchange)
-    (made.archive / "foreign.warc.gz").write_bytes(foreign_warc())
-    reindex(made)
-    made.write_manifest(Manifest(name="site", recorded_at=AT))
-    seal(made)
-    return made
-
-
-def foreign_warc() -> bytes:
-    """A WARC as other tools write them: a revisit, and a body in chunks."""
-    file = io.BytesIO()
-    writer = WARCWriter(file, gzip=True)
-    plain = [("Content-Type", "text/plain")]
-    pieces = b"".join(
-        b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (b"three ", b"pieces ", b"here", b"")
-    )
-
-    def record(kind: str, path: str, minute: int, body: bytes, fields: list[tuple[str, str]]):
-        made = writer.create_warc_record(
-            f"{SITE}/{path}",
-            kind,
-            payload=io.BytesIO(body),
-            http_headers=StatusAndHeaders("200 OK", fields, protocol="HTTP/1.1"),
-            warc_headers_dict={"WARC-Date": f"2026-01-01T00:{minute}:00Z"},
-        )
-        writer.write_record(made)
-        made.raw_stream.close()
-        return made.rec_headers.get_header("WARC-Payload-Digest")
-
-    digest = record("response", "visited", 10, b"visited twice", plain)
-    writer.write_record(
-        writer.create_revisit_record(
-            *(f"{SITE}/revisited", digest, f"{SITE}/visited", "2026-01-01T00:10:00Z"),
-            http_headers=StatusAndHeaders("200 OK", plain, protocol="HTTP/1.1"),
-            warc_headers_dict={"WARC-Date": "2026-01-01T00:11:00Z"},
-        )
-    )
-    record("response", "chunked", 12, pieces, [*plain, ("Transfer-Encoding", "chunked")])
-    return file.getvalue()
-
-
-def serving(name: str, collection: Collection, authority: CertAuthority):
-    if name == "native":
-        return serve([collection], authority, ReplayOptions(port=0, session_ports=None))
-    return serve_pywb([collection], authority, PywbOptions(fuzzy=name == "pywb-fuzzy"))
-
-
-@pytest.fixture(
-    scope="session",
-    params=[pytest.param(n, marks=[] if n == "native" else pytest.mark.pywb) for n in BACKENDS],
-)
-def backend(request, collection, authority) -> Iterator[Running]:
-    if request.param != "native":
-        try:
-            find_pywb()
-        except ProgramNotFound as error:
-            pytest.skip(f"{error}; {error.hint}")
-    loop, started, ended, failed = asyncio.new_event_loop(), threading.Event(), asyncio.Event(), []
-    urls: list[str] = []
-
-    async def live() -> None:
-        async with serving(request.param, collection, authority) as server:
-            urls.append(server.url)
-            started.set()
-            await ended.wait()
-
-    def run() -> None:
-        try:
-            loop.run_until_complete(live())
-        except BaseException as error:
-            failed.append(error)
-            raise
-        finally:
-            started.set()
-            loop.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    started.wait()
-    if failed:
-        thread.join()
-        raise failed[0]
-    yield Running(request.param, urls[0], authority)
-    loop.call_soon_threadsafe(ended.set)
-    thread.join()
+def answer(backend: Running, case: Case) -> Seen:
+    """The answer to a case, in a session of its own."""
+    with backend.session() as port:
+        for method, url, sent, sends in case.first:
+            with closing(backend.connect(port, url)) as client:
+                backend.ask(client, method, url, sent, sends)
+        with closing(backend.connect(port, case.url)) as client:
+            return backend.ask(client, case.method, case.url, case.sent, case.sends)
 
 
 def as_expected(case: Case, seen: Seen) -> str:
@@ -277,7 +107,7 @@ def as_expected(case: Case, seen: Seen) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case(case, backend):
-    seen = backend.answer(case)
+    seen = answer(backend, case)
     wrong = as_expected(case, seen)
     stated = EXPECTED_DISAGREEMENTS.get((case.name, backend.name))
     if stated is None:

@@ -1,0 +1,296 @@
+"""One collection, served by each back-end, and requests to it over plain sockets.
+
+Used by the tests here and by bench/wrong_answers.py, so that both ask the very same things.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import io
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, closing, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from conformance_site import AT, SITE, recording
+from unseen import Ask, Unseen, exchanges_of
+from unseen_bodies import BODIES
+from unseen_urls import RULES, URLS
+from warcio.statusandheaders import StatusAndHeaders
+from warcio.warcwriter import WARCWriter
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.indexing import reindex
+from stillweb.collections.layout import Collection
+from stillweb.collections.manifest import Manifest
+from stillweb.collections.seal import seal
+from stillweb.collections.writer import CollectionWriter
+from stillweb.model import Exchange, Request, Response, header
+from stillweb.replay.pywb import PywbOptions, serve_pywb
+from stillweb.replay.server import ReplayOptions, serve
+from stillweb.urls import from_timestamp
+
+BACKENDS = ("native", "pywb", "pywb-fuzzy")
+UNSEEN = BODIES + URLS
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a back-end answered: fields by lower-case name, repeated ones joined by `|`."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Running:
+    """A back-end in a thread of its own, and requests to it by plain sockets."""
+
+    def __init__(self, name: str, url: str, ca: CertAuthority) -> None:
+        self.name = name
+        self.url = url
+        self._context = ssl.create_default_context(cafile=str(ca.ca_file))
+        self._ids: dict[int, str] = {}
+        self._control = httpx.Client(base_url=url, trust_env=False, verify=False)
+
+    def close(self) -> None:
+        """Let go of the control API."""
+        self._control.close()
+
+    @contextmanager
+    def session(self) -> Iterator[int]:
+        """The port of a session of one's own."""
+        opened = self._control.post("/sessions", json={"collection": None}).json()
+        port = urlsplit(opened["proxy"]).port or 0
+        self._ids[port] = opened["id"]
+        yield port
+        self._control.delete(f"/sessions/{opened['id']}")
+
+    def reset(self, port: int) -> None:
+        """Make the session of a port as new."""
+        self._control.post(f"/sessions/{self._ids[port]}/reset").raise_for_status()
+
+    def once(self, port: int, ask: Ask, url: str) -> Seen:
+        """Send one request on a connection of its own."""
+        with closing(self.connect(port, url)) as client:
+            return self.ask(client, ask.method, url, ask.sent, ask.sends)
+
+    def connect(self, port: int, url: str) -> http.client.HTTPConnection:
+        """A connection to the host of a URL, through a proxy there."""
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if parts.scheme == "http":
+            return http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        client = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=self._context)
+        client.set_tunnel(host, parts.port or 443)
+        return client
+
+    def ask(
+        self,
+        client: http.client.HTTPConnection,
+        method: str,
+        url: str,
+        sent: tuple[tuple[str, str], ...] | list[tuple[str, str]] = (),
+        sends: bytes = b"",
+    ) -> Seen:
+        """Send one request on a connection."""
+        parts = urlsplit(url)
+        target = url.partition("://")[2].partition("/")[2]
+        client.putrequest(
+            method, url if parts.scheme == "http" else f"/{target}", skip_host=True, skip_accept_encoding=True
+        )
+        fields = [("Host", parts.netloc), ("Connection", "keep-alive"), *sent]
+        if sends:
+            fields.append(("Content-Length", str(len(sends))))
+        for field, value in fields:
+            client.putheader(field, value)
+        client.endheaders(sends or None)
+        response = client.getresponse()
+        headers: dict[str, str] = {}
+        for name, value in response.getheaders():
+            key = name.lower()
+            headers[key] = f"{headers[key]}|{value}" if key in headers else value
+        return Seen(response.status, headers, response.read())
+
+
+def verdict_on(backend: Running, case: Unseen) -> str:
+    """What a back-end makes of a case: the worst of what it answers over all schemes."""
+    verdicts = []
+    for scheme in case.schemes:
+        with backend.session() as port:
+            for number in case.first:
+                backend.once(port, case.recorded[number], case.url(case.recorded[number], scheme))
+            seen = backend.once(port, case.asked, case.url(case.asked, scheme))
+        verdicts.append(case.verdict(seen.status, seen.body))
+    return max(verdicts, key=("right", "miss", "wrong").index)
+
+
+def verdicts(backend: Running) -> dict[Unseen, str]:
+    """What a back-end makes of each case; several are asked at once, each in a session of its own."""
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(UNSEEN, pool.map(partial(verdict_on, backend), UNSEEN), strict=True))
+
+
+def recorded() -> list[Exchange]:
+    """All that was recorded, in recorded order."""
+    hour = from_timestamp(AT) + timedelta(hours=1)  # after the site; one case after the other
+    starts = (hour + timedelta(seconds=10 * place) for place in range(len(UNSEEN)))
+    cases = (exchanges_of(case, start) for case, start in zip(UNSEEN, starts, strict=True))
+    return [*recording(), *chain.from_iterable(cases)]
+
+
+def asked_again(backend: Running, scheme: str, *, respelled: bool = False) -> tuple[int, list[str]]:
+    """How many recorded requests were asked again, in recorded order, and which got not their exact answer.
+
+    Reads are asked for by HEAD and in part, too. If `respelled`, only bodies of JSON are sent, turned round.
+    """
+    count, wrong = 0, []
+    with backend.session() as port:
+        for url, ask, status, body in _asks(scheme, respelled=respelled):
+            count += 1
+            seen = backend.once(port, ask, url)
+            if (seen.status, seen.body) != (status, body):
+                found = f"{seen.status} {seen.body[:60]!r}, not {status} {body[:60]!r}"
+                wrong.append(f"{ask.method} {url}: {found}")
+    return count, wrong
+
+
+def _asks(scheme: str, *, respelled: bool) -> Iterator[tuple[str, Ask, int, bytes]]:
+    """Yield each URL and request with the status and body that are due to it."""
+    firsts: dict[tuple[object, ...], Response] = {}
+    epoch = 0
+    for exchange in recorded():
+        asked = exchange.request
+        url = f"{scheme}{asked.url[asked.url.index(':') :]}"
+        # Read twice between two mutations, a URL gives its first answer again.
+        due = firsts.setdefault((epoch, asked), exchange.response)
+        epoch += asked.method in ("POST", "PUT", "PATCH", "DELETE")
+        sends = turned_round(asked) if respelled else asked.raw_body
+        if respelled and sends == asked.raw_body:
+            continue
+        headers = (*asked.headers, ("Accept-Encoding", "gzip, br"))
+        yield url, Ask(asked.method, "", headers, sends), due.status, due.raw_body
+        if asked.method == "GET" and due.status == 200:
+            yield url, Ask("HEAD", "", headers), 200, b""
+            yield url, Ask("GET", "", (*headers, ("Range", "bytes=1-3"))), 206, due.raw_body[1:4]
+
+
+def turned_round(request: Request) -> bytes:
+    """The body of a request with the members of its JSON objects turned round, if that says the same."""
+    if not header(request.headers, "content-type").startswith("application/json"):
+        return request.raw_body
+    duplicates = False
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal duplicates
+        duplicates = duplicates or len(dict(pairs)) < len(pairs)
+        return dict(reversed(pairs))
+
+    turned = json.loads(request.raw_body or b"null", object_pairs_hook=members)
+    return (
+        json.dumps(turned, indent=1).encode()
+        if isinstance(turned, dict) and not duplicates
+        else request.raw_body
+    )
+
+
+def make_collection(root: Path) -> Collection:
+    """Record the site and all cases, and seal them."""
+    made = Collection.create(root, "site")
+    with CollectionWriter(made) as writer:
+        for exchange in recorded():
+            writer.write(exchange)
+    (made.archive / "foreign.warc.gz").write_bytes(foreign_warc())
+    (made.path / "rules.yaml").write_text(RULES)
+    reindex(made)
+    made.write_manifest(Manifest(name="site", recorded_at=AT))
+    seal(made)
+    return made
+
+
+def foreign_warc() -> bytes:
+    """A WARC as other tools write them: a revisit, and a body in chunks."""
+    file = io.BytesIO()
+    writer = WARCWriter(file, gzip=True)
+    plain = [("Content-Type", "text/plain")]
+    pieces = b"".join(
+        b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (b"three ", b"pieces ", b"here", b"")
+    )
+
+    def record(kind: str, path: str, minute: int, body: bytes, fields: list[tuple[str, str]]) -> str:
+        made = writer.create_warc_record(
+            f"{SITE}/{path}",
+            kind,
+            payload=io.BytesIO(body),
+            http_headers=StatusAndHeaders("200 OK", fields, protocol="HTTP/1.1"),
+            warc_headers_dict={"WARC-Date": f"2026-01-01T00:{minute}:00Z"},
+        )
+        writer.write_record(made)
+        made.raw_stream.close()
+        return str(made.rec_headers.get_header("WARC-Payload-Digest"))
+
+    digest = record("response", "visited", 10, b"visited twice", plain)
+    writer.write_record(
+        writer.create_revisit_record(
+            *(f"{SITE}/revisited", digest, f"{SITE}/visited", "2026-01-01T00:10:00Z"),
+            http_headers=StatusAndHeaders("200 OK", plain, protocol="HTTP/1.1"),
+            warc_headers_dict={"WARC-Date": "2026-01-01T00:11:00Z"},
+        )
+    )
+    record("response", "chunked", 12, pieces, [*plain, ("Transfer-Encoding", "chunked")])
+    return file.getvalue()
+
+
+def serving(name: str, collection: Collection, authority: CertAuthority) -> AbstractAsyncContextManager[Any]:
+    """A server of a back-end."""
+    if name == "native":
+        return serve([collection], authority, ReplayOptions(port=0, session_ports=None))
+    return serve_pywb([collection], authority, PywbOptions(fuzzy=name == "pywb-fuzzy"))
+
+
+@contextmanager
+def running(name: str, collection: Collection, authority: CertAuthority) -> Iterator[Running]:
+    """Run a back-end in a thread."""
+    loop, started, ended = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    failed: list[BaseException] = []
+    urls: list[str] = []
+
+    async def live() -> None:
+        async with serving(name, collection, authority) as server:
+            urls.append(server.url)
+            started.set()
+            await ended.wait()
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(live())
+        except BaseException as error:
+            failed.append(error)
+            raise
+        finally:
+            started.set()
+            loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    started.wait()
+    if failed:
+        thread.join()
+        raise failed[0]
+    try:
+        with closing(Running(name, urls[0], authority)) as backend:
+            yield backend
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()

@@ -1,0 +1,82 @@
+"""No request gets another's answer: over the wire, in plain and through CONNECT and TLS.
+
+The native back-end gives none of the answers that `unseen_*` calls wrong, and all that it calls right.
+What pywb does with the same requests is counted (bench/wrong_answers.py prints it, docs/replay-backends.md
+has the figures) and held to a floor here, so that the figures do not grow old.
+"""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from backends import UNSEEN, Running, asked_again, verdicts
+from conformance_site import FORM, SITE
+
+AT_LEAST_WRONG = {"pywb": 50, "pywb-fuzzy": 90}
+
+
+def only_native(backend: Running) -> None:
+    """Skip what is promised of the native back-end alone."""
+    if backend.name != "native":
+        pytest.skip("bench/wrong_answers.py counts it for pywb")
+
+
+def test_the_suite_is_as_large_as_promised() -> None:
+    names = [case.name for case in UNSEEN]
+    assert len(set(names)) == len(names)
+    assert sum(case.right is None for case in UNSEEN) >= 90
+    assert all(case.why for case in UNSEEN)
+
+
+def test_nothing_gets_the_answer_of_something_else(backend: Running) -> None:
+    found = verdicts(backend)
+    wrong = [case.name for case, verdict in found.items() if verdict == "wrong"]
+    if backend.name != "native":
+        assert len(wrong) >= AT_LEAST_WRONG[backend.name]
+        return
+    assert not wrong
+    assert not [case.name for case, verdict in found.items() if case.must and verdict != "right"]
+
+
+@pytest.mark.parametrize("scheme", ["https", "http"])
+def test_what_was_recorded_gets_its_exact_answer(backend: Running, scheme: str) -> None:
+    only_native(backend)
+    count, wrong = asked_again(backend, scheme)
+    assert not wrong
+    assert count > 300
+
+
+def test_bodies_spelled_otherwise_get_the_same_answer(backend: Running) -> None:
+    only_native(backend)
+    count, wrong = asked_again(backend, "https", respelled=True)
+    assert not wrong
+    assert count > 50
+
+
+def test_sessions_at_once_get_what_each_alone_gets(backend: Running) -> None:
+    """64 of them, each a story of its own over the same cart, from eight threads."""
+    only_native(backend)
+    dice = random.Random(7)
+    cart, add = ("GET", f"{SITE}/cart", (), b""), ("POST", f"{SITE}/cart/add", (FORM,), b"sku=7")
+    stories = [dice.choices([cart, cart, add], k=6) for _ in range(64)]
+
+    alone = [
+        [
+            b"added" if ask is add else b"one thing" if add in story[:place] else b"empty"
+            for place, ask in enumerate(story)
+        ]
+        for story in stories
+    ]
+
+    def told(story: list[tuple]) -> list[bytes]:
+        with backend.session() as port, closing(backend.connect(port, SITE)) as client:
+            first = [backend.ask(client, *each).body for each in story]
+            backend.reset(port)
+            assert [backend.ask(client, *each).body for each in story] == first
+            return first
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(told, stories)) == alone
