@@ -19,8 +19,11 @@ Headers = tuple[tuple[str, str], ...]
 
 def header(headers: Headers, name: str, default: str = "") -> str:
     """Return the first value of a header field, its name in any case."""
-    wanted = name.lower()
-    return next((value for key, value in headers if key.lower() == wanted), default)
+    wanted, size = name.lower(), len(name)
+    for key, value in headers:
+        if len(key) == size and key.lower() == wanted:  # lengths first: it is asked for ten fields
+            return value
+    return default
 
 
 @dataclass(frozen=True, slots=True)

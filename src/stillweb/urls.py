@@ -36,6 +36,7 @@ def urlkey(url: str) -> str:
     return str(surt(url))
 
 
+@lru_cache(maxsize=1024)  # a request spells its URL several times: to key it, to compare it, to tell noise
 def wire_url(url: str) -> str:
     """Return the absolute URL as a browser would send it, without fragment.
 

@@ -187,12 +187,15 @@ class CertAuthority:
         Raises:
             BadHostname: if no certificate can carry the name.
         """
+        if (kept := self._contexts.get(host)) is not None:  # as it is spelled in nearly every tunnel
+            return kept
         name = str(host_name(host))
         if (kept := self._contexts.get(name)) is not None:
             return kept
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
+        context.num_tickets = 1  # a client keeps one or two of a host; each costs a tenth of a handshake
         # OpenSSL reads chains from files only; this one has mode 0600 and is gone at once.
         with tempfile.NamedTemporaryFile(prefix="stillweb-leaf-") as file:
             file.write(self.leaf_pem(name))

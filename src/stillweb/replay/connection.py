@@ -176,9 +176,9 @@ class Connection(asyncio.Protocol):
                 return
             data = taken
         idle = not (self._outgoing or self._waits_for_desk or self._full or self._last or self._events)
-        if idle and self._wire.between and self._repeated(data, began):
-            return
-        self._receive(data, idle and self._wire.between)
+        alone = idle and self._wire.between
+        if not (alone and self._repeated(data, began)):
+            self._receive(data, alone)
 
     def _repeated(self, data: bytes, began: float) -> bool:
         """Answer from the memo, if it has these bytes."""

@@ -71,14 +71,17 @@ class Memo:
 
     def keep(self, key: Key, kept: Kept) -> None:
         """Keep an answer, if it is not too large."""
-        if len(kept.data) > LARGEST:
+        if not self.takes(len(kept.data)):
             return
         size = len(key[1]) + len(kept.data) + _OVERHEAD
         if self._size + size > self._room:
             self._old, self._young, self._size = self._young, {}, 0
-        if size <= self._room:
-            self._young[key] = kept
-            self._size += size
+        self._young[key] = kept
+        self._size += size
+
+    def takes(self, size: int) -> bool:
+        """Return whether answers of a size are kept at all."""
+        return size <= LARGEST and self._room > 0
 
 
 # By pack, which is compared by identity: a newer pack of the same collection begins with nothing.

@@ -217,7 +217,7 @@ class Session:
     def keep(self, key: Key, served: Served, sent: bytes) -> None:
         """Keep an answer that went out whole, if every session would give it for these bytes."""
         match = served.match
-        if match.stable and match.entry >= 0 and match.tier not in GUESSES:
+        if match.stable and match.entry >= 0 and match.tier not in GUESSES and self.memo.takes(len(sent)):
             self.memo.keep(key, Kept(sent, _entry(served, None)))
 
     def repeat(self, kept: Kept, began: float) -> None:

@@ -115,6 +115,8 @@ class Wire:
 
     def receive_data(self, data: bytes) -> list[Event]:
         """Take bytes, return the events that they complete."""
+        if not data:  # of a TLS record that is none of ours to read
+            return []
         while data and not self._deaf and not self._tunnel:
             data = self._feed(data)
         if self._tunnel:
