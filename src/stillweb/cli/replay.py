@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections import Counter
 from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +20,7 @@ from stillweb.cli.options import certs_option, collections_option, json_option
 if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
     from stillweb.collections.layout import Collection
+    from stillweb.replay import Cluster, ReplayServer
 
 T = TypeVar("T")
 
@@ -114,12 +117,32 @@ def replay() -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Append every answer here, as JSON lines.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Programs that share the sessions; beside them one that watches.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Of the log on stderr.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Log no less than this.  [default: as -v says, else warning]",
+)
 @json_option
 def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **chosen: Any) -> None:
     """Serve collections until Ctrl-C; the first is that of the proxy's own port. Without NAME, all there are.
 
     Seals what is not sealed. Other sessions, each with a port and a ledger of its own, are opened by the
-    control API, which is at the proxy's own address.
+    control API, which is at the proxy's own address. SIGTERM and Ctrl-C let the answers at hand go
+    out; a second one ends it at once.
 
     With --on-miss pywb the server is a process of its own behind a front, beside a pywb: what strict matching
     does not have, and is no noise, pywb is asked for. The ledger shows such answers as tier `pywb`.
@@ -128,6 +151,7 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
     \b
     Example:
       stillweb replay shop
+      stillweb replay shop --workers 4 --session-ports 18100-18355 --log-format json --log-level info
       curl -x http://127.0.0.1:8080 --cacert certs/ca.pem https://shop.example/
       curl http://127.0.0.1:8080/info
     """  # noqa: D301  click reads \b itself
@@ -136,6 +160,7 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
     from stillweb.errors import CollectionNotFound
 
     _check(chosen)
+    _log(chosen)
     collections = [Collection.open(root, name) for name in dict.fromkeys(names)] or list_collections(root)
     if not collections:
         raise CollectionNotFound(
@@ -164,8 +189,19 @@ def _check(chosen: dict[str, Any]) -> None:
         raise click.UsageError("--on-miss: pywb answers everything already; leave out --backend pywb")
     if chosen["on_miss"] and chosen["pywb_fuzzy"]:
         raise click.UsageError("--pywb-fuzzy: --on-miss pywb asks it by its own rules already; leave it out")
+    if chosen["workers"] > 1 and (chosen["backend"] == "pywb" or chosen["on_miss"]):
+        raise click.UsageError("--workers: with pywb there is one; leave out --backend pywb and --on-miss")
     if chosen["backend"] == "native" and chosen["pywb_fuzzy"]:
         raise click.UsageError("--pywb-fuzzy: the native back-end does not guess; add --backend pywb")
+
+
+def _log(chosen: dict[str, Any]) -> None:
+    """Choose the form of the log; its level is that of `-v` unless said."""
+    from stillweb.replay import logs
+
+    level = logging.getLevelName(logging.getLogger().level).lower()
+    chosen["log_level"] = chosen["log_level"] or level
+    logs.configure(chosen["log_format"], chosen["log_level"])
 
 
 def _seal(collection: Collection) -> None:
@@ -188,7 +224,7 @@ def _seal(collection: Collection) -> None:
 async def _serve_native(
     collections: list[Collection], ca: CertAuthority, chosen: dict[str, Any], as_json: bool
 ) -> None:
-    from stillweb.replay import ReplayOptions, serve
+    from stillweb.replay import ReplayOptions, serve, serve_cluster
     from stillweb.replay.noise import default_noise
     from stillweb.replay.resolver import Policy
 
@@ -199,7 +235,13 @@ async def _serve_native(
         ledger=chosen["ledger"],
         policy=Policy(default_noise(), guessed=chosen["guessed"], fuzzy=chosen["fuzzy"]),
     )
-    async with serve(collections, ca, options) as server:
+    serving: AbstractAsyncContextManager[ReplayServer | Cluster]
+    if chosen["workers"] > 1:
+        log = (chosen["log_format"], chosen["log_level"])
+        serving = serve_cluster(collections, ca, options, workers=chosen["workers"], log=log)
+    else:
+        serving = serve(collections, ca, options)
+    async with serving as server:
         stopped = _on_signals()
         ports = (await server.info())["session_ports"]
         facts = {"proxy": server.url, "control": server.url, "session_ports": ports}
@@ -263,10 +305,19 @@ def _print_totals(totals: Counter[str]) -> None:
 
 
 def _on_signals() -> asyncio.Event:
-    """Return an event that Ctrl-C and SIGTERM set."""
+    """Return an event that Ctrl-C and SIGTERM set; the next one ends the program at once."""
     stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def stop() -> None:
+        stopped.set()
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
     return stopped
 
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
+    from stillweb.replay.cluster import Cluster, serve_cluster
     from stillweb.replay.sealing import ensure_sealed, why_unsealed
     from stillweb.replay.server import ReplayOptions, ReplayServer, serve
     from stillweb.replay.session import Ledger, LedgerEntry
 
 __all__ = [
+    "Cluster",
     "Ledger",
     "LedgerEntry",
     "OpenSession",
@@ -25,10 +27,12 @@ __all__ = [
     "ReplayServer",
     "ensure_sealed",
     "serve",
+    "serve_cluster",
     "why_unsealed",
 ]
 
 _HOMES = {
+    "Cluster": "cluster",
     "Ledger": "session",
     "LedgerEntry": "session",
     "OpenSession": "client",
@@ -38,6 +42,7 @@ _HOMES = {
     "ReplayServer": "server",
     "ensure_sealed": "sealing",
     "serve": "server",
+    "serve_cluster": "cluster",
     "why_unsealed": "sealing",
 }
 

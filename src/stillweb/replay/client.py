@@ -7,19 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import httpx
 
-from stillweb.errors import CollectionNotFound, PortInUse, ReplayError, ReplayUnreachable, UsageError
+from stillweb.errors import (
+    CollectionNotFound,
+    PortInUse,
+    ReplayError,
+    ReplayUnreachable,
+    SessionLost,
+    UsageError,
+)
 from stillweb.replay.control import DEFAULT_SESSION
 from stillweb.replay.session import Ledger
 
 __all__ = ["OpenSession", "ReplayClient", "ReplayInfo"]
 
 _TIMEOUT = 30.0
+_ERRORS: dict[int, type[UsageError] | type[ReplayError]] = {410: SessionLost, 503: PortInUse}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +68,20 @@ class OpenSession:
 
 
 class ReplayClient:
-    """An async client of a replay server; close it, or use it as a context manager."""
+    """An async client of a replay server; close it, or use it as a context manager.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        url: of the control API.
+        socket: Unix socket by which it is reached, where that is so.
+    """
+
+    def __init__(self, url: str, *, socket: Path | None = None) -> None:
         self.url = url.rstrip("/")
+        transport = httpx.AsyncHTTPTransport(uds=str(socket)) if socket else None
         # trust_env off: the proxy of the surroundings has no business between us.
-        self._http = httpx.AsyncClient(base_url=self.url, timeout=_TIMEOUT, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=self.url, timeout=_TIMEOUT, trust_env=False, transport=transport
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,7 +97,7 @@ class ReplayClient:
 
     async def info(self) -> ReplayInfo:
         """Return what the server says of itself."""
-        loaded = await self._ask("GET", "/info")
+        loaded = await self.ask("GET", "/info")
         return ReplayInfo(
             backend=loaded["backend"],
             collections=dict(loaded["collections"]),
@@ -93,12 +110,12 @@ class ReplayClient:
 
     async def sessions(self) -> list[dict[str, Any]]:
         """Return all sessions as the server shows them, the default one first."""
-        listed: list[dict[str, Any]] = (await self._ask("GET", "/sessions"))["sessions"]
+        listed: list[dict[str, Any]] = (await self.ask("GET", "/sessions"))["sessions"]
         return listed
 
     async def session(self, session_id: str) -> dict[str, Any]:
         """Return how a session stands: epoch, in_flight, requests, counts by tier."""
-        stands: dict[str, Any] = await self._ask("GET", f"/sessions/{session_id}")
+        stands: dict[str, Any] = await self.ask("GET", f"/sessions/{session_id}")
         return stands
 
     async def open_session(self, collection: str | None = None) -> OpenSession:
@@ -108,7 +125,7 @@ class ReplayClient:
             CollectionNotFound: if the server does not serve it.
             PortInUse: if no session port is free.
         """
-        loaded = await self._ask("POST", "/sessions", {"collection": collection})
+        loaded = await self.ask("POST", "/sessions", {"collection": collection})
         return OpenSession(
             id=loaded["id"],
             proxy=self._reachable(loaded["proxy"]),
@@ -124,7 +141,7 @@ class ReplayClient:
 
     async def closed_sessions(self) -> list[dict[str, Any]]:
         """Return the sessions closed most recently, as they stood; their ledgers are still kept."""
-        listed: list[dict[str, Any]] = (await self._ask("GET", "/sessions?closed=1"))["sessions"]
+        listed: list[dict[str, Any]] = (await self.ask("GET", "/sessions?closed=1"))["sessions"]
         return listed
 
     async def ledger(
@@ -136,20 +153,27 @@ class ReplayClient:
             UsageError: if there is no such session; if it is closed, unless `closed` says that it may be:
                 whoever works with a session must learn that it is over.
         """
-        ledger = Ledger.from_dict(await self._ask("GET", f"/sessions/{session_id}/ledger?after={after}"))
+        ledger = Ledger.from_dict(await self.ask("GET", f"/sessions/{session_id}/ledger?after={after}"))
         if ledger.closed and not closed:
             raise UsageError(f"session {session_id} is closed", hint="stillweb replay ledger --session ID")
         return ledger
 
     async def reset_session(self, session_id: str = DEFAULT_SESSION) -> None:
         """Make a session as new."""
-        await self._ask("POST", f"/sessions/{session_id}/reset")
+        await self.ask("POST", f"/sessions/{session_id}/reset")
 
     async def close_session(self, session_id: str) -> None:
         """Close a session and its connections."""
-        await self._ask("DELETE", f"/sessions/{session_id}")
+        await self.ask("DELETE", f"/sessions/{session_id}")
 
-    async def _ask(self, method: str, path: str, body: Any = None) -> Any:
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Return what the control API answers to a request, as JSON has it.
+
+        Raises:
+            ReplayUnreachable: if nothing answers, or no replay server.
+            SessionLost: if the worker of the session has died.
+            UsageError, ReplayError: for other refusals.
+        """
         try:
             response = await self._http.request(method, path, json=body)
             value = response.json() if response.content else None
@@ -171,6 +195,6 @@ def _unreachable(url: str, what: str) -> ReplayUnreachable:
 def _error(path: str, status: int) -> type[UsageError] | type[ReplayError]:
     if status == 404:
         return CollectionNotFound if path == "/sessions" else UsageError
-    if status == 503:
-        return PortInUse
+    if status in _ERRORS:
+        return _ERRORS[status]
     return UsageError if status < 500 else ReplayError

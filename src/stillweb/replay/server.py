@@ -86,6 +86,7 @@ class ReplayServer(Desk):
     Attributes:
         url: of the proxy and the control API; "" if that is private.
         public: leads connections that were handed over to their sessions.
+        grace: seconds that answers at hand are given at the end.
     """
 
     def __init__(
@@ -98,13 +99,14 @@ class ReplayServer(Desk):
         self.url = ""
         self.ca = ca
         self.options = options
+        self.grace = options.drain
         self._shelves = dict(shelves)
         self._sink = sink
         self._tasks: set[asyncio.Task[None]] = set()
         self._ports = PortPool(options.session_ports)
         self._kept: dict[str, _Kept] = {}
         self._closed = ClosedSessions()
-        self.public = Door(self._spawn, self.ca, by_user=self._by_user)
+        self.public = Door(self.spawn, self.ca, by_user=self._by_user)
 
     async def start(self) -> None:
         """Listen.
@@ -114,7 +116,7 @@ class ReplayServer(Desk):
         """
         self._ports.check(self.options.host)
         session, edition = self._new_session(DEFAULT_SESSION, next(iter(self._shelves)))
-        door = Door(self._spawn, self.ca, session, by_user=self._by_user, desk=self)
+        door = Door(self.spawn, self.ca, session, by_user=self._by_user, desk=self)
         self.public.session = session
         if self.options.private is not None:
             listener = await listen_unix(door, self.options.private)
@@ -154,7 +156,8 @@ class ReplayServer(Desk):
         kept = self._kept.get(session_id)
         return None if kept is None else kept.session
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine until the server ends."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)  # the loop holds tasks weakly
         task.add_done_callback(self._tasks.discard)
@@ -198,7 +201,7 @@ class ReplayServer(Desk):
         kept = self._kept.values()
         doors = [self.public, *(each.listener.door for each in kept)]
         worker = WorkerFigures(
-            sessions=Counter(each.session.collection for each in kept),
+            sessions=dict(Counter(each.session.collection for each in kept)),
             connections=sum(len(door.connections) for door in doors),
             in_flight=sum(each.session.in_flight for each in kept),
             resident=resident_bytes(),
@@ -262,7 +265,7 @@ class ReplayServer(Desk):
         if port is not None and self._ports.ports is not None:
             raise UsageError("session ports are chosen by the server", hint='leave "port" out')
         session, edition = self._new_session(clock.new_id(), name)
-        door = Door(spawn=self._spawn, ca=self.ca, session=session)
+        door = Door(spawn=self.spawn, ca=self.ca, session=session)
 
         async def attempt(port: int) -> Listener:
             return await listen(door, self.options.host, port)

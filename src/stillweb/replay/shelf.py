@@ -12,17 +12,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
+from stillweb.collections.pack import Pack, pack_stamp
 from stillweb.errors import CollectionError
 from stillweb.replay.tally import Tally
 
 __all__ = ["Edition", "Shelf"]
 
 logger = logging.getLogger(__name__)
+
+_NONE = (0, 0)  # the stamp of no pack
 
 
 @dataclass(eq=False, slots=True)
@@ -49,7 +50,7 @@ class Shelf:
     collection: Collection | None = None  # None: the pack was given open, and stays so
     refused: str = ""
     tally: Tally = field(default_factory=Tally)
-    _stamp: tuple[int, int, int] | None = None
+    _stamp: tuple[int, int] = _NONE
     _older: set[Edition] = field(default_factory=set)  # that sessions still have
 
     @classmethod
@@ -59,7 +60,7 @@ class Shelf:
         Raises:
             MalformedPack: if it is not sealed or its pack is damaged.
         """
-        stamp = _stamp(collection.pack)
+        stamp = pack_stamp(collection.pack)
         return cls(collection.name, _edition(collection), collection, _stamp=stamp)
 
     def look(self) -> bool:
@@ -67,8 +68,8 @@ class Shelf:
         if self.collection is None:
             return False
         older, refused = self.current, self.refused
-        while (stamp := _stamp(self.collection.pack)) != self._stamp:  # again if it was exchanged meanwhile
-            if stamp is None:  # it is being exchanged
+        while (stamp := pack_stamp(self.collection.pack)) != self._stamp:  # again if exchanged meanwhile
+            if stamp == _NONE:  # it is being exchanged
                 break
             self._stamp = stamp
             try:
@@ -118,11 +119,3 @@ class Shelf:
 def _edition(collection: Collection) -> Edition:
     manifest = collection.manifest().to_dict()
     return Edition(Pack.open(collection.pack), manifest)
-
-
-def _stamp(pack: Path) -> tuple[int, int, int] | None:
-    try:
-        found = (pack / "digest").stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

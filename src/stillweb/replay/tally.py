@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any
 
 __all__ = ["BOUNDS_MS", "Figures", "Tally", "WorkerFigures"]
 
@@ -48,13 +48,13 @@ class Tally:
         self.ms += ms
         self.buckets[bisect_left(BOUNDS_MS, ms)] += 1
 
-    def __iadd__(self, other: Tally) -> Self:
+    def add_up(self, other: Tally) -> None:
+        """Add what another one counted."""
         self.answers.update(other.answers)
         self.bytes += other.bytes
         self.damaged += other.damaged
         self.ms += other.ms
         self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
-        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON shows it."""

@@ -1,0 +1,128 @@
+"""The line between the supervisor and a worker: messages, and connections that are handed over.
+
+A pair of Unix sockets that keep the bounds of messages (SOCK_SEQPACKET). The supervisor sends
+connections, a file descriptor with the bytes already read from it; the worker sends JSON. When one side
+is gone the other reads the end, which is how a worker knows that it has been orphaned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+
+__all__ = ["Channel", "pair"]
+
+_CHUNK = 64 * 1024  # a message has to fit the socket's buffer
+_MORE, _LAST = b"c", b"C"  # of a connection's bytes; the first of them brings the connection
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a channel."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+class Channel:
+    """One end, on the running loop.
+
+    Args:
+        end: one of a `pair`; closed with the channel.
+        on_message: takes what `send` sent.
+        on_connection: takes the descriptor that `hand_over` sent, and the bytes.
+        on_closed: called once the other side is gone.
+
+    Attributes:
+        closed: set once it is.
+    """
+
+    def __init__(
+        self,
+        end: socket.socket,
+        *,
+        on_message: Callable[[bytes], None] = lambda _: None,
+        on_connection: Callable[[int, bytes], None] = lambda _, __: None,
+        on_closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        end.setblocking(False)
+        self.closed = asyncio.Event()
+        self._end = end
+        self._on_message = on_message
+        self._on_connection = on_connection
+        self._on_closed = on_closed
+        self._queue: deque[tuple[bytes, int]] = deque()
+        self._arriving: tuple[int, bytearray] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(end, self._read)
+
+    def send(self, message: bytes) -> None:
+        """Send a message."""
+        self._queue.append((message, -1))
+        self._flush()
+
+    def hand_over(self, descriptor: int, data: bytes) -> None:
+        """Send a connection, and what was read from it; our own descriptor stays ours."""
+        chunks = [data[at : at + _CHUNK] for at in range(0, len(data), _CHUNK)] or [b""]
+        for number, chunk in enumerate(chunks):
+            kind = _LAST if number == len(chunks) - 1 else _MORE
+            self._queue.append((kind + chunk, -1 if number else os.dup(descriptor)))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._queue:
+            message, descriptor = self._queue[0]
+            try:
+                socket.send_fds(self._end, [message], [descriptor] if descriptor >= 0 else [])
+            except BlockingIOError:
+                self._loop.add_writer(self._end, self._flush)
+                return
+            except OSError:  # the other side is gone, as `_read` will find
+                self._forget()
+                return
+            self._queue.popleft()
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._loop.remove_writer(self._end)
+
+    def _read(self) -> None:
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._end, _CHUNK + 1, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            message, descriptors = b"", []
+        if not message:
+            self.close()
+            self._on_closed()
+        elif self._arriving or descriptors:
+            self._arrive(message, descriptors)
+        else:
+            self._on_message(message)
+
+    def _arrive(self, message: bytes, descriptors: list[int]) -> None:
+        descriptor, data = self._arriving or (descriptors[0], bytearray())
+        data += message[1:]
+        self._arriving = (descriptor, data)
+        if message[:1] == _LAST:
+            self._arriving = None
+            self._on_connection(descriptor, bytes(data))
+
+    def _forget(self) -> None:
+        self._loop.remove_writer(self._end)
+        for _, descriptor in self._queue:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._queue.clear()
+
+    def close(self) -> None:
+        """Close this end; twice is once."""
+        if self._end.fileno() < 0:
+            return
+        self._loop.remove_reader(self._end)
+        self._forget()
+        if self._arriving is not None:
+            os.close(self._arriving[0])
+            self._arriving = None
+        self._end.close()
+        self.closed.set()

@@ -1,0 +1,102 @@
+"""The public port in front of several workers: read as much as tells whose a connection is, no more.
+
+The first request of a connection says it: one in origin form is for the control API, one with
+a proxy user name for that session, any other (and TLS from the first byte) for the default session. Then the
+connection itself goes to whoever answers it, with the bytes that were read; from there on nothing
+of its traffic passes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from base64 import b64decode
+from collections.abc import Callable
+from typing import cast
+
+from stillweb.replay.connection import Connection, Door
+from stillweb.replay.control import DEFAULT_SESSION
+
+__all__ = ["CONTROL", "Handed", "Lobby", "take_over", "whose"]
+
+CONTROL = ""
+"""What `whose` returns for a control request; no session has this id."""
+
+_HEAD = 64 * 1024  # a head that is longer is refused by the connection that gets it
+_TLS_HANDSHAKE = 0x16  # RFC 8446 §5.1
+_END = re.compile(rb"\r?\n\r?\n")
+_ORIGIN_FORM = re.compile(rb"\s*[^ ]+ +[/*]")
+_CREDENTIALS = re.compile(rb"\nproxy-authorization[ \t]*:[ \t]*\S+[ \t]+([^\r\n]*)", re.IGNORECASE)
+
+
+def whose(data: bytes) -> str | None:
+    """Return the session that a connection's first bytes are for, or `CONTROL`; None if more are needed."""
+    if data[0] == _TLS_HANDSHAKE:
+        return DEFAULT_SESSION
+    end = _END.search(data)
+    if end is None and len(data) < _HEAD:
+        return None
+    head = data if end is None else data[: end.start()]
+    if _ORIGIN_FORM.match(head):
+        return CONTROL
+    found = _CREDENTIALS.search(head)
+    if found is None:
+        return DEFAULT_SESSION
+    try:
+        return b64decode(found[1].strip(), validate=True).decode("ascii").partition(":")[0] or "?"
+    except ValueError:
+        return "?"  # no session has this id
+
+
+def take_over(transport: asyncio.BaseTransport, door: Door, data: bytes) -> None:
+    """Let a connection go on as one that came in by a door, with what was read from it."""
+    connection = Connection(door)
+    cast(asyncio.Transport, transport).set_protocol(connection)
+    connection.connection_made(transport)
+    connection.data_received(data)
+
+
+class Lobby(asyncio.Protocol):
+    """A connection of which it is not known yet whose it is.
+
+    Args:
+        lead: takes the transport, whose it is, and what was read.
+        waiting: all lobbies there are.
+    """
+
+    def __init__(
+        self, lead: Callable[[asyncio.Transport, str, bytes], None], waiting: set[asyncio.Transport]
+    ) -> None:
+        self._lead = lead
+        self._waiting = waiting
+        self._held = b""
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note the transport."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._waiting.add(self._transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._waiting.discard(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Look whose it is."""
+        self._held += data
+        session_id = whose(self._held)
+        if session_id is not None and not self._transport.is_closing():
+            self._waiting.discard(self._transport)
+            self._lead(self._transport, session_id, self._held)
+
+
+class Handed(asyncio.Protocol):
+    """A connection that was handed over: it goes on where it was read to."""
+
+    def __init__(self, door: Door, data: bytes) -> None:
+        self._door = door
+        self._data = data
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the bytes that were read before those that come."""
+        take_over(transport, self._door, self._data)

@@ -1,0 +1,143 @@
+"""`python -m stillweb.replay.worker FD`: one worker of several, a whole replay server.
+
+Its supervisor tells it what to serve on its standard input; it says by the channel FD when it is ready,
+takes the connections that come by it, and answers the control API on a Unix socket of its own. SIGTERM
+lets it finish the answers at hand; the end of the channel means that the supervisor is gone, and ends it at
+once. Ctrl-C is the supervisor's: the terminal sends it to both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stillweb import errors
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
+from stillweb.errors import ReplayError, StillwebError
+from stillweb.replay import logs
+from stillweb.replay.channel import Channel
+from stillweb.replay.lobby import Handed
+from stillweb.replay.server import ReplayOptions, ReplayServer, serve
+
+__all__ = ["WorkerConfig", "failure", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """What a worker serves; pickled between two programs of one installation.
+
+    Attributes:
+        number: from 0.
+        collections: root and name of each.
+        certs: folder of the CA.
+        options: with a private socket, and ports that the supervisor chooses.
+        log: form and level.
+    """
+
+    number: int
+    collections: Sequence[tuple[Path, str]]
+    certs: Path
+    options: ReplayOptions
+    log: tuple[logs.Format, str]
+
+    def pack(self) -> bytes:
+        """Return it as bytes."""
+        return pickle.dumps(self)
+
+    @staticmethod
+    def unpack(packed: bytes) -> WorkerConfig:
+        """Read what `pack` made."""
+        config = pickle.loads(packed)
+        assert isinstance(config, WorkerConfig)
+        return config
+
+
+def failure(told: Mapping[str, Any]) -> StillwebError:
+    """Return the error that a worker told of."""
+    kind = getattr(errors, told["error"], ReplayError)
+    error = kind(told["message"], hint=told["hint"])
+    assert isinstance(error, StillwebError)
+    return error
+
+
+class _Worker:
+    def __init__(self, end: socket.socket) -> None:
+        self._ends = asyncio.Event()
+        self._orphaned = False
+        self._server: ReplayServer | None = None
+        self._channel = Channel(end, on_connection=self._arrive, on_closed=self._orphan)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._ends.set)
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+
+    async def run(self, config: WorkerConfig) -> int:
+        collections = [Collection(root, name) for root, name in config.collections]
+        try:
+            async with serve(collections, CertAuthority.load(config.certs), config.options) as server:
+                self._server = server
+                self._tell({"ready": True})
+                await self._ends.wait()
+                if self._orphaned:
+                    server.grace = 0.0
+        except StillwebError as error:
+            self._tell({"error": type(error).__name__, "message": str(error), "hint": error.hint})
+            return error.exit_code
+        self._tell({"answered": dict(server.totals)})
+        self._channel.close()
+        return 1 if self._orphaned else 0
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        if not self._orphaned:
+            self._channel.send(json.dumps(message).encode())
+
+    def _orphan(self) -> None:
+        self._orphaned = True
+        self._ends.set()
+
+    def _arrive(self, descriptor: int, data: bytes) -> None:
+        if self._server is None or self._ends.is_set():
+            os.close(descriptor)
+            return
+        self._server.spawn(_adopt(self._server, socket.socket(fileno=descriptor), data))
+
+
+async def _adopt(server: ReplayServer, client: socket.socket, data: bytes) -> None:
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    with suppress(OSError):  # the client has left meanwhile
+        await loop.connect_accepted_socket(lambda: Handed(server.public, data), client)
+
+
+async def _run(config: WorkerConfig, end: socket.socket) -> int:
+    return await _Worker(end).run(config)
+
+
+def main() -> None:
+    """Serve until told to end."""
+    config = WorkerConfig.unpack(sys.stdin.buffer.read())
+    logs.configure(*config.log, worker=config.number)
+    try:
+        import uvloop
+    except ImportError:  # not made for Windows
+        factory = None
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        sys.exit(runner.run(_run(config, socket.socket(fileno=int(sys.argv[1])))))
+
+
+if __name__ == "__main__":
+    # Under its own name, so that what was pickled there is found here.
+    importlib.import_module("stillweb.replay.worker").main()

@@ -1,0 +1,349 @@
+"""Several real workers behind one port: placing, merging, killing one under load, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.indexing import reindex
+from stillweb.collections.layout import Collection
+from stillweb.collections.writer import CollectionWriter
+from stillweb.errors import CollectionNotFound, PortInUse, SessionLost, UsageError
+from stillweb.model import Exchange, Request, Response
+from stillweb.polling import poll
+from stillweb.replay import Cluster, ReplayClient, ReplayOptions, ensure_sealed, serve_cluster
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SHOP = "https://shop.example"
+PAGES = {f"/p{number}": f"page {number} ".encode() * (number * 40 + 1) for number in range(24)}
+
+
+def recorded(root: Path, name: str, extra: bytes = b"") -> Collection:
+    collection = Collection.create(root, name)
+    with CollectionWriter(collection) as writer:
+        for second, (path, body) in enumerate(PAGES.items()):
+            request = Request("GET", f"https://{name}.example{path}")
+            response = Response(200, "OK", (("Content-Type", "text/plain"),), body + extra)
+            writer.write(Exchange(request, response, f"202601010000{second:02d}"))
+    reindex(collection)
+    ensure_sealed(collection)
+    return collection
+
+
+def free_ports(count: int) -> range:
+    """A range that is free, below the ports that the system gives away."""
+    for first in range(21000 + os.getpid() % 5000, 32000, count):
+        with socket.socket() as probe:
+            try:
+                for port in (first, first + count - 1):
+                    with socket.socket() as probe:
+                        probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return range(first, first + count)
+    raise AssertionError("no free ports")
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
+    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory, ca: CertAuthority) -> AsyncIterator[Cluster]:
+    root = tmp_path_factory.mktemp("collections")
+    collections = [recorded(root, "shop"), recorded(root, "blog", b"!")]
+    options = ReplayOptions(port=0, session_ports=free_ports(12), drain=2)
+    async with serve_cluster(collections, ca, options, workers=2) as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def desk(cluster: Cluster) -> AsyncIterator[ReplayClient]:
+    async with ReplayClient(cluster.url) as client:
+        yield client
+
+
+def browser(proxy: str, ca: CertAuthority) -> httpx.AsyncClient:
+    context = ssl.create_default_context(cadata=ca.cert_pem.decode())
+    return httpx.AsyncClient(proxy=proxy, verify=context, trust_env=False, timeout=20)
+
+
+@asynccontextmanager
+async def opened(desk: ReplayClient, count: int) -> AsyncIterator[list[str]]:
+    ids = [session.id for session in await asyncio.gather(*(desk.open_session() for _ in range(count)))]
+    try:
+        yield ids
+    finally:
+        for session_id in ids:
+            await desk.close_session(session_id)
+
+
+async def shown(desk: ReplayClient) -> dict[str, dict[str, object]]:
+    return {str(session["id"]): session for session in await desk.sessions()}
+
+
+async def test_sessions_are_spread_and_shown_together(desk: ReplayClient) -> None:
+    async with opened(desk, 6) as ids:
+        listed = await shown(desk)
+        assert list(listed) == ["default", *sorted(ids, key=list(listed).index)]
+        workers = [listed[each]["worker"] for each in ("default", *ids)]
+        assert abs(workers.count(0) - workers.count(1)) == 1
+        assert len({listed[each]["proxy"] for each in ids}) == 6
+    assert list(await shown(desk)) == ["default"]
+
+
+async def test_every_session_answers_and_has_its_own_ledger(desk: ReplayClient, ca: CertAuthority) -> None:
+    async def episode(number: int) -> None:
+        session = await desk.open_session("blog" if number % 2 else "shop")
+        host, end = ("blog", b"!") if number % 2 else ("shop", b"")
+        async with browser(session.proxy, ca) as web:
+            for path in list(PAGES)[number : number + 6]:
+                assert (await web.get(f"https://{host}.example{path}")).content == PAGES[path] + end
+            assert (await web.get(f"https://{host}.example/none")).status_code == 404
+        ledger = await desk.ledger(session.id)
+        assert (ledger.counts, len(ledger.misses)) == ({"exact": 6, "miss": 1}, 1)
+        assert (await desk.session(session.id))["requests"] == 7
+        await desk.reset_session(session.id)
+        assert (await desk.ledger(session.id)).entries == ()
+        await desk.close_session(session.id)
+        with pytest.raises(UsageError, match="is closed"):
+            await desk.ledger(session.id)
+        assert (await desk.ledger(session.id, closed=True)).closed
+
+    await asyncio.gather(*(episode(number) for number in range(8)))
+
+
+async def test_by_user_name_a_connection_finds_its_worker(
+    cluster: Cluster, desk: ReplayClient, ca: CertAuthority
+) -> None:
+    async with opened(desk, 4) as ids:
+        for session_id in ids:
+            async with browser(cluster.url.replace("http://", f"http://{session_id}:@"), ca) as web:
+                for url in (f"{SHOP}/p3", f"{SHOP}/p4", "http://shop.example/p5"):
+                    assert (await web.get(url)).content == PAGES[url[-3:]]
+            assert (await desk.ledger(session_id)).counts == {"exact": 3}
+        listed = await shown(desk)
+        assert {listed[each]["worker"] for each in ids} == {0, 1}
+    async with browser(cluster.url.replace("http://", "http://nobody:@"), ca) as web:
+        assert (await web.get("http://shop.example/p5")).status_code == 407
+
+
+async def test_without_a_name_the_default_session_answers(
+    cluster: Cluster, desk: ReplayClient, ca: CertAuthority
+) -> None:
+    await desk.reset_session()
+    async with browser(cluster.url, ca) as web:
+        assert (await web.get(f"{SHOP}/p23")).content == PAGES["/p23"]
+        assert (await web.get("http://shop.example/p1")).content == PAGES["/p1"]
+    ledger = await desk.ledger()
+    assert [entry.url for entry in ledger.entries] == [f"{SHOP}/p23", "http://shop.example/p1"]
+    assert (await shown(desk))["default"]["proxy"] == cluster.url
+
+
+@pytest.mark.parametrize("cut", [1, 30, 70])
+async def test_a_request_may_come_in_pieces(cluster: Cluster, cut: int) -> None:
+    sent = (
+        b"GET http://shop.example/p2 HTTP/1.1\r\nHost: shop.example\r\n\r\n"
+        b"GET http://shop.example/p9 HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(cluster.url.rpartition(":")[2]))
+    for piece in (sent[:cut], sent[cut:]):
+        writer.write(piece)
+        await writer.drain()
+        assert await health(cluster) == 200  # the first piece has arrived, too
+    answered = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    await writer.wait_closed()
+    assert answered.count(b"HTTP/1.1 200 OK") == 2
+    assert answered.endswith(PAGES["/p9"])
+
+
+async def health(cluster: Cluster) -> int:
+    async with httpx.AsyncClient(trust_env=False) as web:
+        return (await web.get(f"{cluster.url}/health")).status_code
+
+
+async def test_what_is_no_request_is_refused(cluster: Cluster) -> None:
+    for sent in (b"\r\n\r\n", b"nonsense\r\n\r\n", b"x" * 70_000):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(cluster.url.rpartition(":")[2]))
+        writer.write(sent)
+        writer.write_eof()
+        answered = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        assert answered == b"" or answered.startswith(b"HTTP/1.1 4")
+
+
+async def test_errors_are_those_of_one_server(desk: ReplayClient) -> None:
+    with pytest.raises(CollectionNotFound, match="'nope' is not served here"):
+        await desk.open_session("nope")
+    for ask in (desk.ledger, desk.session, desk.reset_session, desk.close_session):
+        with pytest.raises(UsageError, match="no session nope"):
+            await ask("nope")  # type: ignore[operator]
+    with pytest.raises(UsageError, match="default session lives"):
+        await desk.close_session("default")
+
+
+async def test_all_session_ports_may_be_taken(cluster: Cluster, desk: ReplayClient) -> None:
+    async with opened(desk, 12):
+        with pytest.raises(PortInUse, match="12 sessions are open here"):
+            await desk.open_session()
+    async with opened(desk, 1):
+        pass
+
+
+async def test_figures_are_sums(cluster: Cluster, desk: ReplayClient, ca: CertAuthority) -> None:
+    async def figure(name: str) -> float:
+        async with httpx.AsyncClient(trust_env=False) as web:
+            lines = (await web.get(f"{cluster.url}/metrics")).text.splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
+
+    hits = 'stillweb_requests_total{collection="shop",tier="exact"}'
+    before, sent = await figure(hits), await figure('stillweb_sent_bytes_total{collection="shop"}')
+    async with opened(desk, 4) as ids:
+        for session_id in ids:
+            async with browser((await shown(desk))[session_id]["proxy"], ca) as web:  # type: ignore[arg-type]
+                await web.get(f"{SHOP}/p7")
+        assert await figure(hits) == before + 4
+        assert await figure('stillweb_sent_bytes_total{collection="shop"}') == sent + 4 * len(PAGES["/p7"])
+        assert await figure('stillweb_sessions{collection="shop"}') == 6  # of which two are default ones
+        assert await figure('stillweb_answer_seconds_count{collection="shop"}') >= before + 4
+        for number in (0, 1):
+            assert await figure(f'stillweb_worker_up{{worker="{number}"}}') == 1
+            assert await figure(f'stillweb_worker_resident_memory_bytes{{worker="{number}"}}') > 1e7
+
+
+async def ready(cluster: Cluster) -> tuple[int, dict[str, object]]:
+    async with httpx.AsyncClient(trust_env=False) as web:
+        response = await web.get(f"{cluster.url}/ready")
+    return response.status_code, response.json()
+
+
+class Client:
+    """Asks a session for all pages in turn, over a new connection now and then, until it is told to stop."""
+
+    def __init__(self, proxy: str, ca: CertAuthority) -> None:
+        self.proxy = proxy
+        self.ca = ca
+        self.right = self.wrong = self.failed = 0
+        self.right_after = 0
+
+    async def run(self, stop: asyncio.Event, killed: asyncio.Event) -> None:
+        while not stop.is_set():
+            try:
+                async with browser(self.proxy, self.ca) as web:
+                    for path, body in PAGES.items():
+                        response = await web.get(f"{SHOP}{path}")
+                        fine = (response.status_code, response.content) == (200, body)
+                        self.right += fine
+                        self.wrong += not fine
+                        self.right_after += fine and killed.is_set()
+            except httpx.HTTPError:
+                self.failed += 1
+                if killed.is_set():
+                    return
+
+
+async def test_killing_a_worker_under_load_costs_its_own_sessions_alone(
+    cluster: Cluster, desk: ReplayClient, ca: CertAuthority, caplog: pytest.LogCaptureFixture
+) -> None:
+    sessions = await asyncio.gather(*(desk.open_session("shop") for _ in range(6)))
+    before = await shown(desk)
+    victim = cluster.workers[0]
+    theirs = [each.id for each in sessions if before[each.id]["worker"] == 0]
+    assert len(theirs) in (2, 3)
+    # Half of them by port, half by user name at the public one.
+    clients = {
+        each.id: Client(each.proxy if number < 3 else cluster.url.replace("//", f"//{each.id}:@"), ca)
+        for number, each in enumerate(sessions)
+    }
+    stop, killed = asyncio.Event(), asyncio.Event()
+    running = [asyncio.create_task(each.run(stop, killed)) for each in clients.values()]
+    assert await poll(lambda: all(each.right > 5 for each in clients.values()), timeout=30)
+    os.kill(victim.pid, signal.SIGKILL)
+    killed.set()
+    others = [client for session_id, client in clients.items() if session_id not in theirs]
+    dead = [client for session_id, client in clients.items() if session_id in theirs]
+    assert await poll(lambda: all(each.right_after > 30 for each in others), timeout=30)
+    assert await poll(lambda: victim.alive and victim.restarts == 1, timeout=60)
+    stop.set()
+    await asyncio.gather(*running)
+    assert [client.wrong for client in clients.values()] == [0] * 6
+    assert [client.failed for client in others] == [0] * len(others)
+    assert [client.failed for client in dead] == [1] * len(dead)
+
+    deaths = [record for record in caplog.records if record.message == "worker died"]
+    assert [(each.worker, each.end, each.sessions) for each in deaths] == [  # type: ignore[attr-defined]
+        (0, "it was ended by SIGKILL", len(theirs) + 1)
+    ]
+    assert (await ready(cluster))[0] == 200
+
+    listed = await shown(desk)
+    assert {each for each, session in listed.items() if session["lost"]} == {"default", *theirs}
+    for session_id in ("default", *theirs):
+        for ask in (desk.session, desk.ledger):
+            with pytest.raises(SessionLost, match="worker 0, which kept the session, has died"):
+                await ask(session_id)
+    # New sessions never get the port of a lost one, at which its client may still knock.
+    async with opened(desk, 12 - len(sessions)) as newer:
+        listed = await shown(desk)
+        ports = {listed[each]["proxy"] for each in newer}
+        assert not ports & {each.proxy for each in sessions}
+        assert {listed[each]["worker"] for each in newer} == {0, 1}
+        for port in ports:
+            async with browser(str(port), ca) as web:
+                assert (await web.get(f"{SHOP}/p1")).content == PAGES["/p1"]
+        with pytest.raises(PortInUse):
+            await desk.open_session()
+    # Once its client has closed it, a lost session gives its port back.
+    for session in sessions:
+        await desk.close_session(session.id)
+    async with opened(desk, 12):
+        pass
+    # The default session answers nothing until it is begun anew.
+    async with browser(cluster.url, ca) as web:
+        assert (await web.get("http://shop.example/p1")).status_code == 503
+        with pytest.raises(httpx.ProxyError, match="503"):
+            await web.get(f"{SHOP}/p1")
+        await desk.reset_session()
+        assert (await web.get(f"{SHOP}/p1")).content == PAGES["/p1"]
+    assert (await desk.ledger()).counts == {"exact": 1}
+
+
+async def test_a_worker_that_dies_again_is_waited_for_longer(
+    cluster: Cluster, desk: ReplayClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = cluster.workers[1]
+    for _ in range(2):
+        restarts = worker.restarts
+        os.kill(worker.pid, signal.SIGKILL)
+        assert await poll(lambda: not worker.alive, timeout=10)
+        status, told = await ready(cluster)
+        if not worker.alive:
+            assert (status, told["missing"]) == (503, ["worker 1"])
+        assert await poll(lambda: worker.alive and worker.restarts == restarts + 1, timeout=60)  # noqa: B023
+    pauses = [r.pause for r in caplog.records if r.message == "worker started anew"]  # type: ignore[attr-defined]
+    assert pauses == [0.1, 0.2]
+    async with opened(desk, 3) as ids:
+        assert {(await shown(desk))[each]["worker"] for each in ids} == {0, 1}
+
+
+async def test_a_worker_that_cannot_serve_says_why(tmp_path: Path, ca: CertAuthority) -> None:
+    collection = recorded(tmp_path, "shop")
+    (collection.pack / "manifest.json").write_text("{}")
+    options = ReplayOptions(port=0, session_ports=None)
+    with pytest.raises(Exception, match=r"manifest\.json.*differs from the sha256"):
+        async with serve_cluster([collection], ca, options, workers=2):
+            pass
