@@ -325,7 +325,6 @@ INNER = b"GET http://shop.example/ HTTP/1.1\r\nHost: evil\r\n\r\n"
         (GET.replace(b" HTTP/1.1", b" and more HTTP/1.1"), 400),
         (GET.replace(b" HTTP/1.1", b" HTTP/one"), 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
-        (HELLO * 3, 400),
         (POST + b"Content-Length: %d\r\n\r\n" % (1 << 40), 413),
         (POST + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (1 << 40), 413),
         (CONNECT + CONNECT, 400),
