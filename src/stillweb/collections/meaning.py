@@ -1,7 +1,7 @@
 """Request fields that change what a request means, whether or not an answer's `Vary` names them.
 
 A pack keeps a digest of each that a recorded request had, and replay refuses a capture when one of them
-is another, absent on one side or the other (docs/decisions/0013-vary-and-authorization.md). Not in this list
+is another, absent on one side or the other (docs/decisions/0017-vary-and-authorization.md). Not in this list
 is what browsers set by themselves: profiles and crawlers differ in that.
 """
 

@@ -1,7 +1,7 @@
 """Which captures of a request key may answer a request, and which of them it takes most gladly.
 
 A key is method, URL and body; a server may look at more. What it looked at is in the answer's `Vary`, and the
-pack keeps a digest of what the recorded request had there (docs/decisions/0013-vary-and-authorization.md):
+pack keeps a digest of what the recorded request had there (docs/decisions/0017-vary-and-authorization.md):
 
 - a field that the *page* sets (`HX-Request`, `RSC`, `Authorization`) bears meaning: another value, no answer,
   and for some of them (`collections.meaning`) even where `Vary` is silent;
