@@ -7,10 +7,13 @@ datapackage.json are verified, each mismatch is a defect of the member.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import lzma
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,6 +25,9 @@ from stillweb.errors import MalformedWacz
 
 _PAGE_LISTS = ("pages.jsonl", "extraPages.jsonl")
 _MAX_DEPTH = 4
+# What zipfile lets through of a damaged file: EINVAL for a place before the first byte, RuntimeError for a
+# member that seems encrypted, and the errors of its decoders (bz2's is an OSError without a number).
+_BROKEN = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, lzma.LZMAError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,9 @@ def unpack(path: Path, into: Path, report: Report, depth: int = 0) -> Iterator[U
                 _extract(archive, member, target)
                 _verify(path, member.filename, target, digests, report)
                 yield from _unpacked(kind, target, path, into, report, depth)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+    except _BROKEN as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise  # a full disk, say: not the file's fault
         raise MalformedWacz(f"not a readable ZIP ({error})", path=path) from None
 
 
@@ -101,7 +109,7 @@ def read_manifest(path: Path) -> Manifest | None:
     try:
         with zipfile.ZipFile(path) as archive:
             members = read_package(archive).get("stillweb")
-    except zipfile.BadZipFile:
+    except _BROKEN:
         return None
     if not isinstance(members, dict) or members.get("version", VERSION) > VERSION:
         return None
