@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 from live_site import LiveSite, live_site, talk
+from playwright.async_api import Browser
 from wsproto.events import CloseConnection
 
+from stillweb.browser import Activity, Level, Pinning, Profile, launch, open_context, settle
 from stillweb.certs import CertAuthority
 from stillweb.collections.check import check
 from stillweb.collections.framepack import open_chunks, open_frames, socket_key, stream_key
@@ -269,3 +272,42 @@ def streams(collection: Collection, last_event_id: str = "") -> list[tuple[End, 
         opened = [open_chunks(bytes(pack.entry(row).body)) for row in pack.lookup(key)]
     assert all(sum(chunk.size for chunk in chunks.chunks) == len(stream) for chunks, stream in opened)
     return [(chunks.end, stream) for chunks, stream in opened]
+
+
+SHOWN = """() => [...document.querySelectorAll("ul")].map(
+  (ul) => [ul.id, ...[...ul.children].map((li) => li.textContent)])"""
+
+
+async def _seen(browser: Browser, proxy: str, pinning: Pinning) -> tuple[list[list[str]], bool]:
+    """Return what a page of its own shows when it has settled."""
+    context = await open_context(browser, proxy=proxy, profile=Profile(), pinning=pinning)
+    activity = Activity(context)
+    page = await context.new_page()
+    await page.goto("http://live.test/")
+    settled = await settle(page, activity)
+    shown = await page.evaluate(SHOWN)
+    activity.close()
+    await context.close()
+    return shown, settled.settled
+
+
+@pytest.mark.browser
+async def test_a_page_sees_what_was_recorded_each_time(collection, ca) -> None:
+    pinning = Pinning(Level.CLOCK, 1, datetime(2026, 1, 1, tzinfo=UTC))
+    async with launch(spki=ca.spki_hashes()) as browser:
+        async with live_site() as site, recorded(collection, ca, site) as recording:
+            shown, settled = await _seen(browser, recording.url, pinning)
+            assert (settled, recording.notes) == (True, {})
+        assert shown == [
+            ["echo", "open talk", '}]0[:"a",1:"b"{', '}]1[:"a"{', '}]2[:"a"{'],
+            ["ticks", "tick 1", "tick 2", "tick 3", "tick 4", "closed 3000 enough"],
+            ["events", "1 event 1", "2 event 2", "3 event 3", "4 event 4", "5 event 5"],
+            ["more", "data: x\n\ndata: y\n\n"],
+        ]
+        async with replayed(collection, ca) as desk:
+            for _ in range(3):
+                session = await desk.open_session()
+                assert await _seen(browser, session.proxy, pinning) == (shown, True)
+                ledger = await desk.ledger(session.id)
+                assert (ledger.misses, ledger.dropped) == ((), 0)
+                await desk.close_session(session.id)

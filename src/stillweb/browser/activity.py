@@ -1,8 +1,10 @@
 """The requests of a context, as the browser tells of them: what is in flight, and what became of each.
 
 Counted by Playwright's events, so over all pages and frames of the context. Requests that are
-meant never to end (event streams, media) and WebSockets are kept apart: waiting for them would
-be waiting for ever. `data:` and `blob:` URLs are no traffic.
+meant never to end (event streams, media) and WebSockets are kept apart: waiting for their end would
+be waiting for ever. Waited for is what a page itself waits for: the answer to an event stream's request, and
+a WebSocket's next frame after it was opened or the page sent one, for a second at most, since it may be that
+none comes (docs/decisions/0016-frames.md). `data:` and `blob:` URLs are no traffic.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 from playwright.async_api import BrowserContext, Page, Request, Response, WebSocket
@@ -31,7 +34,9 @@ _NOT_THE_PAGES = (
     "net::ERR_OUT_OF_MEMORY",
 )
 
-_ENDLESS = frozenset({"eventsource", "media", "websocket", "ping"})
+_ENDLESS = frozenset({"media", "websocket", "ping"})
+_STREAM = "eventsource"  # waited for until it is answered
+_FRAME_PATIENCE = 1.0  # seconds; replay's frames come in milliseconds
 
 
 @dataclass(slots=True)
@@ -71,8 +76,10 @@ class Activity:
         self.generation = 0
         self.broken = ""
         self._context = context
+        self._closed = False
         self._known: dict[Request, Requested] = {}
-        self._pending: dict[Request, Requested] = {}
+        self._pending: dict[Request | WebSocket, Requested] = {}
+        self._timers: dict[WebSocket, asyncio.TimerHandle] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._listeners = (
@@ -100,35 +107,59 @@ class Activity:
         """Stop waiting for requests that have an answer, but have not ended within so many seconds."""
         limit = clock.monotonic() - older_than
         for request, entry in list(self._pending.items()):
-            if entry.status and entry.started <= limit:
+            if entry.status and entry.started <= limit and isinstance(request, Request):
                 self._end(request)
 
     def clear(self) -> None:
         """Forget the requests that are over."""
-        self.requests = list(self._pending.values())
+        self.requests = [self._pending[each] for each in self._pending if isinstance(each, Request)]
         self.websockets = []
 
     def close(self) -> None:
         """Stop listening."""
+        self._closed = True
         for event, heard in self._listeners:
             self._context.remove_listener(event, heard)
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
         self._pending.clear()
         self._known.clear()
         self._idle.set()
 
     def _on_page(self, page: Page) -> None:
-        page.on("websocket", self._on_websocket)
+        page.on("websocket", partial(self._on_websocket, page))
         # What a closed page still waited for is never told to have ended.
         page.on("close", self._on_page_closed)
         page.on("crash", self._on_page_closed)
 
     def _on_page_closed(self, page: Page) -> None:
-        for request in [r for r in self._pending if _page_of(r) in (page, None)]:
+        for request in [r for r in self._pending if isinstance(r, Request) and _page_of(r) in (page, None)]:
             self._end(request)
 
-    def _on_websocket(self, socket: WebSocket) -> None:
+    def _on_websocket(self, page: Page, socket: WebSocket) -> None:
         self.websockets.append(socket.url)
+        self._await_frame(socket)
+        socket.on("framesent", lambda _: self._await_frame(socket))
+        for event in ("framereceived", "socketerror", "close"):
+            socket.on(event, lambda _: self._frame_came(socket))
+        page.on("close", lambda _: self._frame_came(socket))
+
+    def _await_frame(self, socket: WebSocket) -> None:
+        if self._closed:
+            return
         self.generation += 1
+        if timer := self._timers.pop(socket, None):
+            timer.cancel()
+        self._pending[socket] = Requested(socket.url, "GET", "websocket", clock.monotonic(), status=101)
+        self._idle.clear()
+        loop = asyncio.get_running_loop()
+        self._timers[socket] = loop.call_later(_FRAME_PATIENCE, self._frame_came, socket)
+
+    def _frame_came(self, socket: WebSocket) -> None:
+        if timer := self._timers.pop(socket, None):
+            timer.cancel()
+            self._release(socket)
 
     def _on_request(self, request: Request) -> None:
         if request.url.startswith(_NO_TRAFFIC):
@@ -144,6 +175,8 @@ class Activity:
     def _on_response(self, response: Response) -> None:
         if entry := self._known.get(response.request):
             entry.status = response.status
+            if entry.resource_type == _STREAM:
+                self._release(response.request)
 
     def _on_finished(self, request: Request) -> None:
         self._end(request)
@@ -158,9 +191,14 @@ class Activity:
         self._known.pop(request, None)
 
     def _end(self, request: Request) -> None:
-        self.generation += 1
-        if entry := self._pending.pop(request, None) or self._known.get(request):
+        if entry := self._pending.get(request) or self._known.get(request):
             entry.ended = True
+        self._release(request)
+
+    def _release(self, request: Request | WebSocket) -> None:
+        """Wait for a request no longer."""
+        self.generation += 1
+        self._pending.pop(request, None)
         if not self._pending:
             self._idle.set()
 
