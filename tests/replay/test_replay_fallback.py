@@ -25,6 +25,16 @@ from click.testing import CliRunner
 from stillweb.browser import Level, Pinning, Profile, launch, open_context
 from stillweb.certs import CertAuthority
 from stillweb.cli import cli
+from stillweb.collections.frames import (
+    TEXT,
+    Chunk,
+    Chunks,
+    End,
+    Frame,
+    Frames,
+    chunks_beside,
+    frames_beside,
+)
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.writer import CollectionWriter
@@ -42,10 +52,21 @@ const ask = async (...what) => {
   const answer = await fetch(...what);
   return [answer.status, await answer.text()];
 };
+const socket = () => new Promise(done => {
+  const socket = new WebSocket("wss://shop.example/live");
+  socket.onopen = () => socket.send("hi");
+  socket.onmessage = event => { socket.close(); done(event.data); };
+  socket.onerror = () => done("failed");
+});
+const events = () => new Promise(done => {
+  const events = new EventSource("/events");
+  events.onmessage = event => { events.close(); done(event.data); };
+});
 const all = async () => [await ask("/api.json?_=111"), await ask("/api.json?_=987"), await ask("/none.json"),
   await ask("https://api.example/list.json?cursor=9"),
   await ask("/api.json?_=3", {method: "POST", body: "{}"})];
 </script>"""
+LIVE, EVENTS, EVENT = "wss://shop.example/live", f"{SHOP}/events", b"data: news\n\n"
 BIG = bytes(range(256)) * 8192
 JSON = (("Content-Type", "application/json"),)
 RECORDED = [
@@ -114,6 +135,13 @@ def record(root: Path) -> None:
             Request("GET", f"{SHOP}/gone.json?_=1"), Response(404, "Not Found", JSON, b"{}"), "20260101000050"
         )
         writer.write(gone)
+        site = (("Upgrade", "websocket"), ("Connection", "Upgrade"))
+        talk = Frames((Frame(0, True, TEXT, b"hi"), Frame(0, False, TEXT, b"hello")), End.OPEN)
+        handshake = Exchange(Request("GET", LIVE, site), Response(101, "", site), "20260101000051")
+        writer.write(handshake, frames_beside(LIVE, talk))
+        kind = (("Content-Type", "text/event-stream"),)
+        stream = Exchange(Request("GET", EVENTS), Response(200, "OK", kind, EVENT), "20260101000052")
+        writer.write(stream, chunks_beside(EVENTS, Chunks((Chunk(0, len(EVENT)),), End.OPEN)))
     reindex(collection)
 
 
@@ -270,6 +298,39 @@ def test_sessions_by_user_name_and_their_end(front: Running) -> None:
 
 
 @pytest.mark.pywb
+def test_session_ports_take_tls_at_once_and_requests_by_host(front: Running) -> None:
+    with front.session() as (_, ledger):
+        opened = front.control("GET", "/sessions").json()["sessions"][-1]
+        port = int(opened["proxy"].rpartition(":")[2])
+        context = ssl.create_default_context(cafile=front.folder / "certs" / "ca.pem")
+        with httpx.Client(verify=context, trust_env=False) as web:
+            answer = web.get(
+                f"https://127.0.0.1:{port}/api.json?_=4",
+                headers={"Host": "shop.example"},
+                extensions={"sni_hostname": "shop.example"},
+            )
+            assert answer.content == b'{"n":1}'
+            plain = web.get(f"http://127.0.0.1:{port}/a.json?_=1", headers={"Host": "plain.example"})
+            assert plain.content == b'{"plain":1}'
+        assert [entry["tier"] for entry in ledger()] == ["pywb", "exact"]
+
+
+@pytest.mark.pywb
+def test_an_event_stream_lasts_as_long_as_its_client(front: Running) -> None:
+    with front.session() as (web, _):
+        session = front.control("GET", "/sessions").json()["sessions"][-1]["id"]
+
+        def connections() -> int:
+            return int(front.control("GET", f"/sessions/{session}").json()["connections"])
+
+        with web.stream("GET", EVENTS, headers={"Accept": "text/event-stream"}) as answer:
+            pieces = answer.iter_raw()
+            assert next(pieces) == EVENT
+            assert connections() == 1
+        assert until(lambda: connections() == 0)
+
+
+@pytest.mark.pywb
 def test_the_control_api_is_that_of_the_server_behind_it(front: Running) -> None:
     info = front.control("GET", "/info").json()
     assert (info["backend"], info["features"]["on_miss"], info["features"]["strict"]) == (
@@ -403,6 +464,8 @@ async def test_a_page_gets_pywbs_answers_and_no_sign_of_where_they_come_from(fro
         assert not any(
             word in json.dumps(heads).lower() for word in ("stillweb", "pywb", "memento", "archive")
         )
+        assert await page.evaluate("socket()") == "hello"
+        assert await page.evaluate("events()") == "news"
         await context.close()
         counts = (await desk.ledger(session.id)).counts
         assert (counts["pywb"], counts["miss"]) == (3, 3)

@@ -13,12 +13,10 @@ and recorded errors carry no mark and are never passed on. docs/replay-backends.
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import logging
 import re
 import ssl
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -36,17 +34,19 @@ from stillweb.model import Headers
 from stillweb.replay.control import DEFAULT_SESSION, Reply, render
 from stillweb.replay.frontdoor import Carried, FrontConnection
 from stillweb.replay.hermeticprocess import Hermetic
+from stillweb.replay.listeners import PortPool, authority, cannot_listen
 from stillweb.replay.pywb import PywbOptions, PywbServer, find_pywb
 from stillweb.replay.relay import Head, Loopback, render_request
 from stillweb.replay.server import SESSION_PORTS
+from stillweb.replay.tls import context_by_sni
 from stillweb.replay.wire import RequestReceived
+from stillweb.urls import wire_url
 
 __all__ = ["Front", "FrontOptions", "serve_front"]
 
 logger = logging.getLogger(__name__)
 
 _SESSION = re.compile(r"/sessions/([A-Za-z0-9._-]+)(/misses)?/?(?:\?.*)?")
-_TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class Front:
     Attributes:
         url: of the proxy and the control API.
         ca: signs for the hosts of tunnels.
+        by_sni: the TLS context of those who begin with TLS.
         carried: the sessions, by id.
     """
 
@@ -90,7 +91,8 @@ class Front:
         self.carried: dict[str, Carried] = {}
         self._hermetic = hermetic
         self._pywb = pywb
-        self._free = deque(options.session_ports or ())
+        self._pool = PortPool(options.session_ports)
+        self.by_sni = context_by_sni(ca)
         # What pywb shows is signed by our own CA, for names that it takes from us.
         self._trust = ssl.create_default_context(cafile=str(ca.ca_file))
         self._trust.check_hostname = False
@@ -104,12 +106,9 @@ class Front:
         """
         (session,) = (await self._http.get("/sessions")).json()["sessions"]
         default = self._carry(session)
-        try:
-            await self._listen(default, self.options.port)
-        except OSError as error:
-            where = f"{self.options.host}:{self.options.port}"
-            raise PortInUse(f"{where}: {error.strerror}", hint="take another: --port 8081") from error
-        self.url = f"http://{_shown(self.options.host)}:{default.port}"
+        self._pool.check(self.options.host)
+        await self._listen(default, self.options.port)
+        self.url = f"http://{authority(self.options.host, default.port)}"
 
     def is_default(self, session: Carried) -> bool:
         """Return whether a session is that of the proxy's own port, where control requests are taken, too."""
@@ -138,23 +137,12 @@ class Front:
             finally:
                 session.tasks.discard(task)
 
-        session.server = await asyncio.start_server(serve, self.options.host, port, backlog=1024)
+        host = self.options.host
+        try:
+            session.server = await asyncio.start_server(serve, host, port, backlog=1024)
+        except OSError as error:
+            raise cannot_listen(host, port, error) from error
         session.port = session.server.sockets[0].getsockname()[1]
-
-    async def _listen_anywhere(self, session: Carried) -> None:
-        if self.options.session_ports is None:
-            return await self._listen(session, 0)
-        for _ in range(len(self._free)):
-            port = self._free.popleft()
-            try:
-                return await self._listen(session, port)
-            except OSError as error:
-                self._free.append(port)
-                if error.errno not in _TAKEN:
-                    raise
-        raise PortInUse(
-            "no session port is free", hint="close sessions, or give a wider range: --session-ports"
-        )
 
     async def _shut(self, session: Carried) -> None:
         self.carried.pop(session.id, None)
@@ -163,8 +151,8 @@ class Front:
         for task in tuple(session.tasks):
             task.cancel()
         await asyncio.gather(*session.tasks, return_exceptions=True)
-        if session.port and not self.is_default(session) and self.options.session_ports is not None:
-            self._free.append(session.port)
+        if session.port and not self.is_default(session):
+            self._pool.give_back(session.port)
 
     # What connections ask for.
 
@@ -196,13 +184,11 @@ class Front:
 
     async def _target(self, connection: Loopback, url: str) -> str:
         """Return what to ask pywb for a URL; behind a tunnel for https, which it takes in no other way."""
-        scheme, _, rest = url.partition("://")
-        if scheme.lower() != "https":
+        scheme, _, rest = wire_url(url).partition("://")
+        if scheme != "https":
             return url
-        authority, slash, path = rest.partition("/")
-        await connection.tunnel(
-            authority if re.search(r":\d+$", authority) else f"{authority}:443", self._trust
-        )
+        site, slash, path = rest.partition("/")
+        await connection.tunnel(site if re.search(r":\d+$", site) else f"{site}:443", self._trust)
         return slash + path or "/"
 
     async def conclude(self, session: Carried, mark: str, outcome: dict[str, Any]) -> None:
@@ -259,8 +245,7 @@ class Front:
         value = response.json()
         if path == "/info" and response.is_success:
             value["features"] |= {"strict": False, "on_miss": True}
-            ports = self.options.session_ports
-            value["session_ports"] = "" if ports is None else f"{ports.start}-{ports.stop - 1}"
+            value["session_ports"] = str(self._pool)
         return Reply(status, self._as_carried(value))
 
     def _as_carried(self, value: Any) -> Any:
@@ -294,7 +279,7 @@ class Front:
             session = self._carry(response.json())
             try:
                 await self._wake_pywb(session.collection)
-                await self._listen_anywhere(session)
+                await self._pool.lend(lambda port: self._listen(session, port))
             except BaseException:
                 await self._shut(session)
                 await self._http.delete(f"/sessions/{session.id}")
@@ -328,9 +313,3 @@ async def serve_front(
         stack.push_async_callback(front.stop)
         await front.start()
         yield front, hermetic
-
-
-def _shown(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}.get(
-        host, f"[{host}]" if ":" in host else host
-    )

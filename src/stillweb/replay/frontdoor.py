@@ -12,7 +12,7 @@ import asyncio
 import logging
 import ssl
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from stillweb.replay.wire import (
     ContinueExpected,
     Event,
     RequestReceived,
+    UpgradeReceived,
     Wire,
     simple_head,
 )
@@ -43,6 +44,7 @@ ASKED_METHODS = frozenset({"GET", "HEAD"})
 
 _READ = 64 * 1024
 _MARK = MISS_MARK.lower()
+_EVENTS = b"text/event-stream"
 _TLS_HANDSHAKE = 0x16  # RFC 8446 §5.1
 _ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -93,7 +95,10 @@ class FrontConnection:
         self._wire = Wire()
         self._tls: TlsServer | None = None
         self._tunnel: tuple[str, ssl.SSLContext] | None = None
-        self._scheme = ""  # of the tunnel, once its first byte is seen
+        # What requests in origin form are asked of, as `Connection.place` has it.
+        self._place = "" if front.is_default(door) else "http://"
+        self._opens = True  # whether the next byte tells TLS from plain
+        self._early: list[bytes] = []  # what came while an event stream was passed on
         self._session: Carried | None = door
         self._kept: tuple[Carried, Loopback] | None = None
         self._last = False
@@ -101,7 +106,7 @@ class FrontConnection:
     async def run(self) -> None:
         """Serve until the client, or an answer, ends it."""
         try:
-            while not self._last and (data := await self._reader.read(_READ)):
+            while not self._last and (data := await self._next()):
                 await self._receive(data)
             if self._tls is not None:
                 self._writer.write(self._tls.farewell())
@@ -117,17 +122,27 @@ class FrontConnection:
             if self._kept is not None:
                 self._kept[1].close()
 
+    async def _next(self) -> bytes:
+        return self._early.pop(0) if self._early else await self._reader.read(_READ)
+
     async def _receive(self, data: bytes) -> None:
+        if self._opens:
+            self._open(data[0])
         plain = self._plain(data)
         for event in self._wire.receive_data(plain):
             if not self._last:
                 await self._take(event)
         self._last = self._last or (self._tls is not None and self._tls.closed)
 
+    def _open(self, first: int) -> None:
+        """Take TLS or plain http, as the first byte of a connection or tunnel says."""
+        self._opens = False
+        if first == _TLS_HANDSHAKE:
+            self._tls = TlsServer(self._tunnel[1] if self._tunnel else self._front.by_sni)
+        if self._tunnel or self._tls:
+            self._place = f"{'https' if self._tls else 'http'}://{self._tunnel[0] if self._tunnel else ''}"
+
     def _plain(self, data: bytes) -> bytes:
-        if self._tunnel is not None and not self._scheme:
-            self._tls = TlsServer(self._tunnel[1]) if data[0] == _TLS_HANDSHAKE else None
-            self._scheme = "https" if self._tls else "http"
         if self._tls is None:
             return data
         try:
@@ -147,7 +162,7 @@ class FrontConnection:
                 await self._refuse(status)
 
     async def _connect(self, event: ConnectReceived) -> None:
-        if self._tunnel is not None:
+        if self._tunnel is not None or self._tls is not None:
             return await self._refuse(400)
         self._session = self._by_user(event.headers)
         if self._session is None:
@@ -157,7 +172,7 @@ class FrontConnection:
         except BadHostname as error:
             logger.warning("no certificate for a tunnel: %s", error)
             return await self._refuse(400)
-        self._tunnel = (event.authority, context)
+        self._tunnel, self._opens = (event.authority, context), True
         rest, self._wire = bytes(self._wire.rest), Wire()
         await self._write(_ESTABLISHED)
         if rest:
@@ -177,27 +192,28 @@ class FrontConnection:
 
     async def _request(self, event: RequestReceived) -> None:
         self._last = self._last or not event.keep_alive
-        if self._tunnel is None and event.target.startswith(("/", "*")):
-            if not self._front.is_default(self._door):
-                return await self._refuse(400)
+        if not self._place and event.target.startswith(("/", "*")):
             return await self._write(await self._front.control(event), close=self._last)
         session = self._session if self._tunnel else self._by_user(event.headers)
         if session is None:
             return await self._refuse(407)
-        return await self._exchange(session, event, self._url(event))
+        if not (url := self._url(event)):
+            return await self._refuse(400)
+        return await self._exchange(session, event, url)
 
     def _url(self, event: RequestReceived) -> str:
-        if self._tunnel is None or not event.target.startswith(("/", "*")):
+        """Return the URL that a request asks for; "" if it does not say of which host."""
+        if not event.target.startswith(("/", "*")):
             return event.target
-        host = header(event.headers, "host") or self._tunnel[0]  # RFC 9112 §3.3
-        return f"{self._scheme}://{host}{event.target}"
+        scheme, _, authority = self._place.partition("://")
+        host = header(event.headers, "host") or authority  # RFC 9112 §3.3
+        return f"{scheme}://{host}{event.target}" if host else ""
 
     async def _exchange(self, session: Carried, event: RequestReceived, url: str) -> None:
         behind = await self._behind(session)
-        upgrade = header(event.headers, "upgrade")
         fields = [field for field in event.headers if field[0].lower() not in _HOP]
-        if upgrade:
-            fields += [("Connection", "Upgrade"), ("Upgrade", upgrade)]
+        if isinstance(event, UpgradeReceived):
+            fields += [("Connection", "Upgrade"), ("Upgrade", "websocket")]
         head = await behind.ask(render_request(event.method, url, tuple(fields), event.raw_body))
         mark = head.get(_MARK).decode("ascii", "replace")
         head = head.without(_MARK)
@@ -209,9 +225,32 @@ class FrontConnection:
         else:
             self._last = self._last or not behind.reusable
             await self._write(head.render(close=self._last and behind.reusable))
-            async for piece in behind.body(head, event.method):
-                await self._write(piece)
+            passing = self._pass(behind, head, event.method)
+            await (self._watched(passing) if _EVENTS in head.get(b"content-type") else passing)
         self._last = self._last or not behind.reusable
+
+    async def _pass(self, behind: Loopback, head: Head, method: str) -> None:
+        async for piece in behind.body(head, method):
+            await self._write(piece)
+
+    async def _watched(self, passing: Coroutine[Any, Any, None]) -> None:
+        """Pass on an answer that may never end by itself, for as long as the client is there."""
+
+        async def gone() -> None:
+            while data := await self._reader.read(_READ):
+                self._early.append(data)
+
+        both = (asyncio.create_task(passing), asyncio.create_task(gone()))
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in both:
+                task.cancel()
+            passed, _ = await asyncio.gather(*both, return_exceptions=True)
+        if isinstance(passed, Exception):
+            raise passed
+        if passed is not None:
+            raise ConnectionResetError("the client went away")
 
     async def _behind(self, session: Carried) -> Loopback:
         """Return the connection to the hermetic server on which a session's requests go."""
@@ -235,8 +274,9 @@ class FrontConnection:
             await self._front.conclude(session, miss.mark, outcome)
 
         try:
-            if miss.event.method not in ASKED_METHODS or header(miss.event.headers, "upgrade"):
-                what = "an upgrade" if header(miss.event.headers, "upgrade") else miss.event.method
+            socket = isinstance(miss.event, UpgradeReceived)
+            if miss.event.method not in ASKED_METHODS or socket:
+                what = "a WebSocket" if socket else miss.event.method
                 note = f"pywb is not asked for {what}"
             else:
                 note = await self._by_pywb(session, miss, conclude)

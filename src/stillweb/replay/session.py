@@ -209,7 +209,7 @@ class Session:
         """Note that an answer has gone out; `sent` bytes of its body if the client went away."""
         if served.life != self._life:
             return
-        if self.holds_misses and served.match.tier == Tier.MISS and served.answer.status == 404:
+        if self.holds_misses and MISS_MARK in served.answer.head:
             self._held[self._mark(served.seq).decode()] = served
             return
         self._note(_entry(served, sent), served.request)
