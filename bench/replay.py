@@ -47,6 +47,7 @@ from stillweb.replay.pywb import find_pywb
 
 NAME = "bench"
 HOST = "docs.test"
+CACHED = "public, max-age=300"  # as the shared site docs.test says; no validators, so that all answer alike
 ARCHIVE = "browsertrix/docs25.wacz"
 PATHS = (
     "/",
@@ -76,7 +77,7 @@ http {{
     access_log off; sendfile on; tcp_nopush on; tcp_nodelay on; keepalive_requests 100000000;
     client_body_temp_path {root}/t1; proxy_temp_path {root}/t2; fastcgi_temp_path {root}/t3;
     uwsgi_temp_path {root}/t4; scgi_temp_path {root}/t5;
-    ssl_session_cache shared:tls:1m;
+    ssl_session_cache shared:tls:1m; etag off; add_header Cache-Control "{cached}";
     server {{
         listen 127.0.0.1:{http}; listen 127.0.0.1:{tls} ssl;
         server_name {host}; root {root}/www;
@@ -97,8 +98,8 @@ class Asked:
 # -- what is served ----------------------------------------------------------------------------
 
 
-def recorded(archive: Path, folder: Path, paths: Sequence[str]) -> dict[str, Response]:
-    """Return the archive's answers by path."""
+def recorded(archive: Path, folder: Path, paths: Sequence[str] | None = None) -> dict[str, Response]:
+    """Return the archive's answers by path; all for None."""
     import_files([archive], folder / "source", "source")
     collection = Collection.open(folder / "source", "source")
     ensure_sealed(collection)
@@ -108,9 +109,9 @@ def recorded(archive: Path, folder: Path, paths: Sequence[str]) -> dict[str, Res
             entry = pack.entry(row)
             url = urlsplit(entry.url)
             path = url.path + (f"?{url.query}" if url.query else "")
-            if path in paths and entry.status == 200:
-                kind = (("Content-Type", entry.mime),)
-                found[path] = Response(200, "OK", kind, bytes(entry.body))
+            if entry.status == 200 and (paths is None or path in paths):
+                fields = (("Content-Type", entry.mime), ("Cache-Control", CACHED))
+                found[path] = Response(200, "OK", fields, bytes(entry.body))
             del entry
     return found
 
@@ -180,7 +181,7 @@ def nginx(folder: Path, ca: CertAuthority) -> Iterator[tuple[str, str]]:
     (folder / "leaf.pem").write_bytes(ca.leaf_pem(HOST))
     http, tls = free_ports(2)
     config = folder / "nginx.conf"
-    config.write_text(NGINX.format(root=folder, host=HOST, http=http, tls=tls))
+    config.write_text(NGINX.format(root=folder, host=HOST, http=http, tls=tls, cached=CACHED))
     folder.chmod(0o755)  # its worker is another user
     with subprocess.Popen(("nginx", "-e", str(folder / "error.log"), "-c", str(config))) as process:
         try:
