@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from surt import surt
-
 __all__ = [
     "from_timestamp",
     "host_of",
@@ -33,6 +31,8 @@ _TIMESTAMP = re.compile(r"\d{4,14}")
 @lru_cache(maxsize=8192)
 def urlkey(url: str) -> str:
     """Return the SURT key of a URL: `https://www.Example.com/A?b=1` gives `com,example)/a?b=1`."""
+    from surt import surt  # brings tldextract and requests: a replay server needs none of them
+
     return str(surt(url))
 
 

@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rapidfuzz import process as fuzzy
-
 from stillweb.collections.cdxj import read_cdxj
 from stillweb.collections.exchanges import Originals, read_exchange
 from stillweb.collections.manifest import Manifest, read_manifest, write_atomically, write_manifest
@@ -96,6 +94,8 @@ class Collection:
         """
         collection = cls(root, name)
         if not _NAME.fullmatch(name) or not collection.archive.is_dir():
+            from rapidfuzz import process as fuzzy  # 80 ms that only who errs has to wait
+
             names = [each.name for each in list_collections(root)]
             close = [match[0] for match in fuzzy.extract(name, names, limit=8)]
             hint = (
