@@ -113,6 +113,13 @@ def replay() -> None:
     help="Answer what was not recorded with what is as like as this (0 to 1). Not for training.",
 )
 @click.option(
+    "--pace",
+    type=click.Choice(["none", "recorded"]),
+    default="none",
+    show_default=True,
+    help="Of WebSocket frames and event streams: all that is due at once, or with the recorded pauses.",
+)
+@click.option(
     "--ledger",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Append every answer here, as JSON lines.",
@@ -185,6 +192,8 @@ def _check(chosen: dict[str, Any]) -> None:
         raise click.UsageError("--ledger: pywb does not tell what it answered; leave out --backend pywb")
     if chosen["backend"] == "pywb" and (chosen["guessed"] or chosen["fuzzy"] is not None):
         raise click.UsageError("--guessed, --fuzzy: pywb has rules of its own; leave out --backend pywb")
+    if chosen["backend"] == "pywb" and chosen["pace"] != "none":
+        raise click.UsageError("--pace: pywb has neither frames nor streams; leave out --backend pywb")
     if chosen["backend"] == "pywb" and chosen["on_miss"]:
         raise click.UsageError("--on-miss: pywb answers everything already; leave out --backend pywb")
     if chosen["on_miss"] and chosen["pywb_fuzzy"]:
@@ -233,7 +242,7 @@ async def _serve_native(
         port=chosen["port"],
         session_ports=chosen["session_ports"],
         ledger=chosen["ledger"],
-        policy=Policy(default_noise(), guessed=chosen["guessed"], fuzzy=chosen["fuzzy"]),
+        policy=Policy(default_noise(), guessed=chosen["guessed"], fuzzy=chosen["fuzzy"], pace=chosen["pace"]),
     )
     serving: AbstractAsyncContextManager[ReplayServer | Cluster]
     if chosen["workers"] > 1:
@@ -278,7 +287,7 @@ async def _serve_front(
         port=chosen["port"],
         session_ports=chosen["session_ports"],
         ledger=chosen["ledger"],
-        policy={"guessed": chosen["guessed"], "fuzzy": chosen["fuzzy"]},
+        policy={name: chosen[name] for name in ("guessed", "fuzzy", "pace")},
     )
     async with serve_front(collections, ca, options) as (front, hermetic):
         stopped = _on_signals()
