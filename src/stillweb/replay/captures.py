@@ -100,10 +100,11 @@ def usable(
     kept = [candidate for candidate in found if not asked.refuses(candidate.entry)]
     if len(kept) > 1:
         kept = _as_accepted(_without_circles(kept, request, index), request)
-        kept = [
-            Candidate(c.row, c.entry, asked.agrees(c.entry, "cookie"))
-            for c in _fewest(kept, lambda candidate: asked.differences(candidate.entry))
-        ]
+        if any(candidate.entry.varies for candidate in kept):
+            kept = [
+                Candidate(c.row, c.entry, asked.agrees(c.entry, "cookie"))
+                for c in _fewest(kept, lambda candidate: asked.differences(candidate.entry))
+            ]
     kept.sort(key=lambda candidate: candidate.entry.order)
     return kept, asked.refuses(found[0].entry) if found and not kept else ""
 
@@ -144,7 +145,9 @@ class _Asked:
             for name in self._meant:
                 if name not in varied and self._counts(name):
                     return f"recorded without {self._spelling(name)}"
-        if 200 <= entry.status < 300 and not self.agrees(entry, "accept") and self._excludes(entry.mime):
+        if not entry.varies or not 200 <= entry.status < 300:
+            return ""
+        if not self.agrees(entry, "accept") and self._excludes(entry.mime):
             return f"recorded as {entry.mime}, which this request does not accept"
         return ""
 
@@ -251,11 +254,13 @@ def _as_accepted(candidates: list[Candidate], request: Request) -> list[Candidat
     """Drop full answers that a read's `Accept` ranks behind others (RFC 9110 §12.5.1)."""
     accept = header(request.headers, "accept")
     full = [c for c in candidates if 200 <= c.entry.status < 300]
-    if not accept or request.method in MUTATIONS or len({c.entry.mime for c in full}) < 2:
+    mimes = {c.entry.mime for c in full}
+    if not accept or request.method in MUTATIONS or len(mimes) < 2:
         return candidates
-    ranks = {c.row: _rank(accept, c.entry.mime) for c in full}
+    ranks = {mime: _rank(accept, mime) for mime in mimes}
     best = max(ranks.values())
-    return [c for c in candidates if ranks.get(c.row, best) == best]
+    behind = {c.row for c in full if ranks[c.entry.mime] != best}
+    return [c for c in candidates if c.row not in behind]
 
 
 def _rank(accept: str, mime: str) -> tuple[float, int]:

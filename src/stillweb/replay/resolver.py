@@ -133,11 +133,13 @@ def advance(state: SessionState, match: Match, entry: Entry, *, moves: bool = Tr
 
 
 def is_beacon(request: Request, policy: Policy) -> bool:
-    """Return whether a request only tells a counter something: no page can read its answer.
+    """Return whether a mutation only tells a counter something: no page can read its answer.
 
     Such as `sendBeacon` and `ping` (Fetch §3.2.2: mode "no-cors"); forms navigate, and scripts that go on
-    with an answer ask in another mode.
+    with an answer ask in another mode. Reads move nothing and are not looked at.
     """
+    if request.method not in MUTATIONS:
+        return False
     return header(request.headers, "sec-fetch-mode") == "no-cors" or bool(policy.noise.why(request.url))
 
 
@@ -215,35 +217,32 @@ def _choose(candidates: list[Candidate], state: SessionState, lookup: _Lookup, *
     if alike:
         return _matched(candidates[0], lookup, stable=True)
     if counted:
-        epoch, group = _reached(candidates, state.epoch)
-        chosen, why = _nth(group, state)
+        epoch = _reached({candidate.entry.epoch for candidate in candidates}, state.epoch)
+        chosen, why = _nth([c for c in candidates if c.entry.epoch == epoch], state)
         why = "; ".join(filter(None, (f"epoch {state.epoch}: of epoch {epoch}", why)))
         return _matched(chosen, lookup, why, told_apart=True)
     return _by_epoch(candidates, state, lookup)
 
 
 def _by_epoch(candidates: list[Candidate], state: SessionState, lookup: _Lookup) -> Match:
-    epochs = dict.fromkeys(candidate.entry.epoch for candidate in candidates)
-    firsts = {epoch: _first_of([c for c in candidates if c.entry.epoch == epoch]) for epoch in epochs}
+    firsts: dict[int, Candidate] = {}
+    for candidate in candidates:
+        first = firsts.setdefault(candidate.entry.epoch, candidate)
+        # Within an epoch, what was recorded with the cookies now sent goes before what was not.
+        if candidate.same_cookies and not first.same_cookies:
+            firsts[candidate.entry.epoch] = candidate
     if same_answer(firsts.values()):
         return _matched(next(iter(firsts.values())), lookup, stable=True)
-    wanted, _ = _reached(candidates, state.epoch)
+    wanted = _reached(firsts, state.epoch)
     chosen = firsts[wanted]
-    place = next(i for i, candidate in enumerate(candidates, start=1) if candidate.row == chosen.row)
+    place = candidates.index(chosen) + 1
     why = f"epoch {state.epoch}: recording {place} of {len(candidates)}, of epoch {wanted}"
     return _matched(chosen, lookup, why, told_apart=True)
 
 
-def _first_of(group: list[Candidate]) -> Candidate:
-    """Return the first capture of one epoch, or the first that was recorded with the cookies now sent."""
-    return next((candidate for candidate in group if candidate.same_cookies), group[0])
-
-
-def _reached(candidates: list[Candidate], epoch: int) -> tuple[int, list[Candidate]]:
-    """Return the greatest recorded epoch that a session has reached, else the smallest, and its captures."""
-    epochs = [candidate.entry.epoch for candidate in candidates]
-    wanted = max((each for each in epochs if each <= epoch), default=min(epochs))
-    return wanted, [candidate for candidate in candidates if candidate.entry.epoch == wanted]
+def _reached(epochs: Collection[int], epoch: int) -> int:
+    """Return the greatest recorded epoch that a session has reached, else the smallest."""
+    return max((each for each in epochs if each <= epoch), default=min(epochs))
 
 
 def _nth(ordered: list[Candidate], state: SessionState) -> tuple[Candidate, str]:
