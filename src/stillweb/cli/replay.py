@@ -149,7 +149,8 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
 
     Seals what is not sealed. Other sessions, each with a port and a ledger of its own, are opened by the
     control API, which is at the proxy's own address. SIGTERM and Ctrl-C let the answers at hand go
-    out; a second one ends it at once.
+    out; a second one ends it at once. Every port takes TLS at once, too, and session ports plain requests by
+    Host: for clients that map host names to them and need no proxy.
 
     With --on-miss pywb the server is a process of its own behind a front, beside a pywb: what strict matching
     does not have, and is no noise, pywb is asked for. The ledger shows such answers as tier `pywb`.
