@@ -146,10 +146,10 @@ def record(root: Path) -> None:
 
 
 @contextlib.contextmanager
-def run(folder: Path, *arguments: str) -> Iterator[Running]:
+def run(folder: Path, *arguments: str, name: str = "shop") -> Iterator[Running]:
     ports = ("--port", "0", "--session-ports", "any", "--json")
     process = subprocess.Popen(
-        [sys.executable, "-c", WATCHED, "replay", "shop", "--on-miss", "pywb", *ports, *arguments],
+        [sys.executable, "-c", WATCHED, "replay", name, "--on-miss", "pywb", *ports, *arguments],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -399,6 +399,26 @@ def listening(pids: set[int]) -> set[int]:
         for row in rows
         if row[3] == "0A" and f"socket:[{row[9]}]" in sockets
     }
+
+
+@pytest.mark.pywb
+@pytest.mark.shared
+def test_a_real_archive(tmp_path: Path, pywb: Path, shared: Path) -> None:
+    archive = shared / "archives" / "kiwix-with-redirects.warc.gz"
+    root = ["--collections", str(tmp_path / "collections")]
+    made = CliRunner().invoke(cli, ["collections", "import", str(archive), "-c", "kiwix", *root])
+    assert made.exit_code == 0, made.output
+    sheet = "https://cdnjs.cloudflare.com/ajax/libs/font-awesome/6.4.0/css/all.min.css"
+    with run(tmp_path, name="kiwix") as front, front.session() as (web, ledger):
+        recorded = web.get(f"{sheet}?ver=6.3")
+        assert recorded.status_code == 200
+        assert web.get(f"{sheet}?ver=0.1").content == recorded.content
+        assert web.get(f"{sheet}.map").status_code == 404
+        assert seen(ledger()) == [
+            ("exact", 200, ""),
+            ("pywb", 200, "strict: same path recorded with other query: 1; answered by pywb"),
+            ("miss", 404, ledger()[2]["reason"]),
+        ]
 
 
 def until(condition: Callable[[], bool], seconds: float = 15) -> bool:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import ssl
 import sys
 import time
@@ -80,6 +81,13 @@ def fetch(port: int, ca: CertAuthority, host: str = "a.example", times: int = 1)
             body = client.getresponse().read()
             took.append(time.perf_counter() - began)
     return body, took
+
+
+def say(port: int, line: str) -> str:
+    """Send a request line and return all that comes."""
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(f"{line}\r\nHost: a.example\r\n\r\n".encode())
+        return b"".join(iter(lambda: client.recv(4096), b"")).decode()
 
 
 def port_of(url: str) -> int:
@@ -204,6 +212,10 @@ async def test_the_control_api(root, ca, pywb):
         assert (await asyncio.to_thread(fetch, port_of(blog.proxy), ca))[0] == b"a blog"
         assert (await asyncio.to_thread(fetch, port_of(first.proxy), ca))[0] == HTML
         assert (await client.ledger(first.id)).entries == ()
+        for ask in ("GET http://a.example/ HTTP/1.1", "CONNECT a.example:443 HTTP/1.1"):
+            said = await asyncio.to_thread(say, port_of(server.url), ask)
+            assert said.startswith("HTTP/1.1 400 ")
+            assert said.endswith(f"\r\n\r\nthis is the control port; traffic goes to {server.proxy}\n")
         await client.reset_session(first.id)
         await client.close_session(first.id)
         assert [each["id"] for each in await client.sessions()] == ["default", second.id, blog.id]

@@ -41,7 +41,7 @@ from stillweb.replay.wire import (
     RequestReceived,
     UpgradeReceived,
     Wire,
-    simple_head,
+    refusal,
 )
 
 __all__ = ["SLICE", "Connection", "Door"]
@@ -73,8 +73,8 @@ class Door:
         by_user: finds the session that a proxy user name stands for; None where that is not asked.
         desk: answers control requests; None where only traffic is.
         spawn: runs a coroutine of the desk.
-        connections: all that came by this door and are open.
-        empty: set while there are none.
+        connections, empty: all that came by this door and are open; set while there are none.
+        advice: for traffic where none is taken.
         by_sni: the TLS context of those who begin with TLS; None until the first does.
     """
 
@@ -83,6 +83,7 @@ class Door:
     session: Session | None = None
     by_user: Callable[[str], Session | None] | None = None
     desk: Desk | None = None
+    advice: str = ""
     connections: set[Connection] = field(default_factory=set)
     empty: asyncio.Event = field(default_factory=asyncio.Event)
     by_sni: ssl.SSLContext | None = None
@@ -355,8 +356,7 @@ class Connection(asyncio.Protocol):
         self._last = self._last or not keep_alive
 
     def _refuse(self, status: int) -> None:
-        fields = (("Proxy-Authenticate", 'Basic realm="session"'),) if status == 407 else ()
-        self._write(simple_head(status, fields) + b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+        self._write(refusal(status, self._door.advice if status == 400 else ""))
         self._events.clear()
         self._last = True
 

@@ -29,7 +29,7 @@ from stillweb.replay.wire import (
     RequestReceived,
     UpgradeReceived,
     Wire,
-    simple_head,
+    refusal,
 )
 
 if TYPE_CHECKING:
@@ -361,9 +361,7 @@ class FrontConnection:
             await self._writer.drain()
 
     async def _refuse(self, status: int) -> None:
-        fields = (("Proxy-Authenticate", 'Basic realm="session"'),) if status == 407 else ()
-        head = simple_head(status, fields) + b"Content-Length: 0\r\nConnection: close\r\n\r\n"
-        await self._write(head, close=True)
+        await self._write(refusal(status), close=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,7 +236,9 @@ async def serve_pywb(
     server = PywbServer(collections, ca, options, find_pywb(options.program))
     try:
         await server.start()
-        async with serve_desk(lambda: server, ReplayOptions(host=options.host, port=options.port)) as url:
+        advice = f"this is the control port; traffic goes to {server.proxy}\n"
+        desk = ReplayOptions(host=options.host, port=options.port)
+        async with serve_desk(lambda: server, desk, advice) as url:
             server.url = url
             yield server
     finally:

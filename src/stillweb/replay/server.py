@@ -368,7 +368,9 @@ async def serve(
 
 
 @asynccontextmanager
-async def serve_desk(make: Callable[[], Desk], options: ReplayOptions) -> AsyncIterator[str]:
+async def serve_desk(
+    make: Callable[[], Desk], options: ReplayOptions, advice: str = ""
+) -> AsyncIterator[str]:
     """Serve the control API alone, for a back-end that carries its traffic elsewhere; yields its URL."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -377,7 +379,7 @@ async def serve_desk(make: Callable[[], Desk], options: ReplayOptions) -> AsyncI
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    listener = await listen(Door(spawn=spawn, desk=make()), options.host, options.port)
+    listener = await listen(Door(spawn=spawn, desk=make(), advice=advice), options.host, options.port)
     try:
         yield f"http://{authority(options.host, listener.port)}"
     finally:

@@ -29,6 +29,7 @@ __all__ = [
     "RequestReceived",
     "UpgradeReceived",
     "Wire",
+    "refusal",
     "simple_head",
     "status_line",
 ]
@@ -248,6 +249,15 @@ def status_line(status: int) -> bytes:
     except ValueError:
         phrase = ""
     return f"HTTP/1.1 {status} {phrase}\r\n".encode("ascii")
+
+
+def refusal(status: int, advice: str = "") -> bytes:
+    """Return an answer to what is no request that we take; the connection ends behind it."""
+    fields = (("Proxy-Authenticate", 'Basic realm="session"'),) if status == 407 else ()
+    body = advice.encode()
+    kind = b"Content-Type: text/plain; charset=utf-8\r\n" if body else b""
+    end = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
+    return simple_head(status, fields) + kind + end + body
 
 
 def simple_head(status: int, fields: Headers = ()) -> bytes:
