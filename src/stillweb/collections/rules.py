@@ -32,6 +32,7 @@ from stillweb.model import Request, header
 
 __all__ = ["Alias", "Origin", "Poll", "Rule", "Rules", "default_rules"]
 
+_IN_BODY = frozenset({Where.FORM, Where.JSON, Where.MULTIPART})
 ANY_HOST = "*"
 ANY_PATH = "**"
 
@@ -115,6 +116,13 @@ class Rules:
     volatile: tuple[Rule, ...] = ()
     declared_polls: tuple[Poll, ...] = ()
     defaults: bool = field(default=False, kw_only=True)
+    _by_place: dict[Where, dict[str, list[Rule]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        for rule in self.volatile:
+            self._by_place.setdefault(rule.where, {}).setdefault(rule.name, []).append(rule)
 
     @classmethod
     def parse(cls, text: str, *, file: str | os.PathLike[str] = "rules.yaml") -> Rules:
@@ -154,19 +162,15 @@ class Rules:
 
         First the strict one, then the one that takes guessed rules in, if they have anything to say.
         """
-        if "://" not in request.url:
+        wheres = self._wheres(request)
+        if not wheres:
             return ()
         parts = Parts.of(request)
-        applying: dict[tuple[Where, str], list[Rule]] = {}
-        for rule in self.volatile:
-            if rule.where is not Where.HEADER and rule.applies(parts):
-                applying.setdefault((rule.where, rule.name), []).append(rule)
-        if not applying:
-            return ()
         strict: dict[Leaf, str] = {}
         guessed: dict[Leaf, str] = {}
-        for leaf in parts.leaves(frozenset(where for where, _ in applying)):
-            fit = _first_fit(applying.get((leaf.where, leaf.name), ()), leaf.text)
+        for leaf in parts.leaves(frozenset(w for w in wheres if w not in _IN_BODY or self._any(w, parts))):
+            rules = self._by_place[leaf.where].get(leaf.name, ())
+            fit = _first_fit((rule for rule in rules if rule.applies(parts)), leaf.text)
             if fit is not None:
                 (guessed if fit.origin is Origin.GUESSED else strict)[leaf] = fit.shape
         found = [_alias(parts, strict, guessed=False)] if strict else []
@@ -174,18 +178,37 @@ class Rules:
             found.append(_alias(parts, strict | guessed, guessed=True))
         return tuple(found)
 
+    def _wheres(self, request: Request) -> set[Where]:
+        """Return where rules may have something to say, at little cost: sealing asks for every capture."""
+        url, known = request.url, self._by_place
+        if "://" not in url:
+            return set()
+        wheres = {Where.PATH} & known.keys()
+        if request.raw_body:
+            wheres |= _IN_BODY & known.keys()
+        if Where.QUERY in known and "?" in url:
+            fields = url.partition("?")[2].split("&")
+            names = {text.partition("=")[0] if "=" in text else "" for text in fields}
+            # Names under escapes are compared later.
+            if not url.isascii() or "%" in "".join(names) or names & known[Where.QUERY].keys():
+                wheres.add(Where.QUERY)
+        return wheres
+
+    def _any(self, where: Where, parts: Parts) -> bool:
+        return any(rule.applies(parts) for rules in self._by_place[where].values() for rule in rules)
+
     def ignores(self, request: Request, name: str) -> bool:
         """Return whether a header field of a request varies by itself, by a rule that is not guessed."""
-        parts = Parts.of(request)
-        value = header(request.headers, name)
-        return any(
-            rule.where is Where.HEADER
-            and rule.origin is not Origin.GUESSED
-            and rule.name.lower() == name.lower()
-            and rule.applies(parts)
-            and fits(rule.shape, value)
-            for rule in self.volatile
-        )
+        rules = [
+            rule
+            for field_name, found in self._by_place.get(Where.HEADER, {}).items()
+            for rule in found
+            if field_name.lower() == name.lower() and rule.origin is not Origin.GUESSED
+        ]
+        if not rules:
+            return False
+        parts, value = Parts.of(request), header(request.headers, name)
+        return any(fits(rule.shape, value) and rule.applies(parts) for rule in rules)
 
     def polls(self, url: str) -> bool:
         """Return whether reads of a URL are declared to change by themselves."""
