@@ -22,6 +22,11 @@ def test_a_ledger_tells_misses_from_noise():
     assert traffic.source == "ledger"
 
 
+def test_what_looser_tiers_answered_is_a_hit_that_is_named():
+    traffic = from_ledger([entry(1, "exact"), entry(2, "fuzzy"), entry(3, "pywb")])
+    assert (traffic.hits, traffic.guesses, traffic.to_dict()["guesses"]) == (3, 2, 2)
+
+
 def test_misses_are_counted_all_and_listed_first():
     traffic = from_ledger([entry(seq, "miss") for seq in range(50)])
     assert traffic.misses == 50

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from stillweb.model import Tier
+from stillweb.model import GUESSES, Tier
 
 __all__ = ["Traffic", "from_events", "from_ledger"]
 
@@ -30,6 +30,7 @@ class Traffic:
         misses: not held by the collection.
         noise: asked by the browser itself or by beacons; no miss.
         missed: "METHOD URL" of the first misses.
+        guesses: of the hits, those of looser tiers (fuzzy, pywb): they may be another request's answer.
     """
 
     source: str
@@ -38,6 +39,7 @@ class Traffic:
     misses: int = 0
     noise: int = 0
     missed: tuple[str, ...] = ()
+    guesses: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON for `info`."""
@@ -48,6 +50,7 @@ class Traffic:
             "misses": self.misses,
             "noise": self.noise,
             "missed": list(self.missed),
+            "guesses": self.guesses,
         }
 
 
@@ -73,7 +76,7 @@ class _BrowserRequest(Protocol):
 
 def from_ledger(entries: Iterable[_LedgerEntry]) -> Traffic:
     """Count entries of a session's ledger."""
-    requests = misses = noise = 0
+    requests = misses = noise = guesses = 0
     missed: list[str] = []
     for entry in entries:
         requests += 1
@@ -82,7 +85,10 @@ def from_ledger(entries: Iterable[_LedgerEntry]) -> Traffic:
             missed.append(f"{entry.method} {entry.url}")
         elif entry.tier == Tier.NOISE:
             noise += 1
-    return Traffic("ledger", requests, requests - misses - noise, misses, noise, tuple(missed[:LISTED]))
+        elif entry.tier in GUESSES:
+            guesses += 1
+    hits = requests - misses - noise
+    return Traffic("ledger", requests, hits, misses, noise, tuple(missed[:LISTED]), guesses)
 
 
 def from_events(requests: Iterable[_BrowserRequest]) -> Traffic:
