@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,46 +12,14 @@ from pathlib import Path
 import httpx
 import pytest
 import pytest_asyncio
+from small_sites import PAGES, SHOP, browser, free_ports, recorded
 
 from stillweb.certs import CertAuthority
-from stillweb.collections.indexing import reindex
-from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import CollectionNotFound, PortInUse, SessionLost, UsageError
-from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
-from stillweb.replay import Cluster, ReplayClient, ReplayOptions, ensure_sealed, serve_cluster
+from stillweb.replay import Cluster, ReplayClient, ReplayOptions, serve_cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-SHOP = "https://shop.example"
-PAGES = {f"/p{number}": f"page {number} ".encode() * (number * 40 + 1) for number in range(24)}
-
-
-def recorded(root: Path, name: str, extra: bytes = b"") -> Collection:
-    collection = Collection.create(root, name)
-    with CollectionWriter(collection) as writer:
-        for second, (path, body) in enumerate(PAGES.items()):
-            request = Request("GET", f"https://{name}.example{path}")
-            response = Response(200, "OK", (("Content-Type", "text/plain"),), body + extra)
-            writer.write(Exchange(request, response, f"202601010000{second:02d}"))
-    reindex(collection)
-    ensure_sealed(collection)
-    return collection
-
-
-def free_ports(count: int) -> range:
-    """A range that is free, below the ports that the system gives away."""
-    for first in range(21000 + os.getpid() % 5000, 32000, count):
-        with socket.socket() as probe:
-            try:
-                for port in (first, first + count - 1):
-                    with socket.socket() as probe:
-                        probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return range(first, first + count)
-    raise AssertionError("no free ports")
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +40,6 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory, ca: CertAuthority) -
 async def desk(cluster: Cluster) -> AsyncIterator[ReplayClient]:
     async with ReplayClient(cluster.url) as client:
         yield client
-
-
-def browser(proxy: str, ca: CertAuthority) -> httpx.AsyncClient:
-    context = ssl.create_default_context(cadata=ca.cert_pem.decode())
-    return httpx.AsyncClient(proxy=proxy, verify=context, trust_env=False, timeout=20)
 
 
 @asynccontextmanager

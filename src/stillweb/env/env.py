@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,7 @@ from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled
 from stillweb.env.action import Action, ActionResult, ActionStatus, InvalidAction, parse
 from stillweb.env.determinism import Determinism, level_of, probe_level
-from stillweb.env.episode import Episode, Replay, close_session, made, open_episode
+from stillweb.env.episode import Episode, Replay, close_session, made, open_episode, profile_of
 from stillweb.env.evaluator import Score, evaluate
 from stillweb.env.faults import infra
 from stillweb.env.observation import Observation, observe_kinds, take_observation
@@ -241,11 +241,16 @@ class Env:
         assert self._replay is not None
         assert self._browser is not None
         collection = self._collection_of(task)
-        manifest = self._replay.info.manifests.get(collection, {})
-        profile = _profile(self._options.profile, manifest, task)
-        pinning = self._pinning(manifest, task, seed)
         client = self._replay.client
         session = await made(client.open_session(collection), partial(close_session, client))
+        try:
+            self._replay = await self._replay.of(session)
+            manifest = self._replay.info.manifests.get(collection, {})
+            profile = profile_of(self._options.profile, manifest, task)
+            pinning = self._pinning(manifest, task, seed)
+        except BaseException:
+            await close_session(client, session)
+            raise
         episode = await open_episode(
             self._browser, self._replay, session, task, profile=profile, pinning=pinning
         )
@@ -376,16 +381,6 @@ class Env:
             yield
         finally:
             self._idle.set()
-
-
-def _profile(chosen: Profile | None, manifest: Mapping[str, Any], task: Task | None) -> Profile:
-    """Return what sites see: as chosen, else as recorded; and in any case what the task asks for."""
-    profile = chosen or Profile.from_dict(manifest.get("profile") or {})
-    if task and task.viewport:
-        profile = replace(profile, viewport=task.viewport)
-    if task and task.timezone:
-        profile = replace(profile, timezone=task.timezone)
-    return profile
 
 
 def _check_start(url: str, landed: str, info: Info) -> None:

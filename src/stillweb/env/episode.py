@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from playwright.async_api import Browser, BrowserContext, Page
@@ -29,7 +29,7 @@ from stillweb.env.traffic import Traffic, from_events, from_ledger
 from stillweb.errors import InfraError, StillwebError, UsageError
 from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
 
-__all__ = ["Episode", "Replay", "close_session", "made", "open_episode"]
+__all__ = ["Episode", "Replay", "close_session", "made", "open_episode", "profile_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,19 @@ class Replay:
     def has_ledger(self) -> bool:
         """Whether it says of each request how it was answered."""
         return bool(self.info.features.get("ledger"))
+
+    async def of(self, session: OpenSession) -> Replay:
+        """Return the server with what it says of the very recording that a session replays.
+
+        Raises:
+            InfraError: if that has been followed by a newer one already.
+        """
+        if self.info.collections.get(session.collection) == session.environment_id:
+            return self
+        anew = Replay(self.client, await self.client.info())  # it was sealed anew since we asked
+        if anew.info.collections.get(session.collection) != session.environment_id:
+            raise InfraError(f"{session.collection} was sealed anew while a session opened", hint="reset")
+        return anew
 
 
 @dataclass(slots=True)
@@ -211,3 +224,13 @@ async def close_session(client: ReplayClient, session: OpenSession) -> None:
         await client.close_session(session.id)
     except StillwebError as error:
         logger.warning("session of an episode was gone", extra={"session": session.id, "error": str(error)})
+
+
+def profile_of(chosen: Profile | None, manifest: Mapping[str, Any], task: Task | None) -> Profile:
+    """Return what sites see: as chosen, else as recorded; and in any case what the task asks for."""
+    profile = chosen or Profile.from_dict(manifest.get("profile") or {})
+    if task and task.viewport:
+        profile = replace(profile, viewport=task.viewport)
+    if task and task.timezone:
+        profile = replace(profile, timezone=task.timezone)
+    return profile

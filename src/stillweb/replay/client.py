@@ -166,6 +166,18 @@ class ReplayClient:
         """Close a session and its connections."""
         await self.ask("DELETE", f"/sessions/{session_id}")
 
+    async def reload(self, collection: str) -> dict[str, Any]:
+        """Let the server look for a newer pack of a collection now; new sessions get it.
+
+        Returns:
+            `environment_id` of what new sessions get, whether that is `newer`, why a newer one is `refused`.
+
+        Raises:
+            CollectionNotFound: if the server does not serve it.
+        """
+        told: dict[str, Any] = await self.ask("POST", f"/collections/{collection}/reload")
+        return told
+
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Return what the control API answers to a request, as JSON has it.
 
@@ -194,7 +206,8 @@ def _unreachable(url: str, what: str) -> ReplayUnreachable:
 
 def _error(path: str, status: int) -> type[UsageError] | type[ReplayError]:
     if status == 404:
-        return CollectionNotFound if path == "/sessions" else UsageError
+        named = path == "/sessions" or path.startswith("/collections/")
+        return CollectionNotFound if named else UsageError
     if status in _ERRORS:
         return _ERRORS[status]
     return UsageError if status < 500 else ReplayError

@@ -153,6 +153,8 @@ class Worker:
             try:
                 running = await self._start()
             except (StillwebError, OSError) as error:
+                if self._stopping.is_set():  # it was ended before it was ready
+                    return None
                 self._row += 1
                 logger.error("worker does not start", extra={"worker": self.number, "error": str(error)})
             else:

@@ -1,0 +1,59 @@
+"""Collections of a few pages, ports that are free, and a client that goes through a proxy."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from pathlib import Path
+
+import httpx
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.indexing import reindex
+from stillweb.collections.layout import Collection
+from stillweb.collections.writer import CollectionWriter
+from stillweb.model import Exchange, Request, Response
+from stillweb.replay import ensure_sealed
+
+SHOP = "https://shop.example"
+PAGES = {f"/p{number}": f"page {number} ".encode() * (number * 40 + 1) for number in range(24)}
+
+
+def recorded(root: Path, name: str, extra: bytes = b"") -> Collection:
+    """A sealed collection with `PAGES` of `https://NAME.example`, each body with something at its end."""
+    collection = Collection.create(root, name)
+    record_again(collection, extra)
+    return collection
+
+
+def record_again(collection: Collection, extra: bytes) -> None:
+    """Put other bodies into a collection in place of what it holds, and seal it."""
+    for file in collection.warc_files():
+        file.unlink()
+    with CollectionWriter(collection) as writer:
+        for second, (path, body) in enumerate(PAGES.items()):
+            request = Request("GET", f"https://{collection.name}.example{path}")
+            response = Response(200, "OK", (("Content-Type", "text/plain"),), body + extra)
+            writer.write(Exchange(request, response, f"202601010000{second:02d}"))
+    reindex(collection)
+    ensure_sealed(collection)
+
+
+def free_ports(count: int) -> range:
+    """A range that is free, below the ports that the system gives away."""
+    for first in range(21000 + os.getpid() % 5000, 32000, count):
+        with socket.socket() as probe:
+            try:
+                for port in (first, first + count - 1):
+                    with socket.socket() as probe:
+                        probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return range(first, first + count)
+    raise AssertionError("no free ports")
+
+
+def browser(proxy: str, ca: CertAuthority) -> httpx.AsyncClient:
+    context = ssl.create_default_context(cadata=ca.cert_pem.decode())
+    return httpx.AsyncClient(proxy=proxy, verify=context, trust_env=False, timeout=20)
