@@ -37,7 +37,9 @@ from stillweb.collections.manifest import Manifest
 from stillweb.collections.seal import seal
 from stillweb.collections.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response, header
+from stillweb.replay.noise import default_noise
 from stillweb.replay.pywb import PywbOptions, serve_pywb
+from stillweb.replay.resolver import Policy
 from stillweb.replay.server import ReplayOptions, serve
 from stillweb.urls import from_timestamp
 
@@ -80,6 +82,14 @@ class Running:
     def reset(self, port: int) -> None:
         """Make the session of a port as new."""
         self._control.post(f"/sessions/{self._ids[port]}/reset").raise_for_status()
+
+    def told(self, path: str) -> Any:
+        """What the control API says at a path."""
+        return self._control.get(path).raise_for_status().json()
+
+    def ledger(self, port: int) -> list[dict[str, Any]]:
+        """The ledger of the session of a port."""
+        return list(self.told(f"/sessions/{self._ids[port]}/ledger")["entries"])
 
     def once(self, port: int, ask: Ask, url: str) -> Seen:
         """Send one request on a connection of its own."""
@@ -256,6 +266,9 @@ def serving(name: str, collection: Collection, authority: CertAuthority) -> Abst
     """A server of a back-end."""
     if name == "native":
         return serve([collection], authority, ReplayOptions(port=0, session_ports=None))
+    if name == "native-loose":  # what users may ask for; nothing here is promised of it
+        policy = Policy(default_noise(), guessed=True, fuzzy=0.5)
+        return serve([collection], authority, ReplayOptions(port=0, session_ports=None, policy=policy))
     return serve_pywb([collection], authority, PywbOptions(fuzzy=name == "pywb-fuzzy"))
 
 

@@ -12,8 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from backends import UNSEEN, Running, asked_again, verdicts
+from backends import UNSEEN, Running, asked_again, running, verdicts
 from conformance_site import FORM, SITE
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
 
 AT_LEAST_WRONG = {"pywb": 50, "pywb-fuzzy": 90}
 
@@ -80,3 +83,20 @@ def test_sessions_at_once_get_what_each_alone_gets(backend: Running) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(told, stories)) == alone
+
+
+def test_what_is_loosened_is_said(collection: Collection, authority: CertAuthority) -> None:
+    cases = {case.name: case for case in UNSEEN}
+    wanted = [cases[name] for name in ("guessed-rule", "cursor", "delete-body", "somebody-else")]
+    with running("native-loose", collection, authority) as backend, backend.session() as port:
+        assert not backend.told("/info")["features"]["strict"]
+        bodies = [backend.once(port, case.asked, case.url(case.asked)).body for case in wanted]
+        ledger = backend.ledger(port)
+    assert bodies == [b"guessed-rule 0", b"cursor 0", b"", b""]
+    assert [entry["tier"] for entry in ledger] == ["normalised", "fuzzy", "miss", "miss"]
+    assert ledger[0]["reason"] == "guessed volatile: query:t"
+    assert "cursor.example/list.json?cursor=1 (cursor 0.00)" in ledger[1]["reason"]
+
+
+def test_a_strict_server_says_so(backend: Running) -> None:
+    assert backend.told("/info")["features"]["strict"] is (backend.name == "native")

@@ -141,7 +141,13 @@ def test_what_is_no_range_of_ports_is_refused(place: Path, ports: str) -> None:
 
 @pytest.mark.parametrize(
     ("option", "arguments"),
-    [("--ledger", ["--backend", "pywb", "--ledger", "x.jsonl"]), ("--pywb-fuzzy", ["--pywb-fuzzy"])],
+    [
+        ("--ledger", ["--backend", "pywb", "--ledger", "x.jsonl"]),
+        ("--pywb-fuzzy", ["--pywb-fuzzy"]),
+        ("--guessed", ["--backend", "pywb", "--guessed"]),
+        ("--fuzzy", ["--backend", "pywb", "--fuzzy", "0.9"]),
+        ("--fuzzy", ["--fuzzy", "1.5"]),
+    ],
 )
 def test_what_a_backend_does_not_have_is_refused(place: Path, option: str, arguments: list[str]) -> None:
     folders = ["--collections", str(place / "collections"), "--certs", str(place / "certs")]
