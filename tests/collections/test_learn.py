@@ -15,6 +15,7 @@ from stillweb.collections.manifest import Manifest
 from stillweb.collections.rules import Origin, Rule, Rules
 from stillweb.collections.values import Kind, kind_of, masked
 from stillweb.collections.writer import CollectionWriter
+from stillweb.errors import UsageError
 from stillweb.model import Exchange, Request, Response
 
 AT, LATER = "20260101120000", "20260102120000"
@@ -364,9 +365,14 @@ def test_learn_and_show_as_typed(recorded, tmp_path):
     told = run("learn", "one", "--with", "two")
     assert "1 rules learned from 2 pairs" in told.stdout
     assert "may name a thing: the answers differ" in told.stderr
+    assert "recorded with one --seed" in told.stderr
     assert "stillweb collections seal one" in told.stderr
     assert not json.loads(run("learn", "one", "--with", "two", "--json").stdout)["written"]
     shown = json.loads(run("show", "one", "--volatile", "--json").stdout)
     assert (shown[0]["name"], shown[0]["origin"], shown[-1]["origin"]) == ("t", "learned", "default")
     assert "two recordings: 1 pairs differ on 1 paths; time" in run("show", "one", "--volatile").stdout
     assert "1 rules guessed from 2 requests" in run("learn", "two", "--dry-run").stdout
+    result = CliRunner().invoke(
+        collections, ["learn", "one", "--with", "one", "--collections", str(tmp_path)]
+    )
+    assert isinstance(result.exception, UsageError)

@@ -13,6 +13,7 @@ from stillweb.cli.options import collections_option, json_option
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn import Learned, learn, learn_within, merge, read_rules, write_rules
 from stillweb.collections.rules import Rule
+from stillweb.errors import UsageError
 
 _COLUMNS = ("where", "name", "host", "path", "method", "shape", "origin", "evidence")
 _SHOWN = 20
@@ -36,6 +37,11 @@ def learn_command(name: str, other: str | None, dry_run: bool, as_json: bool, ro
       stillweb collections learn site --with again
       stillweb collections learn old-archive --dry-run
     """  # noqa: D301  click reads \b itself
+    if other == name:
+        raise UsageError(
+            "a recording compared with itself teaches nothing",
+            hint="record the same pages again: stillweb record crawl URL... -c OTHER --seed 2",
+        )
     collection = Collection.open(root, name)
     found = learn(collection, Collection.open(root, other)) if other else learn_within(collection)
     before = read_rules(collection)
@@ -48,6 +54,8 @@ def learn_command(name: str, other: str | None, dry_run: bool, as_json: bool, ro
         return
     print_table(_COLUMNS, map(_row, found.rules), title=_summary(name, other, found))
     _tell(found, name, written=written)
+    if other and collection.manifest().seed == Collection.open(root, other).manifest().seed:
+        stderr().print("both were recorded with one --seed, so what is random did not differ", markup=False)
 
 
 def print_volatile(collection: Collection, *, as_json: bool) -> None:

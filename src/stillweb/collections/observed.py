@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 
 from stillweb.collections.httpblocks import decode_body
 from stillweb.collections.keys import request_key
@@ -69,9 +70,9 @@ class Observed:
         taken = {leaf: "" for leaf, kind in zip(self.leaves, self.kinds, strict=True) if kind}
         return self.parts.without(taken) + f" {self.status} {self.mime}".encode()
 
-    @cached_property
+    @property
     def body(self) -> bytes:
-        """The body of the answer, decoded if it can be."""
+        """The body of the answer, decoded if it can be; read each time, since all of them may not fit."""
         with suppress(CollectionError):
             response = self.collection.read_capture(self.capture).response
             plain = decode_body(response.raw_body, header(response.headers, "content-encoding"))
@@ -80,10 +81,9 @@ class Observed:
 
     @cached_property
     def answer(self) -> bytes:
-        """The answer without what differs between two answers to the same question."""
-        return masked(
-            header(self.response_headers, "location").encode("latin-1", "replace") + b"\n" + self.body
-        )
+        """Digest of the answer without what differs between two answers to the same question."""
+        location = header(self.response_headers, "location").encode("latin-1", "replace")
+        return sha256(masked(location + b"\n" + self.body)).digest()
 
     def path_glob(self, differing: Iterable[Leaf]) -> str:
         """Return the path with `*` for the segments among some leaves."""
