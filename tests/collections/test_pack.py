@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stillweb.collections import packformat
+from stillweb.collections import packformat, packindex
 from stillweb.collections.keys import request_key
 from stillweb.collections.pack import Pack, PackEntry, build_pack, vary_digest
 from stillweb.collections.packwriter import response_head
@@ -18,6 +18,7 @@ from stillweb.errors import MalformedPack, UsageError
 from stillweb.model import Response
 
 DIGESTED = ("manifest.json", "index.bin", "entries.bin", "digest")
+GOLDEN = "52b5c37f4674bf64d1ee262e263136f3e9e7f333027130c0d699d2e736294609"
 PATHS = [
     f"https://{host}{path}" for host in ("a.test", "b.test:8443") for path in ("/", "/p", "/p?q=1", "/p?q=2")
 ]
@@ -342,3 +343,64 @@ def test_an_entry_keeps_what_it_varies_by(tmp_path):
         found = {pack.entry(row).url: pack.entry(row).varies for row in range(2)}
         assert found == {"https://a.test/": varies, "https://a.test/p": ()}
     assert vary_digest(" de ") == vary_digest("de") != vary_digest("")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of the index so small that a test's index has many."""
+    monkeypatch.setattr(packformat, "BLOCK", 64)
+    monkeypatch.setattr(packindex, "BLOCK", 64)
+    monkeypatch.setattr(packindex, "BLOCK_BITS", 6)
+
+
+def test_a_block_is_compared_when_it_is_touched_and_not_before(tmp_path, small_blocks):
+    entries = [_entry(url=f"https://a.test/{n}", offset=n, body=b"%d" % n) for n in range(300)]
+    build_pack(entries, {}, tmp_path / "pack")
+    index = tmp_path / "pack" / "index.bin"
+    original = index.read_bytes()
+    told, quiet = [], 0
+    for at in range(packformat.INDEX_HEADER.size, len(original), 211):
+        _flip(index, at)
+        with Pack.open(tmp_path / "pack") as pack:
+            for entry in entries[::30]:
+                try:
+                    quiet += [pack.entry(row).url for row in pack.lookup(entry.key)] == [entry.url]
+                except MalformedPack as error:
+                    told.append(error.path == index and error.offset <= at < error.offset + 64)
+            with pytest.raises(MalformedPack):
+                pack.verify()
+        index.write_bytes(original)
+    assert told
+    assert all(told)
+    assert quiet == len(range(packformat.INDEX_HEADER.size, len(original), 211)) * 10 - len(told)
+    assert quiet > 10 * len(told)
+
+
+@given(entries=ENTRIES)
+@_RUN
+def test_lookups_cross_blocks(entries, tmp_path, small_blocks):
+    build_pack(entries, {}, tmp_path / "pack")
+    with Pack.open(tmp_path / "pack") as pack:
+        for entry in entries:
+            rows = pack.lookup(entry.key)
+            assert len(rows) == sum(other.key == entry.key for other in entries)
+            assert all(pack.entry(row).key == entry.key for row in rows)
+
+
+def test_the_format_is_what_its_version_says(tmp_path):
+    """Who changes the bytes of a pack raises `VERSION`, lest old ones are read as what they are not."""
+    fields = (("Content-Type", "text/html"), ("Vary", "Cookie"))
+    entries = [
+        PackEntry(
+            bytes([n]) * 16,
+            ("GET", "POST")[n % 2],
+            f"https://a.test/{n}",
+            f"2026010100000{n}",
+            Response(200, "OK", fields, b"body %d" % (n // 2)),
+            aliases=(bytes([n, 255]) * 8,),
+            varies=(("cookie", vary_digest(str(n))),),
+        )
+        for n in range(5)
+    ]
+    info = build_pack(entries, {"name": "golden"}, tmp_path / "pack")
+    assert (packformat.VERSION, info.environment_id) == (2, GOLDEN)

@@ -305,3 +305,17 @@ def test_what_is_sealed_can_be_read_by_others(tmp_path):
     seal(_record(tmp_path, "site", [1]))
     for file in (tmp_path / ".store").iterdir():
         assert os.stat(file).st_mode & 0o777 == 0o644
+
+
+def test_a_flipped_byte_in_a_table_costs_space_and_nothing_else(tmp_path):
+    info = seal(_record(tmp_path, "site", [1, 2]))
+    site = Collection(tmp_path, "site")
+    [segment] = _segments(tmp_path)
+    table = segment.with_suffix(".table")
+    original = table.read_bytes()
+    for at in range(0, len(original), 5):
+        table.write_bytes(original[:at] + bytes([original[at] ^ 0x11]) + original[at + 1 :])
+        assert seal(site) == info
+        assert _bodies(site) == [_body(1), _body(2)]
+        if table.exists():
+            table.write_bytes(original)

@@ -1,4 +1,4 @@
-"""The file layout of a pack, shared by its writer and its reader; docs/decisions/0013-pack-version-2.md.
+"""The file layout of a pack, shared by its writer and its reader; docs/decisions/0011-pack-version-2.md.
 
     digest         sha256 of manifest.json, hex: the environment id
     manifest.json  canonical JSON: versions, counts, what the collection says of itself, size of index and
