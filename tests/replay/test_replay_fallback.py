@@ -42,7 +42,7 @@ from stillweb.errors import ProgramNotFound, ReplayUnreachable
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.fallback import Front, FrontOptions
-from stillweb.replay.hermeticprocess import Hermetic
+from stillweb.replay.hermeticprocess import Hermetic, HermeticOptions
 from stillweb.replay.pywbprogram import find_pywb
 from stillweb.replay.relay import Loopback, render_request
 
@@ -539,7 +539,7 @@ async def broken(tmp_path: Path) -> AsyncIterator[Broken]:
     ensure_sealed(collection)
     ca = CertAuthority.init(tmp_path / "certs")
     stand_in = StandIn()
-    hermetic = await Hermetic.start([collection], ca, None, {})
+    hermetic = await Hermetic.start([collection], ca, HermeticOptions())
     options = FrontOptions(port=0, session_ports=None)
     front = Front(hermetic, stand_in, ca, options)  # type: ignore[arg-type]
     async with await asyncio.start_server(stand_in.serve, "127.0.0.1", 0) as server:

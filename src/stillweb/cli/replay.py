@@ -282,13 +282,17 @@ async def _serve_front(
     collections: list[Collection], ca: CertAuthority, chosen: dict[str, Any], as_json: bool
 ) -> None:
     from stillweb.replay.fallback import FrontOptions, serve_front
+    from stillweb.replay.hermeticprocess import HermeticOptions
 
     options = FrontOptions(
         host=chosen["host"],
         port=chosen["port"],
         session_ports=chosen["session_ports"],
-        ledger=chosen["ledger"],
-        policy={name: chosen[name] for name in ("guessed", "fuzzy", "pace")},
+        hermetic=HermeticOptions(
+            ledger=chosen["ledger"],
+            policy={name: chosen[name] for name in ("guessed", "fuzzy", "pace")},
+            log=(chosen["log_format"], chosen["log_level"]),
+        ),
     )
     async with serve_front(collections, ca, options) as (front, hermetic):
         stopped = _on_signals()

@@ -33,7 +33,7 @@ from stillweb.errors import PortInUse, ReplayError, ReplayUnreachable, StillwebE
 from stillweb.model import Headers
 from stillweb.replay.control import DEFAULT_SESSION, Reply, render
 from stillweb.replay.frontdoor import Carried, FrontConnection
-from stillweb.replay.hermeticprocess import Hermetic
+from stillweb.replay.hermeticprocess import Hermetic, HermeticOptions
 from stillweb.replay.listeners import PortPool, authority, cannot_listen
 from stillweb.replay.pywb import PywbOptions, PywbServer, find_pywb
 from stillweb.replay.relay import Head, Loopback, render_request
@@ -57,8 +57,7 @@ class FrontOptions:
         host: address to listen on.
         port: of the proxy and the control API; 0 for any.
         session_ports: of the other sessions; None for any that are free.
-        ledger: file to which every answer is appended as a line of JSON.
-        policy: of strict matching, as `Policy` has it: `guessed`, `fuzzy`.
+        hermetic: how the server behind serves.
         pywb: pywb's `wayback`; `find_pywb` otherwise.
         pywb_timeout: seconds until pywb must have begun an answer.
     """
@@ -66,8 +65,7 @@ class FrontOptions:
     host: str = "127.0.0.1"
     port: int = 8080
     session_ports: range | None = SESSION_PORTS
-    ledger: Path | None = None
-    policy: dict[str, Any] = field(default_factory=dict)
+    hermetic: HermeticOptions = field(default_factory=HermeticOptions)
     pywb: Path | None = None
     pywb_timeout: float = 20.0
 
@@ -306,7 +304,7 @@ async def serve_front(
     pywb = PywbServer(collections, ca, PywbOptions(fuzzy=True, program=options.pywb), find_pywb(options.pywb))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(pywb.stop)
-        hermetic = await Hermetic.start(collections, ca, options.ledger, options.policy)
+        hermetic = await Hermetic.start(collections, ca, options.hermetic)
         stack.push_async_callback(hermetic.stop)
         await pywb.start()
         front = Front(hermetic, pywb, ca, options)

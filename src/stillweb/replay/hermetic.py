@@ -15,6 +15,7 @@ from typing import Any
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
+from stillweb.replay import logs
 from stillweb.replay.noise import default_noise
 from stillweb.replay.resolver import Policy
 from stillweb.replay.server import ReplayOptions, serve
@@ -24,12 +25,13 @@ __all__ = ["main"]
 
 async def _run() -> None:
     told: dict[str, Any] = json.loads(await asyncio.to_thread(sys.stdin.readline))
+    logs.configure(*told["log"])
     collections = [Collection.open(Path(root), name) for root, name in told["collections"]]
     options = ReplayOptions(
         port=0,
         session_ports=None,
-        ledger=Path(told["ledger"]) if told.get("ledger") else None,
-        policy=Policy(default_noise(), **told.get("policy", {})),
+        ledger=Path(told["ledger"]) if told["ledger"] else None,
+        policy=Policy(default_noise(), **told["policy"]),
         drain=1,
         hold_misses=True,
     )

@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,27 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import ReplayError
 
-__all__ = ["Hermetic"]
+__all__ = ["Hermetic", "HermeticOptions"]
 
 logger = logging.getLogger(__name__)
 
 _START = 60.0  # seconds that it may take until it listens: machines are busy
 _GRACE = 30.0  # and to end
+
+
+@dataclass(frozen=True, slots=True)
+class HermeticOptions:
+    """How it serves.
+
+    Attributes:
+        ledger: file to which it appends every answer.
+        policy: of strict matching, as `Policy` has it: `guessed`, `fuzzy`, `pace`.
+        log: form and level of its log, as `logs.configure` has them.
+    """
+
+    ledger: Path | None = None
+    policy: dict[str, Any] = field(default_factory=dict)
+    log: tuple[str, str] = ("text", "warning")
 
 
 class Hermetic:
@@ -37,15 +53,14 @@ class Hermetic:
 
     @classmethod
     async def start(
-        cls, collections: Sequence[Collection], ca: CertAuthority, ledger: Path | None, policy: dict[str, Any]
+        cls, collections: Sequence[Collection], ca: CertAuthority, options: HermeticOptions
     ) -> Hermetic:
         """Start it and wait until it listens.
 
         Args:
             collections: sealed; the first is that of the default session.
             ca: what it signs with.
-            ledger: file to which it appends every answer.
-            policy: of strict matching, as `Policy` has it: `guessed`, `fuzzy`.
+            options: how it serves.
 
         Raises:
             ReplayError: if it does not; it has said why on stderr.
@@ -60,8 +75,9 @@ class Hermetic:
         told = {
             "collections": [[str(each.root), each.name] for each in collections],
             "certs": str(ca.ca_file.parent),
-            "ledger": str(ledger) if ledger else None,
-            "policy": policy,
+            "ledger": str(options.ledger) if options.ledger else None,
+            "policy": options.policy,
+            "log": options.log,
         }
         assert process.stdin is not None
         process.stdin.write(json.dumps(told).encode() + b"\n")

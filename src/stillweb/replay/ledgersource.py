@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stillweb.errors import UsageError
+from stillweb.errors import SessionLost, UsageError
 from stillweb.polling import poll
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.ledgerfile import LedgerFileReader, Line
@@ -79,11 +79,20 @@ class _Cursor:
 class ServerSource:
     """A running server; of its closed sessions as many as it still knows."""
 
-    warning = ""
-
     def __init__(self, url: str) -> None:
         self._client = ReplayClient(url)
+        self._lost: set[str] = set()
         self._cursors: dict[str, _Cursor] = {}
+
+    @property
+    def warning(self) -> str:
+        """What cannot be told; "" if all can."""
+        lost = ", ".join(sorted(self._lost))
+        return (
+            f"{self._client.url}: what these sessions answered is lost with their worker: {lost}"
+            if lost
+            else ""
+        )
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -108,15 +117,18 @@ class ServerSource:
         return found
 
     async def _of(self, session: dict[str, Any]) -> list[Line]:
+        if session.get("lost"):
+            self._lost.add(session["id"])
+            return []
         cursor = self._cursors.setdefault(session["id"], _Cursor())
-        if cursor.resets != session.get("resets", 0):
-            cursor = self._cursors[session["id"]] = _Cursor(resets=session.get("resets", 0))
-        finished = sum(session["counts"].values())
+        finished, resets = sum(session["counts"].values()), session.get("resets", 0)
+        if cursor.resets != resets or finished < cursor.finished:  # fewer: on another worker
+            cursor = self._cursors[session["id"]] = _Cursor(resets=resets)
         if cursor.over or (finished == cursor.finished and not session.get("closed")):
             return []
         try:
             ledger = await self._client.ledger(session["id"], after=cursor.low, closed=True)
-        except UsageError:  # closed and forgotten since it was listed
+        except (UsageError, SessionLost):  # forgotten, or lost, since it was listed
             return []
         cursor.finished, cursor.over = sum(ledger.counts.values()), ledger.closed
         if ledger.dropped and ledger.entries:  # what is no longer kept need not be waited for
