@@ -243,7 +243,7 @@ def seal_command(names: tuple[str, ...], as_json: bool, root: Path) -> None:
     rows = []
     for name in names:
         collection = Collection.open(root, name)
-        total = sum(1 for _ in collection.captures())
+        total = collection.count_lines()
         with _bars() as tell:
             info = seal_collection(collection, on_progress=partial(_sealed, tell, name, total))
         rows.append({"name": name, **asdict(info)})

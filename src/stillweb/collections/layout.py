@@ -138,6 +138,13 @@ class Collection:
         if self.index_file.exists():
             yield from read_cdxj(self.index_file)
 
+    def count_lines(self) -> int:
+        """Return the number of lines of the index: about that of the captures, at little cost."""
+        if not self.index_file.exists():
+            return 0
+        with self.index_file.open("rb") as lines:
+            return sum(1 for _ in lines)
+
     def read_capture(self, capture: Capture) -> Exchange:
         """Read a capture's exchange from the archive; a revisit gets its original's body.
 
@@ -158,8 +165,12 @@ class Collection:
 
     def page_list(self) -> list[Page]:
         """Return the pages, those of `pages.jsonl` before those of `extraPages.jsonl`."""
-        names = ("pages.jsonl", "extraPages.jsonl")
-        return [page for name in names for page in read_pages(self.pages / name)]
+        return list(self.each_page())
+
+    def each_page(self) -> Iterator[Page]:
+        """Yield the pages of `page_list`, reading no further than is asked for."""
+        for name in ("pages.jsonl", "extraPages.jsonl"):
+            yield from read_pages(self.pages / name)
 
     def write_pages(self, pages: list[Page]) -> None:
         """Write `pages.jsonl` atomically; an `extraPages.jsonl` goes, since its pages were in the list."""
@@ -196,13 +207,14 @@ def read_pages(path: Path) -> Iterator[Page]:
     """Yield the pages of a `pages.jsonl`; lines that are none are passed over, as WACZ readers do."""
     if not path.exists():
         return
-    for line in path.read_bytes().splitlines():
-        try:
-            members = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(members, dict) and isinstance(members.get("url"), str):
-            yield _page(members, seed=not path.name.endswith("extraPages.jsonl"))
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                members = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(members, dict) and isinstance(members.get("url"), str):
+                yield _page(members, seed=not path.name.endswith("extraPages.jsonl"))
 
 
 def _page(members: dict[str, Any], *, seed: bool) -> Page:
