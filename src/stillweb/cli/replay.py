@@ -342,7 +342,7 @@ def _announce(facts: dict[str, str], collections: list[Collection], ca: CertAuth
     if as_json:
         print_json({**facts, "collections": names, "ca": str(ca.ca_file), "spki": list(ca.spki_hashes())})
         return
-    pages = (page.url for page in collections[0].page_list())
+    pages = (page.url for page in collections[0].each_page())
     page = next((url for url in pages if url.startswith(("http://", "https://"))), "URL")
     rows = {
         **facts,
