@@ -298,6 +298,8 @@ int main(int argc, char **argv) {
     tls = SSL_CTX_new(TLS_client_method());
     if (ca) { if (!SSL_CTX_load_verify_locations(tls, ca, NULL)) die(ca); SSL_CTX_set_verify(tls, SSL_VERIFY_PEER, NULL); }
     SSL_CTX_set_mode(tls, SSL_MODE_AUTO_RETRY);
+    /* in the order of Chromium */
+    SSL_CTX_set_ciphersuites(tls, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
     epfd = epoll_create1(0);
     struct conn *conns = calloc(connections, sizeof *conns);
     for (int i = 0; i < connections; i++) {

@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
             self._put(tls.take())
             self._transport.close()
             return None
-        self._put(tls.take())
+        self._put(tls.take() if tls.speaks else b"")
         self._last = self._last or tls.closed
         return plain
 
@@ -364,7 +364,7 @@ class Connection(asyncio.Protocol):
 
     def _write(self, data: bytes | memoryview) -> None:
         if not self._transport.is_closing():
-            self._put(data if self._tls is None else self._tls.send(data))
+            self._transport.write(data if self._tls is None else self._tls.send(data))
 
     def _put(self, data: bytes | memoryview) -> None:
         if data and not self._transport.is_closing():
