@@ -86,7 +86,6 @@ class ReplayServer(Desk):
     Attributes:
         url: of the proxy and the control API; "" if that is private.
         public: leads connections that were handed over to their sessions.
-        grace: seconds that answers at hand are given at the end.
     """
 
     def __init__(
@@ -99,7 +98,6 @@ class ReplayServer(Desk):
         self.url = ""
         self.ca = ca
         self.options = options
-        self.grace = options.drain
         self._shelves = dict(shelves)
         self._sink = sink
         self._tasks: set[asyncio.Task[None]] = set()

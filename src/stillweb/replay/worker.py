@@ -75,9 +75,8 @@ def failure(told: Mapping[str, Any]) -> StillwebError:
 class _Worker:
     def __init__(self, end: socket.socket) -> None:
         self._ends = asyncio.Event()
-        self._orphaned = False
         self._server: ReplayServer | None = None
-        self._channel = Channel(end, on_connection=self._arrive, on_closed=self._orphan)
+        self._channel = Channel(end, on_connection=self._arrive, on_closed=_orphaned)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._ends.set)
         loop.add_signal_handler(signal.SIGINT, lambda: None)
@@ -89,28 +88,25 @@ class _Worker:
                 self._server = server
                 self._tell({"ready": True})
                 await self._ends.wait()
-                if self._orphaned:
-                    server.grace = 0.0
         except StillwebError as error:
             self._tell({"error": type(error).__name__, "message": str(error), "hint": error.hint})
             return error.exit_code
         self._tell({"answered": dict(server.totals)})
         self._channel.close()
-        return 1 if self._orphaned else 0
+        return 0
 
     def _tell(self, message: Mapping[str, Any]) -> None:
-        if not self._orphaned:
-            self._channel.send(json.dumps(message).encode())
-
-    def _orphan(self) -> None:
-        self._orphaned = True
-        self._ends.set()
+        self._channel.send(json.dumps(message).encode())
 
     def _arrive(self, descriptor: int, data: bytes) -> None:
         if self._server is None or self._ends.is_set():
             os.close(descriptor)
             return
         self._server.spawn(_adopt(self._server, socket.socket(fileno=descriptor), data))
+
+
+def _orphaned() -> None:
+    os._exit(1)  # nobody asks for us any more, and every line of the ledger is out
 
 
 async def _adopt(server: ReplayServer, client: socket.socket, data: bytes) -> None:
