@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
@@ -19,13 +21,23 @@ from click.testing import CliRunner
 from stillweb.certs import CertAuthority
 from stillweb.cli import cli
 from stillweb.collections.absent import Absences
+from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed, Sighting, read_misses
 from stillweb.collections.pack import Pack, PackEntry, build_pack
+from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import CollectionError, UsageError
-from stillweb.model import Request, Response
-from stillweb.replay import ReplayClient, ReplayOptions, ReplayServer, serve
+from stillweb.model import Exchange, Request, Response
+from stillweb.polling import poll
+from stillweb.replay import (
+    ReplayClient,
+    ReplayOptions,
+    ReplayServer,
+    ensure_sealed,
+    serve,
+    serve_cluster,
+)
 from stillweb.replay.asked import BODIES, BODY, asked_of
 from stillweb.replay.closed import ClosedSessions
 from stillweb.replay.ledgerfile import LedgerFile, LedgerFileReader, Line
@@ -343,3 +355,37 @@ async def test_following_tells_what_comes_of_open_closed_and_reset_sessions(
             await web.get(f"{SHOP}/6")
         assert await told(1) == [("default", 1, f"{SHOP}/6")]
     await source.aclose()
+
+
+async def test_what_is_lost_with_its_worker_is_said(tmp_path: Path, ca: CertAuthority) -> None:
+    collection = Collection.create(tmp_path, "shop")
+    with CollectionWriter(collection) as writer:
+        writer.write(Exchange(Request("GET", f"{SHOP}/"), Response(200), "20260101000000"))
+    reindex(collection)
+    ensure_sealed(collection)
+    options = ReplayOptions(port=0, session_ports=None, drain=1)
+    async with (
+        serve_cluster([collection], ca, options, workers=2) as cluster,
+        ReplayClient(cluster.url) as desk,
+    ):
+        sessions = [await desk.open_session() for _ in range(2)]
+        source = ServerSource(cluster.url)
+
+        async def ask(path: str) -> list[tuple[str, str]]:
+            for session in sessions:
+                async with browser(session.proxy, ca) as web:
+                    await web.get(SHOP + path)
+            return [(line.session, line.entry.url) for line in await source.new()]
+
+        assert sorted(await ask("/1")) == sorted((each.id, f"{SHOP}/1") for each in sessions)
+        lost = sessions.pop()
+        worker = (await desk.session(lost.id))["worker"]
+        os.kill(cluster.workers[worker].pid, signal.SIGKILL)
+
+        async def is_lost() -> bool:
+            return any(each["id"] == lost.id and each["lost"] for each in await desk.sessions())
+
+        assert await poll(is_lost, timeout=30)
+        assert await ask("/2") == [(sessions[0].id, f"{SHOP}/2")]
+        assert lost.id in source.warning
+        await source.aclose()
