@@ -8,7 +8,7 @@ sealing writes 6 GB more), then measures in one run:
     seal      seconds, wall and CPU, of `stillweb collections seal`'s work in a process of its own, and of
               `wb-manager reindex`, which is how pywb's users index; into an empty store, rounds in turns
     open      milliseconds of `Pack.open` in a warm process
-    ready     seconds from the start of the process `stillweb replay serve NAME` until /health answers
+    ready     seconds, wall and CPU, from the start of `stillweb replay serve NAME` until /health answers
     memory    MiB of each process of the server beyond the pages of packs and store (smaps: resident pages
               that are of no such file), idle, after the lookups over the wire, when their session is closed
     lookup    microseconds of `Pack.lookup`, and of lookup, entry and body, against a collection of 10,000
@@ -257,15 +257,16 @@ def measure_server(home: Path, collection: Collection, options: argparse.Namespa
         ask(f"{url}/sessions/{session['id']}", "DELETE")
         memory["session_closed"] = beyond_packs(pid, home)
     return {
-        "ready_s": round(statistics.median(ready), 3),
+        "ready_s": round(statistics.median(wall for wall, _ in ready), 3),
+        "ready_cpu_s": round(statistics.median(cpu for _, cpu in ready), 3),
         "memory_mib": memory,
         "requests_s": round(options.lookups / seconds),
     }
 
 
 @contextmanager
-def serving(home: Path, collection: Collection) -> Iterator[tuple[str, int, float]]:
-    """Run the server; yield its URL, its process and the seconds until it answered."""
+def serving(home: Path, collection: Collection) -> Iterator[tuple[str, int, tuple[float, float]]]:
+    """Run the server; yield its URL, its process, and the seconds until it answered, wall and CPU."""
     command = (
         *(sys.executable, "-m", "stillweb", "replay", "serve", collection.name, "--port", "0", "--json"),
         *("--session-ports", "any", "--collections", str(collection.root), "--certs", str(home / "certs")),
@@ -281,7 +282,8 @@ def serving(home: Path, collection: Collection) -> Iterator[tuple[str, int, floa
             text += line
         url = json.loads(text)["control"]
         ask(f"{url}/health")
-        yield url, process.pid, time.perf_counter() - started
+        wall = time.perf_counter() - started
+        yield url, process.pid, (wall, cpu_seconds(process.pid))
     finally:
         process.terminate()
         process.wait(60)
@@ -331,6 +333,11 @@ def beyond_packs(pid: int, home: Path) -> dict[str, float]:
                 kib += int(rest.split()[0])
         found[str(each)] = round(kib / 1024, 1)
     return {f"process {place}": value for place, value in enumerate(found.values())}
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def tree(pid: int) -> list[int]:

@@ -319,3 +319,25 @@ def test_a_flipped_byte_in_a_table_costs_space_and_nothing_else(tmp_path):
         assert _bodies(site) == [_body(1), _body(2)]
         if table.exists():
             table.write_bytes(original)
+
+
+def test_seals_at_once_share_the_store(tmp_path):
+    names = ("a", "b", "c")
+    for name in names:
+        _record(tmp_path, name, [1, 2, 3])
+    wanted = {name: [_body(1), _body(2), _body(3)] for name in names}
+
+    def work(name: str) -> None:
+        for number in range(4, 7):
+            _record(tmp_path, name, [number, 9])
+            wanted[name] += [_body(number), _body(9)]
+            seal(Collection(tmp_path, name))
+            Store(tmp_path).collect()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in names:
+        assert sorted(_bodies(Collection(tmp_path, name))) == sorted(wanted[name])

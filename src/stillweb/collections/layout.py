@@ -6,6 +6,7 @@
     NAME/baseline/PAGE/           what a page looked like when it was recorded
     NAME/manifest.json            what it was recorded with
     NAME/pack/                    the sealed form that replay serves
+    .store/                       bodies of all packs of the root, by digest; no collection (`store`)
 
 A `Collection` is cheap to make and reads nothing until it is asked.
 """
