@@ -37,6 +37,8 @@ _miss(
     "another value",
 )
 _miss("delete-body", send("DELETE", "/x", b"[1]", JSON), send("DELETE", "/x", b"[2]", JSON), "another thing")
+_miss("get-body", send("GET", "/s", b'{"q":1}', JSON), send("GET", "/s", b'{"q":2}', JSON), "another search")
+_miss("get-body-none", send("GET", "/s", b'{"q":1}', JSON), get("/s"), "nothing was searched for")
 _miss("delete-path", Ask("DELETE", "/items/1"), Ask("DELETE", "/items/2"), "another thing")
 _miss("head-unseen", get("/x?v=1"), Ask("HEAD", "/x?v=2"), "nobody knows whether it is there")
 _miss("head-of-posted", form("a=1", "/x"), Ask("HEAD", "/x"), "nobody knows whether it is there")
@@ -110,6 +112,9 @@ _hit(
     "it was recorded, too",
     right=1,
 )
+_miss("accept-no-vary", get("/", _PAGE, kind="text/html"), get("/", _DATA), "servers forget Vary")
+_miss("accept-events", get("/", kind="text/html"), get("/", ("Accept", "text/event-stream")), "no page")
+_hit("accept-unheeded", get("/", _DATA), get("/", _DATA), "it was recorded so")
 _miss("htmx-part", get("/", vary="HX-Request"), get("/", _HTMX), "a page would be put into a page")
 _miss("htmx-page", get("/", _HTMX, vary="HX-Request"), get("/"), "a part is no page")
 _hit(

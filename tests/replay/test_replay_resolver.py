@@ -154,7 +154,7 @@ NAVIGATION = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*
         ("*/*", 0, 1),
         ("*/*", 3, 3),
         ("", 0, 1),
-        ("image/*", 0, 1),
+        ("image/*", 0, -1),
     ],
 )
 def test_a_page_and_its_json_under_one_url_are_told_apart_by_accept(

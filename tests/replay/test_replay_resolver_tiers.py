@@ -130,14 +130,21 @@ def test_a_rule_may_call_a_field_volatile() -> None:
         ("text/html,application/xhtml+xml;q=0.9", True),
     ],
 )
-def test_a_capture_that_varies_by_accept_answers_only_who_takes_its_media_type(
-    accept: str, found: bool
-) -> None:
-    page = entry(varies={"accept": "text/html, */*"})
-    assert (answer_to(asked(accept=accept), page).tier == Tier.EXACT) is found
-    assert answer_to(asked(accept=accept), entry()).tier == Tier.EXACT  # it varies by nothing
+def test_a_capture_answers_only_who_takes_its_media_type(accept: str, found: bool) -> None:
+    for page in (entry(), entry(varies={"accept": "text/html, */*"})):
+        match = answer_to(asked(accept=accept), page)
+        assert (match.tier == Tier.EXACT) is found
+        assert found or match.reason == "recorded as text/html, which this request does not accept"
+    # The server gave it to whoever asked so, or it is no answer to the question.
     assert answer_to(asked(accept=accept), entry(varies={"accept": accept})).tier == Tier.EXACT
-    assert answer_to(asked(accept=accept), entry(varies={"accept": "x"}, status=404)).tier == Tier.EXACT
+    assert answer_to(asked(accept=accept), entry(status=404)).tier == Tier.EXACT
+    assert answer_to(asked(accept=accept), entry(mime="")).tier == Tier.EXACT
+
+
+@pytest.mark.parametrize(("port", "found"), [("", True), (":443", False), (":8080", False)])
+def test_the_other_scheme_stands_in_at_no_port_of_its_own(port: str, found: bool) -> None:
+    page = entry(url=f"https://shop.example{port}/:80")
+    assert (answer_to(asked(url=f"http://shop.example{port}/:80"), page).tier == Tier.EXACT) is found
 
 
 def test_of_one_media_type_the_accept_that_was_recorded_is_preferred() -> None:

@@ -24,6 +24,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from stillweb.collections.accept import excludes
 from stillweb.collections.cdxj import read_in_file_order
 from stillweb.collections.framepack import frame_entry
 from stillweb.collections.indexing import reindex
@@ -241,6 +242,8 @@ def _varies(exchange: Exchange) -> Varies:
     names = {name.strip().lower() for name in stated.split(",")} - {"", "*", "accept-encoding"}
     names = {name for name in names if _FIELD_NAME.fullmatch(name)}
     names |= MEANT & {name.lower() for name, value in fields if value.strip()}
+    if excludes(header(fields, "accept"), exchange.response.mime):
+        names.add("accept")  # the server did not look at it; who asks so again is to get this answer
     return tuple((name, vary_digest(header(fields, name))) for name in sorted(names))
 
 

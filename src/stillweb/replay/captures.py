@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urljoin
 
+from stillweb.collections.accept import excludes, rank
 from stillweb.collections.keys import request_key
 from stillweb.collections.meaning import MEANT
 from stillweb.collections.pack import Entry
@@ -36,7 +37,6 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEEPING_METHOD = frozenset({307, 308})  # RFC 9110 §15.4.8, §15.4.9
 _LOCATION = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _WHEN = re.compile(rb"(?<=\r\n)(?:date|age):[^\r\n]*(?:\r\n|$)", re.IGNORECASE)
-_QUALITY = re.compile(r"[01](?:\.[0-9]{0,3})?")
 _MAX_HOPS = 8
 
 # What browsers send by themselves, and ranges and conditions, which are looked at elsewhere.
@@ -129,6 +129,7 @@ class _Asked:
         self._request = request
         self._counts = counts
         self._digests: dict[str, bytes] = {}
+        self._accept = header(request.headers, "accept")
         self._meant = sorted(MEANT & {name.lower() for name, value in request.headers if value.strip()})
 
     def refuses(self, entry: Entry) -> str:
@@ -145,11 +146,11 @@ class _Asked:
             for name in self._meant:
                 if name not in varied and self._counts(name):
                     return f"recorded without {self._spelling(name)}"
-        if not entry.varies or not 200 <= entry.status < 300:
+        if not 200 <= entry.status < 300 or not excludes(self._accept, entry.mime):
             return ""
-        if not self.agrees(entry, "accept") and self._excludes(entry.mime):
-            return f"recorded as {entry.mime}, which this request does not accept"
-        return ""
+        # Where the server gave it to this very field, sealing has noted so.
+        heedless = ("accept", self._digest("accept")) in entry.varies
+        return "" if heedless else f"recorded as {entry.mime}, which this request does not accept"
 
     def differences(self, entry: Entry) -> int:
         """Return in how many varied fields of the browser's own the recorded request was another."""
@@ -161,10 +162,6 @@ class _Asked:
     def agrees(self, entry: Entry, field: str) -> bool:
         """Return whether a capture does not depend on a field, or was recorded with the same value in it."""
         return all(digest == self._digest(name) for name, digest in entry.varies if name == field)
-
-    def _excludes(self, mime: str) -> bool:
-        accept = header(self._request.headers, "accept")
-        return bool(accept and mime) and _rank(accept, mime)[0] == 0
 
     def _digest(self, name: str) -> bytes:
         if name not in self._digests:
@@ -257,23 +254,7 @@ def _as_accepted(candidates: list[Candidate], request: Request) -> list[Candidat
     mimes = {c.entry.mime for c in full}
     if not accept or request.method in MUTATIONS or len(mimes) < 2:
         return candidates
-    ranks = {mime: _rank(accept, mime) for mime in mimes}
+    ranks = {mime: rank(accept, mime) for mime in mimes}
     best = max(ranks.values())
     behind = {c.row for c in full if ranks[c.entry.mime] != best}
     return [c for c in candidates if c.row not in behind]
-
-
-def _rank(accept: str, mime: str) -> tuple[float, int]:
-    """Return the weight of a media type, and how closely it is named: itself, its kind, any."""
-    wanted = {mime: 2, f"{mime.partition('/')[0]}/*": 1, "*/*": 0}
-    closest, weight = -1, 0.0
-    for item in accept.lower().split(","):
-        name, *parameters = (part.strip() for part in item.split(";"))
-        if wanted.get(name, -1) > closest:
-            closest, weight = wanted[name], _weight(parameters)
-    return weight, closest
-
-
-def _weight(parameters: list[str]) -> float:
-    quality = next((each[2:] for each in parameters if each.startswith("q=")), "1")
-    return float(quality) if _QUALITY.fullmatch(quality) else 0.0

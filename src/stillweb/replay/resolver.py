@@ -17,6 +17,7 @@ captures that are one request but for their volatile parts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -34,6 +35,7 @@ from stillweb.urls import wire_url
 __all__ = ["MUTATIONS", "Index", "Policy", "SessionState", "advance", "is_beacon", "is_preflight", "resolve"]
 
 _OTHER_SCHEME = {"http": "https", "https": "http"}
+_PORT = re.compile(r"[^/?]*:[0-9]+(?:[/?]|$)")
 
 
 class Index(Protocol):
@@ -204,7 +206,8 @@ def _spellings(url: str) -> Iterator[tuple[str, str]]:
     """Yield the URL and its alias under the other scheme, each with what the ledger says of it."""
     yield url, ""
     scheme, separator, rest = wire_url(url).partition("://")
-    if separator and (other := _OTHER_SCHEME.get(scheme)):
+    # With a port in it, the other scheme would be another server at the same port, or none.
+    if separator and (other := _OTHER_SCHEME.get(scheme)) and not _PORT.match(rest):
         yield f"{other}://{rest}", f"recorded over {other}"
 
 
