@@ -43,8 +43,8 @@ MS = st.integers(0, 2**40)
 ENDS = st.sampled_from(list(End))
 TEXTS = st.builds(Frame, MS, st.booleans(), st.just(TEXT), st.text().map(str.encode))
 OTHERS = st.builds(Frame, MS, st.booleans(), st.sampled_from([BINARY, CLOSE]), st.binary())
-FRAMES = st.builds(Frames, st.lists(TEXTS | OTHERS).map(tuple), ENDS, MS)
-CHUNKS = st.builds(Chunks, st.lists(st.builds(Chunk, MS, MS)).map(tuple), ENDS, MS)
+FRAMES = st.builds(Frames, st.lists(TEXTS | OTHERS).map(tuple), ENDS, MS, st.none() | MS)
+CHUNKS = st.builds(Chunks, st.lists(st.builds(Chunk, MS, MS)).map(tuple), ENDS, MS, st.none() | MS)
 
 SCRIPT = Frames(
     (

@@ -185,6 +185,20 @@ def test_at_the_recorded_pace_frames_do_not_overtake_each_other() -> None:
     assert page.heard == [b"slow", b"fast"]
 
 
+def test_what_came_after_the_page_had_settled_waits_for_its_next_frame() -> None:
+    frames = (
+        received(1, b"a"),
+        received(90, b"tick"),
+        received(110, b"tock"),
+        sent(120, b"x"),
+        received(130, b"y"),
+    )
+    page = Page(Frames((*frames, received(9000, b"z")), rest_ms=100))
+    assert (page.heard, page.script.next_due) == ([b"a", b"tick"], None)
+    page.say("x")
+    assert page.heard == [b"a", b"tick", b"tock", b"y", b"z"]
+
+
 @given(st.binary(max_size=200), st.integers(1, 20), st.booleans())
 def test_no_bytes_upset_the_script(noise: bytes, step: int, deflate: bool) -> None:
     page = Page(STORY, deflate=deflate)

@@ -63,10 +63,12 @@ async def live_site(pause: float = 0.01) -> AsyncIterator[LiveSite]:
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            await _Answering(site, reader, writer, pause).run()
-        writer.close()
-        tasks.discard(task)
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                await _Answering(site, reader, writer, pause).run()
+        finally:
+            writer.close()
+            tasks.discard(task)
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     site.port = server.sockets[0].getsockname()[1]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -87,11 +87,16 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """What went over a WebSocket, in the order in which it passed, and how that ended."""
+    """What went over a WebSocket, in the order in which it passed, and how that ended.
+
+    Attributes:
+        rest_ms: when its page had settled; None if the recording did not tell.
+    """
 
     frames: tuple[Frame, ...] = ()
     end: End = End.OPEN
     end_ms: int = 0
+    rest_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +109,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """When the pieces of an event stream came, and how it ended."""
+    """When the pieces of an event stream came, and how it ended.
+
+    Attributes:
+        rest_ms: when its page had settled; None if the recording did not tell.
+    """
 
     chunks: tuple[Chunk, ...] = ()
     end: End = End.OPEN
     end_ms: int = 0
+    rest_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +149,8 @@ def chunks_beside(url: str, chunks: Chunks) -> Beside:
 def write_frames(frames: Frames) -> bytes:
     """Return frames as JSON lines; equal frames give equal bytes."""
     lines = [_frame_line(frame) for frame in frames.frames]
+    if frames.rest_ms is not None:
+        lines.append({"ts": frames.rest_ms, "type": "rest"})
     lines.append({"ts": frames.end_ms, "type": "end", "by": frames.end.value})
     return b"".join(
         json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode() + b"\n" for line in lines
@@ -163,7 +175,7 @@ def read_frames(block: bytes, *, path: Path | None = None, offset: int | None = 
         MalformedWarc: at the first line that is none.
     """
     frames: list[Frame] = []
-    end, end_ms = End.OPEN, 0
+    made = Frames()
     for number, line in enumerate(block.split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -172,12 +184,14 @@ def read_frames(block: bytes, *, path: Path | None = None, offset: int | None = 
             kind = fields["type"]
             if kind in _DIRECTIONS:
                 frames.append(_frame(fields))
+            elif kind == "rest":
+                made = replace(made, rest_ms=_milliseconds(fields["ts"]))
             elif kind == "end":
-                end, end_ms = End(fields["by"]), _milliseconds(fields["ts"])
+                made = replace(made, end=End(fields["by"]), end_ms=_milliseconds(fields["ts"]))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"line {number} of the WebSocket's frames is none ({error!r}): {line[:60]!r}"
             raise MalformedWarc(what, path=path, offset=offset, hint=_HINT) from None
-    return Frames(tuple(frames), end, end_ms)
+    return replace(made, frames=tuple(frames))
 
 
 def _frame(fields: dict[str, Any]) -> Frame:
@@ -197,6 +211,8 @@ def _milliseconds(value: object) -> int:
 def write_chunks(chunks: Chunks) -> bytes:
     """Return the timing of an event stream as WARC fields; equal timing gives equal bytes."""
     lines = ["event-stream: 1", *(f"chunk: {chunk.ms} {chunk.size}" for chunk in chunks.chunks)]
+    if chunks.rest_ms is not None:
+        lines.append(f"rest: {chunks.rest_ms}")
     lines.append(f"end: {chunks.end_ms} {chunks.end.value}")
     return "".join(f"{line}\r\n" for line in lines).encode("ascii")
 
@@ -211,7 +227,7 @@ def read_chunks(block: bytes, *, path: Path | None = None, offset: int | None = 
     if not lines[0].lower().startswith(b"event-stream:"):
         return None
     chunks: list[Chunk] = []
-    end, end_ms = End.OPEN, 0
+    made = Chunks()
     for number, line in enumerate(lines, start=1):
         name, _, value = line.strip().partition(b":")
         try:
@@ -219,13 +235,15 @@ def read_chunks(block: bytes, *, path: Path | None = None, offset: int | None = 
                 case b"chunk":
                     ms, size = value.split()
                     chunks.append(Chunk(_milliseconds(int(ms)), _milliseconds(int(size))))
+                case b"rest":
+                    made = replace(made, rest_ms=_milliseconds(int(value)))
                 case b"end":
                     ms, by = value.split()
-                    end, end_ms = End(by.decode("ascii")), _milliseconds(int(ms))
+                    made = replace(made, end=End(by.decode("ascii")), end_ms=_milliseconds(int(ms)))
         except ValueError as error:
             what = f"line {number} of the event stream's timing is none ({error}): {line[:60]!r}"
             raise MalformedWarc(what, path=path, offset=offset, hint=_HINT) from None
-    return Chunks(tuple(chunks), end, end_ms)
+    return replace(made, chunks=tuple(chunks))
 
 
 def problem(kind: str, uri: str, content_type: str, block: bytes) -> str:

@@ -117,7 +117,9 @@ async def crawl(
             recording_proxy(writer, ca, options.record) as recording,
             launch(spki=ca.spki_hashes(), executable=options.browser) as browser,
         ):
-            setting = Setting(recording.url, *pinning_of(manifest), options.page_timeout, options.retries)
+            setting = Setting(
+                recording.url, *pinning_of(manifest), options.page_timeout, options.retries, recording.rest
+            )
             run = _Run(collection, browser, recording, setting, frontier, report, on_event)
             await run.visit_all(options.jobs)
     report.captures = sum(1 for _ in collection.captures())

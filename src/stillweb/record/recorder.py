@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ class RecordingProxy:
         failed: URL -> why the site did not answer; not recorded.
         aborted: URLs whose answer the browser did not wait for; not recorded.
         notes: one line for each kind of traffic that passed through without being recorded.
+        streams, sockets: event streams and WebSockets that are open, by flow.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,8 @@ class RecordingProxy:
         self.failed: dict[str, str] = {}
         self.aborted: set[str] = set()
         self.notes: dict[str, int] = {}
+        self.streams: dict[str, EventStream] = {}
+        self.sockets: dict[str, Socket] = {}
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight: set[str] = set()
         self._idle = asyncio.Event()
@@ -91,6 +94,19 @@ class RecordingProxy:
         """Count something that passed through without being recorded."""
         self.notes[what] = self.notes.get(what, 0) + 1
 
+    def rest(self, urls: Iterable[str]) -> None:
+        """Note that a page has settled which has opened these event streams and WebSockets.
+
+        Of several of one URL it is the one that was opened first: pages settle in the order of their visits.
+        """
+        live: list[tuple[str, EventStream | Socket]]
+        live = [(wire_url(each.flow.request.url), each) for each in self.streams.values()]
+        live += [(socket_url(each.flow), each) for each in self.sockets.values()]
+        for url in map(wire_url, urls):
+            mine = next((each for place, each in live if place == url and each.rest_ms is None), None)
+            if mine is not None:
+                mine.rest()
+
     def begin(self, flow_id: str) -> None:
         """Count a request as in flight."""
         self._in_flight.add(flow_id)
@@ -127,8 +143,6 @@ class Recorder:
         self._options = options
         self.recording = recording
         self._bodies: dict[str, Body] = {}
-        self._streams: dict[str, EventStream] = {}
-        self._sockets: dict[str, Socket] = {}
         self._asked_for: dict[str, tuple[str, int]] = {}
 
     @_loud
@@ -174,7 +188,7 @@ class Recorder:
         if _is_websocket(flow):
             return
         if response.headers.get("content-type", "").lower().startswith(EVENT_STREAM):
-            response.stream = self._streams[flow.id] = EventStream(self._options.max_body, flow)
+            response.stream = self.recording.streams[flow.id] = EventStream(self._options.max_body, flow)
             self.recording.end(flow.id)  # it may never end
         else:
             response.stream = self._bodies[flow.id] = Body(self._options.max_body)
@@ -190,7 +204,7 @@ class Recorder:
                 self._write(handshake_of(flow, flow.response.raw_content or b""))
             return
         self.recording.end(flow.id)
-        if stream := self._streams.pop(flow.id, None):
+        if stream := self.recording.streams.pop(flow.id, None):
             return self._write_stream(stream, End.SITE)
         body = self._bodies.pop(flow.id, None)
         if body is None:
@@ -205,7 +219,7 @@ class Recorder:
         self._bodies.pop(flow.id, None)
         self.recording.end(flow.id)
         reason = flow.error.msg
-        if stream := self._streams.pop(flow.id, None):
+        if stream := self.recording.streams.pop(flow.id, None):
             return self._write_stream(stream, End.CLIENT if reason == _CLIENT_WENT_AWAY else End.SITE)
         url = socket_url(flow) if _is_websocket(flow) else wire_url(flow.request.url)
         if reason == _CLIENT_WENT_AWAY:
@@ -220,25 +234,25 @@ class Recorder:
     @_loud
     def websocket_start(self, flow: Any) -> None:
         """Begin to keep the frames of a WebSocket."""
-        self._sockets[flow.id] = Socket(self._options.max_body, flow)
+        self.recording.sockets[flow.id] = Socket(self._options.max_body, flow)
 
     @_loud
     def websocket_message(self, flow: Any) -> None:
         """Keep a frame."""
-        if socket := self._sockets.get(flow.id):
+        if socket := self.recording.sockets.get(flow.id):
             socket.take()
 
     @_loud
     def websocket_end(self, flow: Any) -> None:
         """Write the frames of a WebSocket that was closed."""
-        if socket := self._sockets.pop(flow.id, None):
+        if socket := self.recording.sockets.pop(flow.id, None):
             self._write_socket(socket)
 
     def finish(self) -> None:
         """Write what is still open: the recording ends."""
-        streams, sockets = list(self._streams.values()), list(self._sockets.values())
-        self._streams.clear()
-        self._sockets.clear()
+        streams, sockets = list(self.recording.streams.values()), list(self.recording.sockets.values())
+        self.recording.streams.clear()
+        self.recording.sockets.clear()
         self._bodies.clear()
         for stream in streams:
             self._write_stream(stream, End.OPEN)

@@ -53,6 +53,7 @@ class EventStream(Body):
 
     Attributes:
         flow: mitmproxy's.
+        rest_ms: when its page had settled; None before that.
     """
 
     def __init__(self, limit: int, flow: Any) -> None:
@@ -60,6 +61,7 @@ class EventStream(Body):
         self.flow = flow
         self._began = clock.monotonic()
         self._chunks: list[Chunk] = []
+        self.rest_ms: int | None = None
 
     def __call__(self, piece: bytes) -> bytes | tuple[()]:
         """Keep a piece and its time and let it pass."""
@@ -72,7 +74,11 @@ class EventStream(Body):
 
     def chunks(self, end: End) -> Chunks:
         """Return the timing of a stream that has come to an end."""
-        return Chunks(tuple(self._chunks), end, self._now())
+        return Chunks(tuple(self._chunks), end, self._now(), self.rest_ms)
+
+    def rest(self) -> None:
+        """Note that the page has settled."""
+        self.rest_ms = self._now()
 
 
 class Socket:
@@ -81,9 +87,11 @@ class Socket:
     Attributes:
         flow: mitmproxy's.
         overflow: whether they were longer than the limit.
+        rest_ms: when its page had settled; None before that.
     """
 
     def __init__(self, limit: int, flow: Any) -> None:
+        self.rest_ms: int | None = None
         self.flow = flow
         self.overflow = False
         self._limit = limit
@@ -109,7 +117,7 @@ class Socket:
         """Return the frames, and how the connection ended, if it has."""
         told, now = self.flow.websocket, self._now()
         if told.timestamp_end is None:
-            return Frames(tuple(self._frames), End.OPEN, now)
+            return Frames(tuple(self._frames), End.OPEN, now, self.rest_ms)
         by_page = bool(told.closed_by_client)
         frames = list(self._frames)
         code = told.close_code
@@ -117,4 +125,8 @@ class Socket:
             reason = (told.close_reason or "").encode("utf-8")
             payload = b"" if code == _NO_STATUS else int(code).to_bytes(2, "big") + reason
             frames.append(Frame(now, by_page, CLOSE, payload))
-        return Frames(tuple(frames), End.CLIENT if by_page else End.SITE, now)
+        return Frames(tuple(frames), End.CLIENT if by_page else End.SITE, now, self.rest_ms)
+
+    def rest(self) -> None:
+        """Note that the page has settled."""
+        self.rest_ms = self._now()

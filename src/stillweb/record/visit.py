@@ -8,7 +8,7 @@ exactly what was recorded here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,7 @@ class Setting:
         profile, pinning: what their contexts are told.
         page_timeout: seconds for a navigation.
         retries: further attempts at a navigation that failed.
+        at_rest: told of the WebSockets and requests of a page that has settled.
     """
 
     proxy: str
@@ -82,6 +83,7 @@ class Setting:
     pinning: Pinning
     page_timeout: float
     retries: int
+    at_rest: Callable[[Iterable[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ async def _load(
     page = await context.new_page()
     await _navigate(page, visit.url, setting.page_timeout)
     rest = await settle(page, activity, cap=_SETTLE_CAP)
+    setting.at_rest([*activity.websockets, *(each.url for each in activity.requests if not each.ended)])
     await take_baseline(page, activity, baseline)
     probe = await Probe.of(page)
     await _scroll_through(probe)

@@ -6,6 +6,8 @@ answer. The next connection takes the next recording made with the same Last-Eve
 the last a page that opens the stream from the start gets it again, left open; one that goes on after an event
 gets an open stream without events, as from a site that has none.
 
+At pace `none` an EventSource is given at once what it was given before its page had settled, and no more.
+
 Who reads a stream by `fetch` waits for its end and asks no second time: it gets it ended as recorded.
 Without timing (archives of other tools) an EventSource gets all at once, and no end.
 """
@@ -66,15 +68,17 @@ def answer(
     recording = _next(request, entry, pack, state) if opens else _same(request, entry, pack)
     if recording is None:
         return match, answers.recorded(request, entry)
-    chunks = recording.timing
-    ends = chunks.end is End.SITE and not recording.again
+    paced = policy.pace == "recorded"
+    if opens and not paced:
+        recording = _until_rest(recording)
+    ends = recording.timing.end is End.SITE and not recording.again
     tier = Tier.SEQUENCE if recording.told_apart and match.tier is Tier.EXACT else match.tier
     reason = "; ".join(filter(None, (match.reason, recording.reason, "" if ends else "left open")))
     match = replace(match, tier=tier, reason=reason, stable=False)
-    if ends and policy.pace != "recorded":
+    if ends and not paced:
         body = replace(entry, head=recording.entry.head, body=memoryview(recording.stream))
         return match, answers.recorded(request, body)
-    pieces = _pieces(recording.stream, chunks, ends=ends, paced=policy.pace == "recorded")
+    pieces = _pieces(recording.stream, recording.timing, ends=ends, paced=paced)
     head = bytes(recording.entry.head) + b"Transfer-Encoding: chunked\r\n"
     return match, Scripted(entry.status, head, recording.stream, script=StreamScript(pieces, ends=ends))
 
@@ -102,6 +106,16 @@ def _next(request: Request, entry: Entry, pack: Pack, state: SessionState) -> _R
     if used >= count:
         reason = f"past the end: {'its only' if count == 1 else f'the last of {count}'} connection again"
     return _Recording(stream, timing, reason, held, again=used >= count, told_apart=count > 1)
+
+
+def _until_rest(recording: _Recording) -> _Recording:
+    """Return what came before the page had settled: what came later shows another time than the page's."""
+    timing = recording.timing
+    if timing.rest_ms is None or timing.end_ms <= timing.rest_ms:
+        return recording
+    kept = tuple(chunk for chunk in timing.chunks if chunk.ms <= timing.rest_ms)
+    stream = recording.stream[: sum(chunk.size for chunk in kept)]
+    return replace(recording, stream=stream, timing=Chunks(kept, End.OPEN, timing.rest_ms))
 
 
 def _same(request: Request, entry: Entry, pack: Pack) -> _Recording | None:

@@ -7,8 +7,10 @@ turn, since pages send from several places at once. One that is expected nowhere
 the ledger, and the script waits, as a site that is slow: nothing is ever answered that was
 not an answer to this. The page closes when it likes, the site only as recorded.
 
-At pace `none` all that is due goes out at once; at `recorded` with the pauses of the recording, on the
-clock of the machine. docs/decisions/0016-frames.md has the reasons.
+At pace `none` all that is due goes out at once, but for what the site sent by itself after the page had
+settled: that waits for the page's next frame, as the page would else show another time than
+the recording's. At `recorded` all goes out with the recorded pauses, on the clock of the machine.
+docs/decisions/0016-frames.md has the reasons.
 """
 
 from __future__ import annotations
@@ -107,6 +109,8 @@ class SocketScript:
         self._missed = missed
         self._drops = frames.end is End.SITE
         self._paced = paced
+        self._rest_ms = frames.rest_ms
+        self._held: list[Frame] = []
         self._queue: deque[tuple[float, Frame]] = deque()
         self._message: list[bytes] = []
         self._count = 0
@@ -144,9 +148,14 @@ class SocketScript:
 
     def _enqueue(self, turn: _Turn, now: float) -> None:
         begun = turn.after.ms if turn.after else 0
+        held, self._held = self._held, []
+        due = list(turn.replies)
+        if not self._paced and self._rest_ms is not None and begun <= self._rest_ms:
+            due = [frame for frame in due if frame.ms <= self._rest_ms]
+            self._held = list(turn.replies[len(due) :])
         # Behind what still waits: frames never overtake each other.
         earliest = max(now, self._queue[-1][0]) if self._queue else now
-        for frame in turn.replies:
+        for frame in [*held, *due]:
             pause = max(0, frame.ms - begun) / 1000 if self._paced else 0
             earliest = max(earliest, now + pause)
             self._queue.append((earliest, frame))
@@ -158,7 +167,7 @@ class SocketScript:
 
     def _drop_if_over(self) -> None:
         """End as the site did without a word, when all is told."""
-        if self._drops and not self._queue and self._story.over:
+        if self._drops and not self._queue and not self._held and self._story.over:
             self.closed = self._socket.state is ConnectionState.OPEN or self.closed
 
     def _take(self, event: Event, now: float) -> bytes:
