@@ -65,6 +65,7 @@ def run(name: str, cases: Iterator[Case], total: int) -> Part:
         part.kinds[kind] = part.kinds.get(kind, 0) + 1
         if what:
             part.note(number, kind, what, content)
+            print(f"{name}: {number}, {kind}: {what[:500]}", file=sys.stderr)
         if part.cases % 500 == 0 and (now := time.monotonic()) - shown > 10:
             shown = now
             faulthandler.dump_traceback_later(HANG, exit=True)

@@ -208,3 +208,9 @@ def test_an_appended_method_is_undone(uri, wanted):
 def test_a_binary_body_survives_the_query(body):
     request = Request("POST", "https://a.example/x", (("Content-Type", "application/octet-stream"),), body)
     assert methodquery.undo(methodquery.appended(request)[0]).raw_body == body
+
+
+def test_half_a_surrogate_pair_is_no_end_of_a_recording():
+    json = (("Content-Type", "application/json"),)
+    request = Request("POST", "https://a.example/x", json, b'{"a\\udfff": "\\ud800"}')
+    assert methodquery.appended(request)[1] == "a%3F=%3F"

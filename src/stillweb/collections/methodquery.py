@@ -89,7 +89,7 @@ def _json(body: bytes) -> str | None:
             counts[name] = counts.get(name, 1) + 1
             unique = f"{name}.{counts[name]}_"
         values[unique] = _spell(value)
-    return urlencode(values)
+    return urlencode(values, errors="replace")  # JSON may escape half a pair, which no UTF-8 can say
 
 
 def _spell(value: Any) -> str:
