@@ -7,21 +7,20 @@ A rule that is wrong makes wrong 200s, so what is compared is narrow, and much i
   and were answered with the same status and media type; numbers of few digits and words never count;
 - a place is volatile only if the recordings share no value there: a session's token is the same in all
   requests of one recording, never in both; a digest of a file's content is shared;
-- what may name a thing (`Kind.RANDOM`) must have been answered alike, and not be told back in the answer.
+- what an answer told the page, and what may name a thing, is doubted (`doubts`).
 
-From one recording, such pairs and values near their own capture's time make rules of origin *guessed*, and
-only where no answer had told the page that value: what an answer says replay says again, as recorded.
+From one recording, such pairs and values that say by themselves what they are make rules of origin *guessed*.
 The same recordings give the same rules. (docs/decisions/0012-learned-volatility.md)
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from stillweb.collections.doubts import TOLD, Place, Sight, Sights, by_likeness, doubt, told_values
 from stillweb.collections.fields import differing_fields, header_rules
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import write_atomically
@@ -35,10 +34,7 @@ __all__ = ["Learned", "Rejected", "learn", "learn_within", "merge", "read_rules"
 
 _HOUR = 3600.0
 _MOST = 400  # of alike requests: beyond, they are paired in order instead of by least difference
-_ENOUGH_NUMBERS = 3  # pairs, for numbers of eight digits and more: many things are numbered so
 _GENERAL = 3  # paths of a host with the same rule make it a rule of the host
-_WORD = re.compile(rb"[A-Za-z0-9_.~:|%+-]{6,}")
-_RUN = re.compile(rb"[A-Za-z0-9]{6,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +69,6 @@ class Learned:
     response_headers: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    where: Where
-    name: str
-    host: str
-    path: str
-    method: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Sight:
-    """One place seen to differ between two requests."""
-
-    one: Observed
-    other: Observed
-    texts: tuple[str, str]
-    kinds: tuple[Kind, Kind]
-
-
-_Sights = dict[_Place, list[_Sight]]
-
-
 def learn(first: Collection, second: Collection) -> Learned:
     """Compare two recordings of the same pages.
 
@@ -108,16 +82,17 @@ def learn(first: Collection, second: Collection) -> Learned:
     pairs = list(_pairs(left, right))
     sights = _sights(pairs, _known(first))
     values = _values(ones), _values(others)
-    told = _told(ones, sights, 0) | _told(others, sights, 1)
+    told = told_values(ones, sights, 0) | told_values(others, sights, 1)
+    alike = by_likeness(ones)
 
-    def refuse(place: _Place, found: list[_Sight]) -> str:
+    def refuse(place: Place, found: list[Sight]) -> str:
         texts = [text for sight in found for text in sight.texts]
         at, shape = (place.where, place.name, place.host), shape_of(texts)
         for value in values[0][at].keys() & values[1][at].keys():
             here = place.path in values[0][at][value] | values[1][at][value]
             if value in texts or (here and fits(shape, value)):
                 return "both recordings share a value there"
-        return _doubt(found, told)
+        return doubt(place, found, told, alike)
 
     rules, rejected = _decide(sights, refuse, Origin.LEARNED)
     twins = _counterparts(ones, others)
@@ -140,24 +115,22 @@ def learn_within(collection: Collection) -> Learned:
     first_of = {each.key: each for each in reversed(observe(collection, _HOUR))}
     seen = list(first_of.values())[::-1]
     known = _known(collection)
-    groups: dict[bytes, list[Observed]] = defaultdict(list)
-    for each in seen:
-        groups[each.likeness].append(each)
-    pairs = [pair for group in groups.values() for pair in pairwise(group)]
+    alike = by_likeness(seen)
+    pairs = [pair for group in alike.values() for pair in pairwise(group)]
     sights = _sights(pairs, known)
     for place, sight in _by_own_shape(seen, known):
         sights.setdefault(place, []).append(sight)
-    told = _told(seen, sights, 0) | _told(seen, sights, 1)
+    told = told_values(seen, sights, 0) | told_values(seen, sights, 1)
     values = _values(seen)
 
-    def refuse(place: _Place, found: list[_Sight]) -> str:
+    def refuse(place: Place, found: list[Sight]) -> str:
         at = (place.where, place.name, place.host)
         texts = {text for sight in found for text in sight.texts}
         if texts & told:
-            return "an answer told the page that value, so replay tells it again"
+            return TOLD
         if any(len(values[at][text]) > 1 for text in texts) and not _all_times(found):
             return "one value stands in requests that differ otherwise"
-        return _doubt(found, told)
+        return doubt(place, found, told, alike)
 
     rules, rejected = _decide(sights, refuse, Origin.GUESSED)
     return Learned(tuple(rules), tuple(rejected), (len(seen), 0), (len(seen), 0), len(pairs))
@@ -202,9 +175,7 @@ def write_rules(collection: Collection, rules: Rules) -> None:
 
 def _pairs(left: list[Observed], right: list[Observed]) -> Iterator[tuple[Observed, Observed]]:
     """Yield alike requests of the two recordings, each once, those that differ least together."""
-    waiting: dict[bytes, list[Observed]] = defaultdict(list)
-    for each in right:
-        waiting[each.likeness].append(each)
+    waiting = by_likeness(right)
     for one in left:
         candidates = waiting[one.likeness]
         if not candidates:
@@ -218,8 +189,8 @@ def _distance(one: Observed, other: Observed) -> int:
     return sum(a.text != b.text for a, b in zip(one.leaves, other.leaves, strict=True))
 
 
-def _sights(pairs: Iterable[tuple[Observed, Observed]], known: Rules) -> _Sights:
-    sights: _Sights = {}
+def _sights(pairs: Iterable[tuple[Observed, Observed]], known: Rules) -> Sights:
+    sights: Sights = {}
     for one, other in pairs:
         rows = zip(one.leaves, other.leaves, one.kinds, other.kinds, strict=True)
         differing = [row for row in rows if row[0].text != row[1].text]
@@ -227,12 +198,12 @@ def _sights(pairs: Iterable[tuple[Observed, Observed]], known: Rules) -> _Sights
         taken = _taken(known, one) & _taken(known, other)
         for leaf, twin, kind, twin_kind in differing:
             if kind and twin_kind and f"{leaf.where}:{leaf.name}" not in taken:
-                sight = _Sight(one, other, (leaf.text, twin.text), (kind, twin_kind))
+                sight = Sight(one, other, (leaf.text, twin.text), (kind, twin_kind))
                 sights.setdefault(_place(one, leaf, path), []).append(sight)
     return sights
 
 
-def _by_own_shape(seen: Iterable[Observed], known: Rules) -> Iterator[tuple[_Place, _Sight]]:
+def _by_own_shape(seen: Iterable[Observed], known: Rules) -> Iterator[tuple[Place, Sight]]:
     """Yield values that say by themselves what they are: the time of their visit, a draw, a UUID."""
     for each in seen:
         taken = _taken(known, each)
@@ -240,7 +211,7 @@ def _by_own_shape(seen: Iterable[Observed], known: Rules) -> Iterator[tuple[_Pla
             own = kind in (Kind.TIME, Kind.DRAW) or (kind and fits("uuid", leaf.text))
             if kind and own and f"{leaf.where}:{leaf.name}" not in taken:
                 place = _place(each, leaf, each.path_glob([leaf]))
-                yield place, _Sight(each, each, (leaf.text, leaf.text), (kind, kind))
+                yield place, Sight(each, each, (leaf.text, leaf.text), (kind, kind))
 
 
 def _known(collection: Collection) -> Rules:
@@ -255,17 +226,17 @@ def _taken(known: Rules, seen: Observed) -> frozenset[str]:
     return frozenset(name for alias in known.aliases(seen.request) for name in alias.names)
 
 
-def _place(seen: Observed, leaf: Leaf, path: str) -> _Place:
-    return _Place(leaf.where, leaf.name, seen.parts.host, path, seen.parts.method)
+def _place(seen: Observed, leaf: Leaf, path: str) -> Place:
+    return Place(leaf.where, leaf.name, seen.parts.host, path, seen.parts.method)
 
 
 # -- judging --------------------------------------------------------------------------------------
 
 
 def _decide(
-    sights: _Sights, refuse: Callable[[_Place, list[_Sight]], str], origin: Origin
+    sights: Sights, refuse: Callable[[Place, list[Sight]], str], origin: Origin
 ) -> tuple[list[Rule], list[Rejected]]:
-    found: dict[Rule, list[_Sight]] = {}
+    found: dict[Rule, list[Sight]] = {}
     rejected = []
     for place in sorted(sights, key=repr):
         if why := refuse(place, sights[place]):
@@ -279,32 +250,11 @@ def _decide(
     return [replace(rule, evidence=_evidence(general[rule], origin)) for rule in general], rejected
 
 
-def _doubt(sights: list[_Sight], told: frozenset[str]) -> str:
-    """Return why values may name a thing; "" for the page's own times and draws, and what was answered alike.
-
-    A time that an answer told may be where a list goes on (`?before=`), so it must be answered alike, too.
-    """
-    texts = [text for sight in sights for text in sight.texts]
-    random = any(kind is Kind.RANDOM for sight in sights for kind in sight.kinds)
-    if not random and not told.intersection(texts):
-        return ""
-    if random and all(text.isdigit() for text in texts) and len(sights) < _ENOUGH_NUMBERS:
-        return f"numbers that may name a thing, and only {len(sights)} of them"
-    for sight in sights:
-        if sight.one.answer != sight.other.answer:
-            return "may name a thing: the answers differ"
-        for seen, text in ((sight.one, sight.texts[0]), (sight.other, sight.texts[1])):
-            made_by_page = fits("uuid", text) and text not in told  # nobody types such
-            if not made_by_page and text.encode("utf-8", "surrogateescape") in seen.body:
-                return "may name a thing: the answer says it back"
-    return ""
-
-
-def _all_times(sights: list[_Sight]) -> bool:
+def _all_times(sights: list[Sight]) -> bool:
     return all(kind is Kind.TIME for sight in sights for kind in sight.kinds)
 
 
-def _evidence(sights: list[_Sight], origin: Origin) -> str:
+def _evidence(sights: list[Sight], origin: Origin) -> str:
     source = "two recordings" if origin is Origin.LEARNED else "one recording"
     pairs = sum(sight.one is not sight.other for sight in sights)
     count = f"{pairs} pairs differ" if pairs else f"{len(sights)} values by their shape"
@@ -323,30 +273,12 @@ def _values(seen: Iterable[Observed]) -> dict[tuple[Where, str, str], dict[str, 
     return values
 
 
-def _told(seen: Iterable[Observed], sights: _Sights, side: int) -> frozenset[str]:
-    """Return which of the values seen in one recording an answer told the page, in its body or a field."""
-    texts = {sight.texts[side] for found in sights.values() for sight in found}
-    wanted = {text.encode("utf-8", "surrogateescape"): text for text in texts}
-    told: set[str] = set()
-    if not wanted:
-        return frozenset()
-    for each in seen:
-        heads = "\n".join(value for _, value in each.response_headers).encode("latin-1", "replace")
-        content = heads + b"\n" + each.body
-        found = {
-            wanted[word] for words in (_WORD, _RUN) for word in wanted.keys() & set(words.findall(content))
-        }
-        # An answer that says back what it was asked with told the page nothing new.
-        told.update(found.difference(leaf.text for leaf in each.leaves) if found else ())
-    return frozenset(told)
-
-
-def _general(found: dict[Rule, list[_Sight]]) -> dict[Rule, list[_Sight]]:
+def _general(found: dict[Rule, list[Sight]]) -> dict[Rule, list[Sight]]:
     """Make one rule of a host out of the same rule on several of its paths."""
     groups: dict[Rule, list[Rule]] = defaultdict(list)
     for rule in found:
         groups[rule if rule.where is Where.PATH else replace(rule, path=ANY_PATH)].append(rule)
-    general: dict[Rule, list[_Sight]] = {}
+    general: dict[Rule, list[Sight]] = {}
     for whole, group in groups.items():
         if whole.where is Where.PATH or len(group) < _GENERAL:
             general |= {rule: found[rule] for rule in group}

@@ -21,6 +21,9 @@ _PER_SECOND = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6}
 _DRAW = re.compile(r"0?\.[0-9]{12,24}|[0-9]\.[0-9]{9,20}e-[0-9]{1,3}")
 # Runs that may differ between two answers to the same question: times, digests, tokens.
 _RUN = re.compile(rb"[A-Za-z0-9+/_=-]{8,}")
+_WHEN = re.compile(
+    rb"[0-9]{1,4}(\\?[/-])[0-9]{1,2}\1[0-9]{1,4}|[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}|[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?"
+)
 _DIGIT = re.compile(rb"[0-9]")
 _LETTER = re.compile(rb"[A-Za-z]")
 
@@ -55,7 +58,7 @@ def kind_of(text: str, near: tuple[float, ...], within: float = DAY) -> Kind | N
 
 def masked(body: bytes) -> bytes:
     """Return a body without the runs that may differ between two answers to the same question."""
-    return _RUN.sub(_mask, body)
+    return _WHEN.sub(b"#", _RUN.sub(_mask, body))
 
 
 def _time(text: str) -> float | None:
