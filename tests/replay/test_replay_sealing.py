@@ -17,6 +17,7 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.pack import Pack
 from stillweb.collections.warcs import gzip_member
 from stillweb.collections.writer import CollectionWriter
+from stillweb.errors import MalformedPack
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ensure_sealed, why_unsealed
 
@@ -120,6 +121,11 @@ def test_a_pack_whose_archive_was_taken_away_is_served_as_it_is(shop: Collection
         path.unlink()
     level_times(shop)
     assert why_unsealed(shop) == ""
+    places = shop.pack / "places.bin"
+    places.write_bytes(places.read_bytes()[:-1])
+    with pytest.raises(MalformedPack, match="places"):
+        ensure_sealed(shop)
+    assert len(places.read_bytes()) > 0
 
 
 def test_a_pack_that_says_nothing_of_its_sources_goes_by_time(shop: Collection, tmp_path: Path) -> None:

@@ -46,11 +46,15 @@ def ensure_sealed(
 
     Raises:
         CollectionError: if it cannot be sealed.
+        MalformedPack: if its pack cannot be read and its archive is not there.
     """
     if not why_unsealed(collection):
         return None
     with folder_lock(collection.path):  # two servers may start on one folder at the same time
         if not why_unsealed(collection):
+            return None
+        if (collection.pack / "digest").exists() and not collection.warc_files():
+            Pack.open(collection.pack).close()  # the pack is all there is: it serves, or says why not
             return None
         return seal(collection, on_progress=on_progress)
 
