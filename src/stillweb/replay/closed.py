@@ -6,7 +6,7 @@ good is a file (`stillweb replay NAME --ledger FILE`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,16 +23,20 @@ class ClosedSessions:
 
     def __init__(self, limit: int = CLOSED_ENTRIES) -> None:
         self._limit = limit
-        self._kept: dict[str, tuple[dict[str, Any], Ledger, int]] = {}
+        self._kept: dict[str, tuple[dict[str, Any], Callable[[int], Ledger], int]] = {}
         self._weight = 0
 
-    def add(self, shown: Mapping[str, Any], ledger: Ledger) -> None:
-        """Keep a session's last state, as the control API shows it, and its ledger."""
-        bodies = sum(len(entry.asked.get("body", "")) for entry in ledger.entries if entry.asked)
-        weight = 1 + len(ledger.entries) + bodies // 1024
-        state = {**{name: value for name, value in shown.items() if name != "proxy"}, "closed": True}
-        self._kept[state["id"]] = (state, replace(ledger, closed=True), weight)
-        self._weight += weight
+    def add(self, shown: Mapping[str, Any], weight: int, read: Callable[[int], Ledger]) -> None:
+        """Keep a session.
+
+        Args:
+            shown: its last state, as the control API has it.
+            weight: of its ledger (`Session.weight`).
+            read: gives its ledger beyond a request number (`Session.reader`).
+        """
+        state = {**shown, "closed": True}
+        self._kept[state["id"]] = (state, read, 1 + weight)
+        self._weight += 1 + weight
         while self._weight > self._limit and len(self._kept) > 1:
             _, _, lighter = self._kept.pop(next(iter(self._kept)))
             self._weight -= lighter
@@ -45,5 +49,4 @@ class ClosedSessions:
         """Return what a session answered beyond request number `after`; None if it is not known."""
         if session_id not in self._kept:
             return None
-        ledger = self._kept[session_id][1]
-        return replace(ledger, entries=tuple(entry for entry in ledger.entries if entry.seq > after))
+        return replace(self._kept[session_id][1](after), closed=True)

@@ -305,7 +305,7 @@ class ReplayServer(Desk):
         session, seconds = kept.session, min(1, self.options.drain)
         await drain([kept.listener], seconds)
         await self._end_by_user(session, seconds)
-        self._closed.add(session.to_dict(), session.ledger())
+        self._closed.add(session.to_dict(), session.weight, session.reader())
         self._shelves[session.collection].take_back(kept.edition)
         self._ports.give_back(kept.listener.port)
         logger.debug("session closed", extra={"session": session.id, "collection": session.collection})

@@ -12,6 +12,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from stillweb import clock
@@ -154,7 +155,7 @@ class Session:
         self._counts: Counter[str] = Counter()
         # A repeated answer is noted by its kept line, number and ms: a line of its own would cost as much
         # time as all the rest of it, and is rarely read.
-        self._entries: deque[LedgerEntry | tuple[LedgerEntry, int, float]] = deque(maxlen=LEDGER_SIZE)
+        self._entries: deque[_Noted] = deque(maxlen=LEDGER_SIZE)
         self.memo = memo_of(self.pack, self.policy)
         self._room = BODIES
         self._held: dict[str, Served] = {}
@@ -269,8 +270,16 @@ class Session:
 
     def ledger(self, after: int = 0) -> Ledger:
         """Return what was answered, beyond request number `after`."""
-        kept = sorted(_lines(self._entries, after), key=lambda entry: entry.seq)
-        return Ledger(tuple(kept), dict(self._counts), self._finished - len(self._entries))
+        return self.reader()(after)
+
+    def reader(self) -> Callable[[int], Ledger]:
+        """Return what reads the ledger as it stands, also when the session is gone, and keeps only that."""
+        return partial(_ledger, self._entries, dict(self._counts), self._finished - len(self._entries))
+
+    @property
+    def weight(self) -> int:
+        """What the ledger takes: entries, and KiB of missed bodies."""
+        return len(self._entries) + (BODIES - self._room) // 1024
 
     def to_dict(self) -> dict[str, Any]:
         """Return how it stands, as JSON shows it."""
@@ -293,9 +302,15 @@ def _made(request: Request, match: Match) -> Answer:
     return answers.empty(request, 204 if match.tier == Tier.NOISE else 404)
 
 
-def _lines(
-    noted: Iterable[LedgerEntry | tuple[LedgerEntry, int, float]], after: int
-) -> Iterator[LedgerEntry]:
+_Noted = LedgerEntry | tuple[LedgerEntry, int, float]
+
+
+def _ledger(entries: Iterable[_Noted], counts: Mapping[str, int], dropped: int, after: int) -> Ledger:
+    kept = sorted(_lines(entries, after), key=lambda entry: entry.seq)
+    return Ledger(tuple(kept), counts, dropped)
+
+
+def _lines(noted: Iterable[_Noted], after: int) -> Iterator[LedgerEntry]:
     for each in noted:
         if isinstance(each, LedgerEntry):
             if each.seq > after:
