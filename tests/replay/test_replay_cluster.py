@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -114,20 +115,45 @@ async def test_without_a_name_the_default_session_answers(
     assert (await shown(desk))["default"]["proxy"] == cluster.url
 
 
+async def test_a_nameless_request_on_a_named_connection_is_refused(
+    cluster: Cluster, desk: ReplayClient
+) -> None:
+    """The default session may be another worker's, and what stands for it here has another cursor."""
+    before = (await desk.session("default"))["requests"]
+    async with opened(desk, 2) as ids:
+        for session_id in ids:
+            user = b64encode(f"{session_id}:".encode()).decode()
+            sent = (
+                f"GET http://shop.example/p1 HTTP/1.1\r\nHost: p\r\nProxy-Authorization: Basic {user}\r\n\r\n"
+                "GET http://shop.example/p2 HTTP/1.1\r\nHost: p\r\n\r\n"
+            )
+            answered = await converse(cluster, sent.encode())
+            assert answered.count(b"HTTP/1.1 200 ") == answered.count(b"HTTP/1.1 400 ") == 1
+            assert (await desk.session(session_id))["requests"] == 1
+    assert (await desk.session("default"))["requests"] == before
+
+
+async def converse(cluster: Cluster, *pieces: bytes) -> bytes:
+    """Send pieces, the next one when the one before must have come; return what is answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(cluster.url.rpartition(":")[2]))
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        assert await health(cluster) == 200
+    try:
+        return await asyncio.wait_for(reader.read(), 10)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
 @pytest.mark.parametrize("cut", [1, 30, 70])
 async def test_a_request_may_come_in_pieces(cluster: Cluster, cut: int) -> None:
     sent = (
         b"GET http://shop.example/p2 HTTP/1.1\r\nHost: shop.example\r\n\r\n"
         b"GET http://shop.example/p9 HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"
     )
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(cluster.url.rpartition(":")[2]))
-    for piece in (sent[:cut], sent[cut:]):
-        writer.write(piece)
-        await writer.drain()
-        assert await health(cluster) == 200  # the first piece has arrived, too
-    answered = await asyncio.wait_for(reader.read(), 10)
-    writer.close()
-    await writer.wait_closed()
+    answered = await converse(cluster, sent[:cut], sent[cut:])
     assert answered.count(b"HTTP/1.1 200 OK") == 2
     assert answered.endswith(PAGES["/p9"])
 

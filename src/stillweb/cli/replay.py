@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections import Counter
 from collections.abc import Coroutine
@@ -321,17 +322,14 @@ def _print_totals(totals: Counter[str]) -> None:
 def _on_signals() -> asyncio.Event:
     """Return an event that Ctrl-C and SIGTERM set; the next one ends the program at once."""
     stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
 
-    def stop() -> None:
+    def stop(number: int) -> None:
+        if stopped.is_set():
+            os._exit(128 + number)  # not by its default action: the first program of a container has none
         stopped.set()
-        for number in numbers:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
 
-    for number in numbers:
-        loop.add_signal_handler(number, stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
     return stopped
 
 

@@ -85,7 +85,9 @@ class ReplayServer(Desk):
 
     Attributes:
         url: of the proxy and the control API; "" if that is private.
-        public: leads connections that were handed over to their sessions.
+        public: leads connections that were handed over to the default session.
+        named: leads them to the session whose id is their user name; a request without one is refused
+            there, since the default session may be another worker's.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class ReplayServer(Desk):
         self._kept: dict[str, _Kept] = {}
         self._closed = ClosedSessions()
         self.public = Door(self.spawn, self.ca, by_user=self._by_user)
+        self.named = Door(self.spawn, self.ca, by_user=self._by_user)
 
     async def start(self) -> None:
         """Listen.
@@ -126,9 +129,9 @@ class ReplayServer(Desk):
 
     async def stop(self) -> None:
         """Take nothing new, let answers at hand go out, close."""
-        await drain(
-            [*(kept.listener for kept in self._kept.values()), Listener(self.public)], self.options.drain
-        )
+        listeners = [kept.listener for kept in self._kept.values()]
+        handed = [Listener(self.public), Listener(self.named)]
+        await drain([*listeners, *handed], self.options.drain)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -197,7 +200,7 @@ class ReplayServer(Desk):
     async def figures(self) -> Figures:
         """Return what `/metrics` shows."""
         kept = self._kept.values()
-        doors = [self.public, *(each.listener.door for each in kept)]
+        doors = [self.public, self.named, *(each.listener.door for each in kept)]
         worker = WorkerFigures(
             sessions=dict(Counter(each.session.collection for each in kept)),
             connections=sum(len(door.connections) for door in doors),
@@ -312,7 +315,7 @@ class ReplayServer(Desk):
 
     async def _end_by_user(self, session: Session, seconds: float) -> None:
         """End the connections that lead to a session by its id as user name."""
-        doors = (self.public, self._kept[DEFAULT_SESSION].listener.door)
+        doors = (self.public, self.named, self._kept[DEFAULT_SESSION].listener.door)
 
         def theirs() -> list[Connection]:
             return [each for door in doors for each in door.connections if each.session is session]

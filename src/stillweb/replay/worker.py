@@ -28,7 +28,8 @@ from stillweb.collections.layout import Collection
 from stillweb.errors import ReplayError, StillwebError
 from stillweb.replay import logs
 from stillweb.replay.channel import Channel
-from stillweb.replay.lobby import Handed
+from stillweb.replay.control import DEFAULT_SESSION
+from stillweb.replay.lobby import Handed, whose
 from stillweb.replay.server import ReplayOptions, ReplayServer, serve
 
 __all__ = ["WorkerConfig", "failure", "main"]
@@ -111,9 +112,10 @@ def _orphaned() -> None:
 
 async def _adopt(server: ReplayServer, client: socket.socket, data: bytes) -> None:
     client.setblocking(False)
+    door = server.public if whose(data) == DEFAULT_SESSION else server.named
     loop = asyncio.get_running_loop()
     with suppress(OSError):  # the client has left meanwhile
-        await loop.connect_accepted_socket(lambda: Handed(server.public, data), client)
+        await loop.connect_accepted_socket(lambda: Handed(door, data), client)
 
 
 async def _run(config: WorkerConfig, end: socket.socket) -> int:
