@@ -132,15 +132,15 @@ async def bench(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         async with AsyncExitStack() as stack:
             playwright = await stack.enter_async_context(async_playwright())
             if shutil.which("nginx"):
-                _, tls = servers.enter_context(replay.nginx(folder, ca))
+                _, tls, _ = servers.enter_context(replay.nginx(folder, ca))
                 rules = f"--host-resolver-rules=MAP {replay.HOST}:443 {tls}, MAP * ~NOTFOUND"
                 ways["nginx"] = Way(await started(playwright, ca, rules), lambda: None)
             proxied = await started(playwright, ca)
-            control, _ = servers.enter_context(replay.replaying(folder, "native"))
+            control, _, _ = servers.enter_context(replay.replaying(folder, "native"))
             ways["native"] = Way(proxied, lambda: f"http://{replay.open_session(control)}")
             try:
                 find_pywb()
-                _, pywb = servers.enter_context(replay.replaying(folder, "pywb"))
+                _, pywb, _ = servers.enter_context(replay.replaying(folder, "pywb"))
                 ways["pywb"] = Way(proxied, lambda: f"http://{pywb}")
             except ProgramNotFound as error:
                 result["pywb"] = {"missing": f"{error} ({error.hint})"}

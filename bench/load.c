@@ -53,7 +53,7 @@ static struct sockaddr_in targets[8];
 static SSL_CTX *tls;
 static size_t in_size = 65536;
 static float *latencies; static size_t latencies_count, latencies_room;
-static long errors, wrong, reconnects, asked_bytes; static int counting; static char first_error[300];
+static long errors, wrong, reconnects, asked_bytes, answers; static int counting; static char first_error[300];
 
 static double now(void) {
     struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec / 1e9;
@@ -196,6 +196,7 @@ static ssize_t whole(struct conn *c, char **body, size_t *body_size, int *stays)
 
 static void answered(struct conn *c, char *body, size_t size, int stays) {
     struct item *it = &items[c->next];
+    answers++;
     if (memcmp(c->in + 8, " 200", 4) || size != it->body_size || memcmp(body, it->body, size)) {
         wrong++;
         if (!first_error[0]) snprintf(first_error, sizeof first_error, "wrong answer: %.60s", c->in);
@@ -311,9 +312,9 @@ int main(int argc, char **argv) {
     double began = now(); run(conns, seconds); double took = now() - began;
     qsort(latencies, latencies_count, sizeof *latencies, by_size);
     size_t n = latencies_count;
-    printf("{\"requests_per_second\": %.1f, \"requests\": %zu, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f, "
+    printf("{\"requests_per_second\": %.1f, \"requests\": %zu, \"with_warm_up\": %ld, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f, "
            "\"megabytes_per_second\": %.1f, \"errors\": %ld, \"wrong_bodies\": %ld, \"reconnects\": %ld, \"first_error\": \"",
-        n / took, n, n ? latencies[n / 2] * 1e3 : 0, n ? latencies[n - 1 - n / 100] * 1e3 : 0,
+        n / took, n, answers, n ? latencies[n / 2] * 1e3 : 0, n ? latencies[n - 1 - n / 100] * 1e3 : 0,
         n ? latencies[n - 1] * 1e3 : 0, asked_bytes / took / 1e6, errors, wrong, reconnects);
     for (char *p = first_error; *p; p++) if (*p >= ' ' && *p != '"' && *p != '\\') putchar(*p);
     puts("\"}");

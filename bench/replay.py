@@ -29,8 +29,9 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -89,10 +90,11 @@ http {{
 
 @dataclass(frozen=True)
 class Asked:
-    """How a server is asked in a scenario: mode of the client, and where."""
+    """How a server is asked in a scenario: mode of the client, where, and whose processor time it costs."""
 
     mode: str
     to: str
+    pid: int = 0
 
 
 # -- what is served ----------------------------------------------------------------------------
@@ -140,8 +142,8 @@ def lay_out(folder: Path, answers: dict[str, Response]) -> None:
 
 
 @contextmanager
-def replaying(folder: Path, backend: str, *more: str, **variables: str) -> Iterator[tuple[str, str]]:
-    """Run `stillweb replay`; yield the control URL and the authority of its proxy."""
+def replaying(folder: Path, backend: str, *more: str, **variables: str) -> Iterator[tuple[str, str, int]]:
+    """Run `stillweb replay`; yield the control URL, the authority of its proxy, and its process's id."""
     process = subprocess.Popen(
         (
             *(sys.executable, "-m", "stillweb", "replay", "serve", NAME, "--backend", backend, "--port", "0"),
@@ -161,7 +163,7 @@ def replaying(folder: Path, backend: str, *more: str, **variables: str) -> Itera
             if line == "}\n":
                 break
         said = json.loads("".join(lines))
-        yield said.get("control") or said["proxy"], urlsplit(said["proxy"]).netloc
+        yield said.get("control") or said["proxy"], urlsplit(said["proxy"]).netloc, process.pid
     finally:
         process.terminate()
         process.wait(30)
@@ -176,8 +178,8 @@ def open_session(control: str) -> str:
 
 
 @contextmanager
-def nginx(folder: Path, ca: CertAuthority) -> Iterator[tuple[str, str]]:
-    """Run nginx on the static files; yield its plain and its TLS authority."""
+def nginx(folder: Path, ca: CertAuthority) -> Iterator[tuple[str, str, int]]:
+    """Run nginx on the static files; yield its plain and its TLS authority, and its process's id."""
     (folder / "leaf.pem").write_bytes(ca.leaf_pem(HOST))
     http, tls = free_ports(2)
     config = folder / "nginx.conf"
@@ -191,7 +193,7 @@ def nginx(folder: Path, ca: CertAuthority) -> Iterator[tuple[str, str]]:
                     break
                 except ConnectionRefusedError:
                     continue
-            yield f"127.0.0.1:{http}", f"127.0.0.1:{tls}"
+            yield f"127.0.0.1:{http}", f"127.0.0.1:{tls}", process.pid
         finally:
             process.terminate()
 
@@ -231,6 +233,13 @@ class Client:
         subprocess.run(("cc", "-O2", "-o", program, source, "-lssl", "-lcrypto"), check=True)
         return cls(program, folder, ca.ca_file, options)
 
+    def timed(self, asked: Asked, *more: str) -> dict[str, float]:
+        """Ask, and add what an answer cost the server in processor time, which a busy machine blurs less."""
+        before = processor_seconds(asked.pid)
+        said = self.ask(asked, *more)
+        cost = processor_seconds(asked.pid) - before
+        return said | {"cpu_us_per_request": round(cost / (said.get("with_warm_up") or 1) * 1e6, 1)}
+
     def ask(self, asked: Asked, *more: str, seconds: float | None = None) -> dict[str, float]:
         scheme = "https" if asked.mode in ("connect", "tls") else "http"
         said = subprocess.run(
@@ -248,17 +257,31 @@ class Client:
         return json.loads(said.stdout)
 
 
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process and all under it; 0 where the system does not say (no Linux)."""
+    spent, children = {}, defaultdict(list)
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = file.read_text().rpartition(")")[2].split()
+            spent[int(file.parent.name)] = int(fields[11]) + int(fields[12])
+            children[int(fields[1])].append(int(file.parent.name))
+    family = [pid]
+    for each in family:
+        family += children[each]
+    return sum(spent.get(each, 0) for each in family) / os.sysconf("SC_CLK_TCK")
+
+
 def scenario(client: Client, servers: dict[str, Asked], *more: str) -> dict[str, object]:
     """Ask the servers in turns; return medians of each and native's ratios to the others."""
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
     for _ in range(client.options.rounds):
         for name, asked in servers.items():
-            rounds[name].append(client.ask(asked, *more))
+            rounds[name].append(client.timed(asked, *more))
     result: dict[str, object] = {}
     for name, each in rounds.items():
         figures = {
             key: round(statistics.median(one.get(key, 0) for one in each), 3)
-            for key in ("requests_per_second", "p50_ms", "p99_ms")
+            for key in ("requests_per_second", "p50_ms", "p99_ms", "cpu_us_per_request")
         }
         counts = {
             key: sum(one.get(key, 0) for one in each) for key in ("errors", "wrong_bodies", "reconnects")
@@ -306,13 +329,13 @@ def two_workers(client: Client, folder: Path, variables: dict[str, str]) -> dict
     with ExitStack() as stack:
         asked: dict[str, dict[str, Asked]] = {"http": {}, "tls": {}}
         for count in (1, 2):
-            control, _ = stack.enter_context(
+            control, _, pid = stack.enter_context(
                 replaying(folder, "native", "--workers", str(count), **variables)
             )
             # Each session belongs to one worker; they are dealt out in turn.
             to = ",".join(open_session(control) for _ in range(2))
-            asked["http"][f"workers_{count}"] = Asked("direct", to)
-            asked["tls"][f"workers_{count}"] = Asked("tls", to)
+            asked["http"][f"workers_{count}"] = Asked("direct", to, pid)
+            asked["tls"][f"workers_{count}"] = Asked("tls", to, pid)
         return {name: scenario(client, servers) for name, servers in asked.items()}
 
 
@@ -331,21 +354,23 @@ def bench(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     }
     asked: dict[str, dict[str, Asked]] = {"http": {}, "tls": {}}
     with ExitStack() as stack:
-        control, proxy = stack.enter_context(replaying(folder, "native", **variables))
-        session = open_session(control)
-        asked["http"] |= {"native": Asked("proxy", proxy), "native_direct": Asked("direct", session)}
-        asked["tls"] |= {"native": Asked("connect", proxy), "native_direct": Asked("tls", session)}
+        control, proxy, pid = stack.enter_context(replaying(folder, "native", **variables))
+        to = open_session(control)
+        asked["http"] |= {"native": Asked("proxy", proxy, pid), "native_direct": Asked("direct", to, pid)}
+        asked["tls"] |= {"native": Asked("connect", proxy, pid), "native_direct": Asked("tls", to, pid)}
         if shutil.which("nginx"):
-            plain, tls = stack.enter_context(nginx(folder, ca))
-            asked["http"]["nginx"], asked["tls"]["nginx"] = Asked("direct", plain), Asked("tls", tls)
+            plain, tls, pid = stack.enter_context(nginx(folder, ca))
+            asked["http"]["nginx"] = Asked("direct", plain, pid)
+            asked["tls"]["nginx"] = Asked("tls", tls, pid)
         else:
             result["nginx"] = {"missing": "nginx is not on the PATH"}
         try:
             kind = pywb_variables(folder, options.pywb)
             if options.pywb != "none":
                 find_pywb()
-                _, proxy = stack.enter_context(replaying(folder, "pywb", **kind))
-                asked["http"]["pywb"], asked["tls"]["pywb"] = Asked("proxy", proxy), Asked("connect", proxy)
+                _, proxy, pid = stack.enter_context(replaying(folder, "pywb", **kind))
+                asked["http"]["pywb"] = Asked("proxy", proxy, pid)
+                asked["tls"]["pywb"] = Asked("connect", proxy, pid)
         except ProgramNotFound as error:
             result["pywb"] = {"missing": f"{error} ({error.hint})"}
         result |= measured(client, asked)
