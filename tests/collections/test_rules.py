@@ -315,6 +315,7 @@ def test_aliases_are_total(tail, method, body):
         ("version: 1\nvolatile:\n  - {where: query, name: x, shape: hex, hots: a}", 3, "'hots'"),
         ("version: 1\nvolatile:\n  - {where: query, where: query, name: x, shape: hex}", 3, "twice"),
         ("version: 1\nvolatile:\n  - {where: query, name: [x], shape: hex}", 3, "list"),
+        ("version: 1\nvolatile:\n  - {where: query, name: x, shape: hex, origin: default}", 3, "origin is"),
         ("version: 1\npolls:\n  - {host: a.test}", 3, "path is missing"),
         ("version: 1\ndefaults: no", 2, "defaults"),
         ("version: 1\nvolatile: [", 2, "not YAML"),

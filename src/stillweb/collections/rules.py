@@ -147,13 +147,9 @@ class Rules:
         return tuple(rule for rule in self.volatile if rule.origin is not Origin.DEFAULT)
 
     def dump(self) -> str:
-        """Return the rules as text, equal for equal rules; `parse` of it gives them again.
-
-        Default rules are left to the defaults, unless these are off.
-        """
-        written = self.own if self.defaults else self.volatile
+        """Return the rules but for stillweb's own as text, equal for equal rules; `parse` gives them again."""
         lines = rulesfile.Lines(defaults=self.defaults)
-        lines.section("volatile", (_rule_members(rule) for rule in sorted(written, key=_rank)))
+        lines.section("volatile", (_rule_members(rule) for rule in sorted(self.own, key=_rank)))
         lines.section("polls", (_poll_members(poll) for poll in self.declared_polls))
         return lines.text()
 
@@ -264,7 +260,8 @@ def _rule(members: Members, origin: Origin) -> Rule:
     name = members.text("name")
     if where is Where.PATH and not re.fullmatch(r"[1-9][0-9]{0,3}", name):
         raise members.error("name", "of a path rule is the number of a segment, from 1")
-    given = members.one_of("origin", list(Origin), origin)
+    known = [Origin.DEFAULT] if origin is Origin.DEFAULT else [Origin.MANUAL, Origin.LEARNED, Origin.GUESSED]
+    given = members.one_of("origin", known, origin)
     return Rule(
         where,
         name,
