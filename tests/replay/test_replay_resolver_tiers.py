@@ -179,7 +179,10 @@ def test_a_volatile_part_is_looked_at_only_where_nothing_is_exact() -> None:
 
 def test_a_guess_needs_leave() -> None:
     page = entry(url=f"{SITE}/?t={T1}")
-    assert ruled(asked(url=f"{SITE}/?t={T2}"), page).tier == Tier.MISS
+    missed = ruled(asked(url=f"{SITE}/?t={T2}"), page)
+    assert missed.reason == "only a guess would find it: guessed volatile: query:t"
+    assert (missed.tier, missed.stable) == (Tier.MISS, True)
+    assert ruled(asked(url=f"{SITE}/?t=2"), page, guessed=True).tier == Tier.MISS
     found = ruled(asked(url=f"{SITE}/?t={T2}"), page, guessed=True)
     assert (found.tier, found.reason) == (Tier.NORMALISED, "guessed volatile: query:t")
 

@@ -106,6 +106,7 @@ class _Lookup:
     key: bytes
     tier: Tier
     note: str
+    guessed: bool = False
 
 
 def resolve(request: Request, index: Index, state: SessionState, policy: Policy) -> Match:
@@ -113,9 +114,12 @@ def resolve(request: Request, index: Index, state: SessionState, policy: Policy)
     if is_preflight(request):
         return _preflight(request, index)
     refused = ""
-    for lookup in _lookups(request, policy):
+    for lookup in _lookups(request, policy.rules):
         rows = index.lookup(lookup.key)
         if not rows:
+            continue
+        if lookup.guessed and not policy.guessed:
+            refused = refused or f"only a guess would find it: {lookup.note}"
             continue
         candidates, why = usable(request, rows, index, lambda name: not policy.rules.ignores(request, name))
         if candidates:
@@ -181,8 +185,8 @@ def _unrecorded(request: Request, index: Index, state: SessionState, policy: Pol
     return _choose(like.candidates, state, lookup, counted=policy.rules.polls(request.url))
 
 
-def _lookups(request: Request, policy: Policy) -> Iterator[_Lookup]:
-    """Yield where to look for a request: exact keys first, then those without volatile parts."""
+def _lookups(request: Request, rules: Rules) -> Iterator[_Lookup]:
+    """Yield where to look for a request: exact keys, then those without volatile parts, guesses last."""
     content_type = header(request.headers, "content-type")
     # A recorded HEAD is asked first, then the GET, whose head is the same (RFC 9110 §9.3.2).
     methods = ("HEAD", "GET") if request.method == "HEAD" else (request.method,)
@@ -193,13 +197,14 @@ def _lookups(request: Request, policy: Policy) -> Iterator[_Lookup]:
         (alias, note)
         for url, note in _spellings(request.url)
         for method in methods
-        for alias in policy.rules.aliases(replace(request, method=method, url=url))
+        for alias in rules.aliases(replace(request, method=method, url=url))
     ]
-    for guessed in (False, True) if policy.guessed else (False,):
+    for guessed in (False, True):
         for alias, note in asked:
             if alias.guessed is guessed:
                 volatile = f"{'guessed ' if guessed else ''}volatile: {', '.join(alias.names)}"
-                yield _Lookup(alias.key, Tier.NORMALISED, "; ".join(filter(None, (note, volatile))))
+                why = "; ".join(filter(None, (note, volatile)))
+                yield _Lookup(alias.key, Tier.NORMALISED, why, guessed)
 
 
 def _spellings(url: str) -> Iterator[tuple[str, str]]:
