@@ -122,6 +122,27 @@ def test_one_name_on_many_paths_becomes_a_rule_of_the_host(twice):
     assert learned.rules[0].host == "a.test"
 
 
+def test_a_path_that_speaks_against_it_keeps_a_rule_from_the_rest_of_the_host(twice):
+    meant = [get("/archive?t=1767268877")]  # the same time in both
+    paths = ("/a", "/b", "/c")
+    learned = twice([get(f"{p}?t={T1}") for p in paths] + meant, [get(f"{p}?t={T2}") for p in paths] + meant)
+    assert [path for _, _, path, _ in places(learned)] == list(paths)
+
+
+def test_what_may_name_a_thing_is_learned_path_by_path(twice):
+    paths = ("/a", "/b", "/c")
+    learned = twice(*([get(f"{p}?r={uuid}") for p in paths] for uuid in UUIDS))
+    assert [path for _, _, path, _ in places(learned)] == list(paths)
+
+
+def test_a_csrf_token_of_many_forms_becomes_one_rule(twice):
+    def story(token: str):
+        return [post(path, FORM, f"_token={token}".encode()) for path in ("/a", "/b", "/c")]
+
+    learned = twice(story("k3Jx90aQ77bz"), story("Zp81mm4Kd2Tq"))
+    assert places(learned) == [("form", "_token", "**", "token")]
+
+
 def test_the_pair_that_differs_least_is_the_pair(twice):
     names = ("ab12cd34ef56", "99aa88bb77cc")
     first = [get(f"/{name}.js?t={T1}", f"body {name}") for name in names]

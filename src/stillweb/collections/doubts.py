@@ -20,7 +20,7 @@ from stillweb.collections.parts import Where
 from stillweb.collections.shapes import fits
 from stillweb.collections.values import Kind
 
-__all__ = ["TOLD", "Place", "Sight", "Sights", "by_likeness", "doubt", "told_values"]
+__all__ = ["TOLD", "Place", "Sight", "Sights", "by_likeness", "doubt", "is_csrf", "told_values"]
 
 TOLD = "an answer told the page that value, so replay tells it again"
 _ENOUGH_NUMBERS = 3  # pairs, for numbers of eight digits and more: many things are numbered so
@@ -81,7 +81,7 @@ def doubt(
     texts = [text for sight in sights for text in sight.texts]
     random = any(kind is Kind.RANDOM for sight in sights for kind in sight.kinds)
     was_told = bool(told.intersection(texts))
-    if was_told and not _is_csrf(place):
+    if was_told and not is_csrf(place.where, place.name, place.method):
         return TOLD
     if not was_told and not random:
         return ""
@@ -97,9 +97,10 @@ def doubt(
     return ""
 
 
-def _is_csrf(place: Place) -> bool:
-    in_form = place.where in (Where.FORM, Where.MULTIPART)
-    return in_form and place.method not in _SAFE and _CSRF.search(place.name) is not None
+def is_csrf(where: Where, name: str, method: str) -> bool:
+    """Return whether a place is called as frameworks call the CSRF token of a form."""
+    in_form = where in (Where.FORM, Where.MULTIPART)
+    return in_form and method not in _SAFE and _CSRF.search(name) is not None
 
 
 def _said_back(sight: Sight) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from stillweb.collections.doubts import TOLD, Place, Sight, Sights, by_likeness, doubt, told_values
+from stillweb.collections.doubts import TOLD, Place, Sight, Sights, by_likeness, doubt, is_csrf, told_values
 from stillweb.collections.fields import differing_fields, header_rules
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import write_atomically
@@ -35,6 +35,8 @@ __all__ = ["Learned", "Rejected", "learn", "learn_within", "merge", "read_rules"
 _HOUR = 3600.0
 _MOST = 400  # of alike requests: beyond, they are paired in order instead of by least difference
 _GENERAL = 3  # paths of a host with the same rule make it a rule of the host
+
+_Values = dict[tuple[Where, str, str], dict[str, set[str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +89,14 @@ def learn(first: Collection, second: Collection) -> Learned:
 
     def refuse(place: Place, found: list[Sight]) -> str:
         texts = [text for sight in found for text in sight.texts]
-        at, shape = (place.where, place.name, place.host), shape_of(texts)
-        for value in values[0][at].keys() & values[1][at].keys():
-            here = place.path in values[0][at][value] | values[1][at][value]
-            if value in texts or (here and fits(shape, value)):
-                return "both recordings share a value there"
+        common = _shared(values, place, shape_of(texts))
+        if common.keys() & set(texts) or any(place.path in paths for paths in common.values()):
+            return "both recordings share a value there"
         return doubt(place, found, told, alike)
 
-    rules, rejected = _decide(sights, refuse, Origin.LEARNED)
+    rules, rejected = _decide(
+        sights, refuse, Origin.LEARNED, lambda r: not shared((r.where, r.name, r.host), r.shape)
+    )
     twins = _counterparts(ones, others)
     return Learned(
         rules=tuple(rules + header_rules(twins)),
@@ -132,7 +134,7 @@ def learn_within(collection: Collection) -> Learned:
             return "one value stands in requests that differ otherwise"
         return doubt(place, found, told, alike)
 
-    rules, rejected = _decide(sights, refuse, Origin.GUESSED)
+    rules, rejected = _decide(sights, refuse, Origin.GUESSED, lambda rule: True)
     return Learned(tuple(rules), tuple(rejected), (len(seen), 0), (len(seen), 0), len(pairs))
 
 
@@ -234,8 +236,19 @@ def _place(seen: Observed, leaf: Leaf, path: str) -> Place:
 
 
 def _decide(
-    sights: Sights, refuse: Callable[[Place, list[Sight]], str], origin: Origin
+    sights: Sights,
+    refuse: Callable[[Place, list[Sight]], str],
+    origin: Origin,
+    everywhere: Callable[[Rule], bool],
 ) -> tuple[list[Rule], list[Rejected]]:
+    """Return rules and what is none.
+
+    Args:
+        sights: what was seen to differ.
+        refuse: says why a place is not volatile.
+        origin: of the rules.
+        everywhere: whether the rest of the host is no witness against a rule of all its paths.
+    """
     found: dict[Rule, list[Sight]] = {}
     rejected = []
     for place in sorted(sights, key=repr):
@@ -243,10 +256,10 @@ def _decide(
             rejected.append(Rejected(place.where, place.name, place.host, place.path, why))
             continue
         shape = shape_of([text for sight in sights[place] for text in sight.texts])
-        found[Rule(place.where, place.name, shape, place.host, place.path, place.method, origin)] = sights[
-            place
-        ]
-    general = _general(found)
+        rule = Rule(place.where, place.name, shape, place.host, place.path, place.method, origin)
+        found[rule] = sights[place]
+    against = {(each.where, each.name, each.host) for each in rejected}
+    general = _general(found, lambda r: (r.where, r.name, r.host) not in against and everywhere(r))
     return [replace(rule, evidence=_evidence(general[rule], origin)) for rule in general], rejected
 
 
@@ -263,9 +276,9 @@ def _evidence(sights: list[Sight], origin: Origin) -> str:
     return f"{source}: {count} on {paths} paths; {kinds}"
 
 
-def _values(seen: Iterable[Observed]) -> dict[tuple[Where, str, str], dict[str, set[str]]]:
+def _values(seen: Iterable[Observed]) -> _Values:
     """Return, for each place of a host, which values it had, and under which paths."""
-    values: dict[tuple[Where, str, str], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    values: _Values = defaultdict(lambda: defaultdict(set))
     for each in seen:
         for leaf in each.leaves:
             path = each.path_glob([leaf])
@@ -273,17 +286,26 @@ def _values(seen: Iterable[Observed]) -> dict[tuple[Where, str, str], dict[str, 
     return values
 
 
-def _general(found: dict[Rule, list[Sight]]) -> dict[Rule, list[Sight]]:
-    """Make one rule of a host out of the same rule on several of its paths."""
+def _shared(values: tuple[_Values, _Values], at: Place | Rule, shape: str) -> dict[str, set[str]]:
+    """Return the values of a shape that both recordings have in a place of a host, and their paths."""
+    one, other = (each[at.where, at.name, at.host] for each in values)
+    return {value: one[value] | other[value] for value in one.keys() & other.keys() if fits(shape, value)}
+
+
+def _general(found: dict[Rule, list[Sight]], everywhere: Callable[[Rule], bool]) -> dict[Rule, list[Sight]]:
+    """Make one rule of a host out of the same on several of its paths, if it cannot name a thing elsewhere."""
     groups: dict[Rule, list[Rule]] = defaultdict(list)
     for rule in found:
         groups[rule if rule.where is Where.PATH else replace(rule, path=ANY_PATH)].append(rule)
     general: dict[Rule, list[Sight]] = {}
     for whole, group in groups.items():
-        if whole.where is Where.PATH or len(group) < _GENERAL:
-            general |= {rule: found[rule] for rule in group}
+        sights = [sight for rule in group for sight in found[rule]]
+        named = any(kind is Kind.RANDOM for sight in sights for kind in sight.kinds)
+        csrf = is_csrf(whole.where, whole.name, whole.method)
+        if len(group) >= _GENERAL and (csrf or not named) and everywhere(whole):
+            general[whole] = sights
         else:
-            general[whole] = [sight for rule in group for sight in found[rule]]
+            general |= {rule: found[rule] for rule in group}
     return general
 
 

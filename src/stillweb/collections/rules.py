@@ -147,7 +147,7 @@ class Rules:
         return tuple(rule for rule in self.volatile if rule.origin is not Origin.DEFAULT)
 
     def dump(self) -> str:
-        """Return the rules but for stillweb's own as text, equal for equal rules; `parse` gives them again."""
+        """Return the rules but for stillweb's own as text, equal for equal rules, which `parse` reads."""
         lines = rulesfile.Lines(defaults=self.defaults)
         lines.section("volatile", (_rule_members(rule) for rule in sorted(self.own, key=_rank)))
         lines.section("polls", (_poll_members(poll) for poll in self.declared_polls))
