@@ -609,6 +609,30 @@ async def test_a_miss_is_in_flight_until_pywb_has_answered(broken: Broken) -> No
         stand_in.release.clear()
 
 
+async def test_a_body_that_stalls_is_given_up() -> None:
+    over = asyncio.Event()
+
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(ANSWERS["/cut"])
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()  # until the other side gives up
+        writer.close()
+        with contextlib.suppress(ConnectionResetError):
+            await writer.wait_closed()
+        over.set()
+
+    async with await asyncio.start_server(stall, "127.0.0.1", 0) as server:
+        connection = await Loopback.open(server.sockets[0].getsockname()[1])
+        head = await connection.ask(render_request("GET", "/", (("Host", "a.example"),)))
+        body = connection.body(head, "GET")
+        assert await anext(body) == b"half"
+        connection.patience = 0.05
+        with pytest.raises(ReplayUnreachable, match="TimeoutError"):
+            await anext(body)
+        connection.close()
+        await over.wait()
+
+
 async def test_nobody_there_is_said() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))

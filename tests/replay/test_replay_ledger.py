@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import ssl
+import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -359,6 +361,20 @@ async def test_following_tells_what_comes_of_open_closed_and_reset_sessions(
             await web.get(f"{SHOP}/6")
         assert await told(1) == [("default", 1, f"{SHOP}/6")]
     await source.aclose()
+
+
+def test_the_command_follows_a_file_until_it_is_stopped(file: Path) -> None:
+    file.write_text(line(1, "miss", f"{SHOP}/1").to_json())
+    command = [sys.executable, "-m", "stillweb", "replay", "misses", str(file), "--follow", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=file.parent) as process:
+        assert process.stdout is not None
+        for seq in (1, 2, 3):
+            told = Missed.from_dict(json.loads(process.stdout.readline()))
+            assert (told.url, told.count) == (f"{SHOP}/{seq}", 1)
+            with file.open("a") as growing:
+                growing.write(line(seq + 1, "miss", f"{SHOP}/{seq + 1}").to_json())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
 
 
 async def test_what_is_lost_with_its_worker_is_said(tmp_path: Path, ca: CertAuthority) -> None:

@@ -59,7 +59,7 @@ class FrontOptions:
         session_ports: of the other sessions; None for any that are free.
         hermetic: how the server behind serves.
         pywb: pywb's `wayback`; `find_pywb` otherwise.
-        pywb_timeout: seconds until pywb must have begun an answer.
+        pywb_timeout: seconds until pywb must have begun an answer, and that it may pause in one.
     """
 
     host: str = "127.0.0.1"
@@ -166,6 +166,7 @@ class Front:
         try:
             async with asyncio.timeout(self.options.pywb_timeout):
                 connection = await Loopback.open(await self._pywb.port_of(session.collection))
+                connection.patience = self.options.pywb_timeout
                 target = await self._target(connection, url)
                 request = render_request(method, target, (*headers, ("Connection", "close")))
                 head = await connection.ask(request)

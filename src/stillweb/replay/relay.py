@@ -80,12 +80,14 @@ class Loopback:
     Attributes:
         payload: bytes of the bodies read so far, without their framing.
         reusable: whether a further request may follow.
+        patience: seconds that a body may pause; None for ever.
         reader, writer: the streams, for what is no longer HTTP.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
         self.payload = 0
         self.reusable = True
+        self.patience: float | None = None
         self.reader = reader
         self.writer = writer
         self._port = port
@@ -149,7 +151,7 @@ class Loopback:
 
     async def _exactly(self, count: int) -> AsyncIterator[bytes]:
         while count:
-            piece = await self.reader.read(min(count, _PIECE))
+            piece = await self._read(min(count, _PIECE))
             if not piece:
                 raise ValueError(f"it broke off {count} bytes before the end")
             count -= len(piece)
@@ -158,23 +160,31 @@ class Loopback:
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         while True:
-            line = await self.reader.readuntil(b"\r\n")
+            line = await self._line()
             yield line
             size = int(line.partition(b";")[0], 16)
             if not size:
                 break
             async for piece in self._exactly(size):
                 yield piece
-            yield await self.reader.readexactly(2)
-        while (line := await self.reader.readuntil(b"\r\n")) != b"\r\n":
+            yield await self._line()
+        while (line := await self._line()) != b"\r\n":
             yield line  # trailers
         yield line
 
     async def _rest(self) -> AsyncIterator[bytes]:
         self.reusable = False
-        while piece := await self.reader.read(_PIECE):
+        while piece := await self._read(_PIECE):
             self.payload += len(piece)
             yield piece
+
+    async def _read(self, count: int) -> bytes:
+        async with asyncio.timeout(self.patience):
+            return await self.reader.read(count)
+
+    async def _line(self) -> bytes:
+        async with asyncio.timeout(self.patience):
+            return await self.reader.readuntil(b"\r\n")
 
     def close(self) -> None:
         """Close at once."""
