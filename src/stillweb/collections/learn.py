@@ -94,9 +94,7 @@ def learn(first: Collection, second: Collection) -> Learned:
             return "both recordings share a value there"
         return doubt(place, found, told, alike)
 
-    rules, rejected = _decide(
-        sights, refuse, Origin.LEARNED, lambda r: not shared((r.where, r.name, r.host), r.shape)
-    )
+    rules, rejected = _decide(sights, refuse, Origin.LEARNED, lambda r: not _shared(values, r, r.shape))
     twins = _counterparts(ones, others)
     return Learned(
         rules=tuple(rules + header_rules(twins)),
@@ -293,7 +291,7 @@ def _shared(values: tuple[_Values, _Values], at: Place | Rule, shape: str) -> di
 
 
 def _general(found: dict[Rule, list[Sight]], everywhere: Callable[[Rule], bool]) -> dict[Rule, list[Sight]]:
-    """Make one rule of a host out of the same on several of its paths, if it cannot name a thing elsewhere."""
+    """Make one rule of a host out of the same on several paths, if it cannot name a thing elsewhere."""
     groups: dict[Rule, list[Rule]] = defaultdict(list)
     for rule in found:
         groups[rule if rule.where is Where.PATH else replace(rule, path=ANY_PATH)].append(rule)
