@@ -43,14 +43,13 @@ def record_again(collection: Collection, extra: bytes) -> None:
 def free_ports(count: int) -> range:
     """A range that is free, below the ports that the system gives away."""
     for first in range(21000 + os.getpid() % 5000, 32000, count):
-        with socket.socket() as probe:
-            try:
-                for port in (first, first + count - 1):
-                    with socket.socket() as probe:
-                        probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return range(first, first + count)
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return range(first, first + count)
     raise AssertionError("no free ports")
 
 

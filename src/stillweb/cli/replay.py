@@ -384,9 +384,14 @@ def sessions(url: str, as_json: bool) -> None:
         return
     fields = ("id", "collection", "proxy", "epoch", "in_flight", "requests")
     print_table(
-        ("session", "collection", "proxy", "#epoch", "#in flight", "#requests", "#misses"),
-        [(*(s[name] for name in fields), s["counts"].get("miss", 0)) for s in listed],
+        ("session", "collection", "proxy", "#epoch", "#in flight", "#requests", "#misses", "worker"),
+        [(*(s[name] for name in fields), s["counts"].get("miss", 0), _worker(s)) for s in listed],
     )
+
+
+def _worker(session: dict[str, Any]) -> str:
+    died = ", which died" if session.get("lost") else ""
+    return f"{session['worker']}{died}" if "worker" in session else ""
 
 
 async def _sessions(url: str) -> list[dict[str, Any]]:

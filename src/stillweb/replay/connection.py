@@ -312,7 +312,11 @@ class Connection(asyncio.Protocol):
         return f"{scheme}://{host}{event.target}" if host else ""
 
     async def _ask_desk(self, desk: Desk, event: RequestReceived) -> None:
-        answer = control.render(await control.answer(desk, event))
+        try:
+            answer = control.render(await control.answer(desk, event))
+        except BaseException:
+            self._transport.abort()  # a fault of ours, or the end: nobody shall wait for what does not come
+            raise
         self._waits_for_desk = False
         if not self._transport.is_closing():
             self._write(_bytes(answer, event.keep_alive) + answer.body)

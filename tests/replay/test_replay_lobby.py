@@ -1,0 +1,97 @@
+"""Whose a connection is, by its first bytes; and how it gets there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from base64 import b64encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stillweb.replay.channel import Channel, pair
+from stillweb.replay.control import DEFAULT_SESSION
+from stillweb.replay.lobby import CONTROL, whose
+
+USER = b64encode(b"abc-1:secret").decode()
+NOBODY = "?"
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("GET /info HTTP/1.1\r\nHost: x", CONTROL),
+        (f"GET /info HTTP/1.1\r\nProxy-Authorization: Basic {USER}", CONTROL),
+        ("OPTIONS * HTTP/1.1\r\nHost: x", CONTROL),
+        ("GET http://a.example/ HTTP/1.1\r\nHost: a.example", DEFAULT_SESSION),
+        ("CONNECT a.example:443 HTTP/1.1", DEFAULT_SESSION),
+        (f"CONNECT a.example:443 HTTP/1.1\r\nproxy-AUTHORIZATION:Basic   {USER}  ", "abc-1"),
+        (f"GET http://a.example/ HTTP/1.1\r\nHost: a\r\nProxy-Authorization: Basic {USER}\r\nA: b", "abc-1"),
+        (f"GET http://a.example/ HTTP/1.1\r\nX-Proxy-Authorization: Basic {USER}", DEFAULT_SESSION),
+        (f"GET http://a.example/ HTTP/1.1\r\nX: Proxy-Authorization: Basic {USER}", DEFAULT_SESSION),
+        ("GET http://a.example/ HTTP/1.1\r\nProxy-Authorization: Basic ???", NOBODY),
+        ("GET http://a.example/ HTTP/1.1\r\nProxy-Authorization: Basic w7w6", NOBODY),  # not ASCII
+        ("GET http://a.example/ HTTP/1.1\r\nProxy-Authorization: Basic Og==", NOBODY),  # an empty name
+    ],
+)
+def test_the_first_request_tells_whose_a_connection_is(head: str, expected: str) -> None:
+    whole = f"{head}\r\n\r\n".encode()
+    assert whose(whole) == expected
+    assert whose(whole + b"GET / HTTP/1.1\r\n\r\n") == expected
+    for cut in range(1, len(whole)):
+        assert whose(whole[:cut]) is None
+
+
+def test_what_cannot_wait_is_led_on() -> None:
+    assert whose(b"\x16\x03\x01") == DEFAULT_SESSION  # TLS at once
+    assert whose(b"GET http://a.example/" + b"x" * 70_000) == DEFAULT_SESSION  # too long: to be refused there
+
+
+@given(st.binary(min_size=1, max_size=300))
+def test_any_bytes_are_somebodys_or_too_few(data: bytes) -> None:
+    assert isinstance(whose(data), str | None)
+    assert isinstance(whose(data + b"\r\n\r\n"), str)
+
+
+@pytest.mark.parametrize("size", [0, 1, 64 * 1024, 64 * 1024 + 1, 3_000_000])
+async def test_a_connection_is_handed_over_with_what_was_read(size: int) -> None:
+    data = os.urandom(size)
+    ours, theirs = pair()
+    arrived: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+    sender = Channel(ours, on_message=heard.put_nowait)
+    receiver = Channel(theirs, on_connection=lambda *what: arrived.put_nowait(what))
+    near, far = socket.socketpair()
+    with near, far:
+        sender.hand_over(far.fileno(), data)
+        sender.hand_over(far.fileno(), b"the next one")
+        receiver.send(b'{"ready": true}')
+        far.close()
+        first, second = await arrived.get(), await arrived.get()
+        assert (first[1] == data, second[1]) == (True, b"the next one")
+        with socket.socket(fileno=first[0]) as one, socket.socket(fileno=second[0]) as two:
+            one.sendall(b"a")
+            two.sendall(b"b")
+        assert near.recv(2) + near.recv(2) == b"ab"
+        assert near.recv(1) == b""  # nobody else holds it
+    assert await heard.get() == b'{"ready": true}'
+    sender.close()
+    await asyncio.wait_for(receiver.closed.wait(), 10)
+
+
+async def test_what_was_not_taken_is_closed_with_the_channel() -> None:
+    ours, theirs = pair()
+    sender = Channel(ours)
+    near, far = socket.socketpair()
+    with near, far:
+        for _ in range(40):
+            sender.hand_over(far.fileno(), b"x" * 60_000)  # more than the socket holds
+        far.close()
+        theirs.close()
+        sender.hand_over(near.fileno(), b"too late")
+        sender.close()
+        sender.close()
+        near.settimeout(10)
+        assert near.recv(1) == b""
