@@ -40,6 +40,7 @@ test: setup      ## all tests; those that lack their subject (Docker, shared arc
 bench: setup     ## ratios as JSON in out/bench; they never gate
 	mkdir -p out/bench
 	$(BIN)/python bench/replay.py --shared $(SHARED) | tee out/bench/replay.json
+	$(BIN)/python bench/browser_navigations.py --shared $(SHARED) | tee out/bench/browser_navigations.json
 
 demo: setup      ## record, seal, replay, 8 episodes, compare: the whole street in about a minute
 	$(BIN)/stillweb demo
