@@ -4,19 +4,15 @@ import json
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stillweb.cli.collections import collections
 from stillweb.collections.doubts import TOLD
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn import Learned, learn, learn_within, merge, read_rules, write_rules
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.rules import Origin, Rule, Rules
-from stillweb.collections.values import Kind, kind_of, masked
 from stillweb.collections.writer import CollectionWriter
-from stillweb.errors import UsageError
 from stillweb.model import Exchange, Request, Response
 
 AT, LATER = "20260101120000", "20260102120000"
@@ -386,85 +382,7 @@ def test_merging_keeps_the_defaults_as_they_were():
     assert Rules.parse(merge(Rules.parse(""), Learned(())).dump()) == Rules.parse("")
 
 
-# -- values ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        (str(T1), Kind.TIME),
-        (f"{T1}123", Kind.TIME),
-        (f"{T1}123456", Kind.TIME),
-        ("2026-01-01T12:00:11Z", Kind.TIME),
-        ("2026-01-01T12:00:00Z", None),
-        ("1767268800", None),  # a whole minute
-        ("1500000011", None),  # years ago
-        ("0.8444218515250481", Kind.DRAW),
-        ("0.5", None),
-        (UUIDS[0], Kind.RANDOM),
-        ("12345678", Kind.RANDOM),
-        ("1234567", None),
-        ("k3Jx90aQ77bz", Kind.RANDOM),
-        ("deadbeef01", Kind.RANDOM),
-        ("kitchen-sink", None),
-        ("DataTables", None),
-        ("bootstrap4", None),
-        ("jquery-3.7.1", None),
-        ("2026-01-01", None),
-        ("", None),
-    ],
-)
-def test_kinds_of_values(text, kind):
-    assert kind_of(text, (1767268800.0,)) == kind
-
-
-@given(st.text(max_size=20))
-def test_kinds_are_total(text):
-    assert kind_of(text, ()) in (None, *Kind)
-
-
-def test_masked_answers():
-    assert masked(b"made at 1767268811123 by ab12cd34ef") == masked(b"made at 1767355217999 by 99xx88yy77")
-    assert masked(b"kettle, 12 pieces") != masked(b"teapot, 12 pieces")
-    assert masked(b"12 pieces") != masked(b"13 pieces")
-    assert masked(b"saved 2026/01/01 at 12:00") == masked(b"saved 2026/11/21 at 17:58")
-    assert masked(rb"on 2026\/11\/21") == masked(rb"on 2026\/1\/2")
-    assert masked(b"page 1/5") != masked(b"page 2/5")
-    assert masked(b"EUR 12.50") != masked(b"EUR 13.50")
-
-
 def test_a_rule_says_what_it_rests_on(twice):
     (rule,) = twice([get(f"/x?t={T1}")], [get(f"/x?t={T2}")]).rules
     assert isinstance(rule, Rule)
     assert rule.evidence == "two recordings: 1 pairs differ on 1 paths; time"
-
-
-# -- as typed -------------------------------------------------------------------------------------
-
-
-def test_learn_and_show_as_typed(recorded, tmp_path):
-    one = recorded("one", [get(f"/x?t={T1}"), get("/i?id=ab12cd34ef", "kettle")])
-    recorded("two", [get(f"/x?t={T2}"), get("/i?id=99xx88yy77", "teapot")], LATER)
-
-    def run(*words: str):
-        result = CliRunner().invoke(collections, [*words, "--collections", str(tmp_path)])
-        assert result.exit_code == 0, result.output
-        return result
-
-    tried = json.loads(run("learn", "one", "--with", "two", "--dry-run", "--json").stdout)
-    assert (tried["written"], tried["pairs"], len(tried["rules"]), len(tried["rejected"])) == (False, 2, 1, 1)
-    assert not (one.path / "rules.yaml").exists()
-    told = run("learn", "one", "--with", "two")
-    assert "1 rules learned from 2 pairs" in told.stdout
-    assert "may name a thing: the answers differ" in told.stderr
-    assert "recorded with one --seed" in told.stderr
-    assert "stillweb collections seal one" in told.stderr
-    assert not json.loads(run("learn", "one", "--with", "two", "--json").stdout)["written"]
-    shown = json.loads(run("show", "one", "--volatile", "--json").stdout)
-    assert (shown[0]["name"], shown[0]["origin"], shown[-1]["origin"]) == ("t", "learned", "default")
-    assert "two recordings: 1 pairs differ on 1 paths; time" in run("show", "one", "--volatile").stdout
-    assert "1 rules guessed from 2 requests" in run("learn", "two", "--dry-run").stdout
-    result = CliRunner().invoke(
-        collections, ["learn", "one", "--with", "one", "--collections", str(tmp_path)]
-    )
-    assert isinstance(result.exception, UsageError)
