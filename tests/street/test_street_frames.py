@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -38,6 +43,8 @@ pytestmark = [
 ]
 ECHO, TICKS, EVENTS = "ws://live.test/echo", "ws://live.test/ticks", "http://live.test/events"
 SSE = {"Accept": "text/event-stream"}
+SITES_CA = Path(os.environ.get("STILLWEB_SITES_CA", "~/.cache/stillweb-sites/ca.pem")).expanduser()
+RESOLVE = ("--resolve", "*.test=127.0.0.1:8443", "--resolve", "*.test:80=127.0.0.1:8480")
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +68,11 @@ async def recorded(
 
 
 @asynccontextmanager
-async def replayed(collection: Collection, ca: CertAuthority, **policy: str) -> AsyncIterator[ReplayClient]:
+async def replayed(
+    collection: Collection, ca: CertAuthority, *, pace: str = "none", drain: float = 1
+) -> AsyncIterator[ReplayClient]:
     assert seal(collection).warnings == ()
-    options = ReplayOptions(port=0, session_ports=None, drain=1, policy=Policy(**policy))
+    options = ReplayOptions(port=0, session_ports=None, drain=drain, policy=Policy(pace=pace))
     with Pack.open(collection.pack) as pack:
         async with serve({"live": pack}, ca, options) as server, ReplayClient(server.url) as desk:
             yield desk
@@ -198,6 +207,54 @@ async def test_a_recorded_socket_answers_what_it_was_told(collection, ca) -> Non
     }  # fmt: skip
 
 
+async def test_what_is_volatile_in_a_frame_may_differ(collection, ca) -> None:
+    rules = "version: 1\nvolatile:\n  - {where: json, name: at, shape: milliseconds, host: live.test}\n"
+    (collection.path / "rules.yaml").write_text(rules)
+    async with (
+        live_site() as site,
+        recorded(collection, ca, site) as recording,
+        talk(recording.url, ECHO) as echo,
+    ):
+        await echo.say('{"at":1700000000000,"b":1}')
+        told = await echo.hear()
+
+    async with replayed(collection, ca) as desk:
+        async with talk(desk.url, ECHO) as echo:
+            await echo.say('{"b":2,"at":1700000000001}')
+            assert await echo.silent()
+            await echo.say('{"b":1,"at":1800000000001}')
+            assert await echo.hear() == told
+        (missed,) = (await desk.ledger("default")).misses
+        assert missed.reason == "frame 1 of the page: not as recorded"
+
+
+async def test_a_server_that_ends_does_not_wait_for_what_has_no_end(collection, ca) -> None:
+    async with live_site() as site, recorded(collection, ca, site) as recording:
+        async with talk(recording.url, ECHO):
+            pass
+        async with (
+            httpx.AsyncClient(proxy=recording.url) as client,
+            client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"}) as events,
+        ):
+            await _until(events, "event: end")
+
+    async with AsyncExitStack() as clients:
+        async with replayed(collection, ca, drain=60) as desk:
+            session = await desk.open_session()
+            closed = await clients.enter_async_context(talk(session.proxy, ECHO))
+            await desk.close_session(session.id)
+            assert await closed.event() is None
+            session = await desk.open_session()
+            echo = await clients.enter_async_context(talk(session.proxy, ECHO))
+            client = await clients.enter_async_context(httpx.AsyncClient(proxy=session.proxy))
+            asked = client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"})
+            events = await clients.enter_async_context(asked)
+            await _until(events, "event: end")
+            assert (await desk.session(session.id))["in_flight"] == 0
+        assert await echo.event() is None
+        assert not await _stays_open(events)
+
+
 @pytest.mark.parametrize("pace", ["none", "recorded"])
 async def test_recorded_events_are_played_and_left_open(collection, ca, pace) -> None:
     async with live_site() as site, recorded(collection, ca, site) as recording:
@@ -259,7 +316,7 @@ async def _stays_open(events: httpx.Response) -> bool:
                 pass
     except TimeoutError:
         return True
-    except StopAsyncIteration:
+    except (StopAsyncIteration, httpx.RemoteProtocolError):
         return False
 
 
@@ -311,3 +368,42 @@ async def test_a_page_sees_what_was_recorded_each_time(collection, ca) -> None:
                 ledger = await desk.ledger(session.id)
                 assert (ledger.misses, ledger.dropped) == ((), 0)
                 await desk.close_session(session.id)
+
+
+@pytest.fixture(scope="module")
+def sites() -> Path:
+    """The CA of the sites that run on loopback; skips where they do not."""
+    with socket.socket() as probe:
+        if not SITES_CA.is_file() or probe.connect_ex(("127.0.0.1", 8443)):
+            pytest.skip("the shared sites are not up (sites.py up flows)")
+    return SITES_CA
+
+
+def stillweb(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {
+        "STILLWEB_COLLECTIONS": str(folder / "collections"),
+        "STILLWEB_CERTS": str(folder / "certs"),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "stillweb", *arguments], env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.sites
+@pytest.mark.browser
+@pytest.mark.timeout(400)
+def test_the_editor_of_node_red_is_shown_as_recorded(sites, tmp_path: Path) -> None:
+    recorded = stillweb(
+        tmp_path, "record", "crawl", "https://flows.test/", "-c", "flows", "--limit", "1",
+        *RESOLVE, "--upstream-ca", str(sites),
+    )  # fmt: skip
+    assert recorded.returncode == 0, recorded.stderr
+    (frames,) = sockets(Collection.open(tmp_path / "collections", "flows"), "wss://flows.test/comms")
+    assert frames.rest_ms is not None
+    assert {frame.sent for frame in frames.frames} == {True, False}
+    for _ in range(2):
+        ran = stillweb(tmp_path, "diff", "flows", "--json", "--report", str(tmp_path / "report"))
+        (page,) = json.loads(ran.stdout)["pages"]
+        assert (page["counts"]["miss"], page["scores"]["text"], page["scores"]["interactive"]) == (0, 1, 1), (
+            page
+        )
