@@ -123,7 +123,7 @@ class Session:
 
     Attributes:
         holds_misses: whether a program in front of the server says what becomes of each miss
-            (docs/replay-backends.md): the answer then carries `MISS_MARK`, and the miss
+            (docs/decisions/0013-on-miss-in-front.md): the answer then carries `MISS_MARK`, and the miss
             stays in flight and off the ledger until `conclude`.
     """
 
