@@ -235,7 +235,7 @@ def _seal(collection: Collection) -> None:
 async def _serve_native(
     collections: list[Collection], ca: CertAuthority, chosen: dict[str, Any], as_json: bool
 ) -> None:
-    from stillweb.replay import ReplayOptions, serve, serve_cluster
+    from stillweb.replay import ReplayOptions, serve
     from stillweb.replay.noise import default_noise
     from stillweb.replay.resolver import Policy
 
@@ -248,6 +248,8 @@ async def _serve_native(
     )
     serving: AbstractAsyncContextManager[ReplayServer | Cluster]
     if chosen["workers"] > 1:
+        from stillweb.replay import serve_cluster
+
         log = (chosen["log_format"], chosen["log_level"])
         serving = serve_cluster(collections, ca, options, workers=chosen["workers"], log=log)
     else:
