@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# No deadlines: the machine is shared. Longer: pytest --hypothesis-profile=long tests/replay
+# No deadlines: the machine is shared. Longer: pytest --hypothesis-profile=long --timeout=0 tests/replay
 settings.register_profile("quick", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("quick")
