@@ -111,6 +111,7 @@ class Tier(StrEnum):
     SYNTHETIC = "synthetic"  # a CORS preflight or the like, answered without a capture
     NOISE = "noise"
     MISS = "miss"
+    FAULT = "fault"  # recorded, but the pack is damaged there: ours, and no miss
 
 
 GUESSES = frozenset({Tier.FUZZY, Tier.PYWB})

@@ -1,4 +1,4 @@
-"""A collection that is sealed anew while an environment lives: the next episode is all of the new recording."""
+"""A collection sealed anew while an environment lives: the next episode is all of the new recording."""
 
 from __future__ import annotations
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stillweb.browser.activity import Requested
 from stillweb.env.traffic import from_events, from_ledger
+from stillweb.errors import InfraError
 from stillweb.replay.session import LedgerEntry
 
 
@@ -25,6 +28,11 @@ def test_a_ledger_tells_misses_from_noise():
 def test_what_looser_tiers_answered_is_a_hit_that_is_named():
     traffic = from_ledger([entry(1, "exact"), entry(2, "fuzzy"), entry(3, "pywb")])
     assert (traffic.hits, traffic.guesses, traffic.to_dict()["guesses"]) == (3, 2, 2)
+
+
+def test_what_the_replay_could_not_read_is_no_miss_but_ours():
+    with pytest.raises(InfraError, match=r"GET https://a\.example/2"):
+        from_ledger([entry(1, "exact"), entry(2, "fault")])
 
 
 def test_misses_are_counted_all_and_listed_first():

@@ -192,7 +192,9 @@ async def test_health_readiness_and_figures_of_one_server(place: Path, ca: CertA
         assert page.status_code == 403
 
 
-async def test_damage_that_is_found_while_serving_is_counted(place: Path, ca: CertAuthority) -> None:
+async def test_damage_that_is_found_while_serving_is_counted_and_told_once(
+    place: Path, ca: CertAuthority, caplog: pytest.LogCaptureFixture
+) -> None:
     collection = recorded(place / "collections", "damaged")
     async with (
         serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
@@ -205,9 +207,12 @@ async def test_damage_that_is_found_while_serving_is_counted(place: Path, ca: Ce
                 with file.open("r+b") as segment:  # in place: the server has it mapped
                     segment.seek(whole.index(body))
                     segment.write(b"X")
-        assert (await web.get("https://damaged.example/p3")).status_code == 500
+        for _ in range(2):
+            assert (await web.get("https://damaged.example/p3")).status_code == 500
         assert (await web.get("https://damaged.example/p4")).content == PAGES["/p4"]
-        assert (await server.figures()).tallies["damaged"].damaged == 1
+        assert (await server.figures()).tallies["damaged"].damaged == 2
+        assert server.totals == {"fault": 2, "exact": 1}
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["pack is damaged"]
 
 
 def test_a_tally_counts_by_duration_and_adds_up() -> None:

@@ -337,6 +337,8 @@ async def _visit_by(setting: _Setting, page: Page, session: OpenSession) -> Seen
     if not setting.browser.is_connected():
         raise InfraError(f"the browser died at {page.url}", hint="stillweb env check")
     ledger = (await setting.client.ledger(session.id)).entries if setting.has_ledger else None
+    if fault := next((entry for entry in ledger or () if entry.tier == Tier.FAULT), None):
+        raise InfraError(f"{fault.method} {fault.url}: {fault.reason}", hint="stillweb collections seal NAME")
     fetches = join_ledger(activity.requests, ledger)
     if seen.error and (why := next((each.reason for each in fetches if each.tier == Tier.MISS), "")):
         seen = replace(seen, error=f"{seen.error}: {why}")

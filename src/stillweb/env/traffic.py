@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from stillweb.errors import InfraError
 from stillweb.model import GUESSES, Tier
 
 __all__ = ["Traffic", "from_events", "from_ledger"]
@@ -61,6 +62,8 @@ class _LedgerEntry(Protocol):
     def url(self) -> str: ...
     @property
     def tier(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
 
 
 class _BrowserRequest(Protocol):
@@ -75,11 +78,17 @@ class _BrowserRequest(Protocol):
 
 
 def from_ledger(entries: Iterable[_LedgerEntry]) -> Traffic:
-    """Count entries of a session's ledger."""
+    """Count entries of a session's ledger.
+
+    Raises:
+        InfraError: if the replay could not read an answer that it holds.
+    """
     requests = misses = noise = guesses = 0
     missed: list[str] = []
     for entry in entries:
         requests += 1
+        if entry.tier == Tier.FAULT:
+            raise InfraError(f"{entry.method} {entry.url}: {entry.reason}")
         if entry.tier == Tier.MISS:
             misses += 1
             missed.append(f"{entry.method} {entry.url}")

@@ -198,9 +198,9 @@ class Session:
             entry = self.pack.entry(match.entry)
         except MalformedPack as error:
             # The disk failed under us. The episode must not take it for the site's answer.
-            self.tally.damaged += 1
-            logger.error("pack is damaged: %s", error)
-            return Match(Tier.MISS, reason=f"pack is damaged: {error}"), answers.empty(request, 500)
+            if self.tally.damage(str(error)):
+                logger.error("pack is damaged", extra={"collection": self.collection, "error": str(error)})
+            return Match(Tier.FAULT, reason=f"pack is damaged: {error}"), answers.empty(request, 500)
         advance(self.state, match, entry, moves=not is_beacon(request, self.policy))
         if entry.mime == eventstream.EVENT_STREAM:
             return eventstream.answer(request, match, entry, self.pack, self.state, self.policy)

@@ -20,6 +20,8 @@ __all__ = ["BOUNDS_MS", "Figures", "Tally", "WorkerFigures"]
 BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0, 1000.0)
 """Upper bounds of the latency histogram; an answer takes some tens of microseconds, a slow client seconds."""
 
+_PLACES = 1000  # of damage that are remembered, and so logged: a disk that fails fails everywhere
+
 
 class Tally:
     """Counts of answers.
@@ -32,12 +34,13 @@ class Tally:
         buckets: answers by duration: `buckets[i]` took at most `BOUNDS_MS[i]`, the last one longer than all.
     """
 
-    __slots__ = ("answers", "buckets", "bytes", "damaged", "ms")
+    __slots__ = ("_told", "answers", "buckets", "bytes", "damaged", "ms")
 
     def __init__(self) -> None:
         self.answers: Counter[str] = Counter()
         self.bytes = 0
         self.damaged = 0
+        self._told: set[str] = set()
         self.ms = 0.0
         self.buckets = [0] * (len(BOUNDS_MS) + 1)
 
@@ -47,6 +50,14 @@ class Tally:
         self.bytes += size
         self.ms += ms
         self.buckets[bisect_left(BOUNDS_MS, ms)] += 1
+
+    def damage(self, what: str) -> bool:
+        """Count a request that met damage; return whether that place is told of for the first time."""
+        self.damaged += 1
+        new = what not in self._told and len(self._told) < _PLACES
+        if new:
+            self._told.add(what)
+        return new
 
     def add_up(self, other: Tally) -> None:
         """Add what another one counted."""
