@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -258,6 +259,7 @@ async def _serve_native(
         stopped = _on_signals()
         ports = (await server.info())["session_ports"]
         facts = {"proxy": server.url, "control": server.url, "session_ports": ports}
+        gc.freeze()  # to walk over what was loaded takes tens of ms, while answers wait
         _announce(facts, collections, ca, as_json)
         await stopped.wait()
         stderr().print("finishing the answers at hand ...")
