@@ -288,7 +288,7 @@ def changed(draw: random.Random, request: Request) -> Request:
         case 3:
             port = ":443" if url.startswith("https") else ":80"
             host = draw.choice((".EXAMPLE", ".example" + port, ".example:8443", ".example."))
-            return replace(request, url=url.replace(".example", host))
+            return replace(request, url=re.sub(r"\.example(?=/)", host, url))
         case 4:
             scheme = "http" if url.startswith("https") else "https"
             rest = re.sub(r":(80|443)(?=/)", "", url.partition("://")[2])

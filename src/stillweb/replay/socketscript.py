@@ -112,7 +112,7 @@ class SocketScript:
         self._rest_ms = frames.rest_ms
         self._held: list[Frame] = []
         self._queue: deque[tuple[float, Frame]] = deque()
-        self._message: list[bytes] = []
+        self._message = bytearray()  # no list: pieces may be empty, and of any number
         self._count = 0
         self._begun = False
 
@@ -186,12 +186,12 @@ class SocketScript:
     def _piece(self, event: Message[Any], now: float) -> bytes:
         text = isinstance(event.data, str)
         piece = event.data.encode("utf-8") if isinstance(event.data, str) else bytes(event.data)
-        self._message.append(piece)
-        if sum(map(len, self._message)) > LARGEST:
+        self._message += piece
+        if len(self._message) > LARGEST:
             self.closed = True
             return self._socket.send(CloseConnection(code=CloseReason.MESSAGE_TOO_BIG))
         if event.message_finished:
-            payload, self._message = b"".join(self._message), []
+            payload, self._message = bytes(self._message), bytearray()
             self._frame(Frame(0, True, TEXT if text else BINARY, payload), now)
         return b""
 
