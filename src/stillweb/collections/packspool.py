@@ -54,8 +54,10 @@ class Spool:
         self._end += self._out.write(packed)
 
     def in_order(self) -> list[int]:
-        """Return the numbers of the entries in recorded order."""
-        return sorted(range(len(self._orders)), key=self._orders.__getitem__)
+        """Return the numbers of the entries in recorded order; the last that is asked of it."""
+        ordered = sorted(range(len(self._orders)), key=self._orders.__getitem__)
+        self._orders.clear()
+        return ordered
 
     def of(self, keys: Container[bytes]) -> list[tuple[bytes, bytes, int, int]]:
         """Return recorded order, key, status and number of the entries of some keys."""

@@ -226,6 +226,7 @@ class BodyWriter:
             segments.append(SegmentName(self._publish() if self._store else OWN, self._end))
         elif not self._store:
             self._own.unlink()
+        self._numbers.clear()  # of no use any more, and the largest thing in memory
         places = (divmod(place, SEGMENT) for place in self._places)
         return segments, array("Q", (renumbered.get(number, 0) * SEGMENT + at for number, at in places))
 
