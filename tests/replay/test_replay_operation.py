@@ -131,15 +131,20 @@ def test_a_second_signal_ends_at_once(place: Path, workers: str, number: signal.
         assert len(rest(client)) < len(BIG)
 
 
-def test_workers_do_not_outlive_their_supervisor(place: Path) -> None:
+def test_workers_do_not_outlive_their_supervisor(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with running(place, "shop", "--workers", "2") as (_, program):
         children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
         assert len(children) == 2
         pidfds = [os.pidfd_open(int(child)) for child in children]
+        assert len(list(tmp_path.iterdir())) == 1  # of sockets
         program.kill()
         for pidfd in pidfds:
             assert _ended(pidfd, 10)
             os.close(pidfd)
+        assert not list(tmp_path.iterdir())
 
 
 def _ended(pidfd: int, seconds: float) -> bool:

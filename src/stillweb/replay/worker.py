@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import pickle
+import shutil
 import signal
 import socket
 import sys
@@ -75,15 +76,17 @@ def failure(told: Mapping[str, Any]) -> StillwebError:
 
 
 class _Worker:
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, config: WorkerConfig, end: socket.socket) -> None:
+        self._config = config
         self._ends = asyncio.Event()
         self._server: ReplayServer | None = None
-        self._channel = Channel(end, on_connection=self._arrive, on_closed=_orphaned)
+        self._channel = Channel(end, on_connection=self._arrive, on_closed=self._orphaned)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._ends.set)
         loop.add_signal_handler(signal.SIGINT, lambda: None)
 
-    async def run(self, config: WorkerConfig) -> int:
+    async def run(self) -> int:
+        config = self._config
         collections = [Collection(root, name) for root, name in config.collections]
         try:
             async with serve(collections, CertAuthority.load(config.certs), config.options) as server:
@@ -107,9 +110,11 @@ class _Worker:
             return
         self._server.spawn(_adopt(self._server, socket.socket(fileno=descriptor), data))
 
-
-def _orphaned() -> None:
-    os._exit(1)  # nobody asks for us any more, and every line of the ledger is out
+    def _orphaned(self) -> None:
+        private = self._config.options.private
+        if private is not None:  # its folder was the supervisor's to remove
+            shutil.rmtree(private.parent, ignore_errors=True)
+        os._exit(1)  # nobody asks for us any more, and every line of the ledger is out
 
 
 async def _adopt(server: ReplayServer, client: socket.socket, data: bytes) -> None:
@@ -121,7 +126,7 @@ async def _adopt(server: ReplayServer, client: socket.socket, data: bytes) -> No
 
 
 async def _run(config: WorkerConfig, end: socket.socket) -> int:
-    return await _Worker(end).run(config)
+    return await _Worker(config, end).run()
 
 
 def main() -> None:
