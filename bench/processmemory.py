@@ -1,7 +1,8 @@
 """Memory of a server and all its processes, over time, and whether it stays as it is.
 
 The rule: *flat* if the greatest PSS of the last third of the samples is at most 3 % and 4 MiB above the
-greatest of the first third. Thirds and not ends, since what is bounded is let go in steps.
+greatest of the first third, and what the server keeps by design and was not yet full of. Thirds and not
+ends, since what is bounded is let go in steps.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def memory(parent: int) -> dict[str, float]:
     return {name: round(total[name] / 1024, 1) for name in ("Rss", "Pss", "Anonymous")}
 
 
-def verdict(samples: list[dict[str, float]]) -> dict[str, object]:
-    """Return the slope in MiB a minute, and whether memory is flat by the rule above."""
+def verdict(samples: list[dict[str, float]], kept: float) -> dict[str, object]:
+    """Return the slope in MiB a minute, and whether memory is flat by the rule above; `kept` is by design."""
     values = [sample["Pss"] for sample in samples]
     third = max(1, len(values) // 3)
     first, last = max(values[:third]), max(values[-third:])
@@ -43,10 +44,10 @@ def verdict(samples: list[dict[str, float]]) -> dict[str, object]:
     slope = (
         sum((sample["at"] - middle) * value for sample, value in zip(samples, values, strict=True)) / spread
     )
-    flat = last <= first * 1.03 + 4
     return {
         "first_third_max": first,
         "last_third_max": last,
+        "kept_by_design": round(kept, 1),
         "mib_per_minute": round(slope * 60, 3),
-        "flat": flat,
+        "flat": last <= first * 1.03 + 4 + kept,
     }
