@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -43,8 +38,6 @@ pytestmark = [
 ]
 ECHO, TICKS, EVENTS = "ws://live.test/echo", "ws://live.test/ticks", "http://live.test/events"
 SSE = {"Accept": "text/event-stream"}
-SITES_CA = Path(os.environ.get("STILLWEB_SITES_CA", "~/.cache/stillweb-sites/ca.pem")).expanduser()
-RESOLVE = ("--resolve", "*.test=127.0.0.1:8443", "--resolve", "*.test:80=127.0.0.1:8480")
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +134,25 @@ async def test_what_is_open_when_the_recording_ends_is_kept(collection, ca) -> N
     assert (end, stream.startswith(seen.encode())) == (End.OPEN, True)
 
 
+async def test_nothing_comes_while_a_page_is_written_down(collection, ca) -> None:
+    async with (
+        live_site() as site,
+        recorded(collection, ca, site) as recording,
+        talk(recording.url, ECHO) as echo,
+    ):
+        await echo.say("ab")
+        assert await echo.hear() == "ba"
+        with recording.at_rest([ECHO, "http://live.test/"]):
+            await echo.say("cd")
+            assert await echo.silent()
+        assert await echo.hear() == "dc"
+
+    (frames,) = sockets(collection, ECHO)
+    assert [frame.payload for frame in frames.frames] == [b"ab", b"ba", b"cd", b"dc"]
+    assert frames.rest_ms is not None
+    assert frames.frames[1].ms <= frames.rest_ms <= frames.frames[2].ms
+
+
 async def test_an_event_stream_is_recorded_whole_cut_by_the_page_or_ended_by_the_site(collection, ca) -> None:
     async with live_site() as site, recorded(collection, ca, site) as recording:
         async with httpx.AsyncClient(proxy=recording.url) as client:
@@ -205,6 +217,25 @@ async def test_a_recorded_socket_answers_what_it_was_told(collection, ca) -> Non
     assert {line.url for line in ledger.entries} == {
         ECHO, "ws://live.test/closed", "ws://live.test/never",
     }  # fmt: skip
+
+
+async def test_a_page_gets_the_connection_that_was_made_with_its_cookies(collection, ca) -> None:
+    cookies = [((b"Cookie", b"visit=%d" % number),) for number in range(3)]
+    async with live_site() as site, recorded(collection, ca, site) as recording:
+        for number in (0, 1):
+            async with talk(recording.url, ECHO, fields=cookies[number]) as echo:
+                await echo.say(f"page {number}")
+                await echo.hear()
+
+    async with replayed(collection, ca) as desk:
+        for number, word in (
+            (1, "page 1"),
+            (0, "page 0"),
+            (2, "page 1"),
+        ):  # the last by turn: none has its cookies
+            async with talk(desk.url, ECHO, fields=cookies[number]) as echo:
+                await echo.say(word)
+                assert await echo.hear() == word[::-1]
 
 
 async def test_what_is_volatile_in_a_frame_may_differ(collection, ca) -> None:
@@ -368,42 +399,3 @@ async def test_a_page_sees_what_was_recorded_each_time(collection, ca) -> None:
                 ledger = await desk.ledger(session.id)
                 assert (ledger.misses, ledger.dropped) == ((), 0)
                 await desk.close_session(session.id)
-
-
-@pytest.fixture(scope="module")
-def sites() -> Path:
-    """The CA of the sites that run on loopback; skips where they do not."""
-    with socket.socket() as probe:
-        if not SITES_CA.is_file() or probe.connect_ex(("127.0.0.1", 8443)):
-            pytest.skip("the shared sites are not up (sites.py up flows)")
-    return SITES_CA
-
-
-def stillweb(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {
-        "STILLWEB_COLLECTIONS": str(folder / "collections"),
-        "STILLWEB_CERTS": str(folder / "certs"),
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "stillweb", *arguments], env=environment, capture_output=True, text=True
-    )
-
-
-@pytest.mark.sites
-@pytest.mark.browser
-@pytest.mark.timeout(400)
-def test_the_editor_of_node_red_is_shown_as_recorded(sites, tmp_path: Path) -> None:
-    recorded = stillweb(
-        tmp_path, "record", "crawl", "https://flows.test/", "-c", "flows", "--limit", "1",
-        *RESOLVE, "--upstream-ca", str(sites),
-    )  # fmt: skip
-    assert recorded.returncode == 0, recorded.stderr
-    (frames,) = sockets(Collection.open(tmp_path / "collections", "flows"), "wss://flows.test/comms")
-    assert frames.rest_ms is not None
-    assert {frame.sent for frame in frames.frames} == {True, False}
-    for _ in range(2):
-        ran = stillweb(tmp_path, "diff", "flows", "--json", "--report", str(tmp_path / "report"))
-        (page,) = json.loads(ran.stdout)["pages"]
-        assert (page["counts"]["miss"], page["scores"]["text"], page["scores"]["interactive"]) == (0, 1, 1), (
-            page
-        )

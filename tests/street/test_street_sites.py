@@ -80,3 +80,17 @@ def test_every_recorded_page_replays_without_a_miss(recorded, backend, tmp_path)
         assert page["counts"]["hit"] >= 1, page
         assert page["identical"], page
     assert (tmp_path / "index.html").stat().st_size > 10_000
+
+
+def test_the_editor_of_node_red_is_shown_as_recorded(sites, tmp_path: Path) -> None:
+    recorded = stillweb(
+        tmp_path, "record", "crawl", "https://flows.test/", "-c", "flows", "--limit", "1",
+        *RESOLVE, "--upstream-ca", str(sites),
+    )  # fmt: skip
+    assert recorded.returncode == 0, recorded.stderr
+    for _ in range(2):
+        ran = stillweb(tmp_path, "diff", "flows", "--json", "--report", str(tmp_path / "report"))
+        (page,) = json.loads(ran.stdout)["pages"]
+        assert (page["counts"]["miss"], page["scores"]["text"], page["scores"]["interactive"]) == (0, 1, 1), (
+            page
+        )

@@ -16,6 +16,7 @@ from __future__ import annotations
 import mmap
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
@@ -34,16 +35,18 @@ from stillweb.collections.frames import (
 )
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
-from stillweb.collections.packwriter import PackEntry
+from stillweb.collections.pack import Entry, PackEntry
+from stillweb.collections.packformat import vary_digest
 from stillweb.collections.records import WARC, Damage, WarcRecord
 from stillweb.collections.warcs import GZIP_MAGIC
 from stillweb.errors import MissingRecord
-from stillweb.model import Capture, Exchange, header
+from stillweb.model import Capture, Exchange, Request, header
 
 __all__ = [
     "EVENTSTREAM",
     "WEBSOCKET",
     "frame_entry",
+    "of_cookies",
     "open_chunks",
     "open_frames",
     "socket_key",
@@ -127,7 +130,17 @@ def _entry(method: str, key: bytes, capture: Capture, exchange: Exchange) -> Pac
         response=exchange.response,
         source=capture.source,
         offset=capture.offset,
+        varies=(("cookie", vary_digest(header(exchange.request.headers, "cookie"))),),
     )
+
+
+def of_cookies(entries: Sequence[Entry], request: Request) -> list[Entry]:
+    """Return the recordings that were made with a request's cookies; all, if none was.
+
+    The pages of a crawl have cookies of their own each, where a site gives any.
+    """
+    wanted = ("cookie", vary_digest(header(request.headers, "cookie")))
+    return [entry for entry in entries if wanted in entry.varies] or list(entries)
 
 
 def open_frames(body: bytes) -> Frames:

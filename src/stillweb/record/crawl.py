@@ -118,7 +118,7 @@ async def crawl(
             launch(spki=ca.spki_hashes(), executable=options.browser) as browser,
         ):
             setting = Setting(
-                recording.url, *pinning_of(manifest), options.page_timeout, options.retries, recording.rest
+                recording.url, *pinning_of(manifest), options.page_timeout, options.retries, recording.at_rest
             )
             run = _Run(collection, browser, recording, setting, frontier, report, on_event)
             await run.visit_all(options.jobs)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -94,18 +95,28 @@ class RecordingProxy:
         """Count something that passed through without being recorded."""
         self.notes[what] = self.notes.get(what, 0) + 1
 
-    def rest(self, urls: Iterable[str]) -> None:
+    @contextmanager
+    def at_rest(self, urls: Iterable[str]) -> Iterator[None]:
         """Note that a page has settled which has opened these event streams and WebSockets.
 
-        Of several of one URL it is the one that was opened first: pages settle in the order of their visits.
+        Within the context WebSockets bring it nothing new, so that what it shows can be written down. Of
+        several of one URL it is the one that was opened first: pages settle in the order of their visits.
         """
         live: list[tuple[str, EventStream | Socket]]
         live = [(wire_url(each.flow.request.url), each) for each in self.streams.values()]
         live += [(socket_url(each.flow), each) for each in self.sockets.values()]
+        mine: list[EventStream | Socket] = []
         for url in map(wire_url, urls):
-            mine = next((each for place, each in live if place == url and each.rest_ms is None), None)
-            if mine is not None:
-                mine.rest()
+            found = next((each for place, each in live if place == url and each.rest_ms is None), None)
+            if found is not None:
+                found.rest()
+                mine.append(found)
+        try:
+            yield
+        finally:
+            for each in mine:
+                if isinstance(each, Socket):
+                    each.go_on()
 
     def begin(self, flow_id: str) -> None:
         """Count a request as in flight."""
@@ -236,9 +247,14 @@ class Recorder:
         """Begin to keep the frames of a WebSocket."""
         self.recording.sockets[flow.id] = Socket(self._options.max_body, flow)
 
+    async def websocket_message(self, flow: Any) -> None:
+        """Keep a frame, and let it pass unless its page is being written down."""
+        self._keep_frame(flow)
+        if socket := self.recording.sockets.get(flow.id):
+            await socket.may_pass()
+
     @_loud
-    def websocket_message(self, flow: Any) -> None:
-        """Keep a frame."""
+    def _keep_frame(self, flow: Any) -> None:
         if socket := self.recording.sockets.get(flow.id):
             socket.take()
 

@@ -6,6 +6,7 @@ limit passes on, and is forgotten.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from stillweb import clock
@@ -94,6 +95,8 @@ class Socket:
         self.rest_ms: int | None = None
         self.flow = flow
         self.overflow = False
+        self._open = asyncio.Event()
+        self._open.set()
         self._limit = limit
         self._size = 0
         self._began = clock.monotonic()
@@ -128,5 +131,14 @@ class Socket:
         return Frames(tuple(frames), End.CLIENT if by_page else End.SITE, now, self.rest_ms)
 
     def rest(self) -> None:
-        """Note that the page has settled."""
+        """Note that the page has settled, and let no frame through until `go_on`."""
         self.rest_ms = self._now()
+        self._open.clear()
+
+    def go_on(self) -> None:
+        """Let frames through again."""
+        self._open.set()
+
+    async def may_pass(self) -> None:
+        """Wait until frames are let through."""
+        await self._open.wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ class Setting:
         profile, pinning: what their contexts are told.
         page_timeout: seconds for a navigation.
         retries: further attempts at a navigation that failed.
-        at_rest: told of the WebSockets and requests of a page that has settled.
+        at_rest: told of the WebSockets and requests of a page that has settled; within it nothing new comes.
     """
 
     proxy: str
@@ -83,7 +83,7 @@ class Setting:
     pinning: Pinning
     page_timeout: float
     retries: int
-    at_rest: Callable[[Iterable[str]], None]
+    at_rest: Callable[[Iterable[str]], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,9 @@ async def _load(
     page = await context.new_page()
     await _navigate(page, visit.url, setting.page_timeout)
     rest = await settle(page, activity, cap=_SETTLE_CAP)
-    setting.at_rest([*activity.websockets, *(each.url for each in activity.requests if not each.ended)])
-    await take_baseline(page, activity, baseline)
+    open_ones = [*activity.websockets, *(each.url for each in activity.requests if not each.ended)]
+    with setting.at_rest(open_ones):
+        await take_baseline(page, activity, baseline)
     probe = await Probe.of(page)
     await _scroll_through(probe)
     await settle(page, activity)

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from stillweb.collections.framepack import open_chunks, stream_key
+from stillweb.collections.framepack import of_cookies, open_chunks, stream_key
 from stillweb.collections.frames import EVENT_STREAM, Chunks, End
 from stillweb.collections.pack import Entry, Pack
 from stillweb.model import Match, Request, Tier, header
@@ -91,21 +91,21 @@ def _is_event_source(request: Request) -> bool:
 def _next(request: Request, entry: Entry, pack: Pack, state: SessionState) -> _Recording:
     """Return the connection whose turn it is."""
     last = header(request.headers, "last-event-id")
-    rows = pack.lookup(stream_key(entry.url, entry.key, last))
-    count = len(rows)
-    used = sum(state.uses.get(row, 0) for row in rows)
+    held = [pack.entry(row) for row in pack.lookup(stream_key(entry.url, entry.key, last))]
+    turns = of_cookies(held, request)
+    count = len(turns)
+    used = sum(state.uses.get(each.order, 0) for each in turns)
     if last and used >= count:
         return _Recording(b"", Chunks(), f"past the end: nothing recorded after event {last!r}", entry)
     if not count:
         return _Recording(bytes(entry.body), Chunks(), "recorded without timing", entry)
-    row = rows[min(used, count - 1)]
-    state.uses[row] = state.uses.get(row, 0) + 1
-    held = pack.entry(row)
-    timing, stream = open_chunks(bytes(held.body))
+    chosen = turns[min(used, count - 1)]
+    state.uses[chosen.order] = state.uses.get(chosen.order, 0) + 1
+    timing, stream = open_chunks(bytes(chosen.body))
     reason = f"connection {used + 1} of {count}" if count > 1 else ""
     if used >= count:
         reason = f"past the end: {'its only' if count == 1 else f'the last of {count}'} connection again"
-    return _Recording(stream, timing, reason, held, again=used >= count, told_apart=count > 1)
+    return _Recording(stream, timing, reason, chosen, again=used >= count, told_apart=count > 1)
 
 
 def _until_rest(recording: _Recording) -> _Recording:

@@ -16,7 +16,7 @@ from http import HTTPStatus
 
 from wsproto.extensions import PerMessageDeflate
 
-from stillweb.collections.framepack import WEBSOCKET, open_frames, socket_key
+from stillweb.collections.framepack import WEBSOCKET, of_cookies, open_frames, socket_key
 from stillweb.collections.frames import CLOSE, TEXT, End, Frame, Frames
 from stillweb.collections.keys import body_key
 from stillweb.collections.pack import Entry
@@ -47,7 +47,8 @@ def begin(session: Session, handshake: Request) -> Served:
         handshake: under an http or https URL.
     """
     request = _as_socket(handshake)
-    entries, note = _recordings(session, request.url)
+    found, note = _recordings(session, request.url)
+    entries = of_cookies(found, request)
     key = header(request.headers, "sec-websocket-key").strip()
     if not entries or not _is_key(key):
         return session.begin(request)
