@@ -29,6 +29,7 @@ from stillweb.model import Headers, Request, header
 from stillweb.replay import control, websocket
 from stillweb.replay.answer import Answer
 from stillweb.replay.control import Desk
+from stillweb.replay.memo import may_repeat
 from stillweb.replay.script import Scripted
 from stillweb.replay.session import Served, Session
 from stillweb.replay.takeover import Takeover
@@ -197,7 +198,7 @@ class Connection(asyncio.Protocol):
         """Parse, and answer; `alone` if no request is before these bytes and nothing of one."""
         events = self._wire.receive_data(data)
         self._events.extend(events)
-        if alone and self._wire.between and len(events) == 1 and _may_repeat(events[0]):
+        if alone and self._wire.between and len(events) == 1 and may_repeat(events[0]):
             self._whole = data
         self._work()
         self._whole = None
@@ -393,12 +394,3 @@ class Connection(asyncio.Protocol):
 
 def _bytes(answer: Answer, keep_alive: bool) -> bytes:
     return answer.head + (b"\r\n" if keep_alive else b"Connection: close\r\n\r\n")
-
-
-def _may_repeat(event: Event) -> bool:
-    """Return whether the bytes of a request, and its place, are all that says what is asked."""
-    return (
-        type(event) is RequestReceived  # and no wish for a WebSocket
-        and not event.raw_body
-        and not header(event.headers, "proxy-authorization")
-    )

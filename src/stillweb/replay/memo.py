@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from stillweb.model import header
+from stillweb.replay.wire import Event, RequestReceived
+
 if TYPE_CHECKING:
     from stillweb.collections.pack import Pack
     from stillweb.replay.resolver import Policy
     from stillweb.replay.session import LedgerEntry
 
-__all__ = ["LARGEST", "NO_MEMO", "Kept", "Key", "Memo", "memo_of"]
+__all__ = ["LARGEST", "NO_MEMO", "Kept", "Key", "Memo", "may_repeat", "memo_of"]
 
 LARGEST = 64 * 1024
 """Bytes of an answer beyond which it is not kept: what it costs is then its bytes, not finding it."""
@@ -82,6 +85,15 @@ class Memo:
     def takes(self, size: int) -> bool:
         """Return whether answers of a size are kept at all."""
         return size <= LARGEST and self._room > 0
+
+
+def may_repeat(event: Event) -> bool:
+    """Return whether the bytes of a request, and its place, are all that says what is asked."""
+    return (
+        type(event) is RequestReceived  # and no wish for a WebSocket
+        and not event.raw_body
+        and not header(event.headers, "proxy-authorization")
+    )
 
 
 # By pack, which is compared by identity: a newer pack of the same collection begins with nothing.
