@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stillweb.collections import packformat
+from stillweb.collections import packformat, renames
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.collections.pack import Pack, pack_stamp
@@ -341,3 +341,15 @@ def test_seals_at_once_share_the_store(tmp_path):
         thread.join()
     for name in names:
         assert sorted(_bodies(Collection(tmp_path, name))) == sorted(wanted[name])
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_folders_change_names(tmp_path, monkeypatch, at_once):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    if not at_once:  # a system that has no renameat2
+        monkeypatch.setattr(renames.ctypes, "CDLL", lambda name: object())
+    renames.exchange(tmp_path / "one", tmp_path / "two")
+    assert {p.parent.name: p.read_text() for p in tmp_path.glob("*/file")} == {"one": "two", "two": "one"}
+    assert len(list(tmp_path.iterdir())) == 2
