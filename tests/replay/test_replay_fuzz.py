@@ -49,20 +49,21 @@ def test_the_model_of_streams_sees_an_invented_request() -> None:
 
 def test_the_oracle_of_the_resolver_sees_what_rules_fold(tmp_path: Path) -> None:
     folded = seen = 0
-    for number in range(20):
+    for number in range(12):
         draw = random.Random(f"blind:{number}")
         (tmp_path / str(number)).mkdir()
         world = fuzzresolver.build(draw, tmp_path / str(number))
         blind = dataclasses.replace(world, volatile=())
         with world.pack:
             for exchange in world.exchanges.values():
-                request = fuzzresolver.changed(draw, exchange.request)
+                url = exchange.request.url.replace("_=1700000000001", "_=1700000000009")
+                request = dataclasses.replace(exchange.request, url=url)
                 match = resolve(request, world.pack, SessionState(), world.policy)
                 if match.tier is Tier.NORMALISED:
                     folded += 1
                     found = fuzzresolver.check(request, blind, SessionState(), asked_as_recorded=False)
                     seen += "more than volatile values" in found
-    assert 0 < seen == folded
+    assert 3 < seen == folded
 
 
 @pytest.mark.shared
