@@ -33,7 +33,7 @@ LARGEST = 64 * 1024
 NO_MEMO = "STILLWEB_NO_MEMO"
 """Environment variable that switches memos off, for those who want to measure them."""
 
-_ROOM = 16 * 1024 * 1024  # of a generation
+_ROOM = 8 * 1024 * 1024  # of a generation, for each pack: a server may have tens of them
 _OVERHEAD = 1024  # bytes of a key and its ledger line, about
 
 Key = tuple[str, bytes]
