@@ -33,6 +33,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -97,9 +98,6 @@ class Asked:
     pid: int = 0
 
 
-# -- what is served ----------------------------------------------------------------------------
-
-
 def recorded(archive: Path, folder: Path, paths: Sequence[str] | None = None) -> dict[str, Response]:
     """Return the archive's answers by path; all for None."""
     import_files([archive], folder / "source", "source")
@@ -138,9 +136,6 @@ def lay_out(folder: Path, answers: dict[str, Response]) -> None:
         (folder / f"{scheme}.list").write_text("".join(lines))
 
 
-# -- servers -----------------------------------------------------------------------------------
-
-
 @contextmanager
 def replaying(folder: Path, backend: str, *more: str, **variables: str) -> Iterator[tuple[str, str, int]]:
     """Run `stillweb replay`; yield the control URL, the authority of its proxy, and its process's id."""
@@ -157,12 +152,7 @@ def replaying(folder: Path, backend: str, *more: str, **variables: str) -> Itera
     )
     assert process.stdout is not None
     try:
-        lines = []
-        for line in process.stdout:
-            lines.append(line)
-            if line == "}\n":
-                break
-        said = json.loads("".join(lines))
+        said = json.loads("".join(takewhile(lambda line: line != "}\n", process.stdout)) + "}")
         yield said.get("control") or said["proxy"], urlsplit(said["proxy"]).netloc, process.pid
     finally:
         process.terminate()
@@ -212,9 +202,6 @@ def pywb_variables(folder: Path, kind: str) -> dict[str, str]:
     program.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {find_pywb()} "$@"\n')
     program.chmod(0o755)
     return {"STILLWEB_PYWB": str(program)}
-
-
-# -- measuring ---------------------------------------------------------------------------------
 
 
 @dataclass
