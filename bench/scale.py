@@ -10,8 +10,8 @@ sealing writes 6 GB more), then measures in one run:
     open      milliseconds of `Pack.open` in a warm process
     ready     seconds, wall and CPU, from the start of `stillweb replay serve NAME` until /health answers
     memory    MiB of each process of the server beyond the pages of packs and store (smaps: resident pages
-              that are of no such file), idle, after the lookups over the wire, when their session is closed.
-              A ledger of 100,000 lines and the memo of answers are in it, so see what the small one takes
+              that are of no such file), idle, and after the lookups over the wire, in sessions of 1000. Kept
+              ledgers and the memo of answers are in it, which is why a small collection is beside it
     lookup    microseconds of `Pack.lookup`, and of lookup, entry and body, against a collection of 10,000
               captures in interleaved rounds, first and once more: ratio of the p99
 
@@ -49,6 +49,7 @@ from stillweb.replay.pywb import find_pywb
 
 SMALL = 10_000
 ROUND = 2_000
+EPISODE = 1_000  # requests of a session
 SEAL = """
 import sys
 from pathlib import Path
@@ -261,13 +262,15 @@ def measure_server(
     for name, (collection, captures) in sizes.items():
         with serving(home, collection) as (url, pid, _):
             memory = {"idle": beyond_packs(pid, home)}
-            session = ask(f"{url}/sessions", "POST")
+            source = random.Random(2)
             started = time.perf_counter()
-            request_many(urlsplit(session["proxy"]), captures, options)
+            for _ in range(0, options.lookups, EPISODE):
+                session = ask(f"{url}/sessions", "POST")
+                numbers = [source.randrange(captures) for _ in range(EPISODE)]
+                request_many(urlsplit(session["proxy"]), numbers, options.body_bytes)
+                ask(f"{url}/sessions/{session['id']}", "DELETE")
             seconds = time.perf_counter() - started
             memory["after_lookups"] = beyond_packs(pid, home)
-            ask(f"{url}/sessions/{session['id']}", "DELETE")
-            memory["session_closed"] = beyond_packs(pid, home)
         found[name] = {
             "ready_s": round(statistics.median(wall for wall, _ in starts[name]), 3),
             "ready_cpu_s": round(statistics.median(cpu for _, cpu in starts[name]), 3),
@@ -309,16 +312,14 @@ def ask(url: str, method: str = "GET") -> Any:
         return json.loads(answer.read() or b"null")
 
 
-def request_many(proxy: Any, captures: int, options: argparse.Namespace) -> None:
-    """Ask for random captures one after the other over one connection, and compare every hundredth body."""
-    source = random.Random(2)
+def request_many(proxy: Any, numbers: list[int], body_bytes: int) -> None:
+    """Ask for captures one after the other over one connection, and compare every hundredth body."""
     with (
         socket.create_connection((proxy.hostname, proxy.port)) as connection,
         connection.makefile("rb") as answers,
     ):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for count in range(options.lookups):
-            number = source.randrange(captures)
+        for count, number in enumerate(numbers):
             asked = Asked.of(number)
             head = asked.head().split(b" ", 2)
             connection.sendall(b" ".join((head[0], asked.url.encode(), head[2])) + asked.body)
@@ -329,7 +330,7 @@ def request_many(proxy: Any, captures: int, options: argparse.Namespace) -> None
                 if line.lower().startswith(b"content-length:"):
                     length = int(line.partition(b":")[2])
             body = answers.read(length)
-            assert count % 100 or body == body_of(number, options.body_bytes), asked
+            assert count % 100 or body == body_of(number, body_bytes), asked
 
 
 def beyond_packs(pid: int, home: Path) -> dict[str, float]:

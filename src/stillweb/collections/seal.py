@@ -36,7 +36,6 @@ from stillweb.collections.packformat import SOURCES, Varies, vary_digest
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter
 from stillweb.collections.rules import Rules, default_rules
 from stillweb.collections.store import Store
-from stillweb.collections.writer import is_fresh
 from stillweb.errors import CollectionError, MalformedPack, MalformedWarc, MissingRecord
 from stillweb.model import Capture, Exchange, Response, header
 
@@ -66,6 +65,8 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
         CollectionError: if manifest or rules cannot be read.
         MalformedCdxj: if the index cannot be read.
     """
+    from stillweb.collections.writer import is_fresh  # brings warcio, which who only serves does not need
+
     warnings: list[str] = []
     sizes = _archive_sizes(collection)
     if not is_fresh(collection) or _index_lags(collection, sizes):
