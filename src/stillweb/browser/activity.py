@@ -3,8 +3,8 @@
 Counted by Playwright's events, so over all pages and frames of the context. Requests that are
 meant never to end (event streams, media) and WebSockets are kept apart: waiting for their end would
 be waiting for ever. Waited for is what a page itself waits for: the answer to an event stream's request, and
-a WebSocket's next frame after it was opened or the page sent one, for a second at most, since it may be that
-none comes (docs/decisions/0016-frames.md). `data:` and `blob:` URLs are no traffic.
+a WebSocket's next frame after it was opened or the page sent one, but for a second at most, since it may be
+that none comes (docs/decisions/0016-frames.md). `data:` and `blob:` URLs are no traffic.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOT_THE_PAGES = (
 )
 
 _ENDLESS = frozenset({"media", "websocket", "ping"})
-_STREAM = "eventsource"  # waited for until it is answered
+_STREAM = "eventsource"
 _FRAME_PATIENCE = 1.0  # seconds; replay's frames come in milliseconds
 
 
@@ -79,7 +79,7 @@ class Activity:
         self._closed = False
         self._known: dict[Request, Requested] = {}
         self._pending: dict[Request | WebSocket, Requested] = {}
-        self._timers: dict[WebSocket, asyncio.TimerHandle] = {}
+        self._timers: dict[Request | WebSocket, asyncio.TimerHandle] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._listeners = (
@@ -142,24 +142,28 @@ class Activity:
         self._await_frame(socket)
         socket.on("framesent", lambda _: self._await_frame(socket))
         for event in ("framereceived", "socketerror", "close"):
-            socket.on(event, lambda _: self._frame_came(socket))
-        page.on("close", lambda _: self._frame_came(socket))
+            socket.on(event, lambda _: self._came(socket))
+        page.on("close", lambda _: self._came(socket))
 
     def _await_frame(self, socket: WebSocket) -> None:
         if self._closed:
             return
         self.generation += 1
-        if timer := self._timers.pop(socket, None):
+        entry = Requested(socket.url, "GET", "websocket", clock.monotonic(), status=101)
+        self._await_briefly(socket, entry)
+
+    def _await_briefly(self, what: Request | WebSocket, entry: Requested) -> None:
+        if timer := self._timers.pop(what, None):
             timer.cancel()
-        self._pending[socket] = Requested(socket.url, "GET", "websocket", clock.monotonic(), status=101)
+        self._pending[what] = entry
         self._idle.clear()
         loop = asyncio.get_running_loop()
-        self._timers[socket] = loop.call_later(_FRAME_PATIENCE, self._frame_came, socket)
+        self._timers[what] = loop.call_later(_FRAME_PATIENCE, self._came, what)
 
-    def _frame_came(self, socket: WebSocket) -> None:
-        if timer := self._timers.pop(socket, None):
-            timer.cancel()
-            self._release(socket)
+    def _came(self, what: Request | WebSocket) -> None:
+        """Wait no longer for what was waited for briefly."""
+        if what in self._timers:
+            self._release(what)
 
     def _on_request(self, request: Request) -> None:
         if request.url.startswith(_NO_TRAFFIC):
@@ -168,7 +172,9 @@ class Activity:
         self.requests.append(entry)
         self._known[request] = entry
         self.generation += 1
-        if request.resource_type not in _ENDLESS:
+        if request.resource_type == _STREAM:
+            self._await_briefly(request, entry)
+        elif request.resource_type not in _ENDLESS:
             self._pending[request] = entry
             self._idle.clear()
 
@@ -176,7 +182,7 @@ class Activity:
         if entry := self._known.get(response.request):
             entry.status = response.status
             if entry.resource_type == _STREAM:
-                self._release(response.request)
+                self._came(response.request)
 
     def _on_finished(self, request: Request) -> None:
         self._end(request)
@@ -198,6 +204,8 @@ class Activity:
     def _release(self, request: Request | WebSocket) -> None:
         """Wait for a request no longer."""
         self.generation += 1
+        if timer := self._timers.pop(request, None):
+            timer.cancel()
         self._pending.pop(request, None)
         if not self._pending:
             self._idle.set()
