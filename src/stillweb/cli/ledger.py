@@ -1,4 +1,4 @@
-"""`stillweb replay ledger` and `misses`: what a replay answered, of a server that runs or from files."""
+"""`stillweb replay ledger`, `misses` and `sessions`: what a replay answered, of a server or from files."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stillweb.cli.console import print_table, stderr
-from stillweb.cli.options import collections_option
+from stillweb.cli.console import print_json, print_table, stderr
+from stillweb.cli.options import collections_option, json_option
 
 if TYPE_CHECKING:
     from stillweb.collections.absent import Absences
@@ -254,3 +254,36 @@ async def _followed(sources: tuple[str, ...], show: Callable[[Line], None]) -> N
             stack.push_async_callback(source.aclose)
         async for line in follow(opened):
             show(line)
+
+
+@click.command()
+@click.argument("url", default=DEFAULT_URL)
+@json_option
+def sessions(url: str, as_json: bool) -> None:
+    """List the open sessions of a replay server.
+
+    \b
+    Example:
+      stillweb replay sessions http://127.0.0.1:8080
+    """  # noqa: D301  click reads \b itself
+    listed = asyncio.run(_sessions(url))
+    if as_json:
+        print_json(listed)
+        return
+    fields = ("id", "collection", "proxy", "epoch", "in_flight", "requests")
+    print_table(
+        ("session", "collection", "proxy", "#epoch", "#in flight", "#requests", "#misses", "worker"),
+        [(*(s[name] for name in fields), s["counts"].get("miss", 0), _worker(s)) for s in listed],
+    )
+
+
+def _worker(session: dict[str, Any]) -> str:
+    died = ", which died" if session.get("lost") else ""
+    return f"{session['worker']}{died}" if "worker" in session else ""
+
+
+async def _sessions(url: str) -> list[dict[str, Any]]:
+    from stillweb.replay import ReplayClient
+
+    async with ReplayClient(url) as client:
+        return await client.sessions()

@@ -1,4 +1,4 @@
-"""`stillweb replay`: serve collections, and ask a server what it answered."""
+"""`stillweb replay`: serve collections; what asks a server is in `cli.ledger`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stillweb.cli.console import print_json, print_table, progress, stderr
-from stillweb.cli.ledger import DEFAULT_URL, ledger, misses
+from stillweb.cli.console import print_json, progress, stderr
+from stillweb.cli.ledger import ledger, misses, sessions
 from stillweb.cli.options import certs_option, collections_option, json_option
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ def _ports(ctx: click.Context, param: click.Parameter, value: str) -> range | No
     if not ports or ports.start < 1 or ports.stop > 65536:
         raise click.BadParameter(f"{value!r} is no range of ports such as 18100-18163", ctx, param)
     return ports
-
-
-url_argument = click.argument("url", default=DEFAULT_URL)
 
 
 @click.group(cls=ServeByDefault, no_args_is_help=True)
@@ -372,38 +369,6 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
         return runner.run(coroutine)
 
 
-@replay.command()
-@url_argument
-@json_option
-def sessions(url: str, as_json: bool) -> None:
-    """List the open sessions of a replay server.
-
-    \b
-    Example:
-      stillweb replay sessions http://127.0.0.1:8080
-    """  # noqa: D301  click reads \b itself
-    listed = asyncio.run(_sessions(url))
-    if as_json:
-        print_json(listed)
-        return
-    fields = ("id", "collection", "proxy", "epoch", "in_flight", "requests")
-    print_table(
-        ("session", "collection", "proxy", "#epoch", "#in flight", "#requests", "#misses", "worker"),
-        [(*(s[name] for name in fields), s["counts"].get("miss", 0), _worker(s)) for s in listed],
-    )
-
-
-def _worker(session: dict[str, Any]) -> str:
-    died = ", which died" if session.get("lost") else ""
-    return f"{session['worker']}{died}" if "worker" in session else ""
-
-
-async def _sessions(url: str) -> list[dict[str, Any]]:
-    from stillweb.replay import ReplayClient
-
-    async with ReplayClient(url) as client:
-        return await client.sessions()
-
-
+replay.add_command(sessions)
 replay.add_command(ledger)
 replay.add_command(misses)
