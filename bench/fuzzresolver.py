@@ -366,7 +366,7 @@ def check(request: Request, world: World, state: SessionState, *, asked_as_recor
     if exchange is None:
         return f"has a body that nobody recorded: {bytes(entry.body)!r}"
     found = _differs(request, exchange, match, world)
-    advance(state, match, entry)
+    advance(state, request, match, entry)
     return found
 
 

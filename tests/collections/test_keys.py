@@ -221,6 +221,9 @@ def test_graphql_that_is_the_same():
     assert _graphql(query=QUERY) == base
     assert _graphql(query=QUERY, operationName="", variables=None) == base
     assert _graphql(query=QUERY, extensions={"clientLibrary": {"name": "apollo", "version": "3.9"}}) == base
+    assert _graphql(query=QUERY, extensions={}) == _graphql(query=QUERY, extensions=None) == base
+    named = {"clientLibrary": {"name": "apollo"}}
+    assert _graphql(query=QUERY, extensions={"a": 1, **named}) == _graphql(query=QUERY, extensions={"a": 1})
 
 
 def test_graphql_that_differs():
@@ -235,6 +238,12 @@ def test_graphql_that_differs():
         _graphql(operationName="Item", extensions=persisted),
         _graphql(extensions=persisted),
         _graphql(extensions={"persistedQuery": {"version": 1, "sha256Hash": "cd"}}),
+        _graphql(query=QUERY, extensions={"tenant": "x"}),
+        _graphql(query=QUERY, extensions={"tenant": "y"}),
+        _graphql(query=QUERY, extensions={"tenant": "x", **persisted}),
+        _graphql(query=QUERY, extensions={"persistedQuery": {"sha256Hash": "ab"}}),
+        _graphql(query=QUERY, extensions={"inner": {"clientLibrary": 1}}),
+        _graphql(query=QUERY, extensions=[]),
         _graphql(query=QUERY, id=7),
         _graphql(query="shoes"),
         _graphql(query="shoes", variables={}),  # not GraphQL, so it may mean something

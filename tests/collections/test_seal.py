@@ -479,9 +479,28 @@ def test_what_an_answer_varies_by_is_kept_with_what_the_request_had(make):
             ("cookie", vary_digest("")),
             ("x-mode", vary_digest("dark")),
         ),
-        (),
+        (("?x-mode", vary_digest("dark")),),
         (),
     ]
+
+
+def test_what_else_the_page_has_set_is_kept_as_a_preference(make):
+    fields = (
+        b"X-Action: list\r\nX-Mode: dark\r\nRSC: 1\r\nX-Empty:\r\n"
+        b"Host: a.test\r\nUser-Agent: b\r\nSec-CH-UA: c\r\nCache-Control: no-cache\r\nVia: 1.1 x\r\n"
+        b"Traceparent: 00-1\r\nX-B3-TraceId: 2\r\nSentry-Trace: 3\r\nX-CSRF-Token: 4\r\nPriority: u=1\r\n"
+    )
+    collection = make(
+        _record("request", A, b"GET / HTTP/1.1\r\n" + fields + b"\r\n", 0),
+        _record("response", A, b"HTTP/1.1 200 OK\r\nVary: X-Mode\r\n\r\npage", 0),
+    )
+    seal(collection)
+    [entry] = _entries(collection)
+    assert dict(entry.varies) == {
+        "?x-action": vary_digest("list"),
+        "rsc": vary_digest("1"),
+        "x-mode": vary_digest("dark"),
+    }
 
 
 def test_entries_are_found_under_what_the_rules_leave_of_their_requests(make):

@@ -139,8 +139,9 @@ def verdict_on(backend: Running, case: Unseen) -> str:
     verdicts = []
     for scheme in case.schemes:
         with backend.session() as port:
-            for number in case.first:
-                backend.once(port, case.recorded[number], case.url(case.recorded[number], scheme))
+            for first in case.first:
+                ask = first if isinstance(first, Ask) else case.recorded[first]
+                backend.once(port, ask, case.url(ask, scheme))
             seen = backend.once(port, case.asked, case.url(case.asked, scheme))
         verdicts.append(case.verdict(seen.status, seen.body))
     return max(verdicts, key=("right", "miss", "wrong").index)

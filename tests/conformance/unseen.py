@@ -81,7 +81,7 @@ class Unseen:
         why: why another recording's 200 is wrong; for `right`, why this one is meant.
         right: number of the recorded answer that is right; None if none is.
         must: whether the right answer must be given; else a miss is fair, too.
-        first: recorded requests, by number, sent before on the same session.
+        first: requests sent before on the same session; recorded ones by number.
         schemes: over which it is asked.
     """
 
@@ -91,7 +91,7 @@ class Unseen:
     why: str
     right: int | None = None
     must: bool = False
-    first: tuple[int, ...] = ()
+    first: tuple[int | Ask, ...] = ()
     schemes: tuple[str, ...] = ("https", "http")
 
     def url(self, ask: Ask, scheme: str = "https") -> str:

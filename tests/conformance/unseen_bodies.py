@@ -38,6 +38,15 @@ _miss(
 )
 _miss("graphql-field", post(ONE), post(gql({"id": 1}, QUERY.replace("name", "price"))), "price is no name")
 _miss("graphql-hash", post(persisted("a" * 64)), post(persisted("b" * 64)), "the hash is the query")
+_TENANTS = [post(gql({"id": 1}, extensions={"tenant": name})) for name in "xyz"]
+_miss("graphql-extension", _TENANTS[:2], _TENANTS[2], "somebody else's item")
+_miss("graphql-extension-absent", _TENANTS[0], post(ONE), "nobody's item")
+_hit(
+    "graphql-client",
+    post(gql({"id": 1}, extensions={"clientLibrary": {"name": "a", "version": "1"}})),
+    post(gql({"id": 1}, extensions={"clientLibrary": {"name": "a", "version": "2"}})),
+    "a client's version is no question",
+)
 _miss("graphql-batch-order", post([ONE, TWO]), post([TWO, ONE]), "answers come in the order of questions")
 _miss("graphql-batch-longer", post([ONE]), post([ONE, TWO]), "two answers are waited for")
 _miss("graphql-batch-of-one", post(ONE), post([ONE]), "a batch is answered by a list")

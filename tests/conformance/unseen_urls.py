@@ -77,6 +77,20 @@ _hit(
     schemes=("https",),
 )
 _miss(
+    "http-at-443",
+    get("https://eight.example/x"),
+    get("http://eight.example:443/x"),
+    "no TLS at that port, so another server",
+    schemes=("http",),
+)
+_miss(
+    "https-at-80",
+    get("http://nine.example/x"),
+    get("https://nine.example:80/x"),
+    "TLS at that port, so another server",
+    schemes=("https",),
+)
+_miss(
     "look-alike-host", get("https://xn--bcher-kva.example/"), get("https://bucher.example/"), "another server"
 )
 _fair(
@@ -94,6 +108,9 @@ _miss("buster-short", get(f"/l?_={T1}"), get("/l?_=2"), "a number that may be a 
 _miss("buster-beside", get(f"/l?q=a&_={T1}"), get(f"/l?q=b&_={T2}"), "another search")
 _miss("buster-other-name", get(f"/l?since={T1}"), get(f"/l?since={T2}"), "from when on is a question")
 _hit("buster", get(f"/l?q=a&_={T1}"), get(f"/l?q=a&_={T2}"), "it only keeps caches from answering")
+_turns, _third = [get(f"/l?_={T1}"), get(f"/l?_={T2}")], f"/l?_={T2 + 1}"
+_hit("buster-in-turn", _turns, get(_third), "it was asked for once before", right=1, first=(get(_third),))
+_hit("head-takes-no-turn", _turns, get(_third), "it is the first GET", first=(Ask("HEAD", _third),))
 _miss("guessed-rule", get(f"/l?t={T1}"), get(f"/l?t={T2}"), "a guess is no knowledge")
 _hit("learned-rule", get(f"/l?t={T1}"), get(f"/l?t={T2}"), "two recordings of it differ there only")
 _miss("learned-rule-shape", get(f"/l?t={T1}"), get("/l?t=yesterday"), "no time of the kind that varies")
@@ -128,6 +145,13 @@ _miss("htmx-no-vary", get("/"), get("/", _HTMX), "servers forget Vary")
 _miss("inertia", get("/", vary="X-Inertia"), get("/", _INERTIA), "JSON is waited for")
 _miss("rsc", get("/", vary="RSC, Next-Router-State-Tree"), get("/", _RSC), "a stream is waited for")
 _miss("xhr-no-vary", get("/"), get("/", ("X-Requested-With", "XMLHttpRequest")), "servers forget Vary")
+_PART = [get("/a"), get("/a", ("X-Part", "1"), vary="X-Part")]
+_hit("vary-late", _PART, _PART[1], "recorded exactly so, though the whole came without Vary", right=1)
+_hit("vary-late-whole", _PART, _PART[0], "recorded exactly so", right=0)
+_ACTIONS = [get("/api", ("X-Action", name)) for name in ("list", "delete")]
+_hit("action-first", _ACTIONS, _ACTIONS[0], "recorded exactly so, though Vary is silent", right=0)
+_hit("action-second", _ACTIONS, _ACTIONS[1], "recorded exactly so, though Vary is silent", right=1)
+_hit("action-none", [*_ACTIONS, get("/api")], get("/api"), "recorded exactly so", right=2)
 _KEY, _OTHER_KEY = ("Authorization", "Bearer a"), ("Authorization", "Bearer b")
 _miss("anonymous", get("/me", _KEY), get("/me"), "nobody is nobody")
 _miss("somebody-else", get("/me", _KEY), get("/me", _OTHER_KEY), "somebody else's page")

@@ -165,8 +165,8 @@ def _raw_bodies(request: Request, parts: Parts, taken: set[str]) -> Iterator[tup
 
 def _json_values(value: Any, path: JsonPath, taken: set[str], root: Any) -> Iterator[tuple[str, Any]]:
     """Yield the root with one place under `path` changed."""
-    if path and path[0] == "extensions" and is_graphql(root):
-        return  # clients tell their version and traces there
+    if path == ("extensions", "clientLibrary") and is_graphql(root):
+        return  # the client's own name
     if isinstance(value, dict):
         yield f"JSON {json_name(path)} longer", _put(root, path, {**value, "x": 1})
         for name, inner in value.items():

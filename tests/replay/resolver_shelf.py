@@ -107,7 +107,7 @@ class Visit:
     def ask(self, request: Request) -> Match:
         match = resolve(request, self.shelf, self.state, self.policy)
         if match.entry >= 0:
-            advance(self.state, match, self.shelf.entry(match.entry))
+            advance(self.state, request, match, self.shelf.entry(match.entry))
         return match
 
     def bodies(self, *requests: Request) -> list[bytes]:

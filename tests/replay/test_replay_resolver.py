@@ -222,7 +222,7 @@ def test_a_mutation_takes_its_recordings_in_turn_and_repeats_the_last(count: int
         match = resolve(asked("POST", body=b"{}"), shelf, state, POLICY)
         assert ("past the end" in match.reason) is (turn >= count)
         assert match.tier == (Tier.EXACT if count == 1 else Tier.SEQUENCE)
-        advance(state, match, story[match.entry])
+        advance(state, asked("POST"), match, story[match.entry])
         chosen.append(match.entry)
         assert state.epoch == 2 * match.entry + 1
     assert chosen == [min(turn, count - 1) for turn in range(times)]
@@ -231,7 +231,7 @@ def test_a_mutation_takes_its_recordings_in_turn_and_repeats_the_last(count: int
 def test_stable_matches_change_nothing() -> None:
     state = SessionState(epoch=3)
     match = answer_to(asked(), entry(epoch=1), state=state)
-    advance(state, match, entry(epoch=1))
+    advance(state, asked(), match, entry(epoch=1))
     assert state == SessionState(epoch=3)
 
 

@@ -1,4 +1,4 @@
-"""Vary, volatile parts, polls, likeness, and what every session gets alike."""
+"""Volatile parts, polls, likeness, and what every session gets alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from resolver_shelf import POLICY, SITE, Shelf, Visit, answer_to, asked, entry
 
-from stillweb.collections.meaning import MEANT
 from stillweb.collections.rules import Rules
 from stillweb.model import Match, Request, Tier
 from stillweb.replay.noise import default_noise
@@ -35,126 +34,6 @@ RULED = Policy(default_noise(), RULES)
 
 def ruled(request: Request, *entries, **policy) -> Match:
     return answer_to(request, *entries, policy=Policy(default_noise(), RULES, **policy))
-
-
-# Fields.
-
-
-def test_a_field_that_the_page_sets_bears_meaning() -> None:
-    part = entry(varies={"hx-request": "true"}, order=0)
-    page = entry(varies={"hx-request": ""}, order=1)
-    assert answer_to(asked(HX_Request="true"), part, page).entry == 0
-    assert answer_to(asked(), part, page).entry == 1
-    assert answer_to(asked(), part).reason == "recorded with another hx-request"
-    missed = answer_to(asked(HX_Request="true"), page)
-    assert (missed.tier, missed.reason, missed.stable) == (
-        Tier.MISS,
-        "recorded with another HX-Request",
-        True,
-    )
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["user-agent", "origin", "referer", "accept-language", "cookie", "sec-ch-ua", "sec-fetch-dest", "dnt"],
-)
-def test_a_field_of_the_browsers_own_is_a_preference(name: str) -> None:
-    one, two = (
-        entry(varies={name: value}, order=n, answer=value.encode()) for n, value in enumerate(["one", "two"])
-    )
-    assert answer_to(asked(**{name: "two"}), one, two).entry == 1
-    assert answer_to(asked(**{name: "three"}), one, two).entry == 0
-    assert answer_to(asked(), one).tier == Tier.EXACT
-
-
-def test_cookies_do_not_overrule_what_the_session_has_posted() -> None:
-    before = entry(varies={"cookie": "a=1"}, order=0, answer=b"empty")
-    after = entry(varies={"cookie": "a=2"}, order=1, epoch=1, answer=b"one thing")
-    assert answer_to(asked(cookie="a=1"), before, after, state=SessionState(epoch=1)).entry == 1
-    assert answer_to(asked(cookie="a=2"), before, after).entry == 0
-
-
-@pytest.mark.parametrize(
-    ("recorded", "sent", "reason"),
-    [
-        ("Bearer a", "Bearer a", ""),
-        ("Bearer a", "Bearer b", "recorded with another Authorization"),
-        ("Bearer a", "", "recorded with another authorization"),
-        (None, "Bearer a", "recorded without Authorization"),
-        ("", "Bearer a", "recorded with another Authorization"),  # Vary: Authorization, and none was sent
-        (None, "", ""),
-    ],
-)
-def test_who_asked_must_be_who_asks(recorded: str | None, sent: str, reason: str) -> None:
-    varies = None if recorded is None else {"authorization": recorded}
-    match = answer_to(asked(**({"Authorization": sent} if sent else {})), entry(varies=varies))
-    assert (match.tier, match.reason) == (Tier.MISS if reason else Tier.EXACT, reason)
-
-
-@pytest.mark.parametrize("name", sorted(MEANT))
-def test_some_fields_bear_meaning_though_vary_is_silent(name: str) -> None:
-    assert answer_to(asked(**{name: "1"}), entry()).reason == f"recorded without {name}"
-    assert answer_to(asked(), entry(varies={name: "1"})).tier == Tier.MISS
-    assert answer_to(asked(**{name: "2"}), entry(varies={name: "1"})).tier == Tier.MISS
-    assert answer_to(asked(**{name: "1"}), entry(varies={name: "1"})).tier == Tier.EXACT
-    assert answer_to(asked(**{name: ""}), entry()).tier == Tier.EXACT
-
-
-def test_the_answer_to_an_unknown_visitor_stands_beside_that_to_a_known_one() -> None:
-    shut = entry(status=401, order=0)
-    open_ = entry(order=1, varies={"authorization": "Basic eA=="})
-    assert answer_to(asked(), shut, open_).entry == 0
-    assert answer_to(asked(Authorization="Basic eA=="), shut, open_).entry == 1
-    assert answer_to(asked(Authorization="Basic eQ=="), shut, open_).tier == Tier.MISS
-
-
-def test_a_rule_may_call_a_field_volatile() -> None:
-    traced = entry(varies={"x-trace": "0123456789abcdef"})
-    assert ruled(asked(X_Trace="fedcba9876543210"), traced).tier == Tier.EXACT
-    assert ruled(asked(X_Trace="not hex"), traced).tier == Tier.MISS
-    assert answer_to(asked(X_Trace="fedcba9876543210"), traced).tier == Tier.MISS
-    url = "https://open.example/"
-    known = entry(url=url, varies={"authorization": "Bearer old"})
-    assert ruled(asked(url=url, Authorization="Bearer new"), known).tier == Tier.EXACT
-    assert ruled(asked(url=url, Authorization="Bearer new"), entry(url=url)).tier == Tier.EXACT
-
-
-@pytest.mark.parametrize(
-    ("accept", "found"),
-    [
-        ("application/json", False),
-        ("text/html;q=0, */*", False),
-        ("application/json, */*;q=0.1", True),
-        ("text/*", True),
-        ("", True),
-        ("text/html,application/xhtml+xml;q=0.9", True),
-    ],
-)
-def test_a_capture_answers_only_who_takes_its_media_type(accept: str, found: bool) -> None:
-    for page in (entry(), entry(varies={"accept": "text/html, */*"})):
-        match = answer_to(asked(accept=accept), page)
-        assert (match.tier == Tier.EXACT) is found
-        assert found or match.reason == "recorded as text/html, which this request does not accept"
-    # The server gave it to whoever asked so, or it is no answer to the question.
-    assert answer_to(asked(accept=accept), entry(varies={"accept": accept})).tier == Tier.EXACT
-    assert answer_to(asked(accept=accept), entry(status=404)).tier == Tier.EXACT
-    assert answer_to(asked(accept=accept), entry(mime="")).tier == Tier.EXACT
-
-
-@pytest.mark.parametrize(("port", "found"), [("", True), (":443", False), (":8080", False)])
-def test_the_other_scheme_stands_in_at_no_port_of_its_own(port: str, found: bool) -> None:
-    page = entry(url=f"https://shop.example{port}/:80")
-    assert (answer_to(asked(url=f"http://shop.example{port}/:80"), page).tier == Tier.EXACT) is found
-
-
-def test_of_one_media_type_the_accept_that_was_recorded_is_preferred() -> None:
-    versions = [
-        entry(
-            varies={"accept": f"application/vnd.v{n}+json"}, order=n, mime="application/json", status=206 + n
-        )
-        for n in (1, 2)
-    ]
-    assert answer_to(asked(accept="application/vnd.v2+json"), *versions).entry == 1
 
 
 # Volatile parts.
@@ -213,6 +92,17 @@ def test_a_declared_poll_goes_on_within_its_epoch_and_repeats_its_last() -> None
     assert visit.bodies(*[asked(url=POLL)] * 3) == [b"4", b"5", b"5"]
     visit.state = SessionState()
     assert visit.bodies(asked(url=POLL)) == [b"0"]
+
+
+def test_a_head_does_not_take_the_turn_of_a_get() -> None:
+    polled = Visit(Shelf([entry(url=POLL, order=n, answer=b"%d" % n) for n in range(3)], RULES), RULED)
+    head, get = asked("HEAD", POLL), asked(url=POLL)
+    assert polled.bodies(head, get, head, head, get, get) == [b"0", b"0", b"1", b"1", b"1", b"2"]
+    busted = [entry(url=BUSTED + time, order=n, answer=b"%d" % n) for n, time in enumerate((T1, T2))]
+    counted = Visit(Shelf(busted, RULES), RULED)
+    assert counted.bodies(asked("HEAD", BUSTED + T3), asked(url=BUSTED + T4)) == [b"0", b"0"]
+    own = Visit(Shelf([entry("HEAD", POLL, order=n, answer=b"%d" % n) for n in range(2)], RULES), RULED)
+    assert own.bodies(head, head) == [b"0", b"1"]
 
 
 def test_a_poll_that_is_not_declared_stays() -> None:

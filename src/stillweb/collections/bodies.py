@@ -43,6 +43,8 @@ _PRINTABLE = re.compile(rb"[\x20-\x7e]*")
 _BOUNDARY = re.compile(r';\s*boundary=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))', re.IGNORECASE)
 _PART_NAME = re.compile(rb';\s*name="([^"]*)"')
 _GRAPHQL_MEMBERS = frozenset({"query", "operationName", "variables", "extensions"})
+# Extensions by which a client only names itself and its version.
+_CLIENTS_NAME = frozenset({"clientLibrary"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +213,9 @@ def _deep(value: Any) -> bool:
 def _graphql(value: Any) -> list[dict[str, Any]] | None:
     """Return the operations of a GraphQL request or batch, without what says nothing; None for other JSON.
 
-    An absent, null or empty operationName or variables are one; of extensions only the
-    persisted hash counts (clients add their version and traces). Query and hash are both kept
-    where both are sent: a server may answer "not found" to a hash alone, and the retry
-    carries the query.
+    An absent, null or empty operationName, variables or extensions are one; of extensions all count but the
+    client's own name. Query and hash are both kept where both are sent: a server may answer "not found" to a
+    hash alone, and the retry carries the query.
     """
     if not is_graphql(value):
         return None
@@ -225,10 +226,18 @@ def _graphql(value: Any) -> list[dict[str, Any]] | None:
             "hash": _persisted_hash(item),
             "operationName": item.get("operationName") or None,
             "variables": item.get("variables") or None,
+            **_extensions(item.get("extensions")),
         }
         for item in batch
     ]
     return [{"batch": True}, *operations] if batch is value else operations
+
+
+def _extensions(value: Any) -> dict[str, Any]:
+    """Return the extensions that count, as a member; nothing for none, since most operations have none."""
+    if isinstance(value, dict):
+        value = {name: inner for name, inner in value.items() if name not in _CLIENTS_NAME} or None
+    return {} if value is None else {"extensions": value}
 
 
 def _is_operation(value: Any) -> bool:

@@ -30,7 +30,7 @@ from stillweb.collections.framepack import frame_entry
 from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
-from stillweb.collections.meaning import MEANT
+from stillweb.collections.meaning import MEANT, PREFERRED, page_set
 from stillweb.collections.pack import Pack
 from stillweb.collections.packformat import SOURCES, Varies, vary_digest
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter
@@ -236,16 +236,20 @@ class _Sealing:
 def _varies(exchange: Exchange) -> Varies:
     """Return what an answer depends on by its own word (RFC 9110 §12.5.5), and by what always bears meaning.
 
-    Content codings are replay's to choose. "*" tells no field by which a request could be told apart.
+    Further, as preferences, what else the page has set: of several captures, each is to answer its own
+    request. Content codings are replay's to choose. "*" tells no field to tell requests apart by.
     """
     fields = exchange.request.headers
     stated = ",".join(value for name, value in exchange.response.headers if name.lower() == "vary")
     names = {name.strip().lower() for name in stated.split(",")} - {"", "*", "accept-encoding"}
     names = {name for name in names if _FIELD_NAME.fullmatch(name)}
-    names |= MEANT & {name.lower() for name, value in fields if value.strip()}
+    sent = {name.lower() for name, value in fields if value.strip()}
+    names |= MEANT & sent
     if excludes(header(fields, "accept"), exchange.response.mime):
         names.add("accept")  # the server did not look at it; who asks so again is to get this answer
-    return tuple((name, vary_digest(header(fields, name))) for name in sorted(names))
+    preferred = {name for name in sent - names if page_set(name) and _FIELD_NAME.fullmatch(name)}
+    noted = [(name, name) for name in names] + [(PREFERRED + name, name) for name in preferred]
+    return tuple((noted_as, vary_digest(header(fields, name))) for noted_as, name in sorted(noted))
 
 
 def _cut(response: Response) -> str:

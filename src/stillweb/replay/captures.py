@@ -7,7 +7,12 @@ pack keeps a digest of what the recorded request had there (docs/decisions/0017-
   and for some of them (`collections.meaning`) even where `Vary` is silent;
 - a field that the *browser* sets by itself (`User-Agent`, `Origin`, `Sec-*`) is only a preference, since
   browsers, profiles and crawlers differ in them;
-- `Cookie` is the weakest of them: it tells a session's state, and epochs know that better.
+- `Cookie` is the weakest of them: it tells a session's state, and epochs know that better. An answer that was
+  recorded with another is given, and the ledger says so.
+
+Where `Vary` is silent on a field that the page set, a server says that the answer does not depend on it
+(RFC 9111 §4.1), and many say so wrongly: it does not refuse, but of several captures those that agree with
+the request in most of what pages set go before all others.
 
 Further, an answer that would lead a browser in a circle gives way, and so does one of a media type that the
 request takes less gladly than another's: one URL may be a page and, to a script, JSON. Pure.
@@ -23,7 +28,7 @@ from urllib.parse import urljoin
 
 from stillweb.collections.accept import excludes, rank
 from stillweb.collections.keys import request_key
-from stillweb.collections.meaning import MEANT
+from stillweb.collections.meaning import MEANT, PREFERRED, browsers_own
 from stillweb.collections.pack import Entry
 from stillweb.collections.packformat import vary_digest
 from stillweb.model import Request, header
@@ -38,26 +43,7 @@ _KEEPING_METHOD = frozenset({307, 308})  # RFC 9110 §15.4.8, §15.4.9
 _LOCATION = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _WHEN = re.compile(rb"(?<=\r\n)(?:date|age):[^\r\n]*(?:\r\n|$)", re.IGNORECASE)
 _MAX_HOPS = 8
-
-# What browsers send by themselves, and ranges and conditions, which are looked at elsewhere.
-_BROWSERS_OWN = frozenset(
-    (
-        *(
-            "accept",
-            "accept-charset",
-            "accept-encoding",
-            "accept-language",
-            "cookie",
-            "dnt",
-            "origin",
-            "referer",
-        ),
-        *("referer", "save-data", "upgrade-insecure-requests", "user-agent"),
-        *("device-memory", "downlink", "dpr", "ect", "rtt", "viewport-width", "width"),  # client hints of old
-        *("if-modified-since", "if-none-match", "if-range", "range"),
-    )
-)
-_BROWSERS_PREFIX = "sec-"  # no script can set these (Fetch §2.2.2)
+_ABSENT = vary_digest("")
 # Both are weighed apart: Accept as media types, Cookie within an epoch.
 _NO_PREFERENCE = frozenset({"cookie", "range", "if-range", "if-none-match", "if-modified-since"})
 
@@ -99,12 +85,11 @@ def usable(
     asked = _Asked(request, counts)
     kept = [candidate for candidate in found if not asked.refuses(candidate.entry)]
     if len(kept) > 1:
-        kept = _as_accepted(_without_circles(kept, request, index), request)
-        if any(candidate.entry.varies for candidate in kept):
-            kept = [
-                Candidate(c.row, c.entry, asked.agrees(c.entry, "cookie"))
-                for c in _fewest(kept, lambda candidate: asked.differences(candidate.entry))
-            ]
+        kept = _without_circles(kept, request, index)
+        kept = _fewest(kept, asked.strangeness([candidate.entry for candidate in kept]))
+        kept = _as_accepted(kept, request)
+        kept = _fewest(kept, [asked.differences(candidate.entry) for candidate in kept])
+    kept = [c if asked.same_cookies(c.entry) else Candidate(c.row, c.entry, False) for c in kept]
     kept.sort(key=lambda candidate: candidate.entry.order)
     return kept, asked.refuses(found[0].entry) if found and not kept else ""
 
@@ -138,7 +123,9 @@ class _Asked:
 
     def _other_meaning(self, entry: Entry) -> str:
         for name, digest in entry.varies:
-            if not _browsers_own(name) and digest != self._digest(name) and self._counts(name):
+            if name.startswith(PREFERRED) or browsers_own(name):
+                continue
+            if digest != self._digest(name) and self._counts(name):
                 return f"recorded with another {self._spelling(name)}"
         # Who shows a credential where none was shown may be somebody, and get somebody's answer.
         if self._meant:
@@ -152,16 +139,38 @@ class _Asked:
         heedless = ("accept", self._digest("accept")) in entry.varies
         return "" if heedless else f"recorded as {entry.mime}, which this request does not accept"
 
+    def strangeness(self, entries: list[Entry]) -> list[int]:
+        """Return for each capture in how many fields that pages set its recorded request was another.
+
+        What one capture notes and another does not, the other's request did not have: sealing notes all.
+        """
+        noted = [
+            {name.removeprefix(PREFERRED): digest for name, digest in entry.varies if not browsers_own(name)}
+            for entry in entries
+        ]
+        if not any(noted):
+            return [0] * len(entries)
+        # A field in which all of them are alike tells nothing apart.
+        telling = [
+            name
+            for name in sorted(set().union(*noted))
+            if len({each.get(name, _ABSENT) for each in noted}) > 1 and self._counts(name)
+        ]
+        return [sum(each.get(name, _ABSENT) != self._digest(name) for name in telling) for each in noted]
+
     def differences(self, entry: Entry) -> int:
         """Return in how many varied fields of the browser's own the recorded request was another."""
         return sum(
-            name not in _NO_PREFERENCE and digest != self._digest(name) and self._counts(name)
+            browsers_own(name)
+            and name not in _NO_PREFERENCE
+            and digest != self._digest(name)
+            and self._counts(name)
             for name, digest in entry.varies
         )
 
-    def agrees(self, entry: Entry, field: str) -> bool:
-        """Return whether a capture does not depend on a field, or was recorded with the same value in it."""
-        return all(digest == self._digest(name) for name, digest in entry.varies if name == field)
+    def same_cookies(self, entry: Entry) -> bool:
+        """Return whether a capture does not depend on cookies, or was recorded with these."""
+        return all(digest == self._digest(name) for name, digest in entry.varies if name == "cookie")
 
     def _digest(self, name: str) -> bytes:
         if name not in self._digests:
@@ -172,14 +181,9 @@ class _Asked:
         return next((each for each, _ in self._request.headers if each.lower() == name), name)
 
 
-def _browsers_own(name: str) -> bool:
-    return name in _BROWSERS_OWN or name.startswith(_BROWSERS_PREFIX)
-
-
-def _fewest(candidates: list[Candidate], count: Callable[[Candidate], int]) -> list[Candidate]:
-    counted = [(count(candidate), candidate) for candidate in candidates]
-    fewest = min(number for number, _ in counted)
-    return [candidate for number, candidate in counted if number == fewest]
+def _fewest(candidates: list[Candidate], counted: Sequence[int]) -> list[Candidate]:
+    fewest = min(counted)
+    return [candidate for number, candidate in zip(counted, candidates, strict=True) if number == fewest]
 
 
 def _unfit(request: Request, entry: Entry) -> str:

@@ -129,9 +129,10 @@ def resolve(request: Request, index: Index, state: SessionState, policy: Policy)
     return _unrecorded(request, index, state, policy, refused)
 
 
-def advance(state: SessionState, match: Match, entry: Entry, *, moves: bool = True) -> None:
+def advance(state: SessionState, request: Request, match: Match, entry: Entry, *, moves: bool = True) -> None:
     """Note in a session's state that a match's entry was served; `moves` is false for a beacon's."""
-    if match.stable:
+    # A HEAD that is shown the head of a GET's answer does not take its turn: the GET is still to come.
+    if match.stable or (request.method == "HEAD" and entry.method != "HEAD"):
         return
     state.uses[entry.order] = state.uses.get(entry.order, 0) + 1
     if moves and entry.method in MUTATIONS:
@@ -266,6 +267,7 @@ def _nth(ordered: list[Candidate], state: SessionState) -> tuple[Candidate, str]
 def _matched(
     chosen: Candidate, lookup: _Lookup, why: str = "", *, told_apart: bool = False, stable: bool = False
 ) -> Match:
+    cookies = "" if chosen.same_cookies else "other Cookie than recorded (Vary: Cookie)"
     # A likeness stays one, however its captures were told apart.
     tier = Tier.SEQUENCE if told_apart and lookup.tier is not Tier.FUZZY else lookup.tier
-    return Match(tier, chosen.row, "; ".join(filter(None, (lookup.note, why))), stable)
+    return Match(tier, chosen.row, "; ".join(filter(None, (lookup.note, why, cookies))), stable)

@@ -201,7 +201,7 @@ class Session:
             if self.tally.damage(str(error)):
                 logger.error("pack is damaged", extra={"collection": self.collection, "error": str(error)})
             return Match(Tier.FAULT, reason=f"pack is damaged: {error}"), answers.empty(request, 500)
-        advance(self.state, match, entry, moves=not is_beacon(request, self.policy))
+        advance(self.state, request, match, entry, moves=not is_beacon(request, self.policy))
         if entry.mime == eventstream.EVENT_STREAM:
             return eventstream.answer(request, match, entry, self.pack, self.state, self.policy)
         return match, answers.recorded(request, entry)
