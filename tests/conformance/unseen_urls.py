@@ -84,13 +84,6 @@ _miss(
     schemes=("http",),
 )
 _miss(
-    "https-at-80",
-    get("http://nine.example/x"),
-    get("https://nine.example:80/x"),
-    "TLS at that port, so another server",
-    schemes=("https",),
-)
-_miss(
     "look-alike-host", get("https://xn--bcher-kva.example/"), get("https://bucher.example/"), "another server"
 )
 _fair(
