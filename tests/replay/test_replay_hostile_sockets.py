@@ -8,6 +8,7 @@ import struct
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -19,7 +20,9 @@ from stillweb.collections.pack import Pack
 from stillweb.collections.seal import seal
 from stillweb.collections.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
+from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayOptions, ReplayServer, serve
+from stillweb.replay.connection import Connection, Door
 from stillweb.replay.socketscript import SocketScript
 
 LIVE = "ws://shop.example/live"
@@ -101,6 +104,45 @@ async def test_rubbish_frames(served: ReplayServer) -> None:
         writer.write(draw.randbytes(draw.randint(0, 20)))
         await writer.drain()
         writer.transport.abort()
+
+
+class Watched(Connection):
+    """A connection whose transport can be looked at."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport = cast(asyncio.Transport, transport)
+
+
+async def test_pings_of_who_does_not_read_wait_in_the_network(served: ReplayServer) -> None:
+    loop = asyncio.get_running_loop()
+    made: list[Watched] = []
+    door = Door(loop.create_task, served.ca, served.public.session)
+    listener = await loop.create_server(lambda: made.append(Watched(door)) or made[-1], "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+    writer.write(HANDSHAKE)
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+    ping, pong = frame(0x89, b"p" * 125), b"\x8a\x7d" + b"p" * 125
+    count = (12 << 20) // len(ping)
+
+    writer.transport.pause_reading()
+    writer.write(ping * count)
+    sending = asyncio.create_task(writer.drain())
+    writer.transport.set_write_buffer_limits(high=0)
+    (seen,) = made
+    assert await poll(lambda: sending.done() or not seen.transport.is_reading(), timeout=60)
+    assert not seen.transport.is_reading()
+    assert seen.transport.get_write_buffer_size() < 1 << 20
+
+    writer.transport.resume_reading()
+    for _ in range(count):
+        assert await reader.readexactly(len(pong)) == pong
+    assert seen.transport.is_reading()
+    await sending
+    writer.transport.abort()
+    listener.close()
+    await listener.wait_closed()
+    await door.empty.wait()
 
 
 def test_a_message_in_endless_empty_pieces_weighs_nothing() -> None:

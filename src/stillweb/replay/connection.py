@@ -1,10 +1,9 @@
 """One client connection: bytes to requests, requests to a session or to the control desk.
 
-A callback protocol without a single await: what the loop delivers is parsed, resolved and
-answered before the next connection has its turn, so the order of a session's requests is the
-order of its ledger. Small answers go out in one write; large ones in slices, as fast as the
-client takes them, so that memory is bounded by slices and not by bodies. A request whose bytes were
-answered before, the same for every session, is answered from the memo without being parsed.
+A callback protocol without a single await: what the loop delivers is parsed, resolved and answered before
+the next connection has its turn, so the order of a session's requests is the order of its ledger. Small
+answers go out in one write; large ones in slices, as fast as the client takes them, so that memory is bounded
+by slices and not by bodies. What was asked before, byte for byte, may be answered from the memo, unparsed.
 
 A CONNECT is taken without asking where to: the tunnel ends here. If the first byte of a connection, or
 of a tunnel, begins a TLS record it is https, else plain http (`ws:` comes so). Within TLS, and where there
@@ -32,8 +31,8 @@ from stillweb.replay.control import Desk
 from stillweb.replay.memo import may_repeat
 from stillweb.replay.script import Scripted
 from stillweb.replay.session import Served, Session
-from stillweb.replay.takeover import Takeover
-from stillweb.replay.tls import TlsServer, context_by_sni
+from stillweb.replay.takeover import Parting, Takeover
+from stillweb.replay.tls import TlsServer, context_by_sni, why_distrusted
 from stillweb.replay.wire import (
     BadRequest,
     ConnectReceived,
@@ -51,14 +50,6 @@ logger = logging.getLogger(__name__)
 
 SLICE = 128 * 1024
 """Bytes of one write, and what the transport holds back for a slow client, at most twice."""
-
-_NOT_TRUSTED = "it does not trust the CA (stillweb certs trust)"
-# RFC 8446 §6.2, as OpenSSL spells the alerts of a client that refuses our certificate.
-_DISTRUST = {
-    "TLSV1_ALERT_UNKNOWN_CA": _NOT_TRUSTED,
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _NOT_TRUSTED,
-    "SSLV3_ALERT_BAD_CERTIFICATE": _NOT_TRUSTED,
-}
 _TLS_HANDSHAKE = 0x16  # RFC 8446 §5.1
 _ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -76,6 +67,7 @@ class Door:
         spawn: runs a coroutine of the desk.
         connections, empty: all that came by this door and are open; set while there are none.
         advice: for traffic where none is taken.
+        patience: seconds that a client which was refused has to read that.
         by_sni: the TLS context of those who begin with TLS; None until the first does.
     """
 
@@ -85,6 +77,7 @@ class Door:
     by_user: Callable[[str], Session | None] | None = None
     desk: Desk | None = None
     advice: str = ""
+    patience: float = 5.0
     connections: set[Connection] = field(default_factory=set)
     empty: asyncio.Event = field(default_factory=asyncio.Event)
     by_sni: ssl.SSLContext | None = None
@@ -132,6 +125,7 @@ class Connection(asyncio.Protocol):
         self._full = False  # the client takes nothing at present
         self._reading = True
         self._last = False  # no request is taken after the one at hand
+        self._refused = False
 
     # What the event loop calls.
 
@@ -156,6 +150,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Wait: the client is slower than we are."""
         self._full = True
+        self._read_or_not()
 
     def resume_writing(self) -> None:
         """Go on with the answer at hand, then with the requests behind it."""
@@ -177,8 +172,8 @@ class Connection(asyncio.Protocol):
             if taken is None:
                 return
             data = taken
-        idle = not (self._outgoing or self._waits_for_desk or self._full or self._last or self._events)
-        alone = idle and self._wire.between
+        # An answer half sent, or an event left, is there only while the client is full or the desk is asked.
+        alone = self._wire.between and not (self._full or self._waits_for_desk or self._last)
         if not (alone and self._repeated(data, began)):
             self._receive(data, alone)
 
@@ -186,8 +181,7 @@ class Connection(asyncio.Protocol):
         """Answer from the memo, if it has these bytes."""
         # Credentials count for their request only, and no request that has them is kept.
         session = self.session if self._tunnel else self._door.session
-        kept = session and session.memo.get((self.place, data))
-        if not session or not kept:
+        if not session or not (kept := session.memo.get((self.place, data))):
             return False
         self.session = session
         self._write(kept.data)
@@ -235,8 +229,9 @@ class Connection(asyncio.Protocol):
         try:
             plain = tls.receive(data)
         except ssl.SSLError as error:
-            level = logging.WARNING if error.reason in _DISTRUST else logging.INFO
-            logger.log(level, "TLS with a client failed: %s", _DISTRUST.get(error.reason, error.reason))
+            distrust = why_distrusted(error)
+            level = logging.WARNING if distrust else logging.INFO
+            logger.log(level, "TLS with a client failed: %s", distrust or error.reason)
             self._put(tls.take())
             self._transport.close()
             return None
@@ -257,7 +252,11 @@ class Connection(asyncio.Protocol):
             self._take(self._events.popleft())
         if self._last and not self._busy and not self._events:
             self._close()
-        reading = not (self._busy and self._events)
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        # A script answers what it reads (pings), and no event tells of it.
+        reading = not (self._busy and (self._events or isinstance(self._wire, Takeover)))
         if reading != self._reading and not self._transport.is_closing():
             self._reading = reading
             (self._transport.resume_reading if reading else self._transport.pause_reading)()
@@ -336,7 +335,7 @@ class Connection(asyncio.Protocol):
             data = head + answer.body if answer.body else head
             self._write(data)
             self._finish(session, served, keep_alive)
-            if self._whole is not None and not self._last:
+            if self._whole is not None:  # so this is not the last answer (`Wire.between`)
                 session.keep((self.place, self._whole), served, data)
             return
         body = memoryview(answer.body)
@@ -363,7 +362,7 @@ class Connection(asyncio.Protocol):
     def _refuse(self, status: int) -> None:
         self._write(refusal(status, self._door.advice if status == 400 else ""))
         self._events.clear()
-        self._last = True
+        self._last = self._refused = True
 
     # The way out.
 
@@ -376,9 +375,14 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
 
     def _close(self) -> None:
-        if not self._transport.is_closing():
-            if self._tls is not None:
-                self._put(self._tls.farewell())
+        if self._transport.is_closing():
+            return
+        if self._tls is not None:
+            self._put(self._tls.farewell())
+        if self._refused:
+            self._refused, self._tls = False, None  # a second call closes
+            Parting(self._transport, self._door.patience, self.connection_lost)
+        else:
             self._transport.close()
 
     def end(self) -> None:

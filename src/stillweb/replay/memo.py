@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "NO_MEMO", "Kept", "Key", "Memo", "may_repeat", "memo_of"]
 
 LARGEST = 64 * 1024
-"""Bytes of an answer beyond which it is not kept: what it costs is then its bytes, not finding it."""
+"""Bytes of request and answer beyond which they are not kept: what these cost is then their bytes."""
 
 NO_MEMO = "STILLWEB_NO_MEMO"
 """Environment variable that switches memos off, for those who want to measure them."""
@@ -74,9 +74,10 @@ class Memo:
 
     def keep(self, key: Key, kept: Kept) -> None:
         """Keep an answer, if it is not too large."""
-        if not self.takes(len(kept.data)):
+        size = len(key[1]) + len(kept.data)
+        if not self.takes(size):
             return
-        size = len(key[1]) + len(kept.data) + _OVERHEAD
+        size += _OVERHEAD
         if self._size + size > self._room:
             self._old, self._young, self._size = self._young, {}, 0
         self._young[key] = kept
@@ -88,12 +89,12 @@ class Memo:
 
 
 def may_repeat(event: Event) -> bool:
-    """Return whether the bytes of a request, and its place, are all that says what is asked."""
-    return (
-        type(event) is RequestReceived  # and no wish for a WebSocket
-        and not event.raw_body
-        and not header(event.headers, "proxy-authorization")
-    )
+    """Return whether the bytes of a request, and its place, are all that says what is asked.
+
+    They are not where credentials name the session. Not excluded: bodies, which are part of the bytes, and
+    wishes for a WebSocket, of which no match is stable but what `begin` would find for any request.
+    """
+    return isinstance(event, RequestReceived) and not header(event.headers, "proxy-authorization")
 
 
 # By pack, which is compared by identity: a newer pack of the same collection begins with nothing.

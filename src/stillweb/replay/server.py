@@ -56,7 +56,7 @@ class ReplayOptions:
         port: of the proxy and the control API; 0 for any.
         session_ports: of the other sessions; None for any that are free.
         ledger: file to which every answer is appended as a line of JSON.
-        drain: seconds that answers at hand are given at the end.
+        drain: seconds that answers at hand are given at the end, and refusals to be read.
         hold_misses: whether a program in front says what becomes of misses (`replay.fallback`).
         private: Unix socket of the control API instead of `port`, where a supervisor has that one.
     """
@@ -106,8 +106,9 @@ class ReplayServer(Desk):
         self._ports = PortPool(options.session_ports)
         self._kept: dict[str, _Kept] = {}
         self._closed = ClosedSessions()
-        self.public = Door(self.spawn, self.ca, by_user=self._by_user)
-        self.named = Door(self.spawn, self.ca, by_user=self._by_user)
+        patience = options.drain
+        self.public = Door(self.spawn, self.ca, by_user=self._by_user, patience=patience)
+        self.named = Door(self.spawn, self.ca, by_user=self._by_user, patience=patience)
 
     async def start(self) -> None:
         """Listen.
@@ -117,7 +118,7 @@ class ReplayServer(Desk):
         """
         self._ports.check(self.options.host)
         session, edition = self._new_session(DEFAULT_SESSION, next(iter(self._shelves)))
-        door = Door(self.spawn, self.ca, session, by_user=self._by_user, desk=self)
+        door = Door(self.spawn, self.ca, session, self._by_user, desk=self, patience=self.options.drain)
         self.public.session = session
         if self.options.private is not None:
             listener = await listen_unix(door, self.options.private)
@@ -266,7 +267,7 @@ class ReplayServer(Desk):
         if port is not None and self._ports.ports is not None:
             raise UsageError("session ports are chosen by the server", hint='leave "port" out')
         session, edition = self._new_session(clock.new_id(), name)
-        door = Door(spawn=self.spawn, ca=self.ca, session=session)
+        door = Door(self.spawn, self.ca, session, patience=self.options.drain)
 
         async def attempt(port: int) -> Listener:
             return await listen(door, self.options.host, port)

@@ -1,7 +1,9 @@
-"""What has a connection after HTTP: a script that plays on it, and the timer that it needs.
+"""What has a connection after HTTP: a script that plays on it, or what waits until a refusal has arrived.
 
-It stands in the connection where the parser of requests stood, so that what the client sends comes here
-and is no request.
+A `Takeover` stands in the connection where the parser of requests stood, so that what the client sends
+comes here and is no request. `Parting` takes the connection's place at the transport: who closes while bytes
+are on their way resets the connection, and that throws away what the client has not read yet. So
+the way out is closed first, and what still comes is dropped (RFC 9112 §9.6).
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ import asyncio
 from collections.abc import Callable
 
 from stillweb.replay.script import Scripted
-from stillweb.replay.wire import Event
+from stillweb.replay.wire import Event, Limits
 
-__all__ = ["Takeover"]
+__all__ = ["DROPPED", "Parting", "Takeover"]
+
+DROPPED = Limits().body
+"""Bytes that are dropped behind a refusal: a client may send a whole body before it reads."""
 
 
 class Takeover:
@@ -58,3 +63,35 @@ class Takeover:
     def _tick(self) -> None:
         self._timer = None
         self._go_on(self._script.due(self._loop.time()))
+
+
+class Parting(asyncio.Protocol):
+    """The rest of a connection on which nothing more is said.
+
+    Args:
+        transport: whose way out is closed, and whose protocol this becomes.
+        seconds: that the client has to close its own.
+        lost: is told when the connection is gone.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, seconds: float, lost: Callable[[Exception | None], None]
+    ) -> None:
+        self._transport = transport
+        self._lost = lost
+        self._room = DROPPED
+        # Not `close`: that would wait for a client that does not read.
+        self._timer = asyncio.get_running_loop().call_later(seconds, transport.abort)
+        transport.write_eof()
+        transport.set_protocol(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Drop what comes, within bounds; at its end the loop closes by itself."""
+        self._room -= len(data)
+        if self._room < 0:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the connection."""
+        self._timer.cancel()
+        self._lost(exc)

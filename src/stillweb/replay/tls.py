@@ -13,12 +13,24 @@ from contextlib import suppress
 from stillweb.certs import CertAuthority
 from stillweb.errors import BadHostname
 
-__all__ = ["TlsServer", "context_by_sni"]
+__all__ = ["TlsServer", "context_by_sni", "why_distrusted"]
 
 _READ = 16 * 1024
 """Plaintext of one record (RFC 8446 §5.1): OpenSSL reads no more at once, and the room is taken first."""
 
 _NAMELESS = "localhost"
+_NOT_TRUSTED = "it does not trust the CA (stillweb certs trust)"
+# RFC 8446 §6.2, as OpenSSL spells the alerts of a client that refuses our certificate.
+_DISTRUST = {
+    "TLSV1_ALERT_UNKNOWN_CA": _NOT_TRUSTED,
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _NOT_TRUSTED,
+    "SSLV3_ALERT_BAD_CERTIFICATE": _NOT_TRUSTED,
+}
+
+
+def why_distrusted(error: ssl.SSLError) -> str:
+    """Return what an error says of a client that refuses our certificate; "" if it says something else."""
+    return _DISTRUST.get(error.reason, "")
 
 
 def context_by_sni(ca: CertAuthority) -> ssl.SSLContext:

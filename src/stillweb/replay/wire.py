@@ -123,7 +123,7 @@ class Wire:
         if self._tunnel:
             self.rest += data
         events, self._events = self._events, []
-        open_ended = self._partial or self._unfinished or self._deaf or self._tunnel
+        open_ended = self._partial or self._deaf or self._tunnel
         self.between = bool(events) and not open_ended
         return events
 
@@ -220,6 +220,7 @@ class Wire:
 
     def on_message_complete(self) -> None:
         """Tell of the request."""
+        self._unfinished = 0
         if self._deaf:
             return
         method = self._parser.get_method().decode("ascii")
