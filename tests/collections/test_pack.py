@@ -265,6 +265,7 @@ def test_heads_are_what_replay_sends():
             ("Proxy-Authenticate", "Basic"),
             ("NEL", "{}"),
             ("alt-svc", 'h3=":443"'),
+            ("Stillweb-MISS", "0-1"),
             ("Content-Encoding", "gzip"),
             ("Set-Cookie", "a=1"),
             ("Set-Cookie", "b=2"),

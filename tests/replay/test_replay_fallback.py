@@ -342,7 +342,8 @@ def test_the_control_api_is_that_of_the_server_behind_it(front: Running) -> None
     assert front.control("GET", "/ready").json()["ready"] is True
     assert front.control("POST", "/sessions", json={"collection": "nope"}).status_code == 404
     assert front.control("POST", "/sessions", content="{").status_code == 400
-    assert front.control("POST", "/sessions/default/misses", json={"mark": "0-1"}).status_code == 404
+    for path in ("/sessions/default/misses", "/sessions/default/misses//", "/sessions/default/misses/?a=/"):
+        assert front.control("POST", path, json={"mark": "0-1"}).status_code == 404
     assert front.control("DELETE", "/sessions/default").status_code == 409
     assert front.control("GET", "/sessions", headers={"Origin": SHOP}).status_code == 403
     shown = CliRunner().invoke(cli, ["replay", "ledger", front.proxy, "--tier", "pywb", "--json"])

@@ -95,3 +95,16 @@ async def test_what_was_not_taken_is_closed_with_the_channel() -> None:
         sender.close()
         near.settimeout(10)
         assert near.recv(1) == b""
+
+
+async def test_what_comes_when_the_other_side_is_known_to_be_gone_is_closed() -> None:
+    ours, theirs = pair()
+    sender = Channel(ours)
+    theirs.close()
+    await asyncio.wait_for(sender.closed.wait(), 10)
+    near, far = socket.socketpair()
+    with near, far:
+        sender.hand_over(far.fileno(), b"later still")
+        far.close()
+        near.settimeout(10)
+        assert near.recv(1) == b""

@@ -411,6 +411,26 @@ async def test_no_rubbish_brings_it_down(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /sessions/default/ledger?after=%b HTTP/1.1\r\n\r\n" % (b"9" * 5000), b"200"),
+        (b"POST /sessions HTTP/1.1\r\nContent-Length: 200000\r\n\r\n" + b"[" * 200_000, b"400"),
+        (
+            b"POST /sessions/default/misses HTTP/1.1\r\nContent-Length: 200000\r\n\r\n" + b"[" * 200_000,
+            b"409",
+        ),
+    ],
+    ids=["digits", "brackets", "brackets of a miss"],
+)
+async def test_what_python_refuses_to_read_is_answered(
+    server: ReplayServer, sent: bytes, status: bytes
+) -> None:
+    async with dialled(server.url) as (reader, writer):
+        writer.write(sent)
+        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 " + status)
+
+
 async def test_a_session_port_takes_no_control_requests(desk: ReplayClient) -> None:
     session = await desk.open_session()
     asked = b"GET /sessions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

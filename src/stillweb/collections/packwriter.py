@@ -38,12 +38,13 @@ from stillweb.errors import UsageError
 from stillweb.model import Headers, Response, header
 
 MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-# RFC 9110 §7.6.1 (hop by hop), the length that the server adds, and what would make a browser
-# speak to another host or refuse our certificate.
+# RFC 9110 §7.6.1 (hop by hop), the length that the server adds, what would make a browser speak to another
+# host or refuse our certificate, and what replay itself tells the program in front of it (`--on-miss`).
 _DROPPED = frozenset(
     {
         *("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length"),
         *("alt-svc", "public-key-pins", "public-key-pins-report-only", "report-to", "nel"),
+        "stillweb-miss",
     }
 )
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

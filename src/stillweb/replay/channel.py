@@ -62,7 +62,12 @@ class Channel:
         self._flush()
 
     def hand_over(self, descriptor: int, data: bytes) -> None:
-        """Send a connection, and what was read from it; our own descriptor stays ours."""
+        """Send a connection, and what was read from it; our own descriptor stays ours.
+
+        Over a channel that is closed nothing goes: who was handed over loses the connection.
+        """
+        if self._end.fileno() < 0:
+            return
         chunks = [data[at : at + _CHUNK] for at in range(0, len(data), _CHUNK)] or [b""]
         for number, chunk in enumerate(chunks):
             kind = _LAST if number == len(chunks) - 1 else _MORE

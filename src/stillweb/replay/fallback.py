@@ -46,7 +46,7 @@ __all__ = ["Front", "FrontOptions", "serve_front"]
 
 logger = logging.getLogger(__name__)
 
-_SESSION = re.compile(r"/sessions/([A-Za-z0-9._-]+)(/misses)?/?(?:\?.*)?")
+_SESSION = re.compile(r"/sessions/([A-Za-z0-9._-]+)(/misses)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Front:
 
     async def _reply(self, event: RequestReceived) -> Reply:
         path = event.target.partition("?")[0].rstrip("/")
-        found = _SESSION.fullmatch(event.target)
+        found = _SESSION.fullmatch(path)
         if found and found[2]:
             return Reply(HTTPStatus.NOT_FOUND, {"error": f"no {path} here", "hint": ""})
         if path == "/sessions" and event.method == "POST":
@@ -269,7 +269,7 @@ class Front:
     async def _open(self, event: RequestReceived) -> Reply:
         try:
             wanted = json.loads(event.raw_body or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             wanted = None
         if isinstance(wanted, dict):
             wanted.pop("port", None)  # of the hermetic server's own, which is no business of clients
