@@ -43,8 +43,8 @@ from stillweb.model import Exchange, Request, Response
 HOST = "shop.example"
 EVERY = 5.0
 LEDGER = 100_000  # entries of a session's ledger (replay.session.LEDGER_SIZE)
-CLOSED = 50_000  # entries of closed sessions' ledgers (replay.closed.CLOSED_ENTRIES)
-CLOSED_KIB = 1.8  # of a closed session with an empty ledger, by tracemalloc; 50,000 of them are kept
+CLOSED = 64 * 1024 * 1024  # bytes of closed sessions (replay.closed.CLOSED_BYTES)
+CLOSED_LINE, CLOSED_SESSION = 160, 2048  # bytes of a repeated answer and of a session, as they are weighed
 POSTED = b'{"item": 1}'
 HERE = Path(__file__).parent
 
@@ -313,9 +313,9 @@ async def warm(site: Site, program: Path, folder: Path, to: str) -> None:
         proxy = str(session["proxy"]).removeprefix("http://")
         await load(program, folder, proxy, "proxy", 2)
         requests = (await control(site, "GET", f"/sessions/{session['id']}"))["requests"]
-        kept += requests if isinstance(requests, int) else 0
+        kept += CLOSED_SESSION + CLOSED_LINE * min(LEDGER, requests if isinstance(requests, int) else 0)
         await control(site, "DELETE", f"/sessions/{session['id']}")
-        print(f"warming up: {kept} entries of closed sessions", file=sys.stderr)
+        print(f"warming up: {kept} of {CLOSED} bytes of closed sessions", file=sys.stderr)
 
 
 async def run(
@@ -348,7 +348,7 @@ async def run(
         "wrong": dict(site.wrong),
         "errors": dict(site.errors),
         "left": {"in_flight": session["in_flight"], "connections": session["connections"]},
-        "memory": {**verdict(samples, site.asked["session"] * CLOSED_KIB / 1024), "samples": samples},
+        "memory": {**verdict(samples, 0), "samples": samples},
     }
 
 

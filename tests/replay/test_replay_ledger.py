@@ -177,11 +177,11 @@ def test_closed_sessions_are_forgotten_oldest_first_but_for_the_last() -> None:
     def read(entries: tuple[LedgerEntry, ...], after: int) -> Ledger:
         return Ledger(tuple(each for each in entries if each.seq > after), {"exact": len(entries)})
 
-    closed = ClosedSessions(limit=10)
+    closed = ClosedSessions(limit=50_000)
     entry = LedgerEntry(1, "GET", f"{SHOP}/", 200, "exact", "", 0, 0.1)
     for name, count in (("a", 4), ("b", 4), ("c", 4), ("d", 40)):
         entries = tuple(replace(entry, seq=seq) for seq in range(1, count + 1))
-        closed.add({"id": name}, count, partial(read, entries))
+        closed.add({"id": name}, count * 5_000, partial(read, entries))
         known = [each["id"] for each in closed.sessions()]
         assert known == {"a": ["a"], "b": ["a", "b"], "c": ["b", "c"], "d": ["d"]}[name]
     assert closed.ledger("a") is None

@@ -298,3 +298,41 @@ def test_in_request_says_whether_a_request_is_underway() -> None:
 def test_a_field_cannot_break_a_head() -> None:
     with pytest.raises(ValueError, match="line break"):
         simple_head(204, (("Access-Control-Allow-Origin", "x\r\nSet-Cookie: a=b"),))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "between"),
+    [
+        ([], True),
+        ([b"GET / HTTP/1.1\r\n\r\n"], True),
+        ([b"GET / HTTP/1.1\r\n\r\n" * 2], True),
+        ([b"GET / HTTP/1.1\r\n\r\n", b""], True),
+        ([b"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"], True),
+        ([b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", b"0\r\n\r\n"], True),
+        ([b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", b"0\r\n"], False),
+        ([b"GET / HTTP/1.1\r\n\r\nG"], False),
+        ([b"GET / HTTP/1.1\r\n"], False),
+        ([b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\n"], False),
+        ([b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n"], False),
+        # Not yet a request, but counted as part of the next: what is answered unparsed would not be (431).
+        ([b"\r\n"], False),
+        ([b"GET / HTTP/1.1\r\n\r\n", b"\r\n"], False),
+        ([b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n"], False),
+        ([b"CONNECT a:1 HTTP/1.1\r\n\r\n"], False),
+        ([b"no request\r\n\r\n"], False),
+    ],
+)
+def test_whether_a_request_may_begin(pieces: list[bytes], between: bool) -> None:
+    wire = Wire()
+    for piece in pieces:
+        wire.receive_data(piece)
+    assert wire.between is between
+
+
+def test_the_end_of_a_request_is_not_counted_against_the_next() -> None:
+    wire = Wire(Limits(head=100))
+    trailers = b"0\r\n" + b"a: b\r\n" * 30 + b"\r\n"
+    head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+    wire.receive_data(head)
+    assert [type(event) for event in wire.receive_data(trailers)] == [RequestReceived]
+    assert wire.receive_data(b"GET /" + b"x" * 90) == []

@@ -12,16 +12,18 @@ from typing import Any
 
 from stillweb.replay.session import Ledger
 
-__all__ = ["CLOSED_ENTRIES", "ClosedSessions"]
+__all__ = ["CLOSED_BYTES", "ClosedSessions"]
 
-CLOSED_ENTRIES = 50_000
-"""Entries of closed sessions that are kept; a session, and each KiB of missed bodies, count as one more."""
+CLOSED_BYTES = 64 * 1024 * 1024
+"""Bytes of closed sessions that are kept, about; of the last one closed all, however much that is."""
+
+_SESSION = 2048  # bytes of one with an empty ledger, about
 
 
 class ClosedSessions:
     """What the sessions closed most recently answered."""
 
-    def __init__(self, limit: int = CLOSED_ENTRIES) -> None:
+    def __init__(self, limit: int = CLOSED_BYTES) -> None:
         self._limit = limit
         self._kept: dict[str, tuple[dict[str, Any], Callable[[int], Ledger], int]] = {}
         self._weight = 0
@@ -31,12 +33,13 @@ class ClosedSessions:
 
         Args:
             shown: its last state, as the control API has it.
-            weight: of its ledger (`Session.weight`).
+            weight: of its ledger in bytes (`Session.weight`).
             read: gives its ledger beyond a request number (`Session.reader`).
         """
         state = {**shown, "closed": True}
-        self._kept[state["id"]] = (state, read, 1 + weight)
-        self._weight += 1 + weight
+        weight += _SESSION
+        self._kept[state["id"]] = (state, read, weight)
+        self._weight += weight
         while self._weight > self._limit and len(self._kept) > 1:
             _, _, lighter = self._kept.pop(next(iter(self._kept)))
             self._weight -= lighter

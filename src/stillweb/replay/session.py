@@ -27,12 +27,20 @@ from stillweb.replay.memo import Kept, Key, memo_of
 from stillweb.replay.resolver import Policy, SessionState, advance, is_beacon, resolve
 from stillweb.replay.tally import Tally
 
-__all__ = ["LEDGER_SIZE", "MISS_MARK", "Ledger", "LedgerEntry", "Served", "Session"]
+__all__ = ["LEDGER_BYTES", "LEDGER_SIZE", "MISS_MARK", "Ledger", "LedgerEntry", "Served", "Session"]
 
 logger = logging.getLogger(__name__)
 
 LEDGER_SIZE = 100_000
 """Entries that a ledger keeps; a session that goes on for days loses its oldest."""
+
+LEDGER_BYTES = 32 * 1024 * 1024
+"""Bytes of entries that a ledger keeps, lines of repeated answers aside: a miss has fields and a body."""
+
+_LINE = 512  # bytes of an entry without its texts, about
+_FIELD = 256  # of a request field
+_REPEATED = 160  # of what is noted of a repeated answer
+_LONGEST = 4096  # bytes of a line that may be repeated: these are not weighed
 
 MISS_MARK = b"Stillweb-Miss"
 """Field of a miss that is held: it names the miss to the program in front, which takes the field off."""
@@ -63,6 +71,15 @@ class LedgerEntry:
     resource: str = ""
     referer: str = ""
     asked: dict[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def weight(self) -> int:
+        """What it takes in memory, in bytes, about."""
+        texts = _LINE + len(self.url) + len(self.reason) + len(self.resource) + len(self.referer)
+        if self.asked is None:
+            return texts
+        fields = sum(_FIELD + len(value) for _, value in self.asked["fields"])
+        return texts + _LINE + fields + len(self.asked.get("body", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +173,8 @@ class Session:
         # A repeated answer is noted by its kept line, number and ms: a line of its own would cost as much
         # time as all the rest of it, and is rarely read.
         self._entries: deque[_Noted] = deque(maxlen=LEDGER_SIZE)
+        self._weighed: deque[tuple[int, int]] = deque()  # number on the ledger, and weight, of other lines
+        self._weight = 0
         self.memo = memo_of(self.pack, self.policy)
         self._room = BODIES
         self._held: dict[str, Served] = {}
@@ -218,8 +237,11 @@ class Session:
     def keep(self, key: Key, served: Served, sent: bytes) -> None:
         """Keep an answer that went out whole, if every session would give it for these bytes."""
         match = served.match
+        # Misses and guesses are noted each time with what was asked for.
         if match.stable and match.entry >= 0 and match.tier not in GUESSES and self.memo.takes(len(sent)):
-            self.memo.keep(key, Kept(sent, _entry(served, None)))
+            line = _entry(served, None)
+            if line.weight <= _LONGEST:
+                self.memo.keep(key, Kept(sent, line))
 
     def repeat(self, kept: Kept, began: float) -> None:
         """Note that an answer from the memo has gone out: what `begin` and `finish` do, at once."""
@@ -262,11 +284,31 @@ class Session:
         self._finished += 1
         self._counts[entry.tier] += 1
         self._entries.append(entry)
+        self._weigh(entry)
         self.tally.add(entry.tier, entry.bytes, entry.ms)
         if self._sink is not None:
             self._sink(self, entry)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s %s %s %s %s", self.id, entry.status, entry.tier, entry.method, entry.url)
+
+    def _weigh(self, entry: LedgerEntry) -> None:
+        """Weigh the newest entry, and drop the oldest while all weigh too much."""
+        self._weighed.append((self._finished, entry.weight))
+        self._weight += entry.weight
+        dropped = self._unweigh()
+        while self._weight > LEDGER_BYTES and len(self._weighed) > 1:
+            number, weight = self._weighed.popleft()
+            self._weight -= weight
+            for _ in range(number - dropped):  # the repeated ones before it, too
+                self._entries.popleft()
+            dropped = number
+
+    def _unweigh(self) -> int:
+        """Weigh no more what has gone for being too many; return how many have gone in all."""
+        dropped = self._finished - len(self._entries)
+        while self._weighed and self._weighed[0][0] <= dropped:
+            self._weight -= self._weighed.popleft()[1]
+        return dropped
 
     def ledger(self, after: int = 0) -> Ledger:
         """Return what was answered, beyond request number `after`."""
@@ -278,8 +320,9 @@ class Session:
 
     @property
     def weight(self) -> int:
-        """What the ledger takes: entries, and KiB of missed bodies."""
-        return len(self._entries) + (BODIES - self._room) // 1024
+        """What the ledger takes in memory, in bytes, about."""
+        self._unweigh()
+        return self._weight + _REPEATED * len(self._entries)
 
     def to_dict(self) -> dict[str, Any]:
         """Return how it stands, as JSON shows it."""
