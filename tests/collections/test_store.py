@@ -235,6 +235,14 @@ def test_a_linked_collection_has_the_store_of_where_it_lies(tmp_path):
     assert _bodies(site) == [_body(1)]
 
 
+def test_collecting_leaves_a_seal_alone_that_goes_on_where_a_link_leads(tmp_path):
+    site = _record(tmp_path / "a", "site", [1])
+    other = _record(tmp_path / "b", "other", [1])
+    (tmp_path / "b" / "linked").symlink_to(site.path)
+    seal(site, on_progress=lambda _: seal(other) and None)
+    assert _bodies(site) == [_body(1)]
+
+
 def test_the_store_is_no_collection(tmp_path):
     seal(_record(tmp_path, "site", [1]))
     assert [each.name for each in list_collections(tmp_path)] == ["site"]

@@ -89,7 +89,8 @@ class Store:
                     freed += file.stat().st_size
                     file.unlink()
             for folder in self.root.glob("*/.pack-*"):  # of a seal that was killed
-                shutil.rmtree(folder, ignore_errors=True)
+                if not folder.parent.is_symlink():  # else another store's lock is over it
+                    shutil.rmtree(folder, ignore_errors=True)
         return freed
 
     def _named(self) -> set[str]:
