@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -22,11 +23,18 @@ from small_sites import PAGES, browser, recorded
 
 from stillweb.certs import CertAuthority
 from stillweb.cli import cli
+from stillweb.collections.framepack import EVENTSTREAM, WEBSOCKET, socket_key, stream_key
+from stillweb.collections.frames import Chunks, Frames, write_chunks, write_frames
 from stillweb.collections.indexing import reindex
+from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
+from stillweb.collections.pack import Pack, PackEntry, build_pack
+from stillweb.collections.packformat import BODIES
 from stillweb.collections.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
-from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, logs, serve
+from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, logs, serve, websocket
+from stillweb.replay.resolver import Policy
+from stillweb.replay.session import Session
 from stillweb.replay.tally import BOUNDS_MS, Figures, Tally, WorkerFigures
 
 BIG = bytes(range(256)) * 4096 * 24  # 24 MiB
@@ -218,6 +226,53 @@ async def test_damage_that_is_found_while_serving_is_counted_and_told_once(
         assert (await server.figures()).tallies["damaged"].damaged == 2
         assert server.totals == {"fault": 2, "exact": 1}
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["pack is damaged"]
+
+
+def test_damage_of_what_plays_is_an_answer_too(tmp_path: Path) -> None:
+    socket_url, url = "wss://a.test/socket", "https://a.test/events"
+    stream = Response(200, "OK", (("Content-Type", "text/event-stream"),), b"data: 1\n\n")
+    key = stream_key(url, request_key("GET", url), "")
+    timing = replace(stream, raw_body=write_chunks(Chunks()) + b"\r\n" + stream.raw_body)
+    frames = Response(200, "OK", (), write_frames(Frames()))
+    entries = [
+        PackEntry.of("GET", url, stream),
+        replace(PackEntry.of(EVENTSTREAM, url, timing), key=key),
+        replace(PackEntry.of(WEBSOCKET, socket_url, frames), key=socket_key(socket_url)),
+    ]
+    build_pack(entries, {}, tmp_path / "pack")
+    file = tmp_path / "pack" / BODIES
+    content = file.read_bytes()
+    assert content.count(b"event-stream: 1") == content.count(b'"type":"end"') == 1
+    file.write_bytes(content.replace(b"event-stream: 1", b"event-stream: 2").replace(b'"end"', b'"END"'))
+    with Pack.open(tmp_path / "pack") as pack:
+        session = Session("s", "c", pack, Policy())
+        asked = session.begin(Request("GET", url, (("Accept", "text/event-stream"),)))
+        shaken = websocket.begin(session, Request("GET", "https://a.test/socket"))
+        assert [asked.answer.status, shaken.answer.status] == [500, 500]
+        session.finish(asked)
+        session.finish(shaken)
+        assert (session.in_flight, session.to_dict()["counts"]) == (0, {"fault": 2})
+        assert session.tally.damaged == 2
+
+
+def test_held_is_what_carries_the_mark_and_nothing_that_names_it(tmp_path: Path) -> None:
+    names = (("Access-Control-Expose-Headers", "Stillweb-Miss"), ("Stillweb-Miss", "0-1"))
+    build_pack([PackEntry.of("GET", "https://a.test/", Response(200, "OK", names))], {}, tmp_path / "pack")
+    wishes = (("Origin", "https://b.test"), ("Access-Control-Request-Method", "GET"))
+    with Pack.open(tmp_path / "pack") as pack:
+        session = Session("s", "c", pack, Policy())
+        session.holds_misses = True
+        for request in (
+            Request("GET", "https://a.test/"),
+            Request(
+                "OPTIONS", "https://a.test/", (*wishes, ("Access-Control-Request-Headers", "Stillweb-Miss"))
+            ),
+            Request("GET", "https://a.test/none"),
+        ):
+            session.finish(session.begin(request))
+        assert (session.in_flight, session.to_dict()["counts"]) == (1, {"exact": 1, "synthetic": 1})
+        assert session.conclude("0-3", {})
+        assert session.in_flight == 0
 
 
 def test_a_tally_counts_by_duration_and_adds_up() -> None:

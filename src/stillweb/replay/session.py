@@ -194,8 +194,7 @@ class Session:
         self.in_flight += 1
         match, answer = self._answer(request)
         if self.holds_misses and match.tier == Tier.MISS and answer.status == 404:
-            mark = b"%b: %b\r\n" % (MISS_MARK, self._mark(self._requests))
-            answer = replace(answer, head=answer.head + mark)
+            answer = replace(answer, head=answer.head + self._mark_field(self._requests))
         return Served(request, match, answer, self._requests, began, self._life)
 
     @property
@@ -215,21 +214,24 @@ class Session:
             if match.entry < 0:
                 return match, _made(request, match)
             entry = self.pack.entry(match.entry)
+            advance(self.state, request, match, entry, moves=not is_beacon(request, self.policy))
+            if entry.mime == eventstream.EVENT_STREAM:
+                return eventstream.answer(request, match, entry, self.pack, self.state, self.policy)
         except MalformedPack as error:
-            # The disk failed under us. The episode must not take it for the site's answer.
-            if self.tally.damage(str(error)):
-                logger.error("pack is damaged", extra={"collection": self.collection, "error": str(error)})
-            return Match(Tier.FAULT, reason=f"pack is damaged: {error}"), answers.empty(request, 500)
-        advance(self.state, request, match, entry, moves=not is_beacon(request, self.policy))
-        if entry.mime == eventstream.EVENT_STREAM:
-            return eventstream.answer(request, match, entry, self.pack, self.state, self.policy)
+            return self.damaged(request, error)
         return match, answers.recorded(request, entry)
+
+    def damaged(self, request: Request, error: MalformedPack) -> tuple[Match, Answer]:
+        """Tell once of what the disk did, and return an answer that is not to be taken for the site's."""
+        if self.tally.damage(str(error)):
+            logger.error("pack is damaged", extra={"collection": self.collection, "error": str(error)})
+        return Match(Tier.FAULT, reason=f"pack is damaged: {error}"), answers.empty(request, 500)
 
     def finish(self, served: Served, sent: int | None = None) -> None:
         """Note that an answer has gone out; `sent` bytes of its body if the client went away."""
         if served.life != self._life:
             return
-        if self.holds_misses and MISS_MARK in served.answer.head:
+        if self.holds_misses and self._is_marked(served):
             self._held[self._mark(served.seq).decode()] = served
             return
         self._note(_entry(served, sent), served.request)
@@ -259,6 +261,13 @@ class Session:
 
     def _mark(self, seq: int) -> bytes:
         return b"%d-%d" % (self._life, seq)
+
+    def _is_marked(self, served: Served) -> bool:
+        # By the field itself, at its place: a page may have its name reflected, a site may have sent it.
+        return served.match.tier == Tier.MISS and served.answer.head.endswith(self._mark_field(served.seq))
+
+    def _mark_field(self, seq: int) -> bytes:
+        return b"%b: %b\r\n" % (MISS_MARK, self._mark(seq))
 
     def conclude(self, mark: str, outcome: Mapping[str, Any]) -> bool:
         """Put a held miss on the ledger; return whether there was one of that mark.

@@ -20,6 +20,7 @@ from stillweb.collections.framepack import WEBSOCKET, of_cookies, open_frames, s
 from stillweb.collections.frames import CLOSE, TEXT, End, Frame, Frames
 from stillweb.collections.keys import body_key
 from stillweb.collections.pack import Entry
+from stillweb.errors import MalformedPack
 from stillweb.model import Match, Request, Tier, header
 from stillweb.replay import answer as answers
 from stillweb.replay.answer import Answer
@@ -47,7 +48,10 @@ def begin(session: Session, handshake: Request) -> Served:
         handshake: under an http or https URL.
     """
     request = _as_socket(handshake)
-    found, note = _recordings(session, request.url)
+    try:
+        found, note = _recordings(session, request.url)
+    except MalformedPack as error:
+        return session.begin_as(request, *session.damaged(request, error))
     entries = of_cookies(found, request)
     key = header(request.headers, "sec-websocket-key").strip()
     if not entries or not _is_key(key):
