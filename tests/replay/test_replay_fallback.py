@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -608,6 +609,20 @@ async def test_a_miss_is_in_flight_until_pywb_has_answered(broken: Broken) -> No
         assert [entry.tier for entry in after] == ([] if reset else [*before, "pywb"])
         stand_in.asked.clear()
         stand_in.release.clear()
+
+
+async def test_a_tunnel_outlives_its_session_and_gets_nothing_more(broken: Broken) -> None:
+    proxy, desk, _ = broken
+    session = await desk.open_session()
+    user = b64encode(f"{session.id}:".encode()).decode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(proxy.rpartition(":")[2]))
+    writer.write(render_request("CONNECT", "plain.example:80", (("Proxy-Authorization", f"Basic {user}"),)))
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    await desk.close_session(session.id)
+    writer.write(render_request("GET", "/whole", (("Host", "plain.example"),)))
+    assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 407 ")
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_a_body_that_stalls_is_given_up() -> None:

@@ -195,7 +195,8 @@ class FrontConnection:
         if not self._place and event.target.startswith(("/", "*")):
             return await self._write(await self._front.control(event), close=self._last)
         session = self._session if self._tunnel else self._by_user(event.headers)
-        if session is None:
+        # One that was closed meanwhile has a port behind that may be another's by now.
+        if session is None or self._front.carried.get(session.id) is not session:
             return await self._refuse(407)
         if not (url := self._url(event)):
             return await self._refuse(400)
