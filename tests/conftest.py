@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# No deadlines: the machine is shared. Longer: pytest --hypothesis-profile=long --timeout=0 tests/replay
-settings.register_profile("quick", deadline=None)
+# No deadlines: the machine is shared. The same examples in each run: what fails, fails again.
+# To look for new ones: pytest --hypothesis-profile=long --timeout=0 tests/replay tests/collections
+settings.register_profile("quick", deadline=None, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("quick")
 

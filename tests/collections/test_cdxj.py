@@ -33,7 +33,7 @@ words = st.from_regex(r"[^\s]{1,30}", fullmatch=True).filter(lambda word: "\x85"
 def captures(draw):
     asked = draw(st.booleans())
     return Capture(
-        urlkey=draw(st.from_regex(r"[\x21-\x7e]{1,40}", fullmatch=True)),
+        urlkey=draw(st.from_regex(r"[\x22-\x7e][\x21-\x7e]{0,39}", fullmatch=True)),  # "!" begins a header
         timestamp=draw(st.from_regex(r"[0-9]{14}", fullmatch=True)),
         url=draw(text),
         method=draw(st.sampled_from(["GET", "POST", "DELETE"])),

@@ -282,7 +282,8 @@ def _blanked(request: Request) -> object:
         for leaf in parts.leaves()
     ]
     body = _skeleton(json.loads(request.raw_body)) if request.headers == JSON else len(request.raw_body) == 0
-    return request.method, leaves, request.headers, body
+    # The type of no body says nothing.
+    return request.method, leaves, request.headers if request.raw_body else (), body
 
 
 def _skeleton(value: object) -> object:
