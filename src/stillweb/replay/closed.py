@@ -14,7 +14,7 @@ from stillweb.replay.session import Ledger
 
 __all__ = ["CLOSED_BYTES", "ClosedSessions"]
 
-CLOSED_BYTES = 64 * 1024 * 1024
+CLOSED_BYTES = 16 * 1024 * 1024
 """Bytes of closed sessions that are kept, about; of the last one closed all, however much that is."""
 
 _SESSION = 2048  # bytes of one with an empty ledger, about
