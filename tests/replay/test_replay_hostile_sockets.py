@@ -22,7 +22,8 @@ from stillweb.collections.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayOptions, ReplayServer, serve
-from stillweb.replay.connection import Connection, Door
+from stillweb.replay.connection import Connection
+from stillweb.replay.door import Door
 from stillweb.replay.socketscript import SocketScript
 
 LIVE = "ws://shop.example/live"

@@ -19,8 +19,9 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.keys import request_key
 from stillweb.collections.pack import Pack, PackEntry, build_pack
 from stillweb.model import Response
-from stillweb.replay.connection import SLICE, Connection, Door
+from stillweb.replay.connection import SLICE, Connection
 from stillweb.replay.control import Desk
+from stillweb.replay.door import Door
 from stillweb.replay.memo import LARGEST, Kept, Memo, memo_of
 from stillweb.replay.resolver import Policy
 from stillweb.replay.session import LedgerEntry, Session

@@ -9,7 +9,7 @@ import socket
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import brotli
@@ -23,6 +23,9 @@ from stillweb.collections.pack import Pack, PackEntry, build_pack
 from stillweb.errors import CollectionNotFound, PortInUse, ReplayUnreachable, UsageError
 from stillweb.model import Response
 from stillweb.replay import ReplayClient, ReplayOptions, ReplayServer, serve
+from stillweb.replay.connection import Connection
+from stillweb.replay.door import Door
+from stillweb.replay.listeners import Listener, drain, listen_unix
 
 SHOP = "https://shop.example"
 HTML = (("Content-Type", "text/html"), ("ETag", '"v1"'))
@@ -613,3 +616,26 @@ def _two_free_ports() -> tuple[int, int]:
                 continue
             return port, port + 1
     raise AssertionError("no two free ports side by side")
+
+
+async def test_who_is_told_of_after_the_door_was_closed_is_not_served(server: ReplayServer) -> None:
+    loop = asyncio.get_running_loop()
+    door = Door(server.spawn, session=server.public.session)
+    await drain([Listener(door)], 1)
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.setblocking(False)
+        await loop.sock_sendall(
+            ours, b"GET http://plain.example/a?b=1 HTTP/1.1\r\nHost: plain.example\r\n\r\n"
+        )
+        theirs.setblocking(False)
+        await loop.connect_accepted_socket(lambda: Connection(door), theirs)
+        with suppress(ConnectionResetError):
+            assert await asyncio.wait_for(loop.sock_recv(ours, 1000), 10) == b""
+    await asyncio.wait_for(door.empty.wait(), 10)
+
+
+async def test_a_path_too_long_for_a_unix_socket_is_said(server: ReplayServer, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot listen on .*too long") as raised:
+        await listen_unix(Door(server.spawn), tmp_path / ("x" * 100))
+    assert "TMPDIR" in raised.value.hint

@@ -25,8 +25,8 @@ from typing import Any
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import ReplayError, SessionLost, UsageError
-from stillweb.replay.connection import Door
 from stillweb.replay.control import DEFAULT_SESSION, Desk, Readiness
+from stillweb.replay.door import Door
 from stillweb.replay.listeners import BACKLOG, Listener, PortPool, authority, cannot_listen, drain
 from stillweb.replay.lobby import CONTROL, Lobby, take_over
 from stillweb.replay.logs import Format

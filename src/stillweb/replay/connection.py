@@ -17,22 +17,21 @@ import logging
 import ssl
 from base64 import b64decode
 from collections import deque
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
 from stillweb import clock
-from stillweb.certs import CertAuthority
 from stillweb.errors import BadHostname
 from stillweb.model import Headers, Request, header
 from stillweb.replay import control, websocket
 from stillweb.replay.answer import Answer
 from stillweb.replay.control import Desk
+from stillweb.replay.door import Door
 from stillweb.replay.memo import may_repeat
 from stillweb.replay.script import Scripted
 from stillweb.replay.session import Served, Session
 from stillweb.replay.takeover import Parting, Takeover
-from stillweb.replay.tls import TlsServer, context_by_sni, why_distrusted
+from stillweb.replay.tls import TlsServer, why_distrusted
 from stillweb.replay.wire import (
     BadRequest,
     ConnectReceived,
@@ -44,7 +43,7 @@ from stillweb.replay.wire import (
     refusal,
 )
 
-__all__ = ["SLICE", "Connection", "Door"]
+__all__ = ["SLICE", "Connection"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,41 +52,6 @@ SLICE = 128 * 1024
 _TLS_HANDSHAKE = 0x16  # RFC 8446 §5.1
 _ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-@dataclass(eq=False, slots=True)
-class Door:
-    """What a listener leads to.
-
-    Attributes:
-        ca: signs for the hosts of tunnels; None where no traffic is taken.
-        session: answers traffic; None where only control requests are.
-        by_user: finds the session that a proxy user name stands for; None where that is not asked.
-        desk: answers control requests; None where only traffic is.
-        spawn: runs a coroutine of the desk.
-        connections, empty: all that came by this door and are open; set while there are none.
-        advice: for traffic where none is taken.
-        patience: seconds that a client which was refused has to read that.
-        by_sni: the TLS context of those who begin with TLS; None until the first does.
-    """
-
-    spawn: Callable[[Coroutine[Any, Any, None]], object]
-    ca: CertAuthority | None = None
-    session: Session | None = None
-    by_user: Callable[[str], Session | None] | None = None
-    desk: Desk | None = None
-    advice: str = ""
-    patience: float = 5.0
-    connections: set[Connection] = field(default_factory=set)
-    empty: asyncio.Event = field(default_factory=asyncio.Event)
-    by_sni: ssl.SSLContext | None = None
-
-    def tls(self) -> TlsServer:
-        """Return the server's side of a connection that begins with TLS."""
-        assert self.ca is not None
-        if self.by_sni is None:
-            self.by_sni = context_by_sni(self.ca)
-        return TlsServer(self.by_sni)
 
 
 @dataclass(slots=True)
@@ -136,6 +100,8 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=SLICE)
         self._door.connections.add(self)
         self._door.empty.clear()
+        if self._door.closed:  # it was accepted before, and told of after `Listener.close` had looked
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Put an unfinished answer on the ledger as such."""

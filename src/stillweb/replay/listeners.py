@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from stillweb.errors import PortInUse, UsageError
-from stillweb.replay.connection import Connection, Door
+from stillweb.replay.connection import Connection
+from stillweb.replay.door import Door
 
 __all__ = ["Listener", "PortPool", "authority", "cannot_listen", "drain", "listen", "listen_unix"]
 
@@ -37,6 +38,7 @@ class Listener:
 
     def close(self) -> None:
         """Take no more connections; those that are open end with the answer at hand."""
+        self.door.closed = True
         if self.server is not None:
             self.server.close()
         for connection in tuple(self.door.connections):
@@ -61,9 +63,19 @@ async def listen(door: Door, host: str, port: int) -> Listener:
 
 
 async def listen_unix(door: Door, path: Path) -> Listener:
-    """Listen on a Unix socket."""
+    """Listen on a Unix socket.
+
+    Raises:
+        UsageError: if there can be none.
+    """
     loop = asyncio.get_running_loop()
-    return Listener(door, await loop.create_unix_server(lambda: Connection(door), str(path), backlog=BACKLOG))
+    try:
+        server = await loop.create_unix_server(lambda: Connection(door), str(path), backlog=BACKLOG)
+    except OSError as error:  # mostly a path of more than 107 bytes (unix(7))
+        raise UsageError(
+            f"cannot listen on {path}: {error}", hint="take a short temporary folder: TMPDIR=/tmp"
+        ) from error
+    return Listener(door, server)
 
 
 async def drain(listeners: Sequence[Listener], seconds: float) -> None:

@@ -14,8 +14,9 @@ from base64 import b64decode
 from collections.abc import Callable
 from typing import cast
 
-from stillweb.replay.connection import Connection, Door
+from stillweb.replay.connection import Connection
 from stillweb.replay.control import DEFAULT_SESSION
+from stillweb.replay.door import Door
 
 __all__ = ["CONTROL", "Handed", "Lobby", "take_over", "whose"]
 
@@ -53,7 +54,8 @@ def take_over(transport: asyncio.BaseTransport, door: Door, data: bytes) -> None
     connection = Connection(door)
     cast(asyncio.Transport, transport).set_protocol(connection)
     connection.connection_made(transport)
-    connection.data_received(data)
+    if not door.closed:
+        connection.data_received(data)
 
 
 class Lobby(asyncio.Protocol):

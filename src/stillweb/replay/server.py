@@ -29,8 +29,9 @@ from stillweb.collections.pack import Pack
 from stillweb.errors import CollectionNotFound, UsageError
 from stillweb.polling import poll
 from stillweb.replay.closed import ClosedSessions
-from stillweb.replay.connection import Connection, Door
+from stillweb.replay.connection import Connection
 from stillweb.replay.control import DEFAULT_SESSION, Desk, Readiness
+from stillweb.replay.door import Door
 from stillweb.replay.ledgerfile import LedgerFile
 from stillweb.replay.listeners import Listener, PortPool, authority, drain, listen, listen_unix
 from stillweb.replay.metrics import resident_bytes
