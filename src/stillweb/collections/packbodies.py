@@ -30,6 +30,8 @@ _SEGMENT = struct.Struct("<16sQ")
 _PLACE = struct.Struct("<IIQ")
 _CHECKED_AT = 12  # what the header's check is over
 _MAX_SEGMENTS = 1 << 16
+MOST_SEGMENTS = 64
+"""How many a pack is sealed to name at most, and how many are kept mapped: each costs a descriptor."""
 
 
 class SegmentName(NamedTuple):
@@ -86,7 +88,7 @@ class PackBodies:
     def __init__(self, pack: Path, store: Path, count: int) -> None:
         self._count = count
         self._files = ExitStack()
-        self._segments: list[tuple[mmap, Path]] = []
+        self._segments: list[tuple[mmap | None, Path]] = []
         self._file = pack / form.PLACES
         named = segments_of(pack)
         self._at = _HEADER.size + _SEGMENT.size * len(named)
@@ -100,8 +102,12 @@ class PackBodies:
                         "is not there, but the pack has bodies in it (was it copied alone?)", file
                     )
                 mapped = map_file(file, segment.size, form.MAGIC[form.BODIES])
-                self._files.callback(unmap, mapped)
-                self._segments.append((mapped, file))
+                if len(self._segments) < MOST_SEGMENTS:
+                    self._files.callback(unmap, mapped)
+                    self._segments.append((mapped, file))
+                else:  # of a pack that was sealed when packs named as many as there were
+                    mapped.close()
+                    self._segments.append((None, file))
         except MalformedPack:
             self.close()
             raise
@@ -127,7 +133,10 @@ class PackBodies:
         if check != _check(record.body_sha256, segment, offset) or segment >= len(self._segments):
             raise malformed("place of a body differs from its check", self._file, at)
         content, file = self._segments[segment]
-        body = memoryview(content)[offset : offset + length]
+        if content is None:
+            body = memoryview(_read(file, offset, length))
+        else:
+            body = memoryview(content)[offset : offset + length]
         bit = 1 << (number & 7)
         if not self._seen[number >> 3] & bit:
             if sha256(body).digest() != record.body_sha256:
@@ -140,6 +149,15 @@ class PackBodies:
     def forget(self) -> None:
         """Compare bodies again when they are asked for."""
         self._seen[:] = bytes(len(self._seen))
+
+
+def _read(file: Path, offset: int, length: int) -> bytes:
+    try:
+        with file.open("rb") as content:
+            content.seek(offset)
+            return content.read(length)
+    except OSError as error:
+        raise malformed(f"cannot be read ({error.strerror})", file, offset) from error
 
 
 def map_file(file: Path, size: int, magic: bytes) -> mmap:

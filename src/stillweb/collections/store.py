@@ -1,11 +1,12 @@
 """`collections/.store/`: bodies by their sha256, shared by the packs of all collections of a root.
 
     NAME.bodies   a segment: magic, then bodies back to back. NAME is half the sha256 of its table
-    NAME.table    magic, count; of each body, sorted: sha256 and offset. Asked at seal only
+    NAME.table    magic, count; of each body, sorted: sha256 and offset. Asked at seal only (`storetables`)
 
 A seal writes what no segment holds into one new segment, in the order in which it comes, and never
 changes one that is there. What a table says is believed only after the bytes were compared, so a
-broken segment costs space and is never built upon.
+broken segment costs space and is never built upon. A pack names `MOST_SEGMENTS` at most, since who has it
+open holds a descriptor of each: bodies of those beyond are copied into the new segment.
 
 `sharing` holds the store against `collect`, which removes segments that no pack names and what a
 killed seal left; any number of seals may share. Both are locks of the folder, gone with the process.
@@ -16,33 +17,25 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import struct
 import tempfile
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from stillweb.collections import packformat as form
-from stillweb.collections.packbodies import OWN, SegmentName, segments_of, unmap
+from stillweb.collections.packbodies import MOST_SEGMENTS, OWN, SegmentName, segments_of
 from stillweb.collections.packformat import BODIES, MAGIC
 from stillweb.collections.renames import sync_folder
+from stillweb.collections.storetables import Table, packed_table, read_tables
 
 __all__ = ["STORE", "BodyWriter", "Store", "remove_collection"]
 
 STORE = ".store"
-_TABLE_MAGIC = b"SWtab\0\0" + bytes([form.VERSION])
-_TABLE_HEADER = struct.Struct("<8sQ")
-_TABLE_ROW = struct.Struct(
-    "<Q24sQ"
-)  # the first 8 bytes of the sha256 as a number, so that it is searched in C
-_WORDS = _TABLE_ROW.size // 8
 _BUFFER = 1 << 20
-_PREFIX = struct.Struct(">Q")
 SEGMENT = 1 << 48
 """A place is an offset, and this times the number of the segment."""
 
@@ -121,38 +114,6 @@ def remove_collection(path: Path) -> None:
     store.collect()
 
 
-class _Table:
-    """The bodies of a segment, searched in its mmap."""
-
-    def __init__(self, name: str, store: Path, files: ExitStack) -> None:
-        with (store / f"{name}.bodies").open("rb") as content:
-            self.bodies = mmap(content.fileno(), 0, access=ACCESS_READ)
-        files.callback(unmap, self.bodies)
-        with (store / f"{name}.table").open("rb") as content:
-            self._table = mmap(content.fileno(), 0, access=ACCESS_READ)
-        files.callback(unmap, self._table)
-        self.segment = SegmentName(bytes.fromhex(name), len(self.bodies))
-        head = _TABLE_HEADER.pack(_TABLE_MAGIC, (len(self._table) - _TABLE_HEADER.size) // _TABLE_ROW.size)
-        if self._table[: len(head)] != head:
-            raise ValueError(f"{name}.table is no table")
-        self._words = memoryview(self._table)[_TABLE_HEADER.size :].cast("Q")
-        self._prefixes = self._words[::_WORDS]
-        files.callback(self._words.release)
-        files.callback(self._prefixes.release)
-
-    def find(self, digest: bytes, body: bytes) -> int:
-        """Return the offset of a body; -1 if it is not here, byte for byte."""
-        prefix = _PREFIX.unpack_from(digest)[0]
-        at = bisect_left(self._prefixes, prefix)
-        while at < len(self._prefixes) and self._prefixes[at] == prefix:
-            place = _TABLE_HEADER.size + at * _TABLE_ROW.size
-            _, rest, offset = _TABLE_ROW.unpack_from(self._table, place)
-            if rest == digest[8:] and self.bodies[offset : offset + len(body)] == body:
-                return int(offset)
-            at += 1
-        return -1
-
-
 class BodyWriter:
     """Takes the bodies of one pack; to be closed, and to be used within `Store.sharing` if there is a store.
 
@@ -164,17 +125,16 @@ class BodyWriter:
     def __init__(self, folder: Path, store: Store | None) -> None:
         self._store = store
         self._files = ExitStack()
-        self._tables: list[_Table] = []
+        self._tables: list[Table] = []
         self._numbers: dict[bytes, int] = {}
         self._places = array("Q")  # by order of arrival: offset, and above it 0 or 1 + number of the table
+        self._lengths = array("Q")
         self.size = 0
         self._own = folder / BODIES
         self._path = self._own
         self._end = 0
         if store:
-            for name in store.segments():
-                with suppress(OSError, ValueError, TypeError):  # what is broken is not built upon
-                    self._tables.append(_Table(name, store.path, self._files))
+            self._tables = read_tables(store.path, store.segments(), self._files)
             descriptor, path = tempfile.mkstemp(prefix=".new-", dir=store.path)
             self._path = Path(path)
             self._out: BinaryIO = self._files.enter_context(os.fdopen(descriptor, "wb", _BUFFER))
@@ -205,6 +165,7 @@ class BodyWriter:
         if number is None:
             number = self._numbers[digest] = len(self._places)
             self._places.append(self._place(digest, body))
+            self._lengths.append(len(body))
             self.size += len(body)
         return number
 
@@ -217,7 +178,9 @@ class BodyWriter:
 
     def finish(self) -> tuple[list[SegmentName], array[int]]:
         """Make the segment permanent; return the segments in use, and the place of each body by arrival."""
-        used = sorted({place // SEGMENT for place in self._places if place >= SEGMENT})
+        counts = Counter(place // SEGMENT for place in self._places if place >= SEGMENT)
+        used = sorted(number for number, _ in counts.most_common(MOST_SEGMENTS - 1))
+        self._copy_from(counts.keys() - {*used})
         segments = [self._tables[number - 1].segment for number in used]
         renumbered = {number: place for place, number in enumerate(used)}
         self._out.flush()
@@ -231,16 +194,21 @@ class BodyWriter:
         places = (divmod(place, SEGMENT) for place in self._places)
         return segments, array("Q", (renumbered.get(number, 0) * SEGMENT + at for number, at in places))
 
+    def _copy_from(self, tables: Set[int]) -> None:
+        """Write the bodies that lie in some segments to the new one, segment by segment."""
+        away = [at for at, place in enumerate(self._places) if place // SEGMENT in tables]
+        for at in sorted(away, key=self._places.__getitem__):
+            number, offset = divmod(self._places[at], SEGMENT)
+            self._places[at] = self._write(self._tables[number - 1].body(offset, self._lengths[at]))
+
     def _publish(self) -> bytes:
         """Move the new segment into the store, behind its table: one without the other is none."""
         assert self._store
-        words = array("Q")
-        for digest, number in sorted(self._numbers.items()):
-            if self._places[number] < SEGMENT:
-                words.frombytes(
-                    _TABLE_ROW.pack(_PREFIX.unpack_from(digest)[0], digest[8:], self._places[number])
-                )
-        table = _TABLE_HEADER.pack(_TABLE_MAGIC, len(words) // _WORDS) + words.tobytes()
+        table = packed_table(
+            (digest, self._places[number])
+            for digest, number in sorted(self._numbers.items())
+            if self._places[number] < SEGMENT
+        )
         name = sha256(table).digest()[: len(OWN)]
         descriptor, path = tempfile.mkstemp(prefix=".new-", dir=self._store.path)
         with os.fdopen(descriptor, "wb") as out:
