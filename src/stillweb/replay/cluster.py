@@ -28,12 +28,11 @@ from stillweb.errors import ReplayError, SessionLost, UsageError
 from stillweb.replay.control import DEFAULT_SESSION, Desk, Readiness
 from stillweb.replay.door import Door
 from stillweb.replay.listeners import BACKLOG, Listener, PortPool, authority, cannot_listen, drain
-from stillweb.replay.lobby import CONTROL, Lobby, take_over
+from stillweb.replay.lobby import CONTROL, Lobby, refused, take_over
 from stillweb.replay.logs import Format
 from stillweb.replay.server import ReplayOptions
 from stillweb.replay.supervisor import Worker
-from stillweb.replay.tally import Figures, Tally, WorkerFigures
-from stillweb.replay.wire import simple_head
+from stillweb.replay.tally import Figures, Tally
 from stillweb.replay.worker import WorkerConfig
 
 __all__ = ["Cluster", "serve_cluster"]
@@ -88,10 +87,13 @@ class Cluster(Desk):
             StillwebError: what a worker cannot serve for.
         """
         self._ports.check(self.options.host)
-        host, port = self.options.host, self.options.port
+        host, port, door = self.options.host, self.options.port, self._listener.door
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: Lobby(self._lead, self._lobbies), host, port, backlog=BACKLOG, start_serving=False
+                lambda: Lobby(self._lead, self._lobbies, door),
+                *(host, port),
+                backlog=BACKLOG,
+                start_serving=False,
             )
         except OSError as error:
             raise cannot_listen(host, port, error) from error
@@ -105,6 +107,7 @@ class Cluster(Desk):
 
     async def stop(self) -> None:
         """Take nothing new, let answers at hand go out, end the workers."""
+        self._listener.close()  # first, lest more come in after those that are here
         for transport in tuple(self._lobbies):
             transport.abort()
         await asyncio.gather(
@@ -125,9 +128,11 @@ class Cluster(Desk):
         if session_id == CONTROL:
             take_over(transport, self._listener.door, data)
         elif (placed := self._placed.get(session_id)) is None:
-            _refuse(transport, 407, (("Proxy-Authenticate", 'Basic realm="session"'),))
+            transport.write(refused(407, (("Proxy-Authenticate", 'Basic realm="session"'),)))
+            transport.close()
         elif placed.lost or not placed.worker.alive:
-            _refuse(transport, 503)
+            transport.write(refused(503))
+            transport.close()
         else:
             transport.pause_reading()
             placed.worker.hand_over(transport.get_extra_info("socket").fileno(), data)
@@ -194,7 +199,7 @@ class Cluster(Desk):
         for counted in (self._buried, *(worker.figures.tallies for worker in self.workers)):
             for name, tally in counted.items():
                 tallies.setdefault(name, Tally()).add_up(tally)
-        return Figures(tallies, tuple(map(_worker_figures, self.workers)))
+        return Figures(tallies, tuple(worker.shown for worker in self.workers))
 
     async def reload(self, collection: str) -> dict[str, Any]:
         """Let every worker look for a newer pack of a collection.
@@ -303,9 +308,13 @@ class Cluster(Desk):
             deaths = worker.deaths
             worker.opening += 1
             try:
+                await worker.close_orphans(self._placed)
                 shown = await worker.ask("POST", "/sessions", {"collection": collection, "port": port})
             except SessionLost:  # nobody was told of that session: another worker may open it
                 continue
+            except ReplayError:  # it did not answer, and may open one all the same
+                worker.unsure = True
+                raise
             finally:
                 worker.opening -= 1
             if worker.deaths == deaths:
@@ -330,12 +339,18 @@ class Cluster(Desk):
         return self._shown(placed, told)
 
     async def close_session(self, session_id: str) -> None:
-        """Close a session; its port may be used again."""
-        placed = self._placed.pop(session_id)
+        """Close a session; its port may be used again.
+
+        Raises:
+            ReplayError: if its worker does not answer; the session is there until it does.
+        """
+        placed = self._placed[session_id]
         if not placed.lost:
-            with suppress(SessionLost):  # it has died: so much the better
+            # It has died: so much the better. Or it had closed it when nobody waited for the answer any more.
+            with suppress(SessionLost, UsageError):
                 await placed.worker.ask("DELETE", f"/sessions/{session_id}")
-        self._ports.give_back(placed.port)
+        if self._placed.pop(session_id, None) is not None:
+            self._ports.give_back(placed.port)
 
 
 # What a lost session shows if it was never asked for.
@@ -343,18 +358,8 @@ _UNKNOWN: dict[str, Any] = {"collection": "", "environment_id": "", "proxy": ""}
 _UNKNOWN |= {"epoch": 0, "in_flight": 0, "requests": 0, "counts": {}, "connections": 0}
 
 
-def _worker_figures(worker: Worker) -> WorkerFigures:
-    (told,) = worker.figures.workers or (WorkerFigures(),)
-    return replace(told, number=worker.number, up=worker.alive, restarts=worker.restarts)
-
-
 def _nobody() -> ReplayError:
     return ReplayError("no worker lives", hint="they are started again; the log says why they died")
-
-
-def _refuse(transport: asyncio.Transport, status: int, fields: tuple[tuple[str, str], ...] = ()) -> None:
-    transport.write(simple_head(status, fields) + b"Content-Length: 0\r\nConnection: close\r\n\r\n")
-    transport.close()
 
 
 @asynccontextmanager

@@ -17,8 +17,9 @@ from typing import cast
 from stillweb.replay.connection import Connection
 from stillweb.replay.control import DEFAULT_SESSION
 from stillweb.replay.door import Door
+from stillweb.replay.wire import simple_head
 
-__all__ = ["CONTROL", "Handed", "Lobby", "take_over", "whose"]
+__all__ = ["CONTROL", "Handed", "Lobby", "refused", "take_over", "whose"]
 
 CONTROL = ""
 """What `whose` returns for a control request; no session has this id."""
@@ -49,6 +50,11 @@ def whose(data: bytes) -> str | None:
         return "?"  # no session has this id
 
 
+def refused(status: int, fields: tuple[tuple[str, str], ...] = ()) -> bytes:
+    """Return what a connection is told that leads nowhere."""
+    return simple_head(status, fields) + b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+
+
 def take_over(transport: asyncio.BaseTransport, door: Door, data: bytes) -> None:
     """Let a connection go on as one that came in by a door, with what was read from it."""
     connection = Connection(door)
@@ -64,13 +70,18 @@ class Lobby(asyncio.Protocol):
     Args:
         lead: takes the transport, whose it is, and what was read.
         waiting: all lobbies there are.
+        door: of the port; once that is closed nobody is led anywhere.
     """
 
     def __init__(
-        self, lead: Callable[[asyncio.Transport, str, bytes], None], waiting: set[asyncio.Transport]
+        self,
+        lead: Callable[[asyncio.Transport, str, bytes], None],
+        waiting: set[asyncio.Transport],
+        door: Door,
     ) -> None:
         self._lead = lead
         self._waiting = waiting
+        self._door = door
         self._held = b""
         self._transport: asyncio.Transport
 
@@ -78,6 +89,8 @@ class Lobby(asyncio.Protocol):
         """Note the transport."""
         self._transport = cast(asyncio.Transport, transport)
         self._waiting.add(self._transport)
+        if self._door.closed:  # see `door`
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""

@@ -13,7 +13,7 @@ import logging
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -21,11 +21,12 @@ from typing import Any
 import httpx
 
 from stillweb import clock
-from stillweb.errors import ReplayError, ReplayUnreachable, SessionLost, StillwebError
+from stillweb.errors import ReplayError, ReplayUnreachable, SessionLost, StillwebError, UsageError
 from stillweb.replay.channel import Channel, pair
 from stillweb.replay.client import ReplayClient
-from stillweb.replay.tally import Figures
-from stillweb.replay.worker import WorkerConfig, failure
+from stillweb.replay.tally import Figures, WorkerFigures
+from stillweb.replay.told import failure
+from stillweb.replay.worker import WorkerConfig
 
 __all__ = ["Worker"]
 
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 _LONG_LIFE = 60.0
+_START = 60.0  # seconds that it may take until it is ready: machines are busy
 _MARGIN = 5.0  # seconds beyond the drain that a worker may take to end
 
 
@@ -55,6 +57,7 @@ class Worker:
         restarts: how often it was started anew.
         deaths: how often it was found dead.
         opening: sessions that it is opening.
+        unsure: whether it may have opened one that nobody was told of.
         answered: by tier, as it said when it ended.
         figures: as it gave them last.
     """
@@ -64,12 +67,14 @@ class Worker:
         self.restarts = 0
         self.deaths = 0
         self.opening = 0
+        self.unsure = False
         self.answered: dict[str, int] = {}
         self.figures = Figures()
         self._config = config
         self._on_death = on_death  # returns how many sessions went with it
         self._stopping = asyncio.Event()
         self._row = 0  # of deaths
+        self._ending = False  # it was told to end, or to be so by itself
         self._running: _Running | None = None
         self._process: Process | None = None
         self._told: asyncio.Future[dict[str, Any]]
@@ -78,7 +83,13 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether it takes requests."""
-        return self._running is not None
+        return self._running is not None and not self._ending
+
+    @property
+    def shown(self) -> WorkerFigures:
+        """What `/metrics` shows of it."""
+        (told,) = self.figures.workers or (WorkerFigures(),)
+        return replace(told, number=self.number, up=self.alive, restarts=self.restarts)
 
     @property
     def pid(self) -> int:
@@ -101,6 +112,7 @@ class Worker:
         private = private.with_name(f"worker-{self.number}-{self.restarts}")
         config = replace(self._config, options=replace(self._config.options, private=private))
         self._told = asyncio.get_running_loop().create_future()
+        self._ending = self.unsure = False
         ours, theirs = pair()
         channel = Channel(ours, on_message=self._hear, on_closed=lambda: self._hear(b"{}"))
         with theirs:
@@ -111,7 +123,12 @@ class Worker:
         assert process.stdin is not None
         process.stdin.write(config.pack())
         process.stdin.close()
-        told = await self._told
+        try:
+            async with asyncio.timeout(_START):
+                told = await asyncio.shield(self._told)
+        except TimeoutError:
+            self._signal(signal.SIGKILL)
+            told = await self._told  # the end of the channel
         if "ready" in told:
             self._running = _Running(config, process, channel)
             return self._running
@@ -124,6 +141,9 @@ class Worker:
     def _hear(self, message: bytes) -> None:
         told = json.loads(message)
         self.answered = told.get("answered", self.answered)
+        if "ending" in told:
+            self._ending = True
+            return
         if not self._told.done():
             self._told.set_result(told)
 
@@ -177,6 +197,23 @@ class Worker:
             if isinstance(error.__cause__, httpx.TimeoutException):
                 raise ReplayError(f"worker {self.number} does not answer") from error
             raise self.lost() from error
+
+    async def close_orphans(self, known: Container[str]) -> None:
+        """Close what it opened when nobody waited for that any more: the sessions that are not known.
+
+        Raises:
+            SessionLost, ReplayError: as `ask` does.
+        """
+        if not self.unsure:
+            return
+        told = await self.ask("GET", "/sessions")
+        if self.opening > 1:  # some of them are about to be known
+            return
+        self.unsure = False
+        for shown in told["sessions"]:
+            if shown["id"] not in known:
+                with suppress(UsageError):  # it was closed meanwhile
+                    await self.ask("DELETE", f"/sessions/{shown['id']}")
 
     def lost(self) -> SessionLost:
         """Return what is to be said of its sessions once it has died."""

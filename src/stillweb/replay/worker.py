@@ -24,17 +24,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stillweb import errors
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.errors import ReplayError, StillwebError
+from stillweb.errors import StillwebError
 from stillweb.replay import logs
 from stillweb.replay.channel import Channel
 from stillweb.replay.control import DEFAULT_SESSION
-from stillweb.replay.lobby import Handed, whose
+from stillweb.replay.lobby import Handed, refused, whose
 from stillweb.replay.server import ReplayOptions, ReplayServer, serve
+from stillweb.replay.told import as_told
 
-__all__ = ["WorkerConfig", "failure", "main"]
+__all__ = ["WorkerConfig", "main"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,6 @@ class WorkerConfig:
         return config
 
 
-def failure(told: Mapping[str, Any]) -> StillwebError:
-    """Return the error that a worker told of."""
-    kind = getattr(errors, told["error"], ReplayError)
-    error = kind(told["message"], hint=told["hint"])
-    assert isinstance(error, StillwebError)
-    return error
-
-
 class _Worker:
     def __init__(self, config: WorkerConfig, end: socket.socket) -> None:
         self._config = config
@@ -82,7 +74,7 @@ class _Worker:
         self._server: ReplayServer | None = None
         self._channel = Channel(end, on_connection=self._arrive, on_closed=self._orphaned)
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._ends.set)
+        loop.add_signal_handler(signal.SIGTERM, self._end)
         loop.add_signal_handler(signal.SIGINT, lambda: None)
 
     async def run(self) -> int:
@@ -95,20 +87,27 @@ class _Worker:
                 self._tell({"ready": True})
                 await self._ends.wait()
         except StillwebError as error:
-            self._tell({"error": type(error).__name__, "message": str(error), "hint": error.hint})
+            self._tell(as_told(error))
             return error.exit_code
         self._tell({"answered": dict(server.totals)})
         self._channel.close()
         return 0
 
+    def _end(self) -> None:
+        if not self._ends.is_set():  # whoever is led here from now on finds nobody
+            self._ends.set()
+            self._tell({"ending": True})
+
     def _tell(self, message: Mapping[str, Any]) -> None:
         self._channel.send(json.dumps(message).encode())
 
     def _arrive(self, descriptor: int, data: bytes) -> None:
-        if self._server is None or self._ends.is_set():
-            os.close(descriptor)
+        client = socket.socket(fileno=descriptor)
+        if self._server is None or self._ends.is_set():  # it was sent before `_end` was heard
+            with client, suppress(OSError):
+                client.send(refused(503))
             return
-        self._server.spawn(_adopt(self._server, socket.socket(fileno=descriptor), data))
+        self._server.spawn(_adopt(self._server, client, data))
 
     def _orphaned(self) -> None:
         private = self._config.options.private

@@ -1,0 +1,95 @@
+"""Workers that do not answer in time, or end by themselves: what becomes of sessions and ports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from small_sites import free_ports, recorded
+
+from stillweb.certs import CertAuthority
+from stillweb.errors import PortInUse, ReplayError
+from stillweb.polling import poll
+from stillweb.replay import Cluster, ReplayClient, ReplayOptions, serve_cluster
+from stillweb.replay import supervisor as supervisor_module
+from stillweb.replay.supervisor import Worker
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    ca = CertAuthority.init(tmp_path / "certs")
+    options = ReplayOptions(port=0, session_ports=free_ports(2), drain=10)
+    async with serve_cluster([recorded(tmp_path, "shop")], ca, options, workers=1) as cluster:
+        yield cluster
+
+
+@contextmanager
+def stopped(worker: Worker) -> Iterator[None]:
+    """Let a worker answer nothing, and its supervisor wait for that a moment only."""
+    assert worker._running is not None
+    http = worker._running.client._http
+    patience, http.timeout = http.timeout, 0.2
+    os.kill(worker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(worker.pid, signal.SIGCONT)
+        http.timeout = patience
+
+
+async def test_what_a_worker_did_not_answer_leaves_no_session_and_no_port_behind(cluster: Cluster) -> None:
+    (worker,) = cluster.workers
+    async with ReplayClient(cluster.url) as desk:
+        first = await desk.open_session()
+        with stopped(worker):
+            with pytest.raises(ReplayError, match="worker 0 does not answer"):
+                await desk.close_session(first.id)
+            with pytest.raises(ReplayError, match="worker 0 does not answer"):
+                await desk.open_session()
+        await desk.close_session(first.id)
+        opened = [await desk.open_session() for _ in range(2)]
+        with pytest.raises(PortInUse, match="2 sessions are open here"):
+            await desk.open_session()
+        told = await worker.ask("GET", "/sessions")
+        assert [each["id"] for each in told["sessions"]] == ["default", *(each.id for each in opened)]
+
+
+async def test_a_worker_that_ends_by_itself_is_said_to_be_away(cluster: Cluster) -> None:
+    (worker,) = cluster.workers
+    where = cluster.url.removeprefix("http://").split(":")
+    # Half a request, so that it has something to wait for.
+    reading, held = await asyncio.open_connection(*where)
+    held.write(b"GET http://shop.example/p1 HTTP/1.1\r\nHost: shop.example\r\n\r\nGET http")
+    assert (await reading.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+
+    async def asked() -> bytes:
+        reader, writer = await asyncio.open_connection(*where)
+        writer.write(b"GET http://shop.example/p1 HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        await writer.wait_closed()
+        return answer
+
+    pid = worker.pid
+    os.kill(pid, signal.SIGTERM)
+    assert await poll(lambda: not worker.alive, timeout=20)
+    assert (worker.pid, worker.deaths) == (pid, 0)  # it waits for the rest of the request
+    assert (await asked()).startswith(b"HTTP/1.1 503 ")
+    held.transport.abort()
+    assert await poll(lambda: worker.alive and worker.deaths == 1, timeout=60)
+
+
+async def test_a_worker_that_is_never_ready_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "_START", 0)
+    ca = CertAuthority.init(tmp_path / "certs")
+    options = ReplayOptions(port=0, session_ports=None)
+    with pytest.raises(ReplayError, match="worker 0 did not start: it was ended by SIGKILL"):
+        async with serve_cluster([recorded(tmp_path, "shop")], ca, options, workers=1):
+            pass
