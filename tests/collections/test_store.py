@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stillweb.collections import packformat, renames
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection, list_collections
-from stillweb.collections.pack import Pack, pack_stamp
+from stillweb.collections.pack import Pack, PackEntry, PackWriter, pack_stamp
 from stillweb.collections.seal import seal
 from stillweb.collections.store import Store, remove_collection
 from stillweb.collections.writer import CollectionWriter
@@ -349,6 +349,34 @@ def test_seals_at_once_share_the_store(tmp_path):
         thread.join()
     for name in names:
         assert sorted(_bodies(Collection(tmp_path, name))) == sorted(wanted[name])
+
+
+@pytest.mark.parametrize("before", [[], [7]])
+def test_a_pack_that_appears_or_goes_between_look_and_move_is_replaced(tmp_path, monkeypatch, before):
+    site = _record(tmp_path, "site", [1, *before])
+    if before:
+        seal(site)
+    look, looked = Path.exists, []
+
+    def exists(path: Path) -> bool:
+        found = look(path)
+        if path == site.pack and not looked:
+            looked.append(found)
+            if before:
+                shutil.rmtree(path)
+            else:
+                seal(site)
+                _record(tmp_path, "site", [7])
+        return found
+
+    monkeypatch.setattr(Path, "exists", exists)
+    entry = PackEntry.of("GET", "https://a.test/second", Response(200, "OK", (), _body(2)))
+    with PackWriter(site.pack, Store(tmp_path)) as writer:
+        writer.add(entry)
+        writer.finish({})
+    assert looked == [bool(before)]
+    assert _bodies(site) == [_body(2)]
+    assert not [path.name for path in site.path.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("at_once", [True, False])

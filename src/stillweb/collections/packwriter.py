@@ -10,6 +10,7 @@ The folder appears in one rename, and one that replaces another is exchanged wit
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -51,6 +52,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LINE_BREAKS = re.compile(r"[\r\n\0]+[ \t]*")
 _BUFFER = 1 << 20
 _NONE = (1 << 32) - 1
+_MEANWHILE = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,13 +333,23 @@ class PackWriter:
         """Move the folder to its target; at every moment the old pack is there or the new one."""
         self._folder.chmod(0o755)  # mkdtemp's 0700 would hide the pack from a server of another user
         sync_folder(self._folder)
-        if self._target.exists():
-            exchange(
-                self._folder, self._target
-            )  # the old one goes where the new one was, and then altogether
-        else:
-            self._folder.rename(self._target)
+        while not self._moved():
+            pass  # another seal's pack came or went between look and move
         sync_folder(self._target.parent)
+
+    def _moved(self) -> bool:
+        """Move the folder to its target; return whether the target was still what it was found to be."""
+        try:
+            if self._target.exists():
+                # The old one goes where the new one was, and then altogether.
+                exchange(self._folder, self._target)
+            else:
+                self._folder.rename(self._target)
+        except OSError as error:
+            if error.errno not in _MEANWHILE or not self._folder.exists():
+                raise
+            return False
+        return True
 
 
 def _sorted_keys(entries: mmap, offsets: array[int], aliases: Iterable[Iterable[bytes]]) -> array[int]:

@@ -27,7 +27,11 @@ def exchange(one: Path, other: Path) -> None:
         return
     # In between there is none: who is killed here finds the pack missing and seals again.
     between = Path(tempfile.mkdtemp(prefix=f".{other.name}-", dir=other.parent))
-    other.rename(between / "old")
+    try:
+        other.rename(between / "old")
+    except OSError:
+        between.rmdir()
+        raise
     one.rename(other)
     (between / "old").rename(one)
     between.rmdir()
