@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from stillweb.collections import seal as seals
 from stillweb.collections.importer import import_files
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack import Pack
+from stillweb.collections.rules import Rules
 from stillweb.collections.warcs import gzip_member
 from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import MalformedPack
@@ -102,6 +104,38 @@ def test_settings_and_rules_count_by_what_they_say(shop: Collection) -> None:
     (shop.path / "rules.yaml").write_text("volatile: [cb]\n")
     level_times(shop)
     assert why_unsealed(shop) == "rules.yaml changed since it was sealed"
+
+
+def test_rules_that_are_edited_while_it_is_sealed_count_from_the_next_seal_on(shop: Collection) -> None:
+    file = shop.path / "rules.yaml"
+    rule = "version: 1\nvolatile:\n  - {where: query, name: NAME, shape: seconds}\n"
+    old, new = (rule.replace("NAME", name) for name in ("old", "new"))
+    with CollectionWriter(shop) as writer:
+        writer.write(exchange(NEW + "?old=1760000000&new=1760000000"))
+    for before, after in ((old, new), (new, new)):
+        file.write_text(before)
+        ensure_sealed(shop, on_progress=lambda _, text=after: file.write_text(text) and None)
+        level_times(shop)
+        with Pack.open(shop.pack) as pack:
+            assert pack.manifest["rules"] == before
+            times = "?old=1760000009&new=1760000000" if before == old else "?old=1760000000&new=1760000009"
+            [alias, *_] = Rules.parse(before).aliases(Request("GET", NEW + times))
+            assert len(pack.lookup(alias.key)) == 1
+        assert why_unsealed(shop) == ("" if before == after else "rules.yaml changed since it was sealed")
+
+
+def test_a_pack_that_was_sealed_by_other_rules_is_sealed_again(
+    shop: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for older in (0, 2):
+        with monkeypatch.context() as other:
+            other.setattr(seals, "SEALING", older)
+            seals.seal(shop)
+            level_times(shop)
+            assert why_unsealed(shop) == ""
+        assert why_unsealed(shop) == "it was sealed by other rules than this program's"
+        assert ensure_sealed(shop) is not None
+        assert why_unsealed(shop) == ""
 
 
 def test_an_archive_compressed_otherwise_is_the_same_environment(shop: Collection) -> None:

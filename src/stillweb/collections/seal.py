@@ -39,7 +39,11 @@ from stillweb.collections.store import Store
 from stillweb.errors import CollectionError, MalformedPack, MalformedWarc, MissingRecord
 from stillweb.model import Capture, Exchange, Response, header
 
-__all__ = ["PackInfo", "seal", "what_changed"]
+__all__ = ["SEALING", "PackInfo", "seal", "what_changed"]
+
+SEALING = 1
+"""Of which rules a pack is: to be raised with any change of the keys, of what answers vary by and of what
+becomes an entry, so that packs sealed before are sealed again. `test_seal_golden` holds it to that."""
 
 # Members of a collection's manifest that say where it came from, not what replay must repeat.
 _PROVENANCE = ("name", "created", "software", "sources", "notes", "version")
@@ -47,6 +51,8 @@ _PROVENANCE = ("name", "created", "software", "sources", "notes", "version")
 RULES = "rules.yaml"
 # Default rules are compiled into packs too, so a pack made by another version of them is not this one's.
 _RULES_SAID = {"rules": RULES, "default_rules": "stillweb's default rules"}
+
+_CHANGED = "changed since it was sealed"
 
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -56,6 +62,8 @@ _LAST_STATUS = 999  # beyond the 5xx of RFC 9110 there are sites that answer 999
 
 def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = None) -> PackInfo:
     """Write the pack of a collection, replacing an older one in one rename.
+
+    Its rules are read once: the aliases in a pack are of the rules that it says, whoever edits them then.
 
     Args:
         collection: whose index is made anew where it is missing or older than the archive.
@@ -68,6 +76,7 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
     from stillweb.collections.writer import is_fresh  # brings warcio, which who only serves does not need
 
     warnings: list[str] = []
+    rules = _rules_text(collection)
     sizes = _archive_sizes(collection)
     if not is_fresh(collection) or _index_lags(collection, sizes):
         reindex(collection)
@@ -77,13 +86,13 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
     sizes |= _index_size(collection)
     store = Store.of(collection.pack)
     with PackWriter(collection.pack, store) as writer:
-        sealing = _Sealing(collection, writer, warnings)
+        sealing = _Sealing(collection, rules, writer, warnings)
         for number, capture in enumerate(_captures(collection), start=1):
             sealing.take(capture)
             if on_progress:
                 on_progress(number)
         sealing.take_partial()
-        info = writer.finish(_manifest(collection, sealing.first), sizes)
+        info = writer.finish(_manifest(collection, rules, sealing.first), sizes)
     try:
         store.collect()
     except MalformedPack as error:
@@ -97,7 +106,7 @@ def _captures(collection: Collection) -> Iterator[Capture]:
 
 
 def what_changed(collection: Collection, pack: Pack) -> str:
-    """Return what of a collection is not as it was when its pack was sealed; "" if nothing is.
+    """Return what is not as it was when a collection's pack was sealed, as a clause; "" if nothing is.
 
     Raises:
         CollectionError: if manifest or rules cannot be read.
@@ -105,14 +114,17 @@ def what_changed(collection: Collection, pack: Pack) -> str:
     archive, noted = _archive_sizes(collection), _noted(pack.path)
     if not archive:
         return ""  # the pack is all there is; sealing would make it empty
+    if pack.manifest.get("sealing") != SEALING:
+        return "it was sealed by other rules than this program's"
     if noted:
         now = archive | _index_size(collection)
         for name in sorted(noted.keys() | now.keys()):
             if noted.get(name) != now.get(name):
-                return Path(name).name
-    for name, value in _manifest(collection, pack.manifest.get("recorded_at", "")).items():
+                return f"{Path(name).name} {_CHANGED}"
+    first = pack.manifest.get("recorded_at", "")
+    for name, value in _manifest(collection, _rules_text(collection), first).items():
         if pack.manifest.get(name) != value:
-            return _RULES_SAID.get(name, f"manifest.json ({name})")
+            return f"{_RULES_SAID.get(name, f'manifest.json ({name})')} {_CHANGED}"
     return ""
 
 
@@ -149,8 +161,8 @@ class _Sealing:
         first: earliest timestamp of an entry.
     """
 
-    def __init__(self, collection: Collection, writer: PackWriter, warnings: list[str]) -> None:
-        self._rules = _rules(collection)
+    def __init__(self, collection: Collection, rules: str, writer: PackWriter, warnings: list[str]) -> None:
+        self._rules = Rules.parse(rules, file=collection.path / RULES)
         self._collection = collection
         self._writer = writer
         self._unmodified: list[PackEntry] = []
@@ -265,7 +277,7 @@ def _cut(response: Response) -> str:
     return f"{there} of {stated} bytes" if there + _CODING_COSTS < int(stated) else ""
 
 
-def _manifest(collection: Collection, first: str) -> dict[str, Any]:
+def _manifest(collection: Collection, rules: str, first: str) -> dict[str, Any]:
     """Return what the pack says of the recording.
 
     Imported archives know no time of their own: their pinned clock starts with their first capture.
@@ -275,14 +287,10 @@ def _manifest(collection: Collection, first: str) -> dict[str, Any]:
     return {
         **kept,
         "recorded_at": members["recorded_at"] or first,
-        "rules": _rules_text(collection),
+        "rules": rules,
         "default_rules": sha256(repr(default_rules()).encode()).hexdigest(),
+        "sealing": SEALING,
     }
-
-
-def _rules(collection: Collection) -> Rules:
-    """Return the rules whose aliases are compiled into the pack."""
-    return Rules.parse(_rules_text(collection), file=collection.path / RULES)
 
 
 def _rules_text(collection: Collection) -> str:

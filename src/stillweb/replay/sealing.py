@@ -1,9 +1,10 @@
 """Seal what is about to be replayed and is not sealed, or was changed since.
 
 A pack is stale when what it is made from has other sizes, settings or rules than it was sealed with, or is
-younger than its digest. Times alone miss what is appended in the same tick of the clock, or copied
-in with its old time; sizes alone miss an edit in place. Copying a collection may make a good pack
-look stale; that costs a new seal, which gives the same bytes and the same environment id.
+younger than its digest, or if stillweb seals by other rules now (`SEALING`). Times alone miss what is
+appended in the same tick of the clock, or copied in with its old time; sizes alone miss an edit in
+place. Copying a collection may make a good pack look stale; that costs a new seal, which gives the
+same bytes and the same environment id.
 """
 
 from __future__ import annotations
@@ -33,10 +34,9 @@ def why_unsealed(collection: Collection) -> str:
                 return f"{source.name} changed since it was sealed"
     try:
         with Pack.open(collection.pack) as pack:
-            changed = what_changed(collection, pack)
+            return what_changed(collection, pack)
     except MalformedPack as error:
         return str(error)
-    return f"{changed} changed since it was sealed" if changed else ""
 
 
 def ensure_sealed(

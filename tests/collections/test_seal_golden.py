@@ -1,0 +1,106 @@
+"""Whoever changes what seal decides has to raise `SEALING`, or packs sealed before pass for good."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from stillweb.collections import seal as seals
+from stillweb.collections.layout import Collection
+from stillweb.collections.pack import Pack
+from stillweb.collections.writer import CollectionWriter
+from stillweb.model import Exchange, Headers, Request, Response
+
+HINT = (
+    "packs are sealed by other rules now: raise SEALING (collections/seal.py), and write here what is found"
+)
+RULES = (
+    "version: 1\ndefaults: false\nvolatile:\n"
+    "  - {where: query, name: t, shape: seconds}\n  - {where: json, name: at, shape: seconds}\n"
+)
+HTML = (("Content-Type", "text/html"),)
+JSON = (("Content-Type", "application/json"),)
+FORM = (("Content-Type", "application/x-www-form-urlencoded"),)
+PARTS = (("Content-Type", "multipart/form-data; boundary=x"),)
+PART = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--x--\r\n'
+OK = Response(200, "OK", HTML, b"page")
+VARY = Response(200, "OK", (("Vary", "X-Mode, Cookie, *"),))
+MADE = Response(201, "Made", (*JSON, ("Alt-Svc", "h3")), b"{}")
+SET = (("Authorization", "a"), ("X-Api-Key", "b"), ("X-Mode", "c"), ("Cookie", "d"), ("Traceparent", "e"))
+EXCHANGES: tuple[tuple[str, str, Headers, bytes, Response], ...] = (
+    ("GET", "", (), b"", OK),
+    ("GET", "", (), b"", Response(304, "Not Modified", HTML)),
+    ("HEAD", "", (), b"", Response(200, "OK", (*HTML, ("Content-Length", "4")))),
+    ("GET", "set", SET, b"", OK),
+    ("GET", "vary", (*SET, ("Accept", "text/html")), b"", VARY),
+    ("GET", "accept", (("Accept", "application/json"),), b"", OK),
+    ("GET", "?b=1&a=%7e&t=1760000000", (), b"", OK),
+    ("GET", "?b=1&a=%7e&t=1760000009#f", (), b"", OK),
+    ("POST", "json", JSON, b'{"b": 1, "at": 1760000000}', MADE),
+    ("POST", "form", FORM, b"b=1&a=2", OK),
+    ("PUT", "parts", PARTS, PART, Response(204)),
+    ("GET", "part", (("Range", "bytes=0-1"),), b"", Response(206, "Partial", HTML, b"pa")),
+    ("GET", "cut", (), b"", Response(200, "OK", (("Content-Length", "1000"),), b"cut")),
+    ("GET", "moved", (), b"", Response(302, "", (("Location", "/"), ("Connection", "close")))),
+)  # fmt: skip
+GOLDEN: dict[int, dict[str, str]] = {
+    1: {
+        "0 GET https://golden.test/": "23f1667528ebdabc",
+        "1 GET https://golden.test/": "23f1667528ebdabc",
+        "2 HEAD https://golden.test/": "17201d30ec826563",
+        "3 GET https://golden.test/set": "fb130df88e3a7c15",
+        "4 GET https://golden.test/vary": "2ac81b2b4656be35",
+        "5 GET https://golden.test/accept": "d8d4b6268ff73ae2",
+        "6 GET https://golden.test/?b=1&a=%7e&t=1760000000": "e4992c2ff07562c9",
+        "7 GET https://golden.test/?b=1&a=%7e&t=1760000009#f": "89884fc1252bd64f",
+        "8 POST https://golden.test/json": "412654fa3dbe1ca0",
+        "9 POST https://golden.test/form": "8fdbbec650b79ed2",
+        "10 PUT https://golden.test/parts": "05cd25cd05e641be",
+        "11 GET https://golden.test/part": "4a1911b3bc8889e3",
+        "12 GET https://golden.test/moved": "6b4c1576025fa05b",
+        "keys and aliases": "9567dd116e4aa18b",
+    },
+}
+
+
+def _found(root: Path) -> dict[str, str]:
+    collection = Collection.create(root, "golden")
+    (collection.path / "rules.yaml").write_text(RULES)
+    with CollectionWriter(collection) as writer:
+        for at, (method, path, fields, body, response) in enumerate(EXCHANGES):
+            request = Request(method, f"https://golden.test/{path}", fields, body)
+            writer.write(Exchange(request, response, f"202601010000{at:02}"))
+    seals.seal(collection)
+    found = {}
+    with Pack.open(collection.pack) as pack:
+        for row in range(len(pack)):
+            entry = pack.entry(row)
+            said = repr((entry.key, entry.varies, bytes(entry.head), entry.body_sha256, entry.epoch))
+            found[f"{row} {entry.method} {entry.url}"] = sha256(said.encode()).hexdigest()[:16]
+        found["keys and aliases"] = sha256(repr(pack.manifest["files"]["index.bin"]).encode()).hexdigest()[
+            :16
+        ]
+    return found
+
+
+def test_what_is_sealed_changes_with_sealing_only(tmp_path: Path) -> None:
+    assert _found(tmp_path) == GOLDEN.get(seals.SEALING), HINT
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        ("seal", "MEANT", frozenset({"authorization"})),
+        ("seal", "page_set", lambda name: False),
+        ("seal", "request_key", lambda method, url, *body: sha256(url.encode()).digest()[:16]),
+        ("seal", "_cut", lambda response: ""),
+        ("packwriter", "_DROPPED", frozenset({"connection", "content-length"})),
+    ],
+)
+def test_the_golden_set_sees_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str, value: object
+) -> None:
+    monkeypatch.setattr(f"stillweb.collections.{place}.{name}", value)
+    assert _found(tmp_path) != GOLDEN[seals.SEALING]
