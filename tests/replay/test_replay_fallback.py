@@ -39,7 +39,7 @@ from stillweb.collections.frames import (
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.writer import CollectionWriter
-from stillweb.errors import ProgramNotFound, ReplayUnreachable
+from stillweb.errors import MalformedPack, ProgramNotFound, ReplayUnreachable, UsageError
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.fallback import Front, FrontOptions
@@ -347,6 +347,8 @@ def test_the_control_api_is_that_of_the_server_behind_it(front: Running) -> None
         assert front.control("POST", path, json={"mark": "0-1"}).status_code == 404
     assert front.control("DELETE", "/sessions/default").status_code == 409
     assert front.control("GET", "/sessions", headers={"Origin": SHOP}).status_code == 403
+    with front.web() as web:
+        assert web.get("http://plain.example/a.json?_=5").status_code == 200
     shown = CliRunner().invoke(cli, ["replay", "ledger", front.proxy, "--tier", "pywb", "--json"])
     assert {json.loads(line)["collection"] for line in shown.stdout.splitlines()} == {"shop"}
 
@@ -623,6 +625,65 @@ async def test_a_tunnel_outlives_its_session_and_gets_nothing_more(broken: Broke
     assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 407 ")
     writer.close()
     await writer.wait_closed()
+
+
+async def test_who_sends_much_while_events_are_passed_on_is_cut_off(broken: Broken) -> None:
+    proxy, _, _ = broken
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(proxy.rpartition(":")[2]))
+    fields = (("Host", "shop.example"), ("Accept", "text/event-stream"))
+    writer.write(render_request("GET", EVENTS, fields))
+    assert (await reader.readuntil(EVENT)).startswith(b"HTTP/1.1 200 ")
+    writer.write(bytes(1 << 20))
+    with contextlib.suppress(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 10)
+    writer.transport.abort()
+
+
+async def test_a_refusal_arrives_at_who_is_still_sending(broken: Broken) -> None:
+    proxy, _, _ = broken
+    port = int(proxy.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"nonsense\r\n\r\n")
+    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    writer.write(bytes(1 << 20))  # were it closed, this would be answered by a reset
+    await writer.drain()
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.write(bytes(1 << 20))
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_the_front_tells_of_a_client_that_does_not_trust_the_ca(
+    broken: Broken, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy, desk, _ = broken
+    host, port = proxy.removeprefix("http://").split(":")
+
+    def distrust() -> None:
+        with socket.create_connection((host, int(port))) as plain:
+            plain.sendall(b"CONNECT shop.example:443 HTTP/1.1\r\n\r\n")
+            plain.recv(1000)
+            with pytest.raises(ssl.SSLCertVerificationError):
+                ssl.create_default_context().wrap_socket(plain, server_hostname="shop.example")
+
+    await asyncio.to_thread(distrust)
+    assert (await desk.info()).backend == "native"
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "TLS with a client failed: it does not trust the CA (stillweb certs trust)"
+    ]
+
+
+async def test_why_the_server_behind_does_not_start_is_said(tmp_path: Path) -> None:
+    record(tmp_path / "collections")
+    collection = Collection.open(tmp_path / "collections", "shop")
+    ensure_sealed(collection)
+    ca = CertAuthority.init(tmp_path / "certs")
+    with pytest.raises(UsageError, match="cannot be written"):
+        await Hermetic.start([collection], ca, HermeticOptions(ledger=tmp_path))
+    (collection.pack / "manifest.json").write_text("{}")
+    with pytest.raises(MalformedPack, match=r"manifest\.json.*differs from the sha256"):
+        await Hermetic.start([collection], ca, HermeticOptions())
 
 
 async def test_a_body_that_stalls_is_given_up() -> None:

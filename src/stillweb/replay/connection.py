@@ -31,7 +31,7 @@ from stillweb.replay.memo import may_repeat
 from stillweb.replay.script import Scripted
 from stillweb.replay.session import Served, Session
 from stillweb.replay.takeover import Parting, Takeover
-from stillweb.replay.tls import TlsServer, why_distrusted
+from stillweb.replay.tls import TlsServer, log_failure
 from stillweb.replay.wire import (
     BadRequest,
     ConnectReceived,
@@ -195,9 +195,7 @@ class Connection(asyncio.Protocol):
         try:
             plain = tls.receive(data)
         except ssl.SSLError as error:
-            distrust = why_distrusted(error)
-            level = logging.WARNING if distrust else logging.INFO
-            logger.log(level, "TLS with a client failed: %s", distrust or error.reason)
+            log_failure(error)
             self._put(tls.take())
             self._transport.close()
             return None

@@ -20,7 +20,8 @@ from stillweb.errors import BadHostname, PeerError
 from stillweb.model import Headers, Tier, header
 from stillweb.replay.relay import Head, Loopback, render_request
 from stillweb.replay.session import MISS_MARK
-from stillweb.replay.tls import TlsServer
+from stillweb.replay.takeover import part
+from stillweb.replay.tls import TlsServer, log_failure
 from stillweb.replay.wire import (
     BadRequest,
     ConnectReceived,
@@ -43,6 +44,9 @@ ASKED_METHODS = frozenset({"GET", "HEAD"})
 """What pywb is asked for: it gives a mutation the answer of its closest POST, a wrong 200 by design."""
 
 _READ = 64 * 1024
+_EARLY = 256 * 1024
+"""Bytes that a client may send while it is given an event stream: they are held until that is over."""
+_PATIENCE = 5.0  # seconds that a client which was refused has to read that
 _MARK = MISS_MARK.lower()
 _EVENTS = b"text/event-stream"
 _TLS_HANDSHAKE = 0x16  # RFC 8446 §5.1
@@ -102,6 +106,7 @@ class FrontConnection:
         self._session: Carried | None = door
         self._kept: tuple[Carried, Loopback] | None = None
         self._last = False
+        self._refused = False
 
     async def run(self) -> None:
         """Serve until the client, or an answer, ends it."""
@@ -110,8 +115,13 @@ class FrontConnection:
                 await self._receive(data)
             if self._tls is not None:
                 self._writer.write(self._tls.farewell())
+            if self._refused:
+                await part(self._reader, self._writer, _PATIENCE)
             await self._writer.drain()
             self._writer.close()
+        except ssl.SSLError as error:
+            log_failure(error)
+            self._writer.close()  # once the alert is out
         except (OSError, PeerError) as error:  # the client went away, or the hermetic server did
             logger.info("a connection ended early: %s", error)
             self._writer.transport.abort()
@@ -238,8 +248,10 @@ class FrontConnection:
         """Pass on an answer that may never end by itself, for as long as the client is there."""
 
         async def gone() -> None:
-            while data := await self._reader.read(_READ):
+            room = _EARLY
+            while room > 0 and (data := await self._reader.read(_READ)):
                 self._early.append(data)
+                room -= len(data)
 
         both = (asyncio.create_task(passing), asyncio.create_task(gone()))
         try:
@@ -251,7 +263,7 @@ class FrontConnection:
         if isinstance(passed, Exception):
             raise passed
         if passed is not None:
-            raise ConnectionResetError("the client went away")
+            raise ConnectionResetError("the client went away, or sent too much meanwhile")
 
     async def _behind(self, session: Carried) -> Loopback:
         """Return the connection to the hermetic server on which a session's requests go."""
@@ -362,6 +374,7 @@ class FrontConnection:
             await self._writer.drain()
 
     async def _refuse(self, status: int) -> None:
+        self._refused = True
         await self._write(refusal(status), close=True)
 
 

@@ -1,8 +1,8 @@
 """`python -m stillweb.replay.hermetic`: the native server as a child of the program in front of it.
 
-It is told what to serve by a line of JSON on stdin, says where it listens by a line on stdout, ends when
-stdin does, however its parent ended, and says on a last line what it answered. Its misses are held for
-the parent to conclude. As any native server it has no way to connect to anything.
+It is told what to serve by a line of JSON on stdin, says where it listens, or why it does not, by a line on
+stdout, ends when stdin does, however its parent ended, and says on a last line what it answered. Its
+misses are held for the parent to conclude. As any native server it has no way to connect to anything.
 """
 
 from __future__ import annotations
@@ -15,15 +15,26 @@ from typing import Any
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
+from stillweb.errors import StillwebError
 from stillweb.replay import logs
 from stillweb.replay.noise import default_noise
 from stillweb.replay.resolver import Policy
 from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.told import as_told
 
 __all__ = ["main"]
 
 
-async def _run() -> None:
+async def _run() -> int:
+    try:
+        await _serve()
+    except StillwebError as error:
+        _say(as_told(error))
+        return error.exit_code
+    return 0
+
+
+async def _serve() -> None:
     told: dict[str, Any] = json.loads(await asyncio.to_thread(sys.stdin.readline))
     logs.configure(*told["log"])
     collections = [Collection.open(Path(root), name) for root, name in told["collections"]]
@@ -56,7 +67,7 @@ def main() -> None:
     else:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_run())
+        sys.exit(runner.run(_run()))
 
 
 if __name__ == "__main__":

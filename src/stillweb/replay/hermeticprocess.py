@@ -13,7 +13,8 @@ from typing import Any
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.errors import ReplayError
+from stillweb.errors import ReplayError, StillwebError
+from stillweb.replay.told import failure
 
 __all__ = ["Hermetic", "HermeticOptions"]
 
@@ -63,7 +64,8 @@ class Hermetic:
             options: how it serves.
 
         Raises:
-            ReplayError: if it does not; it has said why on stderr.
+            StillwebError: what it cannot serve for, as it has told.
+            ReplayError: if it does not listen for another cause, of which stderr may tell.
         """
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "stillweb.replay.hermetic"),
@@ -83,24 +85,28 @@ class Hermetic:
         process.stdin.write(json.dumps(told).encode() + b"\n")
         try:
             async with asyncio.timeout(_START):
-                running.url = (await running._said())["url"]
+                running.url = await running._said("url")
         except TimeoutError:
             await running.stop()
             raise ReplayError(f"the replay server did not start within {_START:g} s") from None
-        except ReplayError:
+        except BaseException:
             await running.stop()
             raise
         return running
 
-    async def _said(self) -> dict[str, Any]:
+    async def _said(self, what: str) -> Any:
         assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if not line:
+        try:
+            said: dict[str, Any] = json.loads(await self._process.stdout.readline() or b"{}")
+        except ValueError as error:
+            raise ReplayError(f"the replay server said what is no JSON: {error}") from error
+        if "error" in said:
+            raise failure(said)
+        if what not in said:
             raise ReplayError(
                 "the replay server ended before it listened", hint="stillweb collections check NAME"
             )
-        said: dict[str, Any] = json.loads(line)
-        return said
+        return said[what]
 
     async def wait(self) -> None:
         """Wait until it ends, which it only does by itself if it fails.
@@ -118,9 +124,9 @@ class Hermetic:
         try:
             async with asyncio.timeout(_GRACE):
                 if self.url and self._process.returncode is None:
-                    self.totals = (await self._said())["totals"]
+                    self.totals = await self._said("totals")
                 await self._process.wait()
-        except (TimeoutError, ReplayError, ValueError) as error:
+        except (TimeoutError, StillwebError) as error:
             logger.warning("the replay server does not end as it should: %s", error)
             if self._process.returncode is None:
                 self._process.kill()

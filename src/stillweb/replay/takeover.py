@@ -14,7 +14,9 @@ from collections.abc import Callable
 from stillweb.replay.script import Scripted
 from stillweb.replay.wire import Event, Limits
 
-__all__ = ["DROPPED", "Parting", "Takeover"]
+__all__ = ["DROPPED", "Parting", "Takeover", "part"]
+
+_READ = 64 * 1024
 
 DROPPED = Limits().body
 """Bytes that are dropped behind a refusal: a client may send a whole body before it reads."""
@@ -95,3 +97,21 @@ class Parting(asyncio.Protocol):
         """Tell the connection."""
         self._timer.cancel()
         self._lost(exc)
+
+
+async def part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
+    """Wait until a client has closed its side behind a refusal: `Parting` for streams.
+
+    Raises:
+        ConnectionResetError: if it does not within some seconds, or sends too much.
+    """
+    writer.write_eof()
+    room = DROPPED
+    try:
+        async with asyncio.timeout(seconds):
+            while data := await reader.read(_READ):
+                room -= len(data)
+                if room < 0:
+                    raise ConnectionResetError("the client goes on after a refusal")
+    except TimeoutError as error:
+        raise ConnectionResetError("the client does not close after a refusal") from error

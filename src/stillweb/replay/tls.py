@@ -7,13 +7,16 @@ really waits for a slow client.
 
 from __future__ import annotations
 
+import logging
 import ssl
 from contextlib import suppress
 
 from stillweb.certs import CertAuthority
 from stillweb.errors import BadHostname
 
-__all__ = ["TlsServer", "context_by_sni", "why_distrusted"]
+__all__ = ["TlsServer", "context_by_sni", "log_failure"]
+
+logger = logging.getLogger(__name__)
 
 _READ = 16 * 1024
 """Plaintext of one record (RFC 8446 §5.1): OpenSSL reads no more at once, and the room is taken first."""
@@ -28,9 +31,11 @@ _DISTRUST = {
 }
 
 
-def why_distrusted(error: ssl.SSLError) -> str:
-    """Return what an error says of a client that refuses our certificate; "" if it says something else."""
-    return _DISTRUST.get(error.reason, "")
+def log_failure(error: ssl.SSLError) -> None:
+    """Log why TLS with a client failed: loudly if it refuses our certificate, which the user can mend."""
+    distrust = _DISTRUST.get(error.reason)
+    level = logging.WARNING if distrust else logging.INFO
+    logger.log(level, "TLS with a client failed: %s", distrust or error.reason)
 
 
 def context_by_sni(ca: CertAuthority) -> ssl.SSLContext:
