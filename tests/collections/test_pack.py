@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import random
 import tracemalloc
+import weakref
 from hashlib import sha256
 from pathlib import Path
 
@@ -405,3 +407,19 @@ def test_the_format_is_what_its_version_says(tmp_path):
     ]
     info = build_pack(entries, {"name": "golden"}, tmp_path / "pack")
     assert (packformat.VERSION, info.environment_id) == (2, GOLDEN)
+
+
+def test_a_closed_pack_is_gone_without_the_collector(tmp_path):
+    build_pack([_entry()], {"name": "t"}, tmp_path / "pack")
+    gc.disable()
+    try:
+        pack = Pack.open(tmp_path / "pack")
+        assert bytes(pack.entry(0).body) == b"x"
+        pack.close()
+        with pytest.raises(ValueError, match="row 0 of a pack that is closed"):
+            pack.entry(0)
+        there = weakref.ref(pack)
+        del pack
+        assert there() is None
+    finally:
+        gc.enable()

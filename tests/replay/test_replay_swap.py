@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -79,6 +81,24 @@ async def test_a_pack_is_closed_with_its_last_session(shop: Collection, ca: Cert
         assert mapped()
         await desk.close_session(first.id)
         assert await poll(lambda: not mapped(), timeout=10)
+
+
+async def test_nothing_of_the_first_pack_is_left_after_a_swap(shop: Collection, ca: CertAuthority) -> None:
+    """Without the collector: a server freezes what it began with."""
+    async with served(shop, ca) as (server, desk):
+        first = await desk.open_session()
+        gc.disable()
+        try:
+            pack = weakref.ref(server._shelves["shop"].current.pack)
+            for proxy in (server.url, first.proxy):
+                assert await page(proxy, ca) == await page(proxy, ca) == PAGES["/p3"] + b" old"
+            await asyncio.to_thread(record_again, shop, b" new")
+            assert (await desk.reload("shop"))["newer"]
+            await desk.reset_session()
+            await desk.close_session(first.id)
+            assert await poll(lambda: pack() is None, timeout=10)
+        finally:
+            gc.enable()
 
 
 async def test_sealing_anew_under_load_mixes_nothing(shop: Collection, ca: CertAuthority) -> None:

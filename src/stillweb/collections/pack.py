@@ -105,7 +105,7 @@ class Pack:
             self.close()
             raise
         self._entry = lru_cache(maxsize=_RECENT)(self._read_entry)
-        self._files.callback(self._entry.cache_clear)
+        self._files.callback(self._forget)
 
     @classmethod
     def open(cls, path: Path) -> Pack:
@@ -157,6 +157,12 @@ class Pack:
             IndexError: if there is no such row.
         """
         return self._entry(row)
+
+    def _forget(self) -> None:
+        # What is kept of entries leads back here, and a server freezes what it began with (`gc.freeze`): that
+        # circle would stay for good.
+        self._entry.cache_clear()
+        self._entry = lru_cache(maxsize=0)(_closed)
 
     def _read_entry(self, row: int) -> Entry:
         record, end = self._record(row)
@@ -279,6 +285,10 @@ class Pack:
 
     def _offset_by_url(self, place: int) -> int:
         return self._index.offset(self._index.row_by_url(place))
+
+
+def _closed(row: int) -> Entry:
+    raise ValueError(f"row {row} of a pack that is closed")
 
 
 def pack_stamp(path: Path) -> tuple[int, int]:
