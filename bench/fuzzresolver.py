@@ -391,6 +391,8 @@ def _differs(request: Request, exchange: Exchange, match: Match, world: World) -
     for name in (*(each for each in MEANINGFUL if each in varied), "authorization"):
         if header(request.headers, name) != header(recorded.headers, name):
             return f"{match}: answer for another {name}, {recorded}"
+    if request.raw_body == recorded.raw_body:  # equal bytes are equal, whatever they are called
+        recorded = replace(recorded, headers=request.headers)
     if match.tier is Tier.FUZZY:
         same = urlsplit(request.url).path == urlsplit(recorded.url).path
         return (
@@ -398,10 +400,6 @@ def _differs(request: Request, exchange: Exchange, match: Match, world: World) -
             if same and value_of(request, ()) == value_of(recorded, ())
             else f"{match}: not even alike, {recorded}"
         )
-    if request.raw_body == recorded.raw_body:
-        recorded = replace(
-            recorded, headers=request.headers
-        )  # equal bytes are equal, whatever they are called
     if identity(request, ()) == identity(recorded, ()):
         return ""
     if match.tier is Tier.EXACT:
@@ -447,7 +445,9 @@ def value_of(request: Request, volatile: tuple[tuple[str, str, str], ...]) -> An
         return "form", [_masked("form", name, value, volatile) for name, value in pairs]
     if content_type.startswith("multipart/"):
         boundary = content_type.partition("boundary=")[2].encode()
-        return "multipart", body.replace(boundary, b"BOUNDARY")
+        # RFC 9110 §5.1: names of fields are in any case.
+        body = re.sub(rb"\r\n[A-Za-z-]+(?=:)", lambda found: found[0].lower(), body)
+        return "multipart", body.replace(boundary.lower(), b"BOUNDARY").replace(boundary, b"BOUNDARY")
     try:
         return _typed(json.loads(body), (), volatile)
     except (ValueError, RecursionError):

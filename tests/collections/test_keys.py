@@ -167,6 +167,16 @@ FIELD = 'Content-Disposition: form-data; name="a"'
 FILE = 'Content-Disposition: form-data; name="f"; filename="x.bin"\r\nContent-Type: application/octet-stream'
 
 
+def test_only_white_space_of_fields_is_no_part_of_a_field():
+    head = b'Content-Disposition:%bform-data; name="a"'
+    spaced, tabbed, odd = (
+        body_key("multipart/form-data; boundary=b", b"--b\r\n" + head % gap + b"\r\n\r\n1\r\n--b--\r\n")
+        for gap in (b" ", b"\t ", b"\x0b")
+    )
+    assert spaced == tabbed  # RFC 9110 §5.5
+    assert spaced != odd
+
+
 @given(st.binary(max_size=50), st.binary(max_size=50))
 def test_multipart_without_its_boundary(one, other):
     first = body_key(*_multipart("----WebKitFormBoundaryAAAA", (FIELD, b"1"), (FILE, one)))

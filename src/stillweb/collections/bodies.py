@@ -290,7 +290,7 @@ def _multipart(content_type: str, raw_body: bytes) -> MultipartBody | None:
 
 def _part_head(head: bytes) -> tuple[tuple[bytes, bytes], ...]:
     fields = (line.partition(b":") for line in head.split(b"\r\n") if line)
-    return tuple((name.strip().lower(), value.strip()) for name, _, value in fields)
+    return tuple((name.strip(b" \t").lower(), value.strip(b" \t")) for name, _, value in fields)
 
 
 def _canonical_part(part: Part) -> tuple[bytes, bytes]:
