@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from base64 import b64encode
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from stillweb.replay.channel import Channel, pair
 from stillweb.replay.control import DEFAULT_SESSION
-from stillweb.replay.lobby import CONTROL, whose
+from stillweb.replay.door import Door
+from stillweb.replay.listeners import Listener
+from stillweb.replay.lobby import CONTROL, Lobby, whose
 
 USER = b64encode(b"abc-1:secret").decode()
 NOBODY = "?"
@@ -108,3 +111,22 @@ async def test_what_comes_when_the_other_side_is_known_to_be_gone_is_closed() ->
         far.close()
         near.settimeout(10)
         assert near.recv(1) == b""
+
+
+async def test_who_is_told_of_after_the_door_was_closed_is_led_nowhere() -> None:
+    loop = asyncio.get_running_loop()
+    door = Door(loop.create_task)
+    led: list[str] = []
+    waiting: set[asyncio.Transport] = set()
+    Listener(door).close()
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.setblocking(False)
+        await loop.sock_sendall(ours, b"GET /info HTTP/1.1\r\n\r\n")
+        theirs.setblocking(False)
+        await loop.connect_accepted_socket(
+            lambda: Lobby(lambda _, session_id, __: led.append(session_id), waiting, door), theirs
+        )
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(loop.sock_recv(ours, 1000), 10) == b""
+    assert (led, waiting) == ([], set())
