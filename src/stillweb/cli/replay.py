@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
     from stillweb.collections.layout import Collection
     from stillweb.replay import Cluster, ReplayServer
-
-T = TypeVar("T")
 
 
 class ServeByDefault(click.Group):
@@ -165,6 +163,7 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
     from stillweb.certs import CertAuthority
     from stillweb.collections.layout import Collection, list_collections
     from stillweb.errors import CollectionNotFound
+    from stillweb.replay.loops import run
 
     _check(chosen)
     _log(chosen)
@@ -179,11 +178,11 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
         stderr().print(f"no CA in {certs_dir} yet: making one")
     ca = CertAuthority.load_or_init(certs_dir)
     if chosen["on_miss"]:
-        _run(_serve_front(collections, ca, chosen, as_json))
+        run(_serve_front(collections, ca, chosen, as_json))
     elif chosen["backend"] == "pywb":
-        _run(_serve_pywb(collections, ca, chosen, as_json))
+        run(_serve_pywb(collections, ca, chosen, as_json))
     else:
-        _run(_serve_native(collections, ca, chosen, as_json))
+        run(_serve_native(collections, ca, chosen, as_json))
 
 
 def _check(chosen: dict[str, Any]) -> None:
@@ -355,18 +354,6 @@ def _announce(facts: dict[str, str], collections: list[Collection], ca: CertAuth
     for name, value in rows.items():
         click.echo(f"{name.replace('_', ' '):<14}{value}")
     stderr().print("Ctrl-C ends it")
-
-
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop where there is one."""
-    try:
-        import uvloop
-    except ImportError:  # not made for Windows
-        factory = None
-    else:
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(coroutine)
 
 
 replay.add_command(sessions)

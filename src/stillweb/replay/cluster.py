@@ -16,7 +16,7 @@ import asyncio
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,11 +28,13 @@ from stillweb.errors import ReplayError, SessionLost, UsageError
 from stillweb.replay.control import DEFAULT_SESSION, Desk, Readiness
 from stillweb.replay.door import Door
 from stillweb.replay.listeners import BACKLOG, Listener, PortPool, authority, cannot_listen, drain
-from stillweb.replay.lobby import CONTROL, Lobby, refused, take_over
+from stillweb.replay.lobby import CONTROL, Lobby, take_over
 from stillweb.replay.logs import Format
+from stillweb.replay.loops import Tasks
 from stillweb.replay.server import ReplayOptions
 from stillweb.replay.supervisor import Worker
 from stillweb.replay.tally import Figures, Tally
+from stillweb.replay.wire import refusal
 from stillweb.replay.worker import WorkerConfig
 
 __all__ = ["Cluster", "serve_cluster"]
@@ -65,8 +67,8 @@ class Cluster(Desk):
         self._ports = PortPool(options.session_ports)
         self._placed = {DEFAULT_SESSION: _Placed(self.workers[0], {"id": DEFAULT_SESSION})}
         self._lobbies: set[asyncio.Transport] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._listener = Listener(Door(self._spawn, desk=self))
+        self._tasks = Tasks()
+        self._listener = Listener(Door(self._tasks.spawn, desk=self))
         self._buried: dict[str, Tally] = {}  # what dead workers had counted
 
     @property
@@ -113,25 +115,18 @@ class Cluster(Desk):
         await asyncio.gather(
             drain([self._listener], self.options.drain), *(worker.stop() for worker in self.workers)
         )
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.end()
         logger.info("supervisor ends", extra={"answered": self.totals.total(), **self.totals})
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _lead(self, transport: asyncio.Transport, session_id: str, data: bytes) -> None:
         """Lead a connection to whoever answers it."""
         if session_id == CONTROL:
             take_over(transport, self._listener.door, data)
         elif (placed := self._placed.get(session_id)) is None:
-            transport.write(refused(407, (("Proxy-Authenticate", 'Basic realm="session"'),)))
+            transport.write(refusal(407))
             transport.close()
         elif placed.lost or not placed.worker.alive:
-            transport.write(refused(503))
+            transport.write(refusal(503))
             transport.close()
         else:
             transport.pause_reading()

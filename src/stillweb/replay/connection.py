@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from base64 import b64decode
 from collections import deque
 from dataclasses import dataclass
 from typing import cast
@@ -25,6 +24,16 @@ from stillweb.errors import BadHostname
 from stillweb.model import Headers, Request, header
 from stillweb.replay import control, websocket
 from stillweb.replay.answer import Answer
+from stillweb.replay.arrivals import (
+    CONTINUE,
+    ESTABLISHED,
+    TLS_HANDSHAKE,
+    asked_url,
+    in_origin_form,
+    place_of,
+    tunnel_host,
+    user_of,
+)
 from stillweb.replay.control import Desk
 from stillweb.replay.door import Door
 from stillweb.replay.memo import may_repeat
@@ -49,9 +58,6 @@ logger = logging.getLogger(__name__)
 
 SLICE = 128 * 1024
 """Bytes of one write, and what the transport holds back for a slow client, at most twice."""
-_TLS_HANDSHAKE = 0x16  # RFC 8446 §5.1
-_ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 @dataclass(slots=True)
@@ -170,15 +176,14 @@ class Connection(asyncio.Protocol):
             return self._refuse(400)
         if not self._session_by_user(event.headers):
             return self._refuse(407)
-        host = event.authority.rpartition(":")[0] or event.authority
         try:
-            context = self._door.ca.server_context(host)
+            context = self._door.ca.server_context(tunnel_host(event.authority))
         except BadHostname as error:
             logger.warning("no certificate for a tunnel: %s", error)
             return self._refuse(400)
         self._tunnel, self._opens = (event.authority, context), True
         rest, self._wire = bytes(self._wire.rest), Wire()
-        self._write(_ESTABLISHED)
+        self._write(ESTABLISHED)
         if rest:
             self.data_received(rest)
         return None
@@ -186,10 +191,10 @@ class Connection(asyncio.Protocol):
     def _open(self, first: int) -> None:
         """Take TLS or plain http, as the first byte says."""
         self._opens = False
-        if first == _TLS_HANDSHAKE:
+        if first == TLS_HANDSHAKE:
             self._tls = TlsServer(self._tunnel[1]) if self._tunnel else self._door.tls()
         if self._tunnel or self._tls:
-            self.place = f"{'https' if self._tls else 'http'}://{self._tunnel[0] if self._tunnel else ''}"
+            self.place = place_of(self._tls is not None, self._tunnel[0] if self._tunnel else "")
 
     def _decrypt(self, tls: TlsServer, data: bytes) -> bytes | None:
         try:
@@ -232,20 +237,20 @@ class Connection(asyncio.Protocol):
             case ConnectReceived():
                 self._connect(event)
             case ContinueExpected():
-                self._write(_CONTINUE)
+                self._write(CONTINUE)
             case BadRequest(status, what):
                 logger.info("bad request: %s", what)
                 self._refuse(status)
 
     def _request(self, event: RequestReceived) -> None:
-        if not self.place and event.target.startswith(("/", "*")):
+        if not self.place and in_origin_form(event):
             if (desk := self._door.desk) is None:
                 return self._refuse(400)
             self._waits_for_desk = True
             self._door.spawn(self._ask_desk(desk, event))
         elif self._tunnel is None and not self._session_by_user(event.headers):
             return self._refuse(407)
-        elif (session := self.session) is None or not (url := self._url(event)):
+        elif (session := self.session) is None or not (url := asked_url(event, self.place)):
             return self._refuse(400)
         else:
             request = Request(event.method, url, event.headers, event.raw_body)
@@ -259,21 +264,11 @@ class Connection(asyncio.Protocol):
         if not credentials or self._door.by_user is None:
             self.session = self._door.session  # whatever the request before it named (RFC 9110 §11.7.2)
             return True
-        try:
-            user = b64decode(credentials, validate=True).decode("ascii").partition(":")[0]
-        except ValueError:
+        user = user_of(credentials)
+        if user is None:
             return False
         self.session = self._door.by_user(user)
         return self.session is not None
-
-    def _url(self, event: RequestReceived) -> str:
-        """Return the URL that a request asks for; "" if it does not say of which host."""
-        if not event.target.startswith(("/", "*")):
-            return event.target  # absolute form is taken everywhere (RFC 9112 §3.2.2)
-        # RFC 9112 §3.3: the Host field names the site; the tunnel does if there is none.
-        scheme, _, authority = self.place.partition("://")
-        host = header(event.headers, "host") or authority
-        return f"{scheme}://{host}{event.target}" if host else ""
 
     async def _ask_desk(self, desk: Desk, event: RequestReceived) -> None:
         try:

@@ -11,13 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from base64 import b64decode
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stillweb.errors import BadHostname, PeerError
 from stillweb.model import Headers, Tier, header
+from stillweb.replay.arrivals import (
+    CONTINUE,
+    ESTABLISHED,
+    TLS_HANDSHAKE,
+    asked_url,
+    in_origin_form,
+    place_of,
+    tunnel_host,
+    user_of,
+)
 from stillweb.replay.relay import Head, Loopback, render_request
 from stillweb.replay.session import MISS_MARK
 from stillweb.replay.takeover import part
@@ -49,9 +58,6 @@ _EARLY = 256 * 1024
 _PATIENCE = 5.0  # seconds that a client which was refused has to read that
 _MARK = MISS_MARK.lower()
 _EVENTS = b"text/event-stream"
-_TLS_HANDSHAKE = 0x16  # RFC 8446 §5.1
-_ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Of one connection only (RFC 9110 §7.6.1), or said anew.
 _HOP = frozenset(
     (
@@ -147,10 +153,10 @@ class FrontConnection:
     def _open(self, first: int) -> None:
         """Take TLS or plain http, as the first byte of a connection or tunnel says."""
         self._opens = False
-        if first == _TLS_HANDSHAKE:
+        if first == TLS_HANDSHAKE:
             self._tls = TlsServer(self._tunnel[1] if self._tunnel else self._front.by_sni)
         if self._tunnel or self._tls:
-            self._place = f"{'https' if self._tls else 'http'}://{self._tunnel[0] if self._tunnel else ''}"
+            self._place = place_of(self._tls is not None, self._tunnel[0] if self._tunnel else "")
 
     def _plain(self, data: bytes) -> bytes:
         if self._tls is None:
@@ -167,7 +173,7 @@ class FrontConnection:
             case ConnectReceived():
                 await self._connect(event)
             case ContinueExpected():
-                await self._write(_CONTINUE)
+                await self._write(CONTINUE)
             case BadRequest(status):
                 await self._refuse(status)
 
@@ -178,13 +184,13 @@ class FrontConnection:
         if self._session is None:
             return await self._refuse(407)
         try:
-            context = self._front.ca.server_context(event.authority.rpartition(":")[0] or event.authority)
+            context = self._front.ca.server_context(tunnel_host(event.authority))
         except BadHostname as error:
             logger.warning("no certificate for a tunnel: %s", error)
             return await self._refuse(400)
         self._tunnel, self._opens = (event.authority, context), True
         rest, self._wire = bytes(self._wire.rest), Wire()
-        await self._write(_ESTABLISHED)
+        await self._write(ESTABLISHED)
         if rest:
             await self._receive(rest)
         return None
@@ -194,31 +200,20 @@ class FrontConnection:
         credentials = header(headers, "proxy-authorization").partition(" ")[2]
         if not credentials or not self._front.is_default(self._door):
             return self._door
-        try:
-            user = b64decode(credentials, validate=True).decode("ascii").partition(":")[0]
-        except ValueError:
-            return None
-        return self._front.carried.get(user)
+        user = user_of(credentials)
+        return None if user is None else self._front.carried.get(user)
 
     async def _request(self, event: RequestReceived) -> None:
         self._last = self._last or not event.keep_alive
-        if not self._place and event.target.startswith(("/", "*")):
+        if not self._place and in_origin_form(event):
             return await self._write(await self._front.control(event), close=self._last)
         session = self._session if self._tunnel else self._by_user(event.headers)
         # One that was closed meanwhile has a port behind that may be another's by now.
         if session is None or self._front.carried.get(session.id) is not session:
             return await self._refuse(407)
-        if not (url := self._url(event)):
+        if not (url := asked_url(event, self._place)):
             return await self._refuse(400)
         return await self._exchange(session, event, url)
-
-    def _url(self, event: RequestReceived) -> str:
-        """Return the URL that a request asks for; "" if it does not say of which host."""
-        if not event.target.startswith(("/", "*")):
-            return event.target
-        scheme, _, authority = self._place.partition("://")
-        host = header(event.headers, "host") or authority  # RFC 9112 §3.3
-        return f"{scheme}://{host}{event.target}" if host else ""
 
     async def _exchange(self, session: Carried, event: RequestReceived, url: str) -> None:
         behind = await self._behind(session)

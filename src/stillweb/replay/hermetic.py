@@ -17,6 +17,7 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import StillwebError
 from stillweb.replay import logs
+from stillweb.replay.loops import run
 from stillweb.replay.noise import default_noise
 from stillweb.replay.resolver import Policy
 from stillweb.replay.server import ReplayOptions, serve
@@ -60,14 +61,7 @@ def _say(value: dict[str, Any]) -> None:
 
 def main() -> None:
     """Serve until stdin ends."""
-    try:
-        import uvloop
-    except ImportError:  # not made for Windows
-        factory = None
-    else:
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        sys.exit(runner.run(_run()))
+    sys.exit(run(_run()))
 
 
 if __name__ == "__main__":

@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from base64 import b64decode
 from collections.abc import Callable
 from typing import cast
 
+from stillweb.replay.arrivals import TLS_HANDSHAKE, user_of
 from stillweb.replay.connection import Connection
 from stillweb.replay.control import DEFAULT_SESSION
 from stillweb.replay.door import Door
-from stillweb.replay.wire import simple_head
 
-__all__ = ["CONTROL", "Handed", "Lobby", "refused", "take_over", "whose"]
+__all__ = ["CONTROL", "Handed", "Lobby", "take_over", "whose"]
 
 CONTROL = ""
 """What `whose` returns for a control request; no session has this id."""
 
 _HEAD = 64 * 1024  # a head that is longer is refused by the connection that gets it
-_TLS_HANDSHAKE = 0x16  # RFC 8446 §5.1
 _END = re.compile(rb"\r?\n\r?\n")
 _ORIGIN_FORM = re.compile(rb"\s*[^ ]+ +[/*]")
 _CREDENTIALS = re.compile(rb"\nproxy-authorization[ \t]*:[ \t]*\S+[ \t]+([^\r\n]*)", re.IGNORECASE)
@@ -33,7 +31,7 @@ _CREDENTIALS = re.compile(rb"\nproxy-authorization[ \t]*:[ \t]*\S+[ \t]+([^\r\n]
 
 def whose(data: bytes) -> str | None:
     """Return the session that a connection's first bytes are for, or `CONTROL`; None if more are needed."""
-    if data[0] == _TLS_HANDSHAKE:
+    if data[0] == TLS_HANDSHAKE:
         return DEFAULT_SESSION
     end = _END.search(data)
     if end is None and len(data) < _HEAD:
@@ -44,15 +42,7 @@ def whose(data: bytes) -> str | None:
     found = _CREDENTIALS.search(head)
     if found is None:
         return DEFAULT_SESSION
-    try:
-        return b64decode(found[1].strip(), validate=True).decode("ascii").partition(":")[0] or "?"
-    except ValueError:
-        return "?"  # no session has this id
-
-
-def refused(status: int, fields: tuple[tuple[str, str], ...] = ()) -> bytes:
-    """Return what a connection is told that leads nowhere."""
-    return simple_head(status, fields) + b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+    return user_of(found[1].strip()) or "?"  # no session has this id
 
 
 def take_over(transport: asyncio.BaseTransport, door: Door, data: bytes) -> None:

@@ -13,7 +13,6 @@ Nothing here, or below, can open a connection to anywhere: replay is hermetic by
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from stillweb.replay.control import DEFAULT_SESSION, Desk, Readiness
 from stillweb.replay.door import Door
 from stillweb.replay.ledgerfile import LedgerFile
 from stillweb.replay.listeners import Listener, PortPool, authority, drain, listen, listen_unix
+from stillweb.replay.loops import Tasks
 from stillweb.replay.metrics import resident_bytes
 from stillweb.replay.noise import default_noise
 from stillweb.replay.resolver import Policy
@@ -103,7 +103,7 @@ class ReplayServer(Desk):
         self.options = options
         self._shelves = dict(shelves)
         self._sink = sink
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._ports = PortPool(options.session_ports)
         self._kept: dict[str, _Kept] = {}
         self._closed = ClosedSessions()
@@ -134,9 +134,7 @@ class ReplayServer(Desk):
         listeners = [kept.listener for kept in self._kept.values()]
         handed = [Listener(self.public), Listener(self.named)]
         await drain([*listeners, *handed], self.options.drain)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.end()
         logger.info("replay ends", extra={"answered": self.totals.total(), **self.totals})
 
     @property
@@ -161,9 +159,7 @@ class ReplayServer(Desk):
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine until the server ends."""
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)  # the loop holds tasks weakly
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(coroutine)
 
     # The desk of the control API.
 
@@ -375,14 +371,9 @@ async def serve_desk(
     make: Callable[[], Desk], options: ReplayOptions, advice: str = ""
 ) -> AsyncIterator[str]:
     """Serve the control API alone, for a back-end that carries its traffic elsewhere; yields its URL."""
-    tasks: set[asyncio.Task[None]] = set()
-
-    def spawn(coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    listener = await listen(Door(spawn=spawn, desk=make(), advice=advice), options.host, options.port)
+    tasks = Tasks()
+    door = Door(spawn=tasks.spawn, desk=make(), advice=advice)
+    listener = await listen(door, options.host, options.port)
     try:
         yield f"http://{authority(options.host, listener.port)}"
     finally:

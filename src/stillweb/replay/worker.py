@@ -30,9 +30,11 @@ from stillweb.errors import StillwebError
 from stillweb.replay import logs
 from stillweb.replay.channel import Channel
 from stillweb.replay.control import DEFAULT_SESSION
-from stillweb.replay.lobby import Handed, refused, whose
+from stillweb.replay.lobby import Handed, whose
+from stillweb.replay.loops import run
 from stillweb.replay.server import ReplayOptions, ReplayServer, serve
 from stillweb.replay.told import as_told
+from stillweb.replay.wire import refusal
 
 __all__ = ["WorkerConfig", "main"]
 
@@ -105,7 +107,7 @@ class _Worker:
         client = socket.socket(fileno=descriptor)
         if self._server is None or self._ends.is_set():  # it was sent before `_end` was heard
             with client, suppress(OSError):
-                client.send(refused(503))
+                client.send(refusal(503))
             return
         self._server.spawn(_adopt(self._server, client, data))
 
@@ -132,14 +134,7 @@ def main() -> None:
     """Serve until told to end."""
     config = WorkerConfig.unpack(sys.stdin.buffer.read())
     logs.configure(*config.log, worker=config.number)
-    try:
-        import uvloop
-    except ImportError:  # not made for Windows
-        factory = None
-    else:
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        sys.exit(runner.run(_run(config, socket.socket(fileno=int(sys.argv[1])))))
+    sys.exit(run(_run(config, socket.socket(fileno=int(sys.argv[1])))))
 
 
 if __name__ == "__main__":
