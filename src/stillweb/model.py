@@ -26,6 +26,10 @@ def header(headers: Headers, name: str, default: str = "") -> str:
     return default
 
 
+MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+"""Methods that may change what a site answers next: sealing counts epochs by them, replay moves by them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """An HTTP request: absolute URL, body without transfer encoding."""

@@ -36,9 +36,8 @@ from stillweb.collections.packspool import Spool
 from stillweb.collections.renames import exchange, sync_folder
 from stillweb.collections.store import SEGMENT, BodyWriter, Store
 from stillweb.errors import UsageError
-from stillweb.model import Headers, Response, header
+from stillweb.model import MUTATIONS, Headers, Response, header
 
-MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 # RFC 9110 §7.6.1 (hop by hop), the length that the server adds, what would make a browser speak to another
 # host or refuse our certificate, and what replay itself tells the program in front of it (`--on-miss`).
 _DROPPED = frozenset(

@@ -70,7 +70,7 @@ class CollectionWriter:
         answer = response_block(response)
         response_id = _new_record_id()
         second = _member("response", response_id, exchange, answer, concurrent_to=request_id)
-        third = _beside_member(beside, response_id, exchange.timestamp) if beside else b""
+        third = _other_member(beside, exchange.timestamp, concurrent_to=response_id) if beside else b""
         offset = self._size
         self._append(file, first + second + third)
         keyed_url, query = methodquery.appended(request)
@@ -94,15 +94,7 @@ class CollectionWriter:
 
     def write_resource(self, uri: str, timestamp: str, content_type: str, block: bytes) -> None:
         """Append a resource record that is no capture, such as `urn:text:URL`."""
-        file = self._open()
-        fields = (
-            ("WARC-Type", "resource"),
-            ("WARC-Record-ID", _new_record_id()),
-            ("WARC-Target-URI", uri),
-            ("WARC-Date", iso_date(timestamp)),
-            ("WARC-Payload-Digest", sha256_digest(block)),
-        )
-        self._append(file, warc_member(fields, block, content_type))
+        self._append(self._open(), _other_member(Beside("resource", uri, content_type, block), timestamp))
 
     def close(self) -> None:
         """Close the file and bring the index up to date. May be called twice."""
@@ -189,13 +181,13 @@ def _payload(url: str, block: bytes) -> bytes:
     return block if is_socket_url(url) else block[payload_start(block) :]
 
 
-def _beside_member(beside: Beside, response_id: str, timestamp: str) -> bytes:
+def _other_member(beside: Beside, timestamp: str, concurrent_to: str = "") -> bytes:
     fields = (
         ("WARC-Type", beside.type),
         ("WARC-Record-ID", _new_record_id()),
         ("WARC-Target-URI", beside.uri),
         ("WARC-Date", iso_date(timestamp)),
-        ("WARC-Concurrent-To", response_id),
+        *((("WARC-Concurrent-To", concurrent_to),) if concurrent_to else ()),
         ("WARC-Payload-Digest", sha256_digest(beside.block)),
     )
     return warc_member(fields, beside.block, beside.content_type)

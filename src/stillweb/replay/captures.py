@@ -31,13 +31,12 @@ from stillweb.collections.keys import request_key
 from stillweb.collections.meaning import MEANT, PREFERRED, browsers_own
 from stillweb.collections.pack import Entry
 from stillweb.collections.packformat import vary_digest
-from stillweb.model import Request, header
+from stillweb.model import MUTATIONS, Request, header
 from stillweb.replay.ranges import asked_span, recorded_span
 from stillweb.urls import wire_url
 
-__all__ = ["MUTATIONS", "Candidate", "Rows", "same_answer", "usable"]
+__all__ = ["Candidate", "Rows", "same_answer", "usable"]
 
-MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEEPING_METHOD = frozenset({307, 308})  # RFC 9110 §15.4.8, §15.4.9
 _LOCATION = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)

@@ -15,8 +15,8 @@ from typing import Protocol
 from urllib.parse import parse_qsl
 
 from stillweb.collections.keys import request_key
-from stillweb.model import Request, header
-from stillweb.replay.captures import MUTATIONS, Candidate, Rows, usable
+from stillweb.model import MUTATIONS, Request, header
+from stillweb.replay.captures import Candidate, Rows, usable
 from stillweb.urls import wire_url
 
 __all__ = ["Like", "LikeRows", "closest", "likeness"]

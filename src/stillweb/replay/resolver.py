@@ -26,13 +26,13 @@ from typing import Protocol
 from stillweb.collections.keys import request_key
 from stillweb.collections.pack import Entry
 from stillweb.collections.rules import Rules
-from stillweb.model import Match, Request, Tier, header
-from stillweb.replay.captures import MUTATIONS, Candidate, same_answer, usable
+from stillweb.model import MUTATIONS, Match, Request, Tier, header
+from stillweb.replay.captures import Candidate, same_answer, usable
 from stillweb.replay.fuzzy import closest
 from stillweb.replay.noise import NoiseTable
 from stillweb.urls import wire_url
 
-__all__ = ["MUTATIONS", "Index", "Policy", "SessionState", "advance", "is_beacon", "is_preflight", "resolve"]
+__all__ = ["Index", "Policy", "SessionState", "advance", "is_beacon", "is_preflight", "resolve"]
 
 _OTHER_SCHEME = {"http": "https", "https": "http"}
 _PORT = re.compile(r"[^/?]*:[0-9]+(?:[/?]|$)")
