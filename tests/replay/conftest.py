@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 import uvloop
+
+from stillweb.errors import ProgramNotFound
+from stillweb.replay.pywbprogram import find_pywb
 
 LOOPS: Mapping[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -19,3 +23,12 @@ def pytest_asyncio_loop_factories(
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     both = item.path.name == "test_replay_server.py"
     return LOOPS if both else {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(scope="session")
+def pywb() -> Path:
+    """pywb's `wayback`, where it is installed."""
+    try:
+        return find_pywb()
+    except ProgramNotFound as error:
+        pytest.skip(f"{error}; {error.hint}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
 from pathlib import Path
+from typing import IO, Any
 
 import httpx
+import pytest
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.indexing import reindex
@@ -56,3 +59,21 @@ def free_ports(count: int) -> range:
 def browser(proxy: str, ca: CertAuthority) -> httpx.AsyncClient:
     context = ssl.create_default_context(cadata=ca.cert_pem.decode())
     return httpx.AsyncClient(proxy=proxy, verify=context, trust_env=False, timeout=20)
+
+
+def announced(stdout: IO[str]) -> Any:
+    """What `replay --json` says of itself when it serves; the rest of its output is still to be read."""
+    lines = []
+    while (line := stdout.readline()) not in ("}\n", ""):
+        lines.append(line)
+    return json.loads("".join(lines) + "}")
+
+
+def distrust(proxy: str) -> None:
+    """Be a client that does not trust the CA."""
+    host, port = proxy.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as plain:
+        plain.sendall(b"CONNECT shop.example:443 HTTP/1.1\r\n\r\n")
+        plain.recv(1000)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            ssl.create_default_context().wrap_socket(plain, server_hostname="shop.example")

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from click.testing import CliRunner
+from small_sites import announced
 
 from stillweb.certs import CertAuthority
 from stillweb.cli import cli
@@ -58,11 +59,8 @@ def running(place: Path, *arguments: str) -> Iterator[tuple[dict[str, object], s
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    lines = []
-    while (line := process.stdout.readline()) not in ("}\n", ""):
-        lines.append(line)
     try:
-        yield json.loads("".join(lines) + "}"), process
+        yield announced(process.stdout), process
     finally:
         process.kill()
         process.wait()

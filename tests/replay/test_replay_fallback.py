@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner
+from small_sites import announced, distrust
 
 from stillweb.browser import Level, Pinning, Profile, launch, open_context
 from stillweb.certs import CertAuthority
@@ -39,12 +40,11 @@ from stillweb.collections.frames import (
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.writer import CollectionWriter
-from stillweb.errors import MalformedPack, ProgramNotFound, ReplayUnreachable, UsageError
+from stillweb.errors import MalformedPack, ReplayUnreachable, UsageError
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ReplayClient, ensure_sealed
 from stillweb.replay.fallback import Front, FrontOptions
 from stillweb.replay.hermeticprocess import Hermetic, HermeticOptions
-from stillweb.replay.pywbprogram import find_pywb
 from stillweb.replay.relay import Loopback, render_request
 
 SHOP = "https://shop.example"
@@ -158,11 +158,8 @@ def run(folder: Path, *arguments: str, name: str = "shop") -> Iterator[Running]:
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    lines = []
-    while (line := process.stdout.readline()) not in ("}\n", ""):
-        lines.append(line)
     try:
-        yield Running(folder, process, json.loads("".join(lines) + "}"))
+        yield Running(folder, process, announced(process.stdout))
     finally:
         # Killed without warning, it leaves nothing behind.
         left = children(process.pid) if process.poll() is None else set()
@@ -171,14 +168,6 @@ def run(folder: Path, *arguments: str, name: str = "shop") -> Iterator[Running]:
         assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
         process.stdout.close()
         process.stderr.close()
-
-
-@pytest.fixture(scope="module")
-def pywb() -> Path:
-    try:
-        return find_pywb()
-    except ProgramNotFound as error:
-        pytest.skip(f"{error}; {error.hint}")
 
 
 @pytest.fixture(scope="module")
@@ -658,16 +647,7 @@ async def test_the_front_tells_of_a_client_that_does_not_trust_the_ca(
     broken: Broken, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy, desk, _ = broken
-    host, port = proxy.removeprefix("http://").split(":")
-
-    def distrust() -> None:
-        with socket.create_connection((host, int(port))) as plain:
-            plain.sendall(b"CONNECT shop.example:443 HTTP/1.1\r\n\r\n")
-            plain.recv(1000)
-            with pytest.raises(ssl.SSLCertVerificationError):
-                ssl.create_default_context().wrap_socket(plain, server_hostname="shop.example")
-
-    await asyncio.to_thread(distrust)
+    await asyncio.to_thread(distrust, proxy)
     assert (await desk.info()).backend == "native"
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
         "TLS with a client failed: it does not trust the CA (stillweb certs trust)"

@@ -46,14 +46,6 @@ def ca(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pywb() -> Path:
-    try:
-        return find_pywb()
-    except ProgramNotFound as error:
-        pytest.skip(f"{error}; {error.hint}")
-
-
-@pytest.fixture(scope="module")
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("root") / "collections"
     for name, text in (("shop", HTML), ("blog", b"a blog")):

@@ -15,6 +15,7 @@ from pathlib import Path
 import brotli
 import httpx
 import pytest
+from small_sites import distrust
 
 from stillweb.certs import CertAuthority
 from stillweb.clock import seeded
@@ -506,15 +507,7 @@ async def test_a_tunnel_may_be_plain(server: ReplayServer) -> None:
 async def test_a_client_that_does_not_trust_the_ca_is_told_of(
     server: ReplayServer, desk: ReplayClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def distrust() -> None:
-        host, port = server.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as plain:
-            plain.sendall(b"CONNECT shop.example:443 HTTP/1.1\r\n\r\n")
-            plain.recv(1000)
-            with pytest.raises(ssl.SSLCertVerificationError):
-                ssl.create_default_context().wrap_socket(plain, server_hostname="shop.example")
-
-    await asyncio.to_thread(distrust)
+    await asyncio.to_thread(distrust, server.url)
     assert (await desk.info()).backend == "native"
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
         "TLS with a client failed: it does not trust the CA (stillweb certs trust)"
