@@ -9,6 +9,8 @@ import ssl
 import stat
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,8 +18,8 @@ import pytest
 from cryptography import x509
 
 from stillweb import clock
-from stillweb.certs import CertAuthority
-from stillweb.certs.keyfiles import PRIVATE, write_file
+from stillweb.certs import CertAuthority, authority
+from stillweb.certs.keyfiles import PRIVATE, folder_lock, write_file
 from stillweb.errors import BadHostname, CaExpired, CaMissing, CertError, UsageError
 
 
@@ -110,6 +112,37 @@ def test_many_that_start_at_once_get_one_ca(tmp_path):
     ]
     assert len({program.communicate()[0] for program in started}) == 1
     assert all(program.returncode == 0 for program in started)
+
+
+def test_who_comes_while_a_ca_is_half_written_waits_for_it(tmp_path, monkeypatch):
+    second, came = [], threading.Event()
+
+    def come():
+        try:
+            second.append(CertAuthority.load_or_init(tmp_path).fingerprint)
+        finally:
+            came.set()
+
+    other = threading.Thread(target=come)
+
+    @contextmanager
+    def lock(folder):
+        if threading.current_thread() is other:
+            came.set()  # at the door: it goes on when the writer is done
+        with folder_lock(folder):
+            yield
+
+    def write(path, *args):
+        write_file(path, *args)
+        if path.name == "leaf-key.pem" and not came.is_set():
+            other.start()
+            assert came.wait(30)
+
+    monkeypatch.setattr(authority, "folder_lock", lock)
+    monkeypatch.setattr(authority, "write_file", write)
+    first = CertAuthority.load_or_init(tmp_path).fingerprint
+    other.join(30)
+    assert second == [first]
 
 
 def test_no_ca_names_the_command(tmp_path):

@@ -131,7 +131,7 @@ class CertAuthority:
             CaExpired: if there is one and it is past its time.
             CertError: as `load` and `init` do.
         """
-        if _present(folder):
+        if (folder / CA_FILE).exists():  # the last file to be written: the others are there
             return cls.load(folder)
         make_folder(folder)
         with folder_lock(folder):
@@ -224,7 +224,7 @@ def _write_authority(folder: Path, *, days: int, name: str) -> None:
     write_file(folder / PYWB_FILE, both, PRIVATE)
     write_file(folder / LEAF_KEY_FILE, _key_pem(leaf_key), PRIVATE)
     write_file(folder / CA_KEY_FILE, _key_pem(key), PRIVATE)
-    write_file(folder / CA_FILE, cert, PUBLIC)
+    write_file(folder / CA_FILE, cert, PUBLIC)  # last: who finds it reads without the lock
 
 
 def _read(path: Path) -> bytes:
