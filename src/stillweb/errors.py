@@ -28,6 +28,7 @@
     └── EnvError                the environment
         ├── ResetNeeded
         ├── EnvClosed
+        ├── ForkDiverged        the way to a state, gone again, led to another one
         └── InfraError          ours: never to be scored as reward 0
 
 An action that fails on a page and a request that the archive does not hold are no
@@ -183,6 +184,27 @@ class ResetNeeded(EnvError):
 
 class EnvClosed(EnvError):
     """Raised when a closed environment is used."""
+
+
+class ForkDiverged(EnvError):
+    """Raised when the actions that led to a state lead to another one when they are taken again.
+
+    Attributes:
+        step: after which it differs, 0 for the reset.
+        kind: what differs: the name of an observation, `url`, `action` (its status), `end`, `environment_id`.
+        expected: its digest (or text) in the original.
+        found: the same in the fork.
+    """
+
+    def __init__(
+        self, message: str = "", *, step: int = 0, kind: str = "", expected: str = "", found: str = ""
+    ) -> None:
+        differs = f"the prefix does not reproduce: after step {step} {kind} is {found!r}, it was {expected!r}"
+        super().__init__(message or differs, hint="stillweb env check, and a stricter level")
+        self.step = step
+        self.kind = kind
+        self.expected = expected
+        self.found = found
 
 
 class InfraError(EnvError):

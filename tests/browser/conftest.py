@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -29,7 +30,7 @@ class Visit:
     bids: Bids
 
     async def goto(self, url: str = "http://site.test/"):
-        await self.page.goto(url)
+        await self.page.goto(url, wait_until="commit")
         return await settle(self.page, self.activity)
 
     async def show(self, html: str):
@@ -39,11 +40,22 @@ class Visit:
 
 
 class Rig:
-    """A browser and a site; opens visits."""
+    """A browser, one for level EXACT once it is asked for, and a site; opens visits."""
 
-    def __init__(self, browser: Browser, site: Site) -> None:
+    def __init__(self, browser: Browser, site: Site, stack: AsyncExitStack) -> None:
         self.browser = browser
         self.site = site
+        self._stack = stack
+        self._exact: Browser | None = None
+        self._starting = asyncio.Lock()
+
+    async def browser_for(self, level: Level) -> Browser:
+        if level is not Level.EXACT:
+            return self.browser
+        async with self._starting:
+            if self._exact is None:
+                self._exact = await self._stack.enter_async_context(launch(spki=[], exact=True))
+        return self._exact
 
     @asynccontextmanager
     async def visit(
@@ -51,7 +63,10 @@ class Rig:
     ) -> AsyncIterator[Visit]:
         pinning = Pinning(level, seed, start)
         context = await open_context(
-            self.browser, proxy=self.site.url, profile=Profile(**profile), pinning=pinning
+            await self.browser_for(level),
+            proxy=self.site.url,
+            profile=Profile(**profile),
+            pinning=pinning,
         )
         activity = Activity(context)
         try:
@@ -68,7 +83,7 @@ async def module_rig() -> AsyncIterator[Rig]:
     async with AsyncExitStack() as stack:
         site = await stack.enter_async_context(serving())
         browser = await stack.enter_async_context(launch(spki=[]))
-        yield Rig(browser, site)
+        yield Rig(browser, site, stack)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ async def test_clicks(rig):
         await visit.show("<button id=b>B</button>" + LOG)
         bid = await bid_of(visit, "B")
         await act.click(visit.page, visit.bids, bid)
-        await act.click(visit.page, visit.bids, bid, modifiers=["Control"])
+        await act.click(visit.page, visit.bids, bid, modifiers="Control")
         await act.click(visit.page, visit.bids, bid, button="right")
         await act.dblclick(visit.page, visit.bids, bid)
         assert await log_of(visit) == [

@@ -12,7 +12,7 @@ from PIL import Image
 
 from stillweb.browser import Level, axtree, page_html, page_text, screenshot, settle
 from stillweb.browser.input import click
-from stillweb.errors import InfraError
+from stillweb.errors import InfraError, UsageError
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -137,7 +137,8 @@ async def test_html_is_the_dom_without_anything_of_ours(rig):
     )
 
 
-@pytest.mark.parametrize("level", list(Level))
+# At EXACT they run on the virtual clock instead (test_browser_exact.py).
+@pytest.mark.parametrize("level", [Level.LIVE, Level.NETWORK, Level.CLOCK])
 async def test_a_screenshot_holds_caret_and_animations_still(rig, level):
     async with rig.visit(level) as visit:
         await visit.show(ANIMATED.replace("<p id=o>", "<p id=o hidden>"))
@@ -145,6 +146,13 @@ async def test_a_screenshot_holds_caret_and_animations_still(rig, level):
         await settle(visit.page, visit.activity)
         assert await screenshot(visit.page) == first
         assert Image.open(io.BytesIO(first)).size == (1280, 720)
+
+
+async def test_a_full_page_screenshot_at_level_exact_is_refused(rig):
+    async with rig.visit(Level.EXACT) as visit:
+        await visit.show("<p>x")
+        with pytest.raises(UsageError, match="viewport only"):
+            await screenshot(visit.page, full_page=True)
 
 
 async def test_a_full_page_screenshot_shows_all_of_it(rig):

@@ -1,24 +1,28 @@
 """The requests of a context, as the browser tells of them: what is in flight, and what became of each.
 
-Counted by Playwright's events, so over all pages and frames of the context. Requests that are
-meant never to end (event streams, media) and WebSockets are kept apart: waiting for their end would
-be waiting for ever. Waited for is what a page itself waits for: the answer to an event stream's request, and
-a WebSocket's next frame after it was opened or the page sent one, but for a second at most, since it may be
-that none comes (docs/decisions/0016-frames.md). `data:` and `blob:` URLs are no traffic.
+Counted by Playwright's events, so over all pages and frames of the context; at level EXACT the context's
+`world` tells of them, and Playwright is not asked. Requests that are meant never to end (event streams,
+media) and WebSockets are kept apart: waiting for their end would be waiting for ever. Waited for is what a
+page itself waits for: the answer to an event stream's request, and a WebSocket's next frame after it was
+opened or the page sent one, but for a second at most, since it may be that none comes
+(docs/decisions/0016-frames.md). `data:` and `blob:` URLs are no traffic.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 from playwright.async_api import BrowserContext, Page, Request, Response, WebSocket
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb import clock
+from stillweb.browser.context import state_of
 
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:")
 _NO_TUNNEL = "net::ERR_TUNNEL_CONNECTION_FAILED"
@@ -36,7 +40,11 @@ _NOT_THE_PAGES = (
 
 _ENDLESS = frozenset({"media", "websocket", "ping"})
 _STREAM = "eventsource"
+_SOCKET = "websocket"
 _FRAME_PATIENCE = 1.0  # seconds; replay's frames come in milliseconds
+
+
+Key = Hashable  # what tells requests and sockets apart: Playwright's objects, or the browser's identifiers
 
 
 @dataclass(slots=True)
@@ -49,6 +57,8 @@ class Requested:
         status: HTTP status, 0 while there is none.
         failure: the browser's error text, "" if it did not fail.
         ended: whether it is over.
+        finished: `clock.monotonic` seconds, 0 while it is not over.
+        body: sha256 of its body, hex, where somebody asked for it (`BodyDigests`).
     """
 
     url: str
@@ -58,10 +68,16 @@ class Requested:
     status: int = 0
     failure: str = ""
     ended: bool = False
+    finished: float = 0.0
+    body: str = ""
 
 
 class Activity:
     """The requests of a context from now on; make it before the first page, close it at the end.
+
+    Args:
+        context: whose requests.
+        on_finished: told of each request that ended well.
 
     Attributes:
         requests: all of them, in the order in which they were begun.
@@ -70,18 +86,26 @@ class Activity:
         broken: the first request that failed by no fault of the page or its archive, and how; "" if none did.
     """
 
-    def __init__(self, context: BrowserContext) -> None:
+    def __init__(
+        self, context: BrowserContext, on_finished: Callable[[Request, Requested], None] | None = None
+    ) -> None:
+        self._told = on_finished
         self.requests: list[Requested] = []
         self.websockets: list[str] = []
         self.generation = 0
         self.broken = ""
         self._context = context
         self._closed = False
-        self._known: dict[Request, Requested] = {}
-        self._pending: dict[Request | WebSocket, Requested] = {}
-        self._timers: dict[Request | WebSocket, asyncio.TimerHandle] = {}
+        self._sockets: dict[Key, str] = {}
+        self._known: dict[Key, Requested] = {}
+        self._pending: dict[Key, Requested] = {}
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._idle = asyncio.Event()
         self._idle.set()
+        self._listeners: tuple[tuple[str, Any], ...] = ()
+        if world := state_of(context).world:
+            world.activity = self
+            return
         self._listeners = (
             ("request", self._on_request),
             ("response", self._on_response),
@@ -107,12 +131,12 @@ class Activity:
         """Stop waiting for requests that have an answer, but have not ended within so many seconds."""
         limit = clock.monotonic() - older_than
         for request, entry in list(self._pending.items()):
-            if entry.status and entry.started <= limit and isinstance(request, Request):
+            if entry.status and entry.started <= limit and entry.resource_type != _SOCKET:
                 self._end(request)
 
     def clear(self) -> None:
         """Forget the requests that are over."""
-        self.requests = [self._pending[each] for each in self._pending if isinstance(each, Request)]
+        self.requests = [each for each in self._pending.values() if each.resource_type != _SOCKET]
         self.websockets = []
 
     def close(self) -> None:
@@ -138,21 +162,31 @@ class Activity:
             self._end(request)
 
     def _on_websocket(self, page: Page, socket: WebSocket) -> None:
-        self.websockets.append(socket.url)
-        self._await_frame(socket)
-        socket.on("framesent", lambda _: self._await_frame(socket))
+        self.socket_opened(socket, socket.url)
+        socket.on("framesent", lambda _: self.socket_sent(socket))
         for event in ("framereceived", "socketerror", "close"):
             socket.on(event, lambda _: self._came(socket))
         page.on("close", lambda _: self._came(socket))
 
-    def _await_frame(self, socket: WebSocket) -> None:
+    def socket_opened(self, key: Key, url: str) -> None:
+        """A WebSocket has been opened: the page waits for its first frame."""
+        self.websockets.append(url)
+        self._sockets[key] = url
+        self.socket_sent(key)
+
+    def socket_sent(self, key: Key) -> None:
+        """A page has sent a frame: it waits for the answer."""
         if self._closed:
             return
         self.generation += 1
-        entry = Requested(socket.url, "GET", "websocket", clock.monotonic(), status=101)
-        self._await_briefly(socket, entry)
+        entry = Requested(self._sockets.get(key, ""), "GET", _SOCKET, clock.monotonic(), status=101)
+        self._await_briefly(key, entry)
 
-    def _await_briefly(self, what: Request | WebSocket, entry: Requested) -> None:
+    def socket_came(self, key: Key) -> None:
+        """A frame has come, or will not come any more."""
+        self._came(key)
+
+    def _await_briefly(self, what: Key, entry: Requested) -> None:
         if timer := self._timers.pop(what, None):
             timer.cancel()
         self._pending[what] = entry
@@ -160,48 +194,65 @@ class Activity:
         loop = asyncio.get_running_loop()
         self._timers[what] = loop.call_later(_FRAME_PATIENCE, self._came, what)
 
-    def _came(self, what: Request | WebSocket) -> None:
+    def _came(self, what: Key) -> None:
         """Wait no longer for what was waited for briefly."""
         if what in self._timers:
             self._release(what)
 
-    def _on_request(self, request: Request) -> None:
-        if request.url.startswith(_NO_TRAFFIC):
+    def began(self, key: Key, url: str, method: str, resource_type: str) -> None:
+        """A request has been made; told again for one that is known, it is the same, or its redirection."""
+        if self._closed or url.startswith(_NO_TRAFFIC):
             return
-        entry = Requested(request.url, request.method, request.resource_type, clock.monotonic())
+        if (known := self._known.get(key)) and (known.url == url or not known.status):
+            return
+        entry = Requested(url, method, resource_type, clock.monotonic())
         self.requests.append(entry)
-        self._known[request] = entry
+        self._known[key] = entry
         self.generation += 1
-        if request.resource_type == _STREAM:
-            self._await_briefly(request, entry)
-        elif request.resource_type not in _ENDLESS:
-            self._pending[request] = entry
+        if resource_type == _STREAM:
+            self._await_briefly(key, entry)
+        elif resource_type not in _ENDLESS:
+            self._pending[key] = entry
             self._idle.clear()
 
-    def _on_response(self, response: Response) -> None:
-        if entry := self._known.get(response.request):
-            entry.status = response.status
+    def answered(self, key: Key, status: int) -> None:
+        """The head of an answer has come."""
+        if entry := self._known.get(key):
+            entry.status = status
             if entry.resource_type == _STREAM:
-                self._came(response.request)
+                self._came(key)
 
-    def _on_finished(self, request: Request) -> None:
-        self._end(request)
-        self._known.pop(request, None)
-
-    def _on_failed(self, request: Request) -> None:
-        if entry := self._known.get(request):
-            entry.failure = request.failure or "failed"
+    def ended(self, key: Key, failure: str = "") -> None:
+        """A request is over; `failure` says how it failed."""
+        if (entry := self._known.get(key)) and failure:
+            entry.failure = failure
             if is_ours(entry.failure, entry.url) and not self.broken:
                 self.broken = f"{entry.url}: {entry.failure}"
-        self._end(request)
-        self._known.pop(request, None)
+        self._end(key)
+        self._known.pop(key, None)
 
-    def _end(self, request: Request) -> None:
+    def _on_request(self, request: Request) -> None:
+        self.began(request, request.url, request.method, request.resource_type)
+
+    def _on_response(self, response: Response) -> None:
+        self.answered(response.request, response.status)
+
+    def _on_finished(self, request: Request) -> None:
+        entry = self._known.get(request)
+        self.ended(request)
+        if entry and self._told:
+            self._told(request, entry)
+
+    def _on_failed(self, request: Request) -> None:
+        self.ended(request, request.failure or "failed")
+
+    def _end(self, request: Key) -> None:
         if entry := self._pending.get(request) or self._known.get(request):
             entry.ended = True
+            entry.finished = clock.monotonic()
         self._release(request)
 
-    def _release(self, request: Request | WebSocket) -> None:
+    def _release(self, request: Key) -> None:
         """Wait for a request no longer."""
         self.generation += 1
         if timer := self._timers.pop(request, None):

@@ -4,14 +4,16 @@ The scripts in `js/` are given to the browser by CDP for every new document, bef
 own, and never put into HTML: bodies stay as recorded and content security policies untouched.
 No request is intercepted (Playwright's `route` switches the HTTP cache off).
 
-Not covered, and said here so that nobody believes otherwise: workers keep real time and
+Not covered below EXACT, and said here so that nobody believes otherwise: workers keep real time and
 randomness; so do `crypto.subtle` key generation, video, and the order of racing answers.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,8 +21,11 @@ from weakref import WeakKeyDictionary
 from playwright.async_api import Browser, BrowserContext
 
 from stillweb import clock
+from stillweb.browser.hints import client_hints
+from stillweb.browser.line import CdpError, has_line, line_of
 from stillweb.browser.profile import Level, Pinning, Profile
-from stillweb.errors import UsageError
+from stillweb.browser.world import Scripts, World
+from stillweb.errors import InfraError, UsageError
 
 
 @dataclass(slots=True)
@@ -31,11 +36,15 @@ class PinnedState:
         pinning: as asked for.
         door: name of the event by which the pinned clock is told to move.
         now: virtual time, in milliseconds since 1970.
+        world: of a context at level EXACT.
+        hints: what the profile's user agent tells besides (`client_hints`).
     """
 
     pinning: Pinning
     door: str
     now: int
+    world: World | None = None
+    hints: Mapping[str, Any] | None = None
 
 
 _states: WeakKeyDictionary[BrowserContext, PinnedState] = WeakKeyDictionary()
@@ -61,14 +70,38 @@ async def open_context(
 
     Raises:
         UsageError: if the proxy's URL carries credentials.
+        InfraError: if the line to the browser is broken.
     """
     if "@" in proxy:
         raise UsageError(
             "a proxy URL with user name or password switches the browser's HTTP cache off",
             hint="give the session its own port",
         )
+    if has_line(browser) != (pinning.level is Level.EXACT):
+        raise UsageError(
+            f"a browser started {'' if has_line(browser) else 'not '}for level 'exact' was asked for level "
+            f"{pinning.level.value!r}",
+            hint=f"stillweb.browser.launch(..., exact={pinning.level is Level.EXACT})",
+        )
+    state = PinnedState(pinning, door=f"stillweb-{clock.new_id()}", now=int(pinning.start.timestamp() * 1000))
+    agent = profile.user_agent or plain_user_agent(browser.version)
+    state.hints = client_hints(agent, browser.version)
+    making = partial(_new_context, browser, proxy, profile, pinning.level, storage_state)
+    if pinning.level is Level.EXACT:
+        context = await _new_world(browser, state, making)
+    else:
+        context = await making()
+    if script := scripts_for(state):  # at level EXACT the world gives them as well: whoever comes first
+        await context.add_init_script(script)
+    _states[context] = state
+    return context
+
+
+async def _new_context(
+    browser: Browser, proxy: str, profile: Profile, level: Level, storage_state: Any
+) -> BrowserContext:
     width, height = profile.viewport
-    context = await browser.new_context(
+    return await browser.new_context(
         # Playwright adds <-loopback> itself, so that loopback, too, goes to the proxy.
         proxy={"server": proxy},
         viewport={"width": width, "height": height},
@@ -80,15 +113,33 @@ async def open_context(
         device_scale_factor=profile.device_scale_factor,
         is_mobile=profile.is_mobile,
         has_touch=profile.has_touch,
-        reduced_motion="no-preference" if pinning.level is Level.LIVE else "reduce",
+        reduced_motion="no-preference" if level is Level.LIVE else "reduce",
         service_workers="block",
         permissions=[],
         storage_state=storage_state,
     )
-    state = PinnedState(pinning, door=f"stillweb-{clock.new_id()}", now=int(pinning.start.timestamp() * 1000))
-    if script := _init_script(state):
-        await context.add_init_script(script)
-    _states[context] = state
+
+
+async def _new_world(
+    browser: Browser, state: PinnedState, making: Callable[[], Awaitable[BrowserContext]]
+) -> BrowserContext:
+    """Make a context and its world; CDP tells only by difference which of the browser's contexts it is."""
+    line = line_of(browser)
+    async with line.contexts:
+        try:
+            before = set(await line.browser_contexts())
+            context = await making()
+            new = set(await line.browser_contexts()) - before
+        except CdpError as error:  # the browser is gone, and its contexts with it
+            raise InfraError(f"no new context: {error.message}", hint="reset") from error
+        if len(new) != 1:
+            await context.close()
+            raise InfraError(f"{len(new)} new contexts where one was made", hint="reset")
+    (identifier,) = new
+    state.world = World(
+        line, identifier, Scripts(partial(scripts_for, state), partial(script_for_worker, state)), state.door
+    )
+    context.on("close", lambda _: state.world.close() if state.world else None)
     return context
 
 
@@ -113,16 +164,41 @@ def plain_user_agent(version: str) -> str:
     )
 
 
-def _init_script(state: PinnedState) -> str:
-    names = {Level.LIVE: (), Level.NETWORK: ("pin.js",), Level.CLOCK: ("pin.js", "clock.js")}
-    scripts = [
-        resources.files(__package__).joinpath("js", name).read_text("utf-8")
-        for name in names[state.pinning.level]
-    ]
+def scripts_for(state: PinnedState) -> str:
+    """Return what runs first in every document of a context; "" at level LIVE."""
+    names = {
+        Level.LIVE: (),
+        Level.NETWORK: ("pin.js",),
+        Level.CLOCK: ("pin.js", "time.js", "clock.js"),
+        Level.EXACT: ("pin.js", "time.js", "hold.js", "clock.js"),
+    }
+    pin: dict[str, Any] = {"seed": state.pinning.seed, "door": state.door, "hints": state.hints}
+    if state.pinning.level.keeps_clock:
+        pin["start"] = state.now
+        pin["exact"] = state.pinning.level is Level.EXACT
+    script = _called(names[state.pinning.level], pin)
+    if state.pinning.level is not Level.EXACT:
+        return script
+    # Once a window: while `open()` is under way it is given twice, by Playwright and by the world.
+    mark = f"CustomEvent.prototype[Symbol.for({json.dumps(state.door)})]"
+    return f"if ({mark}) {mark}(); else {script}"
+
+
+def script_for_worker(state: PinnedState, place: str) -> str:
+    """Return what runs first in a worker, at level EXACT; `place` tells it from others."""
+    pin = {
+        "seed": state.pinning.seed,
+        "door": state.door,
+        "hints": state.hints,
+        "start": state.now,
+        "place": place,
+    }
+    return _called(("pin.js", "time.js", "hold.js", "worker.js"), pin)
+
+
+def _called(names: Sequence[str], pin: Mapping[str, Any]) -> str:
+    scripts = [resources.files(__package__).joinpath("js", name).read_text("utf-8") for name in names]
     if not scripts:
         return ""
-    pin = {"seed": state.pinning.seed, "door": state.door}
-    if state.pinning.level is Level.CLOCK:
-        pin["start"] = state.now
     calls = "".join(f"({script.strip()})(pin);\n" for script in scripts)
     return f"{{ const pin = {json.dumps(pin)};\n{calls}}}"

@@ -1,92 +1,87 @@
 """Acting on a page by bid: node → place on screen → mouse and keyboard, as a person would.
 
 A node is scrolled into view, its place is asked for, and what lies at that place must be the node
-itself or something within it; otherwise the action fails and says what is in the way. An action
-that fails is a fact about the page, not about us: `ActionFailed` is no `StillwebError`, and whoever
-steps an episode turns it into a value. Nothing here waits for the page: that is `settle`.
+itself or something within it; otherwise the action fails and says what is in the way. A place on
+screen may be said instead of a bid. An action that fails is a fact about the page, not about us:
+`ActionFailed` is no `StillwebError`, and whoever steps an episode turns it into a value. Nothing
+here waits for the page: that is `settle`.
 
-No function uses the page's timers, so a pinned clock holds nothing up.
+No function uses the page's timers or waits for its frames to be drawn, but for the mouse's
+moves and its wheel (`pointer`), so a clock that stands still holds nothing up.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import resources
-from typing import Any, Literal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page
 
 from stillweb.browser.activity import is_ours
 from stillweb.browser.axtree import Bids
-from stillweb.browser.probe import FrameGone, Probe
+from stillweb.browser.elements import (
+    ActionFailed,
+    Element,
+    Target,
+    ask,
+    clickable_point,
+    find,
+    locate,
+    name_of,
+    place,
+    point_of,
+    related,
+    shown_parts,
+)
+from stillweb.browser.pointer import Button, Point, Pointer, hold_modifier
+from stillweb.browser.probe import Probe
 from stillweb.errors import InfraError
 
-Button = Literal["left", "middle", "right"]
-Modifier = Literal["Alt", "Control", "ControlOrMeta", "Meta", "Shift"]
-
-
-class ActionFailed(Exception):
-    """Raised when the page does not let an action happen: data, to be reported to who acted.
-
-    Attributes:
-        reason: one clause.
-        kind: "unknown_bid", "gone", "invisible", "obstructed", "disabled", "unsuitable" or "navigation".
-    """
-
-    def __init__(self, reason: str, kind: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.kind = kind
-
-
-@dataclass(frozen=True, slots=True)
-class Element:
-    """An element that an action is about: its bid, and its handle in the isolated world."""
-
-    bid: str
-    probe: Probe
-    object_id: str
-    backend_node_id: int
+_CHOOSER_SECONDS = 1.0  # for the message that a click opened a file chooser
 
 
 async def click(
-    page: Page,
-    bids: Bids,
-    bid: str,
-    *,
-    button: Button = "left",
-    count: int = 1,
-    modifiers: Sequence[Modifier] = (),
+    page: Page, bids: Bids, bid: Target, *, button: Button = "left", count: int = 1, modifiers: str = ""
 ) -> None:
-    """Click an element at its middle.
+    """Click an element at its middle, or at a place; with modifier keys held, joined by `+`.
 
     Raises:
         ActionFailed: if it is gone, disabled, invisible, or something else lies over it.
     """
-    element = await find(page, bids, bid)
-    if await _ask(element, "disabled"):
-        raise ActionFailed(f"[{bid}] is disabled", "disabled")
-    if await _ask(element, "option"):
-        raise ActionFailed(f"[{bid}] is an option: select it in its list instead", "unsuitable")
-    x, y = await place(element)
-    await _with_modifiers(page, modifiers, page.mouse.click(x, y, button=button, click_count=count))
+    at = await clickable_point(page, bids, bid)
+    await (await Pointer.of(page, modifiers)).click(at, button, count)
 
 
-async def dblclick(page: Page, bids: Bids, bid: str, *, button: Button = "left") -> None:
+async def dblclick(
+    page: Page, bids: Bids, bid: Target, *, button: Button = "left", modifiers: str = ""
+) -> None:
     """Click an element twice, as one double click."""
-    await click(page, bids, bid, button=button, count=2)
+    await click(page, bids, bid, button=button, count=2, modifiers=modifiers)
 
 
-async def hover(page: Page, bids: Bids, bid: str) -> None:
+async def hover(page: Page, bids: Bids, bid: Target) -> None:
     """Move the pointer over an element."""
-    x, y = await place(await find(page, bids, bid))
-    await page.mouse.move(x, y)
+    at = await point_of(page, bids, bid)
+    await (await Pointer.of(page)).move(at)
 
 
-async def fill(page: Page, bids: Bids, bid: str, text: str) -> None:
+async def mouse_down(page: Page, bids: Bids, bid: Target, *, button: Button = "left") -> None:
+    """Press a mouse button over an element and hold it."""
+    at = await point_of(page, bids, bid)
+    await (await Pointer.of(page)).down(at, button)
+
+
+async def mouse_up(page: Page, bids: Bids, bid: Target, *, button: Button = "left") -> None:
+    """Release a mouse button over an element, whatever lies over it: it may be what is dragged."""
+    at = await point_of(page, bids, bid, hit=False)
+    await (await Pointer.of(page)).up(at, button)
+
+
+async def fill(page: Page, bids: Bids, bid: Target, text: str) -> None:
     """Set the text of a field, in place of what it held; the page gets `input` and `change`.
 
     Dates, times, colours and ranges are set by their value (`2024-01-31`, `13:45`, `#ff0000`, `7`).
@@ -94,75 +89,127 @@ async def fill(page: Page, bids: Bids, bid: str, text: str) -> None:
     Raises:
         ActionFailed: if it is no field, read-only, disabled, or does not take the value.
     """
-    element = await find(page, bids, bid)
-    told = await _ask(element, "fill", text)
+    element = await locate(page, bids, bid)
+    told = await ask(element, "fill", text)
     if "failed" in told:
-        raise ActionFailed(f"[{bid}] {told['failed']}", told["kind"])
-    if told["typed"]:  # focused and selected: what is typed replaces it
-        if text:
-            await page.keyboard.insert_text(text)
-        else:
-            await page.keyboard.press("Delete")
-        await _ask(element, "changed")
+        raise element.failed(told["failed"], told["kind"])
+    if not told["typed"]:
+        return
+    # Focused and selected: what is typed replaces it. Pages that suggest while one types listen to the
+    # keyboard, so that the last key is pressed and released around a text that comes at once.
+    if text:
+        await _strike(element.probe, "rawKeyDown", text[-1])
+        await page.keyboard.insert_text(text)
+        await _strike(element.probe, "keyUp", text[-1])
+    elif not told["empty"]:
+        await page.keyboard.press("Delete")
+    with suppress(ActionFailed):  # a page may take the field away once it is filled
+        await ask(element, "changed")
 
 
-async def check(page: Page, bids: Bids, bid: str, *, checked: bool = True) -> None:
+async def check(page: Page, bids: Bids, bid: Target, *, checked: bool = True) -> None:
     """Click a checkbox, radio button or switch unless it is in the state wanted."""
-    element = await find(page, bids, bid)
-    state = await _ask(element, "checked")
+    element = await locate(page, bids, bid)
+    state = await ask(element, "checked")
     if state is None:
-        raise ActionFailed(f"[{bid}] is nothing to check", "unsuitable")
+        raise element.failed("is nothing to check", "unsuitable")
     if state != checked:
         await click(page, bids, bid)
 
 
-async def select_option(page: Page, bids: Bids, bid: str, options: str | Sequence[str]) -> None:
+async def select_option(page: Page, bids: Bids, bid: Target, options: str | Sequence[str]) -> None:
     """Select options of a list, by their values or else their labels, in place of those selected.
+
+    No options select the one that is named by the bid itself.
 
     Raises:
         ActionFailed: if it is no list, or has no such options.
     """
     wanted = [options] if isinstance(options, str) else list(options)
-    told = await _ask(await find(page, bids, bid), "select", wanted)
+    element = await locate(page, bids, bid)
+    told = await ask(element, "select", wanted)
     if "failed" in told:
-        raise ActionFailed(f"[{bid}] {told['failed']}", told["kind"])
+        raise element.failed(told["failed"], told["kind"])
 
 
 async def press(page: Page, keys: str, *, bids: Bids | None = None, bid: str = "") -> None:
-    """Press keys together, such as `Enter` or `Control+a`; in an element if one is given."""
+    """Press keys together, such as `Enter` or `Control+a`; in an element if one is given.
+
+    Several combinations, with spaces between, are pressed one after the other.
+    """
     if bids is not None and bid:
         await focus(page, bids, bid)
-    try:
-        await page.keyboard.press(keys)
-    except PlaywrightError as error:
-        if "Unknown key" in error.message:
-            raise ActionFailed(f"no key is called {keys!r}", "unsuitable") from error
-        raise InfraError(f"{page.url}: {error.message}") from error
+    for combination in keys.split() or [keys]:
+        await _keyboard(page, page.keyboard.press(combination), combination)
 
 
-async def type_text(page: Page, text: str, *, bids: Bids | None = None, bid: str = "") -> None:
-    """Type text key by key; into an element if one is given."""
-    if bids is not None and bid:
+async def key_down(page: Page, key: str) -> None:
+    """Press a key and hold it."""
+    await _keyboard(page, page.keyboard.down(key), key)
+    hold_modifier(page, key, down=True)
+
+
+async def key_up(page: Page, key: str) -> None:
+    """Release a key."""
+    await _keyboard(page, page.keyboard.up(key), key)
+    hold_modifier(page, key, down=False)
+
+
+async def type_text(page: Page, text: str, *, bids: Bids | None = None, bid: Target = "") -> None:
+    """Type text key by key: where the focus is, behind what a field holds, or where a click goes."""
+    if bids is None or not bid:
+        pass
+    elif isinstance(bid, tuple):
+        await click(page, bids, bid)
+    else:
         await focus(page, bids, bid)
-    await page.keyboard.type(text)
+        await ask(await find(page, bids, bid), "caretToEnd")
+    await _keyboard(page, page.keyboard.type(text), text)
 
 
 async def focus(page: Page, bids: Bids, bid: str) -> None:
     """Give an element the keyboard."""
     element = await find(page, bids, bid)
-    if not await _ask(element, "focus"):
-        raise ActionFailed(f"[{bid}] takes no keyboard focus", "unsuitable")
+    if not await ask(element, "focus"):
+        raise element.failed("takes no keyboard focus", "unsuitable")
 
 
-async def scroll(page: Page, dx: float, dy: float, *, bids: Bids | None = None, bid: str = "") -> None:
+async def upload(page: Page, bids: Bids, bid: Target, files: Sequence[Path]) -> None:
+    """Give files to a file field, or to the chooser that a click opens.
+
+    Raises:
+        ActionFailed: if a click opens no chooser, or it takes one file only.
+    """
+    element = await locate(page, bids, bid)
+    if field := await related(element, "fileField"):
+        many = await ask(field, "takesMany")
+        await _give_files(element, {"objectId": field.object_id}, files, many=many)
+        return
+    probe = element.probe
+    with probe.expecting("Page.fileChooserOpened") as opened:
+        await probe.send("Page.setInterceptFileChooserDialog", enabled=True)
+        try:
+            await click(page, bids, bid)
+            async with asyncio.timeout(_CHOOSER_SECONDS):
+                chooser = await opened
+        except TimeoutError:
+            raise element.failed("opens no file chooser", "unsuitable") from None
+        finally:
+            await probe.send("Page.setInterceptFileChooserDialog", enabled=True, cancel=True)
+    many = chooser["mode"] != "selectSingle"
+    if "backendNodeId" not in chooser:
+        raise element.failed("opens a chooser that belongs to no field", "unsuitable")
+    await _give_files(element, {"backendNodeId": chooser["backendNodeId"]}, files, many=many)
+
+
+async def scroll(page: Page, dx: float, dy: float, *, bids: Bids | None = None, bid: Target = "") -> None:
     """Turn the wheel over an element, or over the middle of the page."""
     if bids is not None and bid:
-        x, y = await place(await find(page, bids, bid), hit=False)
+        at = await point_of(page, bids, bid, hit=False)
     else:
         size = page.viewport_size or {"width": 2, "height": 2}
-        x, y = size["width"] / 2, size["height"] / 2
-    await page.mouse.move(x, y)
-    await page.mouse.wheel(dx, dy)
+        at = size["width"] / 2, size["height"] / 2
+    await (await Pointer.of(page)).wheel(at, dx, dy)
 
 
 async def scroll_into_view(page: Page, bids: Bids, bid: str) -> None:
@@ -170,18 +217,25 @@ async def scroll_into_view(page: Page, bids: Bids, bid: str) -> None:
     await place(await find(page, bids, bid), hit=False)
 
 
-async def drag(page: Page, bids: Bids, bid: str, target: str | tuple[float, float]) -> None:
-    """Press on an element, move to another one or by so many pixels, and release."""
-    x, y = await place(await find(page, bids, bid))
+async def drag(page: Page, bids: Bids, bid: Target, target: str | Point) -> None:
+    """Press on an element, move to another one or by so many pixels, and release.
+
+    The page takes it as it likes: as drag and drop of the platform, or by its own listeners.
+
+    Raises:
+        ActionFailed: if the two cannot be seen at once.
+    """
+    start = await point_of(page, bids, bid)
     if isinstance(target, str):
-        to_x, to_y = await place(await find(page, bids, target), hit=False)
-        x, y = await place(await find(page, bids, bid))  # the second may have scrolled the first
+        onto = await find(page, bids, target)
+        end = await place(onto, hit=False)
+        start = await point_of(page, bids, bid)  # the second may have scrolled the first
+        if not await shown_parts(onto, scroll=False):
+            raise onto.failed(f"cannot be seen together with {name_of(bid)}", "invisible")
+        end = await place(onto, hit=False, scroll=False)
     else:
-        to_x, to_y = x + target[0], y + target[1]
-    await page.mouse.move(x, y)
-    await page.mouse.down()
-    await page.mouse.move(to_x, to_y, steps=8)
-    await page.mouse.up()
+        end = start[0] + target[0], start[1] + target[1]
+    await (await Pointer.of(page)).drag(start, end)
 
 
 async def goto(page: Page, url: str, *, timeout: float = 30.0) -> int:
@@ -208,111 +262,27 @@ async def reload(page: Page, *, timeout: float = 30.0) -> int:
     return await _navigate(page, page.reload(wait_until="commit", timeout=timeout * 1000))
 
 
-async def find(page: Page, bids: Bids, bid: str) -> Element:
-    """Return the element that a bid names.
+async def _give_files(element: Element, field: dict[str, Any], files: Sequence[Path], *, many: bool) -> None:
+    if len(files) > 1 and not many:
+        raise element.failed("takes one file only", "unsuitable")
+    await element.probe.send("DOM.setFileInputFiles", files=[str(file) for file in files], **field)
 
-    Raises:
-        ActionFailed: if no element was ever called so, or it is gone.
-    """
-    known = bids.find(page, bid)
-    if known is None:
-        raise ActionFailed(f"there is no element [{bid}] on this page", "unknown_bid")
-    frame_id, backend_node_id = known
-    probe = await Probe.of(page)
+
+async def _strike(probe: Probe, kind: str, character: str) -> None:
+    """Press or release the key of a character, without the character."""
+    upper = character.upper()
+    plain = character.isascii() and character.isalnum()
+    code = f"{'Digit' if upper.isdigit() else 'Key'}{upper}" if plain else ""
+    number = {"windowsVirtualKeyCode": ord(upper)} if code else {}
+    await probe.send("Input.dispatchKeyEvent", type=kind, key=character, code=code, **number)
+
+
+async def _keyboard(page: Page, pressed: Any, keys: str) -> None:
     try:
-        object_id = await probe.handle(frame_id, backend_node_id)
-    except FrameGone as error:
-        raise ActionFailed(f"[{bid}] is no longer on this page", "gone") from error
-    element = Element(bid, probe, object_id, backend_node_id)
-    if not await _ask(element, "connected"):
-        raise ActionFailed(f"[{bid}] is no longer on this page", "gone")
-    return element
-
-
-async def place(element: Element, *, hit: bool = True) -> tuple[float, float]:
-    """Scroll an element into view and return where to point at it, in CSS pixels of the viewport.
-
-    Args:
-        element: from `find`.
-        hit: whether the element must be what lies uppermost there.
-
-    Raises:
-        ActionFailed: if it is not drawn, or something else lies over it.
-    """
-    probe, backend = element.probe, element.backend_node_id
-    try:
-        await probe.send("DOM.scrollIntoViewIfNeeded", backendNodeId=backend)
-        quads = (await probe.send("DOM.getContentQuads", backendNodeId=backend))["quads"]
-    except FrameGone as error:
-        raise ActionFailed(f"[{element.bid}] is no longer on this page", "gone") from error
-    except InfraError as error:
-        raise ActionFailed(f"[{element.bid}] is not drawn", "invisible") from error
-    shown = [(index, _in_view(element.probe.page, quad)) for index, quad in enumerate(quads)]
-    shown = [(index, quad) for index, quad in shown if _area(quad) > 0.99]
-    if not shown:
-        raise ActionFailed(f"[{element.bid}] is not drawn", "invisible")
-    obstacle = ""
-    for index, quad in shown:
-        x, y = sum(quad[0::2]) / 4, sum(quad[1::2]) / 4
-        obstacle = await _obstacle(element, x, y, index) if hit else ""
-        if not obstacle:
-            return x, y
-    raise ActionFailed(f"[{element.bid}] is covered by {obstacle}", "obstructed")
-
-
-async def _obstacle(element: Element, x: float, y: float, index: int) -> str:
-    """Return what lies over the middle of an element's box, "" if nothing does."""
-    probe = element.probe
-    try:
-        # Boxes are told in the viewport's coordinates, but asked for in the document's.
-        scrolled = (await probe.send("Page.getLayoutMetrics"))["cssLayoutViewport"]
-        x, y = x + scrolled["pageX"], y + scrolled["pageY"]
-        point = {"x": round(x), "y": round(y)}
-        at = await probe.send("DOM.getNodeForLocation", **point, includeUserAgentShadowDOM=False)
-        if at["backendNodeId"] == element.backend_node_id:
-            return ""
-        hit = (await probe.send("DOM.describeNode", backendNodeId=at["backendNodeId"]))["node"]
-    except FrameGone:
-        return "the edge of the page"
-    if "pseudoType" in hit:  # an icon drawn by ::before is no node that could be asked whose it is
-        return str(await _ask(element, "obstacleAt", index))
-    other = await probe.handle(at["frameId"], at["backendNodeId"])
-    return str(await _ask(element, "obstacle", handle=other))
-
-
-async def _ask(element: Element, question: str, *values: Any, handle: str = "") -> Any:
-    """Call one of the functions of js/act.js on an element."""
-    arguments: list[dict[str, Any]] = [{"value": value} for value in values]
-    if handle:
-        arguments.append({"objectId": handle})
-    try:
-        answer = await element.probe.send(
-            "Runtime.callFunctionOn",
-            objectId=element.object_id,
-            functionDeclaration=_functions(question),
-            arguments=arguments,
-            returnByValue=True,
-        )
-    except FrameGone as error:
-        raise ActionFailed(f"[{element.bid}] is no longer on this page", "gone") from error
-    if thrown := answer.get("exceptionDetails"):
-        raise InfraError(f"{element.probe.page.url}: {question}: {json.dumps(thrown)[:300]}")
-    return answer["result"].get("value")
-
-
-def _functions(question: str) -> str:
-    script = resources.files(__package__).joinpath("js", "act.js").read_text("utf-8")
-    return f"function (...given) {{ return ({script.strip()}).{question}(this, ...given); }}"
-
-
-async def _with_modifiers(page: Page, modifiers: Sequence[Modifier], action: Any) -> None:
-    try:
-        for key in modifiers:
-            await page.keyboard.down(key)
-        await action
-        for key in reversed(modifiers):
-            await page.keyboard.up(key)
+        await pressed
     except PlaywrightError as error:
+        if "Unknown key" in error.message:
+            raise ActionFailed(f"no key is called {keys!r}", "unsuitable") from error
         raise InfraError(f"{page.url}: {error.message}") from error
 
 
@@ -325,18 +295,3 @@ async def _navigate(page: Page, navigation: Any) -> int:
         # net::ERR_... and the like: the page's or the archive's fact, not ours.
         raise ActionFailed(error.message.splitlines()[0], "navigation") from error
     return response.status if response else 0
-
-
-def _in_view(page: Page, quad: Sequence[float]) -> list[float]:
-    """Return the part of a box that the viewport shows: the middle of a tall element may be far outside."""
-    size = page.viewport_size
-    if size is None:
-        return list(quad)
-    edges = (size["width"], size["height"])
-    return [min(max(value, 0.0), edges[index % 2]) for index, value in enumerate(quad)]
-
-
-def _area(quad: Sequence[float]) -> float:
-    """Return the area of a quadrilateral (shoelace formula)."""
-    xs, ys = quad[0::2], quad[1::2]
-    return abs(sum(xs[i] * ys[(i + 1) % 4] - xs[(i + 1) % 4] * ys[i] for i in range(4))) / 2

@@ -27,6 +27,7 @@ from pathlib import Path
 from playwright.async_api import Browser, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
+from stillweb.browser.line import free_port, open_line
 from stillweb.errors import InfraError, ProgramNotFound
 
 # Where `playwright install` puts browsers (playwright.dev/docs/browsers, "Managing browser binaries").
@@ -66,6 +67,9 @@ _DISABLED_FEATURES = (
     *("SpeculativePreconnect", "LCPPPrefetchSubresource", "PrefetchPrivacyChanges", "Translate"),
     *("DialMediaRouteProvider", "OptimizationGuideModelDownloading", "OptimizationHintsFetching"),
     *("SafeBrowsingRealTimeUrlLookup", "SegmentationPlatform", "PrivacySandboxSettings4"),
+    # Work of a document on another thread, whose results would come at any time.
+    *("ThreadedPreloadScanner", "ThreadedBodyLoader", "ScriptStreaming", "PrecompileInlineScripts"),
+    *("BackgroundResourceFetch", "DelayAsyncScriptExecution", "LowPriorityAsyncScriptExecution"),
     # A compression dictionary makes a request differ from the recorded one.
     *("CompressionDictionaryTransport", "CompressionDictionaryTransportBackend"),
     # TLS and proxy connections are made when asked for, and names are not looked up another way.
@@ -107,6 +111,11 @@ FLAGS: tuple[str, ...] = (
     "--disable-image-animation-resync",
     "--disable-gpu",
     "--mute-audio",
+)
+
+EXACT_FLAGS: tuple[str, ...] = (
+    # Frames are drawn by HeadlessExperimental.beginFrame alone, all of their stages before they are shown.
+    "--deterministic-mode",
 )
 
 
@@ -170,7 +179,7 @@ def browser_build(executable: Path | None = None) -> BrowserBuild:
 
 @asynccontextmanager
 async def launch(
-    *, spki: Sequence[str], executable: Path | None = None, headless: bool = True
+    *, spki: Sequence[str], executable: Path | None = None, headless: bool = True, exact: bool = False
 ) -> AsyncIterator[Browser]:
     """Start a browser, and end it on leaving.
 
@@ -178,6 +187,8 @@ async def launch(
         spki: base64 SHA-256 hashes of the public keys to trust (`CertAuthority.spki_hashes`).
         executable: the browser; `find_browser` otherwise.
         headless: whether to run without a window.
+        exact: for level EXACT, and for no other: frames are drawn when asked for, by chromium-headless-shell
+            alone, and a port of the loopback interface leads to the browser.
 
     Raises:
         ProgramNotFound: if there is no browser.
@@ -187,6 +198,14 @@ async def launch(
     flags = [*FLAGS]
     if spki:
         flags.append("--ignore-certificate-errors-spki-list=" + ",".join(spki))
+    if exact:
+        if not _is_shell(path):
+            raise ProgramNotFound(
+                f"level 'exact' needs chromium-headless-shell, and {path} is none",
+                hint=f"set {BROWSER_VARIABLE}, or ask for level 'clock'",
+            )
+        port = free_port()
+        flags += [*EXACT_FLAGS, f"--remote-debugging-port={port}"]
     async with async_playwright() as playwright:
         try:
             browser = await playwright.chromium.launch(
@@ -203,7 +222,11 @@ async def launch(
                 f"{path} did not start: {error.message.splitlines()[0]}", hint="stillweb env check"
             ) from error
         try:
-            yield browser
+            if exact:
+                async with open_line(browser, port):
+                    yield browser
+            else:
+                yield browser
         finally:
             await _close(browser)
 

@@ -8,15 +8,19 @@ Everything that observes or settles goes through it; all waits end, by the calle
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from playwright.async_api import CDPSession, Page
 from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Page
 
+from stillweb.browser.cdp import PlainSession
+from stillweb.browser.context import state_of
+from stillweb.browser.line import CdpError, LineSession
 from stillweb.errors import InfraError
 
 WORLD = "stillweb"
@@ -51,13 +55,17 @@ class Probe:
     Attributes:
         page: the page.
         documents: how many documents its frames have begun since the probe was attached.
+        learnt: by isolated world the nodes that it knows by number (`listening`).
     """
 
-    def __init__(self, page: Page, session: CDPSession) -> None:
+    def __init__(self, page: Page, session: PlainSession | LineSession) -> None:
         self.page = page
         self.documents = 0
         self._session = session
+        self._main = ""  # identifier of the main frame; the same for as long as the page lives
         self._worlds: dict[str, int] = {}
+        self._own_worlds: dict[str, int] = {}
+        self.learnt: dict[int, set[int]] = {}
         self._navigating: set[str] = set()
         self._arrived = asyncio.Event()
         self._arrived.set()
@@ -73,6 +81,12 @@ class Probe:
         ):
             session.on(event, heard)
 
+    @property
+    def line(self) -> LineSession:
+        """The page's session on our own line, at level EXACT."""
+        assert isinstance(self._session, LineSession)
+        return self._session
+
     @classmethod
     async def of(cls, page: Page) -> Probe:
         """Return the probe of a page, attached on first use.
@@ -82,10 +96,7 @@ class Probe:
         """
         if probe := _probes.get(page):
             return probe
-        try:
-            session = await page.context.new_cdp_session(page)
-        except PlaywrightError as error:
-            raise InfraError(f"{page.url}: no CDP session: {error.message}") from error
+        session = await _session(page)
         probe = cls(page, session)
         script = resources.files(__package__).joinpath("js", "eye.js").read_text("utf-8")
         await probe.send("Page.enable")
@@ -107,11 +118,31 @@ class Probe:
         """
         try:
             answer: dict[str, Any] = await self._session.send(method, params)
-        except PlaywrightError as error:
+        except (PlaywrightError, CdpError) as error:
             if any(sign in error.message for sign in _GONE):
                 raise FrameGone(error.message) from error
             raise InfraError(f"{self.page.url}: {method}: {error.message}") from error
         return answer
+
+    def hear(self, event: str, heard: Callable[[dict[str, Any]], None]) -> None:
+        """Tell of a CDP event from now on."""
+        self._session.on(event, heard)
+
+    @contextmanager
+    def expecting(self, event: str) -> Iterator[asyncio.Future[dict[str, Any]]]:
+        """Yield what the first CDP event of this name will tell while within."""
+        first: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+
+        def heard(params: dict[str, Any]) -> None:
+            if not first.done():
+                first.set_result(params)
+
+        self._session.on(event, heard)
+        try:
+            yield first
+        finally:
+            self._session.remove_listener(event, heard)
+            first.cancel()
 
     async def frames(self) -> list[FrameInfo]:
         """Return the frames, parents first, in the order in which they were made."""
@@ -125,6 +156,7 @@ class Probe:
                 walk(child, frame["id"])
 
         walk((await self.send("Page.getFrameTree"))["frameTree"], "")
+        self._main = found[0].id
         return found
 
     async def evaluate(self, expression: str, frame: FrameInfo | None = None) -> Any:
@@ -134,7 +166,7 @@ class Probe:
             FrameGone: if the frame is, or navigates meanwhile.
             InfraError: if the expression throws.
         """
-        frame_id = frame.id if frame else (await self.frames())[0].id
+        frame_id = frame.id if frame else self._main
         if frame_id not in self._worlds:
             raise FrameGone(frame_id)
         answer = await self.send(
@@ -162,6 +194,40 @@ class Probe:
                 raise answer
         return [None if isinstance(answer, BaseException) else answer for answer in answers]
 
+    async def evaluate_nodes(self, expression: str, frame: FrameInfo) -> tuple[str, list[int]]:
+        """Evaluate an expression that yields an array of a text and DOM nodes, in one round trip.
+
+        Returns:
+            The text, and the backend node ids.
+
+        Raises:
+            FrameGone: if the frame is, or navigates meanwhile.
+            InfraError: if the expression throws.
+        """
+        if frame.id not in self._worlds:
+            raise FrameGone(frame.id)
+        answer = await self.send(
+            "Runtime.evaluate",
+            expression=expression,
+            contextId=self._worlds[frame.id],
+            serializationOptions=_NODES_BY_ID,
+        )
+        if thrown := answer.get("exceptionDetails"):
+            text = thrown.get("exception", {}).get("description", thrown["text"])
+            raise InfraError(f"{self.page.url}: {expression[:80]}: {text}")
+        first, *nodes = answer["result"]["deepSerializedValue"]["value"]
+        return str(first["value"]), [node["value"]["backendNodeId"] for node in nodes]
+
+    def worlds(self, frame: FrameInfo) -> tuple[int, int]:
+        """Return the execution contexts of a frame's own world, 0 if it has none, and of our isolated one.
+
+        Raises:
+            FrameGone: if the frame is.
+        """
+        if frame.id not in self._worlds:
+            raise FrameGone(frame.id)
+        return self._own_worlds.get(frame.id, 0), self._worlds[frame.id]
+
     async def handle(self, frame_id: str, backend_node_id: int) -> str:
         """Return a DOM node as an object of its frame's isolated world.
 
@@ -186,7 +252,7 @@ class Probe:
             "Runtime.evaluate",
             expression=f"eye.clickable({_CLICKABLE_LIMIT})",
             contextId=self._worlds[frame.id],
-            objectGroup="clickable",
+            objectGroup=f"clickable-{frame.id}",
         )
         listed = await self.send(
             "Runtime.getProperties", objectId=answer["result"]["objectId"], ownProperties=True
@@ -199,7 +265,7 @@ class Probe:
         answers = await asyncio.gather(
             *(self.send("DOM.describeNode", objectId=o, depth=_TEXT_DEPTH) for o in objects)
         )
-        await self.send("Runtime.releaseObjectGroup", objectGroup="clickable")
+        await self.send("Runtime.releaseObjectGroup", objectGroup=f"clickable-{frame.id}")
         nodes = [answer["node"] for answer in answers]
         return {node["backendNodeId"]: list(_texts(node)) for node in nodes}
 
@@ -234,13 +300,19 @@ class Probe:
         if context["name"] == WORLD:
             self._worlds[context["auxData"]["frameId"]] = context["id"]
             self.documents += 1
+        elif context["auxData"].get("isDefault"):
+            self._own_worlds[context["auxData"]["frameId"]] = context["id"]
 
     def _on_world_gone(self, event: dict[str, Any]) -> None:
         gone = event["executionContextId"]
         self._worlds = {frame: world for frame, world in self._worlds.items() if world != gone}
+        self._own_worlds = {frame: world for frame, world in self._own_worlds.items() if world != gone}
+        self.learnt.pop(gone, None)
 
     def _on_worlds_cleared(self, _: dict[str, Any]) -> None:
         self._worlds.clear()
+        self._own_worlds.clear()
+        self.learnt.clear()
 
     def _on_leaving(self, event: dict[str, Any]) -> None:
         if event.get("disposition", "currentTab") == "currentTab":
@@ -259,8 +331,24 @@ class Probe:
             self._arrived.set()
 
 
+async def _session(page: Page) -> PlainSession | LineSession:
+    """Return a CDP session of a page: on our own line at level EXACT, Playwright's otherwise."""
+    world = state_of(page.context).world
+    try:
+        session = await page.context.new_cdp_session(page)
+        if world is None:
+            return PlainSession(session)
+        told = await session.send("Target.getTargetInfo")
+        await session.detach()
+    except PlaywrightError as error:
+        raise InfraError(f"{page.url}: no CDP session: {error.message}") from error
+    return world.session(told["targetInfo"]["targetId"])
+
+
 def well_formed(text: str) -> str:
     """Return a text with U+FFFD for half characters: JavaScript has such strings, UTF-8 has not."""
+    if text.isascii():  # nearly all of a tree's names: it is asked of each
+        return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -276,6 +364,12 @@ def _texts(node: dict[str, Any]) -> Iterator[int]:
 
 
 _TEXT_NODE = 3  # DOM §4.4
+# Nodes are serialised as WebDriver BiDi has them (script.NodeRemoteValue), with Chromium's backendNodeId.
+_NODES_BY_ID = {
+    "serialization": "deep",
+    "maxDepth": 1,
+    "additionalParameters": {"maxNodeDepth": 0, "includeShadowTree": "none"},
+}
 _GONE = (
     "Cannot find context",
     "Execution context was destroyed",
@@ -287,4 +381,5 @@ _GONE = (
     "uniqueContextId not found",
     "Could not find node",
     "No node with given id",
+    "does not belong to the document",
 )

@@ -24,6 +24,13 @@ class Level(StrEnum):
     """Seeded randomness, and constants in place of what the machine would tell."""
     CLOCK = "clock"
     """NETWORK, and a clock that moves only when `settle` moves it; animations end at once."""
+    EXACT = "exact"
+    """CLOCK in every realm, and frames and answers that come only when `settle` lets them, one by one."""
+
+    @property
+    def keeps_clock(self) -> bool:
+        """Whether time moves only when it is moved."""
+        return self in (Level.CLOCK, Level.EXACT)
 
 
 @dataclass(frozen=True, slots=True)

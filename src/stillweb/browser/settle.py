@@ -12,15 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from playwright.async_api import Page
+from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from stillweb import clock
 from stillweb.browser.activity import Activity
 from stillweb.browser.context import PinnedState, state_of
+from stillweb.browser.line import CdpError
 from stillweb.browser.probe import FrameGone, Probe
 from stillweb.browser.profile import Level
+from stillweb.browser.world import World
 from stillweb.errors import InfraError
 
 STEP = 50
@@ -30,10 +36,16 @@ QUIET = 500
 """Milliseconds (virtual at CLOCK) without change that make a page settled."""
 
 CAP = 10.0
-"""Real seconds after which settling ends."""
+"""Real seconds after which settling ends; at EXACT, where load must not decide, six times as many."""
 
 HORIZON = 3000
 """Virtual milliseconds granted to a page that keeps changing."""
+
+_FRAMES = (
+    25  # drawn at one rest, at level EXACT; pages whose frames call for frames without end are not at rest
+)
+
+Look = dict[str, Any]
 
 _PATIENCE = 3.0  # real seconds for what may never be told to have ended
 
@@ -77,17 +89,21 @@ async def settle(
             fault of the page or its archive: what was seen of it is then worth nothing.
     """
     state = state_of(page.context)
+    if state.world:
+        cap *= 6
     settling = _Settling(await Probe.of(page), activity, state, quiet, horizon)
     started = clock.monotonic()
     before = state.now
     try:
         async with asyncio.timeout(cap):
-            if state.pinning.level is Level.CLOCK:
+            if state.pinning.level.keeps_clock:
                 settled, reason = await settling.by_virtual_time()
             else:
                 settled, reason = await settling.by_real_time(cap)
     except TimeoutError:
         settled, reason = False, settling.still_moving(cap)
+        if state.world:
+            state.world.flag(f"settling was cut off: {reason}")
     if activity.broken and state.pinning.level is not Level.LIVE:
         raise InfraError(activity.broken, hint="reset, and try again")
     virtual = state.now - before
@@ -106,6 +122,8 @@ class _Settling:
         self.quiet = quiet
         self.horizon = horizon
         self._last: tuple[object, ...] = ()
+        self._turned = -1  # how many transitions have begun or ended
+        self._animated: int | None = None  # virtual ms until an animation ends, at level EXACT
 
     async def by_virtual_time(self) -> tuple[bool, str]:
         await self._begin_documents_now()
@@ -144,12 +162,17 @@ class _Settling:
 
     def _span(self, due: int | None, left: int) -> int:
         """Return the next step: to the timer that is due next, but at least STEP, at most what is left."""
+        if self._animated is not None:
+            end = self.state.now + self._animated
+            due = end if due is None else min(due, end)
         if due is None:
             return left
         return min(left, max(STEP, due - self.state.now))
 
     async def _rest(self) -> None:
         """Wait until requests and navigations have come to rest and a frame has been drawn since."""
+        if self.state.world:
+            return await self._rest_exactly(self.state.world)
         while True:
             generation = self.activity.generation
             await self._network()
@@ -160,6 +183,72 @@ class _Settling:
                 continue
             if not self.activity.in_flight and generation == self.activity.generation:
                 return
+
+    async def _rest_exactly(self, world: World) -> None:
+        """Let in what is asked for, one by one, and draw a frame, until neither brings anything new."""
+        world.elapsed(self.state.now - int(self.state.pinning.start.timestamp() * 1000))
+        for _ in range(_FRAMES):
+            await world.drain(self._idle)
+            await self.activity.idle()  # frames of WebSockets
+            await self._meet_popups(world)
+            await self.probe.arrived(_PATIENCE)
+            before = world.answers.round, self.activity.generation, self.probe.documents, self._turned
+            with suppress(FrameGone, CdpError):
+                await world.draw(self.probe.line)
+            await self._snap(world)
+            look = await self._idle()
+            now = world.answers.round, self.activity.generation, self.probe.documents, self._turned
+            if not world.answers.open and before == now and look is not None:
+                return
+
+    async def _meet_popups(self, world: World) -> None:
+        """Wait until Playwright knows of all pages that the browser has made."""
+        context = self.probe.page.context
+        with suppress(PlaywrightTimeout):
+            while len(context.pages) < world.pages:
+                await context.wait_for_event("page", timeout=_PATIENCE * 1000)
+
+    async def _snap(self, world: World) -> None:
+        """Have animations stand at whole milliseconds; take note of when the next one ends."""
+        told = await self.probe.evaluate_all(f"eye.snap({self.state.now})", await self.probe.frames())
+        ends = [answer["ends"] for answer in told if answer and answer["ends"] is not None]
+        self._animated = min(ends, default=None)
+        if any(answer["set"] for answer in told if answer):
+            with suppress(FrameGone, CdpError):
+                await world.draw(self.probe.line)
+        self._take_flags(told)
+
+    async def _idle(self) -> Look | None:
+        """Wait until the page has nothing to do, and what other threads did for it has been given to it."""
+        door = json.dumps(self.state.door)
+        look: Look | None = None
+        try:
+            for _ in range(_FRAMES):
+                look = await self.probe.evaluate(f"eye.idle({door})")
+                self._turned = look["turned"] if look else -1
+                self._take_flags([look])
+                if not await self._idle_below(door):
+                    break
+        except FrameGone:
+            return None
+        return look
+
+    async def _idle_below(self, door: str) -> bool:
+        """Give the frames what waits for them, in their order; return whether anything did."""
+        frames = (await self.probe.frames())[1:]
+        if not frames:
+            return False
+        told = await self.probe.evaluate_all(f"eye.waiting({door})", frames)
+        waiting = [frame for frame, each in zip(frames, told, strict=True) if each and each["pending"]]
+        for frame in waiting:
+            self._take_flags(await self.probe.evaluate_all(f"eye.idle({door})", [frame]))
+        self._take_flags(told)
+        return bool(waiting)
+
+    def _take_flags(self, told: Sequence[Look | None]) -> None:
+        for what in [what for each in told if each for what in each.get("flags", ())]:
+            if self.state.world:
+                self.state.world.flag(what)
 
     async def _network(self) -> None:
         """Wait until no request is in flight, but for bodies that the page does not read to their end.
@@ -187,6 +276,7 @@ class _Settling:
             ),
         )
         changed = now != self._last or any(look is None or look["loading"] for look in looks)
+        changed = changed or self._animated is not None
         self._last = now
         return changed
 
@@ -196,6 +286,9 @@ class _Settling:
         door = json.dumps(self.state.door)
         told = await self.probe.evaluate_all(f"eye.clock({door}, {json.dumps(command)}, {time})", frames)
         heard = [answer for answer in told if answer]
+        self._take_flags(heard)
+        if self.state.world:
+            heard += await self.state.world.workers.move(command, time)
         self.state.now = max([time, *(answer["now"] for answer in heard)])
         return min((answer["next"] for answer in heard if answer["next"] is not None), default=None)
 

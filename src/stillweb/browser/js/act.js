@@ -3,12 +3,74 @@
 ({
   connected: (node) => node.isConnected,
   disabled: (node) => node.matches(":disabled") || node.getAttribute("aria-disabled") === "true",
-  option: (node) => node.localName === "option",
+  // An option that is drawn only while its list is open, which is no part of the page then.
+  option(node) {
+    const list = node.localName === "option" && node.closest("select");
+    return Boolean(list) && !list.multiple && list.size <= 1;
+  },
   changed: (node) => node.dispatchEvent(new Event("change", { bubbles: true })),
   focus(node) {
     node.focus();
     return node.matches(":focus-within") || node.getRootNode().activeElement === node;
   },
+  // Puts the caret behind what a field holds.
+  caretToEnd(node) {
+    if (node.isContentEditable) {
+      const range = document.createRange();
+      range.selectNodeContents(node);
+      range.collapse(false);
+      const selection = getSelection();
+      selection.removeAllRanges();
+      selection.addRange(range);
+    } else if (node.selectionStart !== null && node.setSelectionRange) { // null: a type without a caret to set
+      node.setSelectionRange(node.value.length, node.value.length);
+    }
+  },
+  centre: (node) => node.scrollIntoView({ block: "center", inline: "center", behavior: "instant" }),
+  // What is clicked in place of a node that is not drawn, or is drawn below what stands for it: its label,
+  // or for a node without a box of its own the first within it that has one.
+  standIn(node) {
+    for (const label of node.labels ?? []) if (label.getClientRects().length) return label;
+    if (getComputedStyle(node).display !== "contents") return null;
+    return [...node.querySelectorAll("*")].find((inner) => inner.getClientRects().length) ?? null;
+  },
+  // The image that an area of an image map belongs to, and a place within the area, from the image's corner.
+  image(node) {
+    const map = node.localName === "area" && node.closest("map");
+    const used = map && CSS.escape(`#${map.name || map.id}`);
+    return map ? node.getRootNode().querySelector(`img[usemap="${used}" i]`) : null;
+  },
+  spot(node) {
+    const [x, y, ...rest] = node.coords.split(/[\s,;]+/).map(Number);
+    if (node.shape === "circle") return [x, y];
+    if (node.shape === "poly") {
+      const all = [x, y, ...rest];
+      const path = new Path2D();
+      for (let i = 0; i + 1 < all.length; i += 2) path.lineTo(all[i], all[i + 1]);
+      const context = document.createElement("canvas").getContext("2d");
+      const inside = (px, py) => context.isPointInPath(path, px, py);
+      const mean = (from) => {
+        const ones = all.filter((_, i) => i % 2 === from);
+        return ones.reduce((sum, one) => sum + one, 0) / ones.length;
+      };
+      if (inside(mean(0), mean(1))) return [mean(0), mean(1)];
+      // A hollow shape: the middle of some three corners is inside.
+      for (let i = 0; i + 5 < all.length; i += 2) {
+        const middle = [(all[i] + all[i + 2] + all[i + 4]) / 3, (all[i + 1] + all[i + 3] + all[i + 5]) / 3];
+        if (inside(...middle)) return middle;
+      }
+      return [x, y];
+    }
+    return node.shape === "default" ? [1, 1] : [(x + rest[0]) / 2, (y + rest[1]) / 2];
+  },
+  // The file field that a node is, or is the label of.
+  fileField(node) {
+    const element = node.nodeType === Node.ELEMENT_NODE ? node : node.parentElement;
+    const field = element?.closest("label")?.control ?? element;
+    return field?.localName === "input" && field.type === "file" ? field : null;
+  },
+  takesMany: (node) => node.multiple,
+  selectable: (node) => Boolean(node.closest?.("select")),
   checked(node) {
     if (node.localName === "input" && ["checkbox", "radio"].includes(node.type)) return node.checked;
     const state = node.getAttribute("aria-checked") ?? node.getAttribute("aria-pressed");
@@ -40,10 +102,13 @@
   // Sets what cannot be typed; for what can, focuses and selects it and leaves the typing to the keyboard.
   fill(node, text) {
     const failed = (why, kind = "unsuitable") => ({ failed: why, kind });
+    if (node.nodeType !== Node.ELEMENT_NODE) node = node.parentElement ?? document.body;
     const label = node.closest("label");
     if (label && label.control && !node.isContentEditable && !("value" in node)) node = label.control;
+    while (node.isContentEditable && node.parentElement?.isContentEditable) node = node.parentElement;
+    if (node.localName === "select") return failed("is a list: choose with select");
     const field = node.localName === "input" || node.localName === "textarea";
-    if (!field && !node.isContentEditable) return failed("is no field to fill");
+    if (!field && !node.isContentEditable) return failed(`is no field to fill, but <${node.localName}>`);
     if (field && node.disabled) return failed("is disabled", "disabled");
     if (field && node.readOnly) return failed("is read-only", "disabled");
     if (node.localName === "input") {
@@ -83,21 +148,30 @@
       selection.removeAllRanges();
       selection.addRange(range);
     }
-    return { typed: true };
+    return { typed: true, empty: field ? node.value === "" : node.textContent === "" };
   },
+  // Chooses options of a list; without any said, the option that the node itself is.
   select(node, wanted) {
     const failed = (why, kind = "unsuitable") => ({ failed: why, kind });
-    if (node.localName === "option") node = node.closest("select");
-    if (!node || node.localName !== "select") return failed("is no list to select from");
+    if (node.nodeType !== Node.ELEMENT_NODE) node = node.parentElement ?? document.body;
+    const itself = node.localName === "option" ? node : null;
+    node = node.closest("select") ?? node.closest("label")?.control ?? node;
+    if (node.localName !== "select") {
+      return failed("is no list of the browser's own: click it, and then the option in what opens");
+    }
+    if (!wanted.length && !itself) return failed("is a list: say which option by value", "value_missing");
     if (node.disabled) return failed("is disabled", "disabled");
     if (wanted.length > 1 && !node.multiple) return failed("takes one option only");
     const label = (option) => (option.label || option.text).replace(/\s+/g, " ").trim();
-    const chosen = [];
+    const chosen = wanted.length ? [] : [itself];
     for (const one of wanted) {
       const options = [...node.options];
       const option = options.find((o) => o.value === one) ??
         options.find((o) => label(o) === one.replace(/\s+/g, " ").trim());
-      if (!option) return failed(`has no option ${JSON.stringify(one)}`);
+      if (!option) {
+        const some = options.slice(0, 20).map(label).join(", ");
+        return failed(`has no option ${JSON.stringify(one)}; it has ${some}${options.length > 20 ? ", ..." : ""}`);
+      }
       if (option.disabled) return failed(`has its option ${JSON.stringify(one)} disabled`, "disabled");
       chosen.push(option);
     }

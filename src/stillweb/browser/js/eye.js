@@ -47,6 +47,47 @@
   };
   const drawn = () => within(framesUntilStill(), 1000).then(() => new Promise((resolve) => setTimeout(resolve)));
 
+  // Level EXACT: animations are stepped, as the clock is: paused when they are first seen, and set to where the clock is. The
+  // browser would take their times from its own, in steps of 0.1 ms with jitter (TimeClamper), and its compositor others again.
+  // Returns the time until the next one ends, null if none does; how many were set; and what runs on the real clock.
+  const stepped = new WeakMap(); // animation -> {at, since}: its own time when it was last seen to be let run, and the clock then
+  const snap = (now) => {
+    let ends = null;
+    let set = 0;
+    for (const animation of document.getAnimations()) {
+      if (animation.timeline !== document.timeline || !animation.playbackRate) continue;
+      if (animation.playState === "running") {
+        stepped.set(animation, { at: Math.round(animation.currentTime ?? 0), since: now });
+        animation.pause();
+      } else if (animation.playState !== "paused" || !stepped.has(animation)) continue;
+      const { at, since } = stepped.get(animation);
+      const own = at + (now - since) * animation.playbackRate;
+      const end = animation.effect?.getComputedTiming().endTime ?? 0;
+      set += 1;
+      if (animation.playbackRate > 0 && end !== Infinity && own >= end) {
+        stepped.delete(animation);
+        animation.finish();
+        ends = 1; // what follows from its end
+        continue;
+      }
+      animation.currentTime = own;
+      if (end === Infinity || animation.playbackRate < 0) continue;
+      const left = Math.max(1, Math.ceil((end - own) / animation.playbackRate));
+      if (ends === null || left < ends) ends = left;
+    }
+    const media = [...document.querySelectorAll("video, audio")];
+    const flags = [];
+    for (const each of media) {
+      const name = each.currentSrc || each.localName;
+      if (!each.paused && !each.ended) flags.push(`${name} plays on the real clock`);
+      else if (each.readyState || each.networkState === each.NETWORK_LOADING) flags.push(`${name} was loaded on other threads`);
+    }
+    for (const { content } of document.querySelectorAll("meta[http-equiv=refresh i]")) {
+      if (parseFloat(content) > 0) flags.push(`${location.href} is refreshed by the real clock`);
+    }
+    return { ends, set, flags };
+  };
+
   // For a screenshot: no caret; animations that end are at their end, endless ones at their beginning.
   // A sheet belongs to the document that made it.
   let sheet, styled;
@@ -119,6 +160,30 @@
         if (!heard) resolve(null);
       });
     },
+    // What waits to be given to this frame; at once, since a promise of a document that is being replaced never ends.
+    waiting(door) {
+      let told = null;
+      const hear = (event) => { told = JSON.parse(event.detail); };
+      addEventListener(door + "!", hear, true);
+      dispatchEvent(new CustomEvent(door, { detail: JSON.stringify({ command: "peek", time: 0 }), cancelable: true }));
+      removeEventListener(door + "!", hear, true);
+      return told;
+    },
+    // At level EXACT, where frames are drawn when asked for: nothing is left to do, as far as this thread knows.
+    // What other threads have finished meanwhile is given to the page, piece by piece (hold.js).
+    async idle(door) {
+      countTurns();
+      watch(document);
+      const flags = [];
+      for (let given = 1, rounds = 2000; given && rounds; rounds--) {
+        for (let i = 0; i < 2; i++) await scheduler.postTask(() => {}, { priority: "background" });
+        const told = await this.clock(door, "give", 0);
+        given = told?.given ?? 0;
+        flags.push(...(told?.flags ?? []));
+      }
+      return { ...look(), turned, flags };
+    },
+    snap,
     async barrier(ms) {
       countTurns();
       watch(document);

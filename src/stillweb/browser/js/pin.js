@@ -1,6 +1,6 @@
 // Level NETWORK: randomness from a seed, constants for what the machine would tell.
-// Runs in the page's own world, in every frame, before any script of the page. Leaves no name behind.
-// Called with `pin` = {seed, door}; `start` is filled in by clock.js, which runs after it.
+// Runs in the page's own world, in every frame and worker, before any script of theirs. Leaves no name behind.
+// Called with `pin` = {seed, door, hints}, for workers also `place`; `start` is filled in by clock.js, which runs after it.
 (pin) => {
   "use strict";
   const { defineProperty } = Object;
@@ -8,6 +8,7 @@
   // The place of this frame among its siblings, up to the top: what tells equal frames apart.
   // Comparing WindowProxy objects and reading `length` is allowed across origins (HTML §7.2.3.2).
   const place = () => {
+    if (pin.place) return pin.place;
     let path = "";
     for (let here = window; here !== here.parent; here = here.parent) {
       let index = 0;
@@ -54,7 +55,8 @@
   const streams = new Map();
   const stream = (name) => {
     if (!streams.has(name)) {
-      const here = location.origin + location.pathname;
+      // A blob's address is another one each time.
+      const here = location.origin + (location.protocol === "blob:" ? "" : location.pathname);
       streams.set(name, generator([pin.seed, name, place(), here, pin.start ?? ""].join("\n")));
     }
     return streams.get(name);
@@ -69,7 +71,7 @@
   defineProperty(Math, "random", { value: random.bind(Math), writable: true, configurable: true });
   defineProperty(Math.random, "name", { value: "random" });
 
-  const native = window.Crypto && Crypto.prototype.getRandomValues;
+  const native = globalThis.Crypto && Crypto.prototype.getRandomValues;
   if (native) {
     const fill = (bytes) => {
       const draw = stream("crypto");
@@ -104,8 +106,35 @@
       if (old && old.get) defineProperty(prototype, name, { ...old, get: () => value });
     }
   };
-  constant(Navigator.prototype, { hardwareConcurrency: 4, deviceMemory: 8 });
-  constant(window.NetworkInformation && NetworkInformation.prototype, {
+  constant((globalThis.Navigator ?? globalThis.WorkerNavigator).prototype, { hardwareConcurrency: 4, deviceMemory: 8 });
+  // What the profile's user agent says, not what the browser that is driven is (hints.py).
+  const { NavigatorUAData: data } = globalThis;
+  if (data && "hints" in pin) {
+    const holder = (globalThis.Navigator ?? globalThis.WorkerNavigator).prototype;
+    if (!pin.hints) delete holder.userAgentData;
+    else {
+      const { fullVersion: uaFullVersion, ...hints } = { ...pin.hints };
+      const { brands, mobile, platform } = hints;
+      const shown = Object.freeze(brands.map(Object.freeze));
+      constant(data.prototype, { brands: shown, mobile, platform });
+      const { getHighEntropyValues: natively } = data.prototype;
+      const known = { ...hints, uaFullVersion };
+      const methods = {
+        async getHighEntropyValues(names) {
+          await natively.call(this, []); // throws as it should
+          const wanted = [...names].filter((name) => name in known).sort();
+          return structuredClone({ brands, mobile, platform, ...Object.fromEntries(wanted.map((name) => [name, known[name]])) });
+        },
+        toJSON: () => structuredClone({ brands, mobile, platform }),
+      };
+      for (const name of Object.keys(methods)) {
+        defineProperty(data.prototype, name, { value: methods[name], writable: true, configurable: true, enumerable: true });
+      }
+    }
+  }
+  // It differs between record and replay, and sites send other requests for it (archiveweb.page#331).
+  constant(globalThis.PerformanceResourceTiming?.prototype, { nextHopProtocol: "http/1.1" });
+  constant(globalThis.NetworkInformation && NetworkInformation.prototype, {
     rtt: 50, downlink: 10, effectiveType: "4g", saveData: false,
   });
 }

@@ -1,0 +1,302 @@
+// Level EXACT, in documents and workers: what other threads and processes finish is given to the page at rests alone,
+// in the order in which it was asked for. The work itself begins at once. Runs after time.js; called with `pin` = {door, time}.
+// `pin.time.hooks.give` is what the driver asks at a rest (`move("give")`), `pin.hold` what worker.js and clock.js use.
+(pin) => {
+  "use strict";
+  const { defineProperty, getOwnPropertyDescriptor } = Object;
+  const { hooks, add, nativeTimeout } = pin.time;
+  const NativePromise = Promise;
+  const listen = EventTarget.prototype.addEventListener;
+  const PATIENCE = 5000; // real ms, for what may never end
+  const queue = []; // {ready, ended, deliver, brief}, in the order of asking
+  const busy = new Set(); // promises: what ends by events of its own
+  const within = (promise) => NativePromise.race([promise, new NativePromise((resolve) => nativeTimeout(resolve, PATIENCE, "late"))]);
+  const flags = [];
+  const flag = (what) => { if (!flags.includes(what)) flags.push(what); };
+
+  const push = (deliver, ended = null, ready = null) => { queue.push({ deliver, ended, ready }); };
+  const later = (promise, ready = null) => new NativePromise((resolve, reject) => {
+    let deliver = () => {};
+    const ended = promise.then(
+      (value) => { deliver = () => resolve(value); },
+      (error) => { deliver = () => reject(error); },
+    );
+    push(() => deliver(), ended, ready);
+  });
+  const wrap = (owner, names, { ready = null, note = null } = {}) => {
+    if (!owner) return;
+    for (const name of names) {
+      const old = getOwnPropertyDescriptor(owner, name);
+      if (!old || typeof old.value !== "function") continue;
+      const value = { [name](...args) {
+        note?.(name, args);
+        const result = old.value.apply(this, args);
+        return result instanceof NativePromise ? later(result, ready?.bind(this)) : result;
+      } }[name];
+      defineProperty(value, "length", { value: old.value.length });
+      defineProperty(owner, name, { ...old, value });
+    }
+  };
+  hooks.pending = () => queue.filter((each) => !each.ready || each.ready()).length + busy.size;
+  hooks.flags = () => flags.splice(0);
+  // One at a time, all that need not be waited for together (messages, storage events).
+  hooks.give = async () => {
+    for (const each of [...busy]) {
+      if (await within(each) === "late") {
+        busy.delete(each);
+        flag("a database did not answer in time");
+      }
+      return 1;
+    }
+    let given = 0;
+    for (const each of [...queue]) {
+      if (given && each.ended) break;
+      if (each.ready && !each.ready()) continue; // it hangs on the network
+      if (each.ended && await within(each.ended) === "late") {
+        flag("work on another thread did not end in time");
+        each.ready = () => each.over;
+        each.ended.then(() => { each.over = true; });
+        continue;
+      }
+      queue.splice(queue.indexOf(each), 1);
+      each.deliver();
+      given += 1;
+      if (each.ended) break;
+    }
+    return given;
+  };
+  const until = (target, types) => {
+    const ends = new NativePromise((resolve) => {
+      for (const type of types) listen.call(target, type, () => resolve(), { once: true });
+    });
+    busy.add(ends);
+    ends.then(() => busy.delete(ends));
+  };
+  const following = (owner, names, types, of = (result) => result) => {
+    for (const name of names) {
+      const native = owner?.[name];
+      if (!native) continue;
+      owner[name] = { [name](...args) {
+        const result = native.apply(this, args);
+        until(of(result, this), types);
+        return result;
+      } }[name];
+    }
+  };
+
+  const { SubtleCrypto: subtle, Blob: blob, Cache: cache, CacheStorage: caches, CookieStore: cookies } = globalThis;
+  // Symmetric keys are made of seeded bytes; for others, and what is signed or encrypted with them, there is no seed.
+  const { generateKey, importKey } = subtle?.prototype ?? {};
+  if (subtle) {
+    const bytes = { "SHA-1": 64, "SHA-256": 64, "SHA-384": 128, "SHA-512": 128 };
+    const sized = ({ name, length, hash }) => {
+      if (/^AES-/i.test(name)) return length / 8;
+      return /^HMAC$/i.test(name) ? (length ?? bytes[String(hash?.name ?? hash).toUpperCase()] * 8) / 8 : NaN;
+    };
+    subtle.prototype.generateKey = { generateKey(algorithm, extractable, usages) {
+      const size = sized(typeof algorithm === "string" ? { name: algorithm } : algorithm ?? {});
+      if (Number.isInteger(size) && size > 0 && size <= 1024) {
+        const raw = crypto.getRandomValues(new Uint8Array(size));
+        return importKey.call(this, "raw", raw, algorithm, extractable, usages);
+      }
+      flag("crypto.subtle made a key pair, which has no seed");
+      return generateKey.call(this, algorithm, extractable, usages);
+    } }.generateKey;
+    const unseeded = (name, [algorithm]) => {
+      const called = String(algorithm?.name ?? algorithm).toUpperCase();
+      if (name === "sign" && /ECDSA|RSA-PSS/.test(called)) flag(`crypto.subtle signed with ${called}, which draws without a seed`);
+      if (name === "encrypt" && called === "RSA-OAEP") flag("crypto.subtle encrypted with RSA-OAEP, which draws without a seed");
+    };
+    wrap(subtle.prototype, ["digest", "encrypt", "decrypt", "sign", "verify", "generateKey", "deriveKey", "deriveBits",
+      "importKey", "exportKey", "wrapKey", "unwrapKey"], { note: unseeded });
+  }
+  wrap(globalThis, ["createImageBitmap"]);
+  wrap(globalThis.HTMLImageElement?.prototype, ["decode"], { ready() { return this.complete; } });
+  wrap(globalThis.OffscreenCanvas?.prototype, ["convertToBlob"]);
+  wrap(blob?.prototype, ["text", "arrayBuffer", "bytes"]);
+  wrap(cache?.prototype, ["match", "matchAll", "put", "delete", "keys"],
+    { note: (name) => { if (/^match/.test(name)) flag("bodies out of the Cache API come at their own time"); } });
+  wrap(caches?.prototype, ["open", "has", "keys", "delete", "match"]);
+  wrap(cookies?.prototype, ["get", "getAll", "set", "delete"]);
+  wrap(globalThis.StorageManager?.prototype, ["getDirectory", "estimate", "persisted", "persist"]);
+  for (const name of ["FileSystemDirectoryHandle", "FileSystemFileHandle", "FileSystemHandle", "FileSystemWritableFileStream"]) {
+    wrap(globalThis[name]?.prototype, ["getFileHandle", "getDirectoryHandle", "removeEntry", "getFile", "createWritable",
+      "createSyncAccessHandle", "isSameEntry", "write", "seek", "truncate"]);
+  }
+  wrap(globalThis.OfflineAudioContext?.prototype, ["startRendering"]);
+  wrap(globalThis.BaseAudioContext?.prototype, ["decodeAudioData"]);
+  wrap(globalThis.Permissions?.prototype, ["query"]);
+  wrap(globalThis.IDBFactory?.prototype, ["databases"]);
+  following(globalThis.IDBFactory?.prototype, ["open", "deleteDatabase"], ["success", "error", "blocked"]);
+  following(globalThis.IDBDatabase?.prototype, ["transaction"], ["complete", "abort"]);
+  following(globalThis.FileReader?.prototype, ["readAsText", "readAsArrayBuffer", "readAsDataURL", "readAsBinaryString"],
+    ["loadend"], (_, reader) => reader);
+
+  // WebAssembly is compiled on other threads; streams of it are read to their end first.
+  const { WebAssembly: wasm } = globalThis;
+  if (wasm) {
+    wrap(wasm, ["compile", "instantiate"]);
+    const { compile, instantiate } = wasm;
+    const bytesOf = async (source) => {
+      const response = await source;
+      const type = response?.headers?.get("content-type")?.split(";")[0].trim().toLowerCase();
+      return type === "application/wasm" && response.ok ? response.clone().arrayBuffer() : null;
+    };
+    for (const [name, whole] of [["compileStreaming", compile], ["instantiateStreaming", instantiate]]) {
+      const native = wasm[name];
+      if (!native) continue;
+      wasm[name] = { async [name](source, ...rest) {
+        const bytes = await bytesOf(source);
+        return bytes ? whole.call(wasm, bytes, ...rest) : native.call(wasm, source, ...rest);
+      } }[name];
+    }
+  }
+
+  // A time limit of XMLHttpRequest is on the clock.
+  const timeout = globalThis.XMLHttpRequest && getOwnPropertyDescriptor(XMLHttpRequest.prototype, "timeout");
+  if (timeout) {
+    const limits = new WeakMap(); // request -> ms
+    const { send } = XMLHttpRequest.prototype;
+    defineProperty(XMLHttpRequest.prototype, "timeout", { ...timeout,
+      get() { return limits.get(this) ?? timeout.get.call(this); },
+      set(limit) {
+        const ms = Math.max(0, Math.trunc(Number(limit)) || 0);
+        timeout.set.call(this, 0);
+        limits.set(this, ms);
+      },
+    });
+    XMLHttpRequest.prototype.send = { send(...args) {
+      const result = send.apply(this, args);
+      const limit = limits.get(this);
+      // Since it began longer ago than 1 ms, it ends at once.
+      if (limit) add(() => { if (this.readyState !== 4) timeout.set.call(this, 1); }, limit);
+      return result;
+    } }.send;
+  }
+
+  // In how many parts an answer comes is chance: what is told of its progress is its end.
+  const { XMLHttpRequest: request } = globalThis;
+  if (request) {
+    const watched = (made) => {
+      let last = null;
+      listen.call(made, "progress", (event) => {
+        if (!event.isTrusted) return;
+        last = { lengthComputable: event.lengthComputable, loaded: event.loaded, total: event.total };
+        event.stopImmediatePropagation();
+      });
+      listen.call(made, "readystatechange", (event) => {
+        if (made.readyState === 1) last = null;
+        if (made.readyState === 3) event.stopImmediatePropagation();
+        if (made.readyState === 4 && last) made.dispatchEvent(new ProgressEvent("progress", last));
+      });
+      return made;
+    };
+    globalThis.XMLHttpRequest = new Proxy(request, {
+      construct: (target, args, newTarget) => watched(Reflect.construct(target, args, newTarget)),
+    });
+    request.prototype.constructor = globalThis.XMLHttpRequest;
+  }
+  // A body read as a stream comes in pieces of one size, not as they came over the wire.
+  const body = globalThis.Response && getOwnPropertyDescriptor(Response.prototype, "body");
+  if (body) {
+    const PIECE = 65536;
+    const bodies = new WeakMap();
+    const whole = async (stream) => new Uint8Array(await new Response(stream).arrayBuffer());
+    const pieces = (native) => {
+      let bytes = null;
+      let at = 0;
+      return new ReadableStream({
+        type: "bytes",
+        async pull(controller) {
+          bytes ??= await whole(native);
+          if (at < bytes.length) return controller.enqueue(bytes.slice(at, at += PIECE));
+          controller.close();
+          controller.byobRequest?.respond(0);
+        },
+        cancel: (reason) => native.cancel(reason),
+      }, { highWaterMark: 0 });
+    };
+    defineProperty(Response.prototype, "body", { ...body, get() {
+      const native = body.get.call(this);
+      if (!native || !this.url || this.bodyUsed || native.locked) return bodies.get(this) ?? native;
+      if (!bodies.has(this)) bodies.set(this, pieces(native));
+      return bodies.get(this);
+    } });
+  }
+
+  const { addModule } = globalThis.Worklet?.prototype ?? {};
+  if (addModule) {
+    Worklet.prototype.addModule = { addModule(...args) {
+      flag("a worklet has its own randomness");
+      return addModule.apply(this, args);
+    } }.addModule;
+  }
+  for (const name of ["RTCPeerConnection", "MediaRecorder", "WebTransport"]) {
+    const native = globalThis[name];
+    if (!native) continue;
+    globalThis[name] = new Proxy(native, {
+      construct(target, args, newTarget) {
+        flag(`${name} runs on the real clock`);
+        return Reflect.construct(target, args, newTarget);
+      },
+    });
+  }
+
+  // Messages between threads: taken at the call, sent at a rest.
+  const channel = globalThis.BroadcastChannel;
+  const sends = (owner, natively = null) => {
+    const native = natively ?? owner?.postMessage;
+    if (!native) return;
+    const value = { postMessage(message, options) {
+      const transfer = Array.isArray(options) ? options : options?.transfer ?? [];
+      const { copy, given } = structuredClone({ copy: message, given: [...transfer] }, { transfer: [...transfer] });
+      push(() => {
+        try {
+          native.call(this === undefined ? globalThis : this, copy, given);
+        } catch { /* closed meanwhile */ }
+      });
+    } }.postMessage;
+    defineProperty(owner, "postMessage", { value, writable: true, configurable: true });
+  };
+  if (channel) {
+    // Answered in order: when an own message comes back, those before it have been sent on to all.
+    const native = channel.prototype.postMessage;
+    sends(channel.prototype, function (copy) {
+      native.call(this, copy);
+      const name = `${pin.door}/${Math.trunc(performance.now())}/${asked++}`;
+      const [there, back] = [new channel(name), new channel(name)];
+      const ends = new NativePromise((resolve) => listen.call(back, "message", () => resolve()));
+      busy.add(ends);
+      ends.then(() => {
+        busy.delete(ends);
+        there.close();
+        back.close();
+      });
+      native.call(there, 0);
+    });
+  }
+  let asked = 0;
+  const port = globalThis.SharedWorker && getOwnPropertyDescriptor(SharedWorker.prototype, "port");
+  if (port) {
+    const own = new WeakSet();
+    defineProperty(SharedWorker.prototype, "port", { ...port, get() {
+      const to = port.get.call(this);
+      if (globalThis.top !== globalThis) flag("a shared worker has several documents, which race to it");
+      if (!own.has(to)) sends(own.add(to) && to, to.postMessage);
+      return to;
+    } });
+  }
+  const audio = globalThis.AudioContext;
+  if (audio) {
+    globalThis.AudioContext = new Proxy(audio, {
+      construct(target, args, newTarget) {
+        const context = Reflect.construct(target, args, newTarget);
+        listen.call(context, "statechange", () => {
+          if (context.state === "running") flag("an AudioContext runs on the real clock");
+        });
+        return context;
+      },
+    });
+  }
+  pin.hold = { push, sends, flag, queue };
+}

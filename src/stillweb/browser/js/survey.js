@@ -1,0 +1,326 @@
+// What a document shows, in one walk: elements and texts in tree order, through open shadow roots and
+// slots, with boxes, roles, names and states. Runs in the isolated world, after names.js and pointed.js;
+// reads, and changes nothing. The accessibility tree (`axtree.py`) is the browser's own, and costs its price.
+(() => {
+  "use strict";
+  if (globalThis.survey) return;
+  const { SKIPPED, flatParent, flatChildren, plain, roleOf, nameOf, valueOf, statesOf } = names;
+  const KEPT = ["id", "name", "type", "href", "alt", "title", "placeholder", "role", "aria-label", "aria-current",
+    "aria-expanded", "aria-checked", "aria-selected", "aria-pressed", "aria-disabled", "aria-haspopup", "for",
+    "colspan", "rowspan", "contenteditable", "data-testid"];
+  const WHOLE = new Set(["svg", "textarea", "option", "canvas", "video", "audio", "object"]); // looked at from outside
+
+  // Of these the accessibility tree tells nothing, unless they have attributes that say more.
+  const PLAIN = new Set(["html", "body", "div", "span", "p", "b", "i", "u", "s", "em", "strong", "small", "big",
+    "code", "kbd", "samp", "tt", "pre", "sub", "sup", "font", "center", "tbody", "thead", "tfoot", "picture", "slot",
+    "mark", "ins", "del", "cite", "var", "label"]);
+  const SILENT = /^(class|id|style|dir|lang|for|align|valign|width|height|data-.*)$/;
+  const isPlain = (element, style) => PLAIN.has(element.localName) && !element.isContentEditable
+    && (style.overflow === "visible" || element === document.body || element === document.documentElement)
+    && [...element.attributes].every(({ name }) => SILENT.test(name));
+  // What a picture to be clicked is called that nobody has named: its file. The rule of `listening.file_names`.
+  const fileOf = (element) =>
+    /^(?!data:|blob:)(?:[^?#]*\/)?([^/?#]*?)(?:\.\w+)?(?:[?#]|$)/.exec(element.getAttribute("src") ?? "")?.[1] ?? "";
+  const FRAMES = new Set(["iframe", "frame"]);
+  // Within these the tree may tell of less than there is, or of something else.
+  const CLOSED = "[aria-hidden], [inert], [aria-modal], [role]:not([role=main], [role=navigation], [role=search], [role=banner], "
+    + "[role=contentinfo], [role=region], [role=article], [role=list], [role=listitem], [role=note], [role=form]), "
+    + "button, label, select, option, summary, fieldset, figure, dialog, map, ruby, math, object, [contenteditable], "
+    + "iframe, meter, progress, slot";
+  // Whose name is what is in them, so that the texts in them say nothing new.
+  const NAMED = "a[href], button, h1, h2, h3, h4, h5, h6, summary";
+
+  const crop = (a, b) => [Math.max(a[0], b[0]), Math.max(a[1], b[1]), Math.min(a[2], b[2]), Math.min(a[3], b[3])];
+  const area = (box) => Math.max(0, box[2] - box[0]) * Math.max(0, box[3] - box[1]);
+  const edges = (rect) => [rect.left, rect.top, rect.right, rect.bottom];
+  const unite = (box, rect) => {
+    if (!rect.width || !rect.height) return;
+    box[0] = Math.min(box[0], rect.left);
+    box[1] = Math.min(box[1], rect.top);
+    box[2] = Math.max(box[2], rect.right);
+    box[3] = Math.max(box[3], rect.bottom);
+  };
+  const sized = ([left, top, right, bottom]) => [left, top, right - left, bottom - top].map(round);
+  const round = (number) => Math.round(number * 100) / 100 || 0;
+
+  // --- what can be seen and clicked ----------------------------------------------------------------
+
+  // The part of the viewport in which an element's own box can be seen: cut by all that scrolls or hides
+  // around it, as CSS 2.1 §11.1.1 has it for boxes in flow, positioned and fixed.
+  const clipper = (view) => {
+    const inner = new Map();
+    const inside = (element) => {
+      let clip = inner.get(element);
+      if (!clip) {
+        clip = around(element);
+        const root = element === document.documentElement || element === document.body;
+        const style = getComputedStyle(element);
+        if (!root && style.overflow !== "visible" && style.display !== "contents") {
+          clip = crop(clip, edges(element.getBoundingClientRect()));
+        }
+        inner.set(element, clip);
+      }
+      return clip;
+    };
+    const around = (element) => {
+      const position = getComputedStyle(element).position;
+      if (position === "fixed") return view;
+      let parent = flatParent(element);
+      if (position === "absolute") {
+        while (parent) {
+          const { position: above, transform } = getComputedStyle(parent);
+          if (above !== "static" || transform !== "none") break;
+          parent = flatParent(parent);
+        }
+      }
+      return parent ? inside(parent) : view;
+    };
+    return { around, inside };
+  };
+
+  // Whether a click in its middle, or near a corner of it, meets the element or what is in it.
+  const reachable = (element, box) => {
+    const within = (other) => {
+      for (let here = other; here; here = flatParent(here)) if (here === element) return true;
+      return Boolean(other.closest?.("label")?.control === element);
+    };
+    const at = (x, y) => {
+      let found = document.elementFromPoint(x, y);
+      while (found?.shadowRoot) {
+        const deeper = found.shadowRoot.elementFromPoint(x, y);
+        if (!deeper || deeper === found) break;
+        found = deeper;
+      }
+      return found && within(found);
+    };
+    const [left, top, right, bottom] = box;
+    const dx = (right - left) / 8, dy = (bottom - top) / 8;
+    return at((left + right) / 2, (top + bottom) / 2) || at(left + dx, top + dy) || at(right - dx, top + dy)
+      || at(left + dx, bottom - dy) || at(right - dx, bottom - dy);
+  };
+
+  // --- the walk ------------------------------------------------------------------------------------
+
+  class Walk {
+    constructor({ viewport, clip, all, rough, acting, listening }) {
+      this.viewport = viewport; // leave out what cannot be seen now
+      this.acting = acting; // only what can be acted on, and what it is in, of which nothing is told
+      this.all = all; // all nodes that the accessibility tree may tell of are identified, not only those that act
+      this.rough = rough; // no roles and names: who asks has them from elsewhere
+      this.view = crop(clip ?? [0, 0, innerWidth, innerHeight], [0, 0, innerWidth, innerHeight]);
+      this.clip = clipper(this.view);
+      this.acts = pointed.finder(listening);
+      this.list = [];
+      this.nodes = [];
+    }
+
+    // Ancestors are written when the first of what is in them is: `place.index` is -1 until then.
+    write(place) {
+      if (place.index >= 0) return place.index;
+      const parent = place.above ? this.write(place.above) : -1;
+      place.index = this.list.length;
+      this.list.push(null);
+      this.list[place.index] = this.record(place, parent);
+      return place.index;
+    }
+
+    give(node, record) {
+      record.n = this.nodes.length;
+      this.nodes.push(node);
+      return record;
+    }
+
+    record(place, parent) {
+      const { element } = place;
+      const style = getComputedStyle(element);
+      const tag = element.localName;
+      const role = this.rough ? "" : roleOf(element);
+      const frame = FRAMES.has(tag);
+      const acts = this.acts(element, style);
+      if (this.acting && !acts && !frame) return { p: parent, tag };
+      const own = element.localName === "option" ? element.closest("select") ?? element : element;
+      const rect = own.getBoundingClientRect();
+      const box = edges(rect);
+      // The box of an inline element is its line's; who points at a link means the picture in it.
+      if (acts && style.display === "inline") for (const child of own.children) unite(box, child.getBoundingClientRect());
+      const seen = crop(box, this.clip.around(own));
+      const drawn = own.checkVisibility({ visibilityProperty: true, opacityProperty: true });
+      const ratio = drawn && area(box) ? area(seen) / area(box) : 0;
+      const record = { p: parent, tag, box: sized(box), ratio: round(ratio), drawn };
+      if (ratio > 0 && ratio < 1) record.part = sized(seen);
+      if (acts) record.acts = true;
+      if (acts === "hand") record.hand = true;
+      if (acts && element.matches(":disabled, [aria-disabled=true]")) record.states = { disabled: true };
+      if (acts && ratio > 0 && tag !== "option" && !reachable(element, seen)) record.covered = true;
+      if (frame) {
+        const left = rect.x + element.clientLeft, top = rect.y + element.clientTop;
+        record.origin = [round(left), round(top)];
+        const content = [left, top, left + element.clientWidth, top + element.clientHeight];
+        record.within = crop(content, this.clip.around(element)).map(round);
+      }
+      if (!this.rough) this.describe(element, record, role, style);
+      else if (!acts && this.isList(place, style)) record.role = tag === "li" ? "listitem" : "list";
+      const told = acts || frame || (this.all && !isPlain(element, style));
+      return told ? this.give(element, record) : record;
+    }
+
+    describe(element, record, role, style) {
+      record.role = role;
+      if (record.acts || role !== "generic") {
+        const name = nameOf(element, role) || (record.acts && element.localName === "img" ? fileOf(element) : "");
+        if (name) record.name = name;
+        const value = valueOf(element);
+        if (value) record.value = value;
+        const states = statesOf(element, role);
+        if (Object.keys(states).length) record.states = states;
+      }
+      const kept = {};
+      for (const name of KEPT) if (element.hasAttribute(name)) kept[name] = element.getAttribute(name);
+      if (Object.keys(kept).length) record.attrs = kept;
+      if (element.localName === "a" && element.href) record.url = String(element.href?.baseVal ?? element.href);
+      if (element.localName === "img" && element.currentSrc) record.url = element.currentSrc;
+      const display = style.display;
+      if (display.startsWith("inline") || display === "contents") record.inline = true;
+    }
+
+    text(node, place) {
+      if (!node.data || (!node.data.trim() && !this.list.length)) return;
+      const by = node.parentElement?.closest(NAMED);
+      const named = by && !by.hasAttribute("aria-label") && !by.hasAttribute("aria-labelledby");
+      if (this.rough && (named || !this.viewport)) return;
+      const blank = !node.data.trim();
+      const label = named && !blank && place.index >= 0; // told whole, if what it names is seen at all
+      if ((this.viewport && !label) || blank) {
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        const box = edges(range.getBoundingClientRect());
+        if (blank && (this.rough || !area(box) || place.index < 0)) return; // between blocks: not drawn
+        if (this.viewport && area(crop(box, this.clip.inside(place.element))) <= 0) return;
+      }
+      const style = getComputedStyle(place.element);
+      if (style.visibility !== "visible") return;
+      if (this.acting) {
+        this.write(place);
+        return;
+      }
+      const kept = style.whiteSpaceCollapse !== "collapse";
+      const record = { p: this.write(place), t: kept ? node.data : node.data.replace(/[\t\n\f\r ]+/g, " ") };
+      if (kept) record.pre = true;
+      if (this.all && style.textTransform === "none" && this.isOpen(place)) record.role = "StaticText";
+      this.list.push(this.all ? this.give(node, record) : record);
+    }
+
+    // Whether the accessibility tree tells of texts in an element, and of items of lists, what the page has: nothing
+    // around it hides them or stands for them.
+    isOpen(place) {
+      if (place.open === undefined) {
+        const { element } = place;
+        const above = place.above ? this.isOpen(place.above) : !document.querySelector(":modal");
+        place.open = above && !element.matches(CLOSED);
+      }
+      return place.open;
+    }
+
+    isList(place, style) {
+      const lists = { ul: true, ol: true, li: false };
+      const isList = lists[place.element.localName];
+      if (isList === undefined || style.overflow !== "visible" || !this.isOpen(place)) return false;
+      if (![...place.element.attributes].every(({ name }) => SILENT.test(name))) return false;
+      return isList || Boolean(place.above && lists[place.above.element.localName]);
+    }
+
+    // Whether an element is written for its own sake; others are for what is in them.
+    wanted(element, place) {
+      const option = element.localName === "option" || element.localName === "optgroup";
+      if (option) return place.above.index >= 0;
+      const style = getComputedStyle(element);
+      if (style.visibility !== "visible") {
+        if (this.acting && this.acts(element, style)) place.owes = true;
+        return false;
+      }
+      if (!this.viewport) return !this.acting || this.owed(element, place, style);
+      const rect = element.getBoundingClientRect();
+      const box = edges(rect);
+      return area(crop(box, this.view)) > 0 && area(crop(box, this.clip.around(element))) > 0;
+    }
+
+    // Of the whole page, where only what acts is wanted, whether an element does, or what it is in, hidden itself, does.
+    owed(element, place, style) {
+      for (let above = place.above; above?.owes; above = above.above) if (above.index < 0) return true;
+      return FRAMES.has(element.localName) || Boolean(this.acts(element, style));
+    }
+
+    // Whether an element's box meets the viewport; `null` where it has none.
+    near(element) {
+      const rect = element.getBoundingClientRect();
+      if (!rect.width && !rect.height) return null;
+      const [left, top, right, bottom] = this.view;
+      return rect.bottom > top && rect.top < bottom && rect.right > left && rect.left < right;
+    }
+
+    enter(element, above) {
+      if (SKIPPED.has(element.localName)) return null;
+      if (element.localName === "br") {
+        if (above.index >= 0 && above.near && !this.acting) this.list.push({ p: above.index, t: "\n", pre: true });
+        return null;
+      }
+      const place = { element, above, index: -1, near: true, owes: Boolean(above?.owes), open: undefined };
+      if (element.localName === "option" || element.localName === "optgroup") {
+        if (this.wanted(element, place)) this.write(place);
+        return place;
+      }
+      // Boxes first, styles only for what is near: most of a long page is not.
+      const near = this.viewport ? this.near(element) : null;
+      if (near === null) {
+        if (!element.checkVisibility()) {
+          if (getComputedStyle(element).display !== "contents") return null;
+        } else if (this.viewport) place.near = false;
+      } else place.near = near;
+      if (place.near && this.wanted(element, place)) this.write(place);
+      return place;
+    }
+
+    // Texts of what is far are not looked at; a closed <details> shows its summary only. The last comes first.
+    *inside(element, place) {
+      const closed = element.localName === "details" && !element.open;
+      const children = flatChildren(element);
+      for (let i = children.length - 1; i >= 0; i--) {
+        const node = children[i];
+        const type = node.nodeType;
+        if (type === Node.ELEMENT_NODE ? !closed || node.localName === "summary"
+          : type === Node.TEXT_NODE && place.near && !closed) yield node;
+      }
+    }
+
+    run() {
+      // On lists and not by recursion: scripts can nest deeper than the stack goes.
+      const todo = document.documentElement ? [document.documentElement] : [];
+      const places = [null];
+      while (todo.length) {
+        const node = todo.pop(), above = places.pop();
+        if (node.nodeType === Node.TEXT_NODE) {
+          this.text(node, above);
+          continue;
+        }
+        const place = this.enter(node, above);
+        if (!place || WHOLE.has(node.localName)) continue;
+        if (node.localName === "select" && place.index < 0) continue;
+        const special = node.shadowRoot || node.localName === "slot" || node.localName === "details";
+        if (special) {
+          for (const child of this.inside(node, place)) todo.push(child), places.push(place);
+        } else if (!place.near || (this.acting && !this.viewport)) {
+          for (let c = node.lastElementChild; c; c = c.previousElementSibling) todo.push(c), places.push(place);
+        } else {
+          for (let c = node.lastChild; c; c = c.previousSibling) {
+            const type = c.nodeType;
+            if (type === 1 || type === 3) todo.push(c), places.push(place);
+          }
+        }
+      }
+      const whole = (_, value) => typeof value === "string" ? value.toWellFormed() : value; // as UTF-8 has it
+      return [JSON.stringify({ list: this.list }, whole), ...this.nodes];
+    }
+  }
+
+  globalThis.survey = (options) => new Walk(options).run();
+})()

@@ -1,0 +1,284 @@
+// A clock that moves only when it is told to: time, timers and what tells of time, in any realm.
+// Runs after pin.js, in a page's own world or in a worker; leaves `pin.time` for the script that gives it a door.
+// Called with `pin` = {start}: the time of this realm's first instant, in ms since 1970.
+// Why not Playwright's clock: docs/decisions/0008-clock-level.md.
+(pin) => {
+  "use strict";
+  const FRAME = 16; // ms between animation frames
+  const NESTED = 4; // HTML §8.6: timers nested deeper than five wait at least this long
+  const TURNS = 32; // microtask turns between two callbacks, in place of a full checkpoint
+  const FREE_READS = 1000; // readings at one instant after which the clock creeps, so that busy loops end
+  const READS_PER_MS = 10;
+  const { defineProperty, getOwnPropertyDescriptor } = Object;
+  const NativeDate = Date;
+  const report = globalThis.reportError.bind(globalThis);
+  const nativeTimeout = globalThis.setTimeout.bind(globalThis);
+  // What hold.js puts in: gives what other threads have finished, and tells of it.
+  const hooks = { added() {}, give: () => 0, pending: () => 0, flags: () => [] };
+
+  // ---- time -----------------------------------------------------------------------------------
+  let now = pin.start;
+  let origin = pin.start; // performance.timeOrigin
+  let reads = 0;
+  const read = () => {
+    if (++reads > FREE_READS && (reads - FREE_READS) % READS_PER_MS === 0) now += 1;
+    return now;
+  };
+
+  // ---- what is due ----------------------------------------------------------------------------
+  const due = new Map(); // id -> {id, at, order, call, every, depth}
+  let ids = 0;
+  let order = 0;
+  let depth = 0; // nesting of the callback that runs now
+  let ran = 0;
+  const add = (call, wait, every = null) => {
+    hooks.added();
+    let delay = Math.max(0, Math.trunc(Number(wait)) || 0);
+    if (depth >= 5 || every !== null) delay = Math.max(delay, depth >= 5 ? NESTED : 1);
+    const id = ++ids;
+    due.set(id, { id, at: now + delay, order: ++order, call, every: every === null ? null : delay, depth: depth + 1 });
+    return id;
+  };
+  const first = (until) => {
+    let found = null;
+    for (const timer of due.values()) {
+      if (timer.at > until) continue;
+      if (!found || timer.at < found.at || (timer.at === found.at && timer.order < found.order)) found = timer;
+    }
+    return found;
+  };
+  const fire = (timer) => {
+    now = Math.max(now, timer.at);
+    reads = 0;
+    ran += 1;
+    depth = timer.depth;
+    if (timer.every === null) due.delete(timer.id);
+    else Object.assign(timer, { at: now + timer.every, order: ++order });
+    try {
+      timer.call();
+    } catch (error) {
+      report(error);
+    }
+    depth = 0;
+  };
+  // All in one task: nothing from outside (an answer, a frame) can come between two callbacks.
+  const advance = async (to) => {
+    for (let timer; (timer = first(to)); ) {
+      fire(timer);
+      for (let turn = 0; turn < TURNS; turn++) await undefined;
+    }
+    now = Math.max(now, to);
+    reads = 0;
+  };
+  const next = () => {
+    let at = null;
+    for (const timer of due.values()) if (at === null || timer.at < at) at = timer.at;
+    return at;
+  };
+  // A document that is younger than the driver's clock moves to it with all that it waits for.
+  const adopt = (time) => {
+    const shift = time - now;
+    if (shift <= 0) return;
+    now += shift;
+    origin += shift;
+    for (const timer of due.values()) timer.at += shift;
+  };
+
+  // ---- replacing ------------------------------------------------------------------------------
+  // Bound functions print as `[native code]`, as pages that look for it expect.
+  const replace = (owner, name, make) => {
+    let holder = owner; // in workers, what the global object has is its prototypes'
+    while (holder && !getOwnPropertyDescriptor(holder, name)) holder = Object.getPrototypeOf(holder);
+    if (!holder) return;
+    const old = getOwnPropertyDescriptor(holder, name);
+    const value = make(old.value).bind(owner);
+    defineProperty(value, "name", { value: name });
+    defineProperty(value, "length", { value: old.value.length });
+    defineProperty(owner, name, { ...old, value });
+  };
+  const getter = (owner, name, make) => {
+    const old = owner && getOwnPropertyDescriptor(owner, name);
+    if (old && old.get) defineProperty(owner, name, { ...old, get: make(old.get) });
+  };
+
+  // ---- Date, Intl, Temporal -------------------------------------------------------------------
+  const PinnedDate = new Proxy(NativeDate, {
+    construct: (target, args, newTarget) =>
+      Reflect.construct(target, args.length ? args : [read()], newTarget === PinnedDate ? target : newTarget),
+    apply: (target) => new target(read()).toString(),
+  });
+  replace(NativeDate, "now", () => () => read());
+  NativeDate.prototype.constructor = PinnedDate;
+  defineProperty(globalThis, "Date", { value: PinnedDate, writable: true, configurable: true, enumerable: false });
+
+  const format = Intl.DateTimeFormat.prototype;
+  getter(format, "format", (old) => function () {
+    const native = old.call(this);
+    return (date) => native(date === undefined ? read() : date);
+  });
+  const { formatToParts } = format;
+  format.formatToParts = { formatToParts(date) { return formatToParts.call(this, date === undefined ? read() : date); } }.formatToParts;
+
+  if (globalThis.Temporal) {
+    const { Now, Instant } = Temporal;
+    const zoned = (zone) => Instant.fromEpochMilliseconds(read()).toZonedDateTimeISO(zone ?? Now.timeZoneId());
+    replace(Now, "instant", () => () => Instant.fromEpochMilliseconds(read()));
+    replace(Now, "zonedDateTimeISO", () => zoned);
+    replace(Now, "plainDateTimeISO", () => (zone) => zoned(zone).toPlainDateTime());
+    replace(Now, "plainDateISO", () => (zone) => zoned(zone).toPlainDate());
+    replace(Now, "plainTimeISO", () => (zone) => zoned(zone).toPlainTime());
+  }
+
+  // ---- performance and events -----------------------------------------------------------------
+  const since = () => read() - origin;
+  replace(Performance.prototype, "now", () => since);
+  getter(Performance.prototype, "timeOrigin", () => () => origin);
+  const { mark } = Performance.prototype;
+  Performance.prototype.mark = { mark(name, options) {
+    return mark.call(this, name, { startTime: since(), ...options });
+  } }.mark;
+  const { measure } = Performance.prototype;
+  Performance.prototype.measure = { measure(name, start, end) {
+    if (start && typeof start === "object") {
+      const open = start.end === undefined && start.duration === undefined;
+      return measure.call(this, name, open ? { ...start, end: since() } : start);
+    }
+    return measure.call(this, name, { start: start ?? 0, end: end ?? since() });
+  } }.measure;
+  // What the real network and the real processor took.
+  const timed = Object.getOwnPropertyNames(globalThis).map((name) => /^(Performance|Largest|Layout|Interaction|Task|Visibility)/.test(name) && globalThis[name])
+    .filter((owner) => owner?.prototype && (owner === globalThis.PerformanceTiming || owner === PerformanceEntry || owner.prototype instanceof PerformanceEntry));
+  for (const owner of timed) {
+    const told = Object.getOwnPropertyDescriptors(owner.prototype);
+    for (const [name, old] of Object.entries(told)) {
+      if (old.get && name === "navigationId") getter(owner.prototype, name, (native) => function () { native.call(this); return 1; });
+      if (!old.get || !/(Time|Start|End|Interactive|Complete|Loading|duration)$/.test(name)) continue;
+      const epoch = owner === globalThis.PerformanceTiming; // its members are times since 1970
+      getter(owner.prototype, name, (native) => function () {
+        const value = native.call(this);
+        if (this instanceof PerformanceMark || this instanceof PerformanceMeasure) return value;
+        return typeof value !== "number" || value === 0 ? value : epoch ? origin : 0;
+      });
+    }
+    if (!told.toJSON) continue;
+    owner.prototype.toJSON = { toJSON() {
+      const natively = told.toJSON.value.call(this);
+      for (const name of Object.keys(natively)) if (name in this && typeof natively[name] === "number") natively[name] = this[name];
+      return natively;
+    } }.toJSON;
+  }
+  const whole = Performance.prototype.toJSON;
+  Performance.prototype.toJSON = { toJSON() {
+    const natively = whole.call(this);
+    natively.timeOrigin = origin;
+    if (natively.timing) natively.timing = this.timing.toJSON();
+    return natively;
+  } }.toJSON;
+  // Whether there are any of these hangs on how long the machine took.
+  const SLOW = ["longtask", "long-animation-frame", "event", "first-input"];
+  const { observe } = globalThis.PerformanceObserver?.prototype ?? {};
+  if (observe) {
+    PerformanceObserver.prototype.observe = { observe(options) {
+      if (SLOW.includes(options?.type)) return undefined;
+      const types = options?.entryTypes && [...options.entryTypes].filter((type) => !SLOW.includes(type));
+      if (types && !types.length && options.entryTypes.length) return undefined;
+      return observe.call(this, types ? { ...options, entryTypes: types } : options);
+    } }.observe;
+  }
+  const stamps = new WeakMap();
+  getter(Event.prototype, "timeStamp", (native) => function () {
+    if (!stamps.has(this)) {
+      native.call(this); // throws for what is no event
+      stamps.set(this, now - origin);
+    }
+    return stamps.get(this);
+  });
+  // ---- timers ---------------------------------------------------------------------------------
+  const globalEval = eval;
+  const callable = (code, args) => typeof code === "function" ? () => code.apply(globalThis, args) : () => globalEval(String(code));
+  replace(globalThis, "setTimeout", () => (code, wait, ...args) => add(callable(code, args), wait));
+  replace(globalThis, "setInterval", () => (code, wait, ...args) => add(callable(code, args), wait, true));
+  const clear = (id) => { due.delete(Number(id)); };
+  replace(globalThis, "clearTimeout", () => clear);
+  replace(globalThis, "clearInterval", () => clear);
+
+  let frames = new Map();
+  let frameTimer = 0;
+  const frame = () => {
+    frameTimer = 0;
+    const callbacks = frames;
+    frames = new Map();
+    running = callbacks;
+    for (const [id, callback] of callbacks) {
+      if (!callbacks.delete(id)) continue;
+      try {
+        callback(now - origin);
+      } catch (error) {
+        report(error);
+      }
+    }
+    running = null;
+  };
+  let running = null;
+  replace(globalThis, "requestAnimationFrame", () => (callback) => {
+    if (typeof callback !== "function") throw new TypeError("requestAnimationFrame: parameter 1 is not of type 'Function'.");
+    const id = ++ids;
+    frames.set(id, callback);
+    if (!frameTimer) {
+      const before = depth;
+      depth = 0; // frames are not nested timers
+      frameTimer = add(frame, FRAME - ((now - origin) % FRAME));
+      depth = before;
+    }
+    return id;
+  });
+  const cancelFrame = (id) => { frames.delete(id); running?.delete(id); };
+  replace(globalThis, "cancelAnimationFrame", () => cancelFrame);
+  for (const name of ["webkitRequestAnimationFrame", "webkitCancelAnimationFrame"]) {
+    replace(globalThis, name, () => name.includes("Request") ? globalThis.requestAnimationFrame : globalThis.cancelAnimationFrame);
+  }
+  const deadline = () => {
+    const end = now + 50;
+    return { didTimeout: false, timeRemaining: () => Math.max(0, end - read()) };
+  };
+  replace(globalThis, "requestIdleCallback", () => (callback) => add(() => callback(deadline()), 1));
+  replace(globalThis, "cancelIdleCallback", () => clear);
+  replace(AbortSignal, "timeout", () => (wait) => {
+    const controller = new AbortController();
+    add(() => controller.abort(new DOMException("signal timed out", "TimeoutError")), wait);
+    return controller.signal;
+  });
+  if (globalThis.Scheduler) {
+    const { postTask } = Scheduler.prototype;
+    Scheduler.prototype.postTask = { postTask(callback, { delay = 0, ...options } = {}) {
+      if (!delay) return postTask.call(this, callback, options);
+      return new Promise((resolve, reject) => {
+        add(() => postTask.call(this, callback, options).then(resolve, reject), delay);
+      });
+    } }.postTask;
+  }
+
+  pin.time = {
+    hooks,
+    add,
+    nativeTimeout,
+    NativeDate,
+    replace,
+    getter,
+    now: () => now,
+    since: () => now - origin,
+    // Where the clock is when this realm begins.
+    begin(time) {
+      now = origin = Math.max(now, time);
+    },
+    told(given = 0) {
+      const told = { now, next: next(), ran, given, pending: hooks.pending(), flags: hooks.flags() };
+      ran = 0;
+      return told;
+    },
+    async move(command, time) {
+      const given = await { advance, adopt, give: hooks.give }[command](time);
+      return this.told(given ?? 0);
+    },
+  };
+}

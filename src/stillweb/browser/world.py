@@ -1,0 +1,324 @@
+"""The world of a context at level EXACT: nothing comes but by leave, from the first instruction on.
+
+Over a line of our own (`line`) every page, popup and worker of the context is met at its creation. Requests
+are held and let in one by one (`answers`); frames are drawn when asked for (BeginFrame control), so that
+whatever hangs on frames (observers, lazy images, scroll events) comes at rests alone; workers get the
+same clock and seeds as documents. `settle` moves it on: `rest` until nothing happens by itself any more,
+then the clock by a step, and so on. Who waits here waits for the browser, never for a while.
+
+What cannot be pinned is not passed over: `flags` names it, and `info["determinism"]` shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stillweb.browser.answers import Answers, Asked, Stage
+from stillweb.browser.line import CdpError, Line, LineSession
+from stillweb.browser.workers import Workers
+from stillweb.errors import InfraError
+
+if TYPE_CHECKING:
+    from stillweb.browser.activity import Activity
+
+__all__ = ["Scripts", "World"]
+
+# Frame times lie far ahead of the machine's uptime (31 years, in ms), so that the browser never finds itself
+# behind and takes the real time instead.
+_FRAME_EPOCH = 1e12
+_ACCOUNT_SECONDS = 1.0  # real; a request told is held within milliseconds, unless answered from memory
+_BODY_SECONDS = 3.0  # real; a body that the page does not read to its end never ends
+_PICTURES = 5  # frames; the first has no picture if the page has not been shown before
+
+_LOW = ("Low", "VeryLow")  # kept back while a document's head loads (Blink's ResourceLoadScheduler)
+_NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:", "devtools:")
+
+
+@dataclass(frozen=True, slots=True)
+class Scripts:
+    """What runs first: in every document that begins now; in a worker, by what tells it from others."""
+
+    document: Callable[[], str]
+    worker: Callable[[str], str]
+
+
+class World:
+    """Made by `open_context`; see the module.
+
+    Attributes:
+        flags: what could not be pinned, in the order in which it was met.
+        activity: is told of requests, once there is one.
+        workers: of the context.
+    """
+
+    def __init__(self, line: Line, context_id: str, scripts: Scripts, door: str) -> None:
+        self.flags: list[str] = []
+        self.activity: Activity | None = None
+        self.answers = Answers()
+        self._line = line
+        self._context_id = context_id
+        self._scripts = scripts
+        self.workers = Workers(scripts.worker, door, self.flag, self.answers.progress)
+        self._pages: dict[str, LineSession] = {}
+        self._frame_times: dict[str, float] = {}
+        self._elapsed = 0
+        self._leaving: set[asyncio.Task[None]] = set()
+        line.claim(context_id, self._adopt)
+
+    def close(self) -> None:
+        """Let go of the context's targets."""
+        self._line.release(self._context_id)
+
+    @property
+    def pages(self) -> int:
+        """How many pages there are."""
+        return sum(not session.gone.is_set() for session in self._pages.values())
+
+    def session(self, target_id: str) -> LineSession:
+        """Return the session of a page, by the identifier of its target.
+
+        Raises:
+            InfraError: if it is gone.
+        """
+        session = self._pages.get(target_id)
+        if session is None or session.gone.is_set():
+            raise InfraError("the page is closed or has crashed")
+        return session
+
+    # --- targets -----------------------------------------------------------------------------------
+
+    def _adopt(self, session: LineSession, target: dict[str, Any], waiting: bool) -> None:
+        kind = target["type"]
+        for event, heard in (
+            ("Network.requestWillBeSent", self._on_request),
+            ("Network.responseReceived", self._on_response),
+            ("Network.loadingFinished", self._on_finished),
+            ("Network.loadingFailed", self._on_failed),
+        ):
+            session.on(event, heard)
+        session.on("Fetch.requestPaused", lambda event: self._on_held(session, event))
+        if kind == "page":
+            self._pages[target["targetId"]] = session
+            self._listen_to_sockets(session)
+            self._pin_page(session)
+            session.on("Page.downloadWillBegin", self._on_download)
+            session.post("Performance.enable")  # for `patience`
+        elif kind in ("worker", "shared_worker"):
+            self.workers.pin(session, target, waiting)
+        session.post("Network.enable")
+        if kind != "worker":  # a dedicated worker's requests are held with its page's
+            session.post("Fetch.enable", {"patterns": [{"urlPattern": "*"}]})
+        session.post(
+            "Target.setAutoAttach", {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
+        )
+        session.post("Runtime.runIfWaitingForDebugger")
+        leaving = asyncio.ensure_future(self._leave(session))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def _leave(self, session: LineSession) -> None:
+        await session.gone.wait()
+        target = session.target["targetId"]
+        self._pages.pop(target, None)
+        self.workers.forget(target)
+        for asked in self.answers.ended_of(session):
+            self._tell_ended(asked, "")
+
+    def _pin_page(self, session: LineSession) -> None:
+        session.post("Page.enable")
+        # At once: a popup's first, empty document is there already, and its opener may write into it.
+        script = {"source": self._scripts.document(), "runImmediately": True}
+        session.post("Page.addScriptToEvaluateOnNewDocument", script)
+
+    def flag(self, what: str) -> None:
+        """Take note of something that is not pinned."""
+        if what not in self.flags:
+            self.flags.append(what)
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def _on_request(self, event: dict[str, Any]) -> None:
+        request = event["request"]
+        kind = event.get("type", "Other").lower()
+        if request["url"].startswith("data:") and kind == "document":
+            self.flag("a frame's document is a data: URL, which is not held")
+        if request["url"].startswith(_NO_TRAFFIC):
+            return
+        self._sent(event["requestId"], request, kind)
+
+    def _sent(self, key: str, request: dict[str, Any], kind: str) -> Asked:
+        url = request["url"] + request.get("urlFragment", "")
+        asked = self.answers.sent(key, request["url"], request["method"], kind, request.get("postData", ""))
+        asked.late = request.get("initialPriority") in _LOW
+        if self.activity:
+            self.activity.began(key, url, request["method"], kind)
+        return asked
+
+    def _on_held(self, session: LineSession, event: dict[str, Any]) -> None:
+        request = event["request"]
+        key = event.get("networkId") or event["requestId"]
+        asked = self._sent(key, request, event["resourceType"].lower())
+        self.answers.held(asked, event["requestId"], session)
+        # While a page is on its way to another document, the browser keeps back every command to it; so that
+        # one is let in at once. A page's main frame has its target's identifier.
+        if asked.kind == "document" and event["frameId"] == session.target["targetId"]:
+            self.answers.let(asked)
+            session.post("Fetch.continueRequest", {"requestId": asked.hold})
+
+    def _on_response(self, event: dict[str, Any]) -> None:
+        self.answers.answered(event["requestId"])
+        if self.activity:
+            self.activity.answered(event["requestId"], event["response"]["status"])
+
+    def _on_finished(self, event: dict[str, Any]) -> None:
+        self.answers.ended(event["requestId"])
+        if self.activity:
+            self.activity.ended(event["requestId"])
+
+    def _on_failed(self, event: dict[str, Any]) -> None:
+        self.answers.ended(event["requestId"])
+        if self.activity:
+            self.activity.ended(event["requestId"], event.get("errorText") or "failed")
+
+    def _on_download(self, event: dict[str, Any]) -> None:
+        """Count a download as ended: it goes on in the browser itself, of which no page is told."""
+        for asked in self.answers.open:
+            if asked.stage is Stage.LET and asked.url == event["url"]:
+                self.answers.ended(asked.key)
+                self._tell_ended(asked, "")
+
+    def _tell_ended(self, asked: Asked, failure: str) -> None:
+        if self.activity:
+            self.activity.ended(asked.key, failure)
+
+    def _listen_to_sockets(self, session: LineSession) -> None:
+        def opened(event: dict[str, Any]) -> None:
+            if self.activity:
+                self.activity.socket_opened(event["requestId"], event["url"])
+
+        def spoke(event: dict[str, Any]) -> None:
+            if self.activity:
+                self.activity.socket_sent(event["requestId"])
+
+        def heard(event: dict[str, Any]) -> None:
+            if self.activity:
+                self.activity.socket_came(event["requestId"])
+
+        session.on("Network.webSocketCreated", opened)
+        session.on("Network.webSocketFrameSent", spoke)
+        for event in ("FrameReceived", "FrameError", "Closed"):
+            session.on(f"Network.webSocket{event}", heard)
+
+    # --- coming to rest ----------------------------------------------------------------------------
+
+    async def drain(self, idle: Callable[[], Awaitable[object]]) -> None:
+        """Let in all that is held, one by one, until nothing is held, under way or about to be.
+
+        Args:
+            idle: waits until the pages have nothing to do.
+        """
+        before: Asked | None = None
+        while True:
+            asked = self.answers.first_held()
+            # Pictures are let in one after the other all the same, but nothing is waited for between them.
+            if not (before and before.is_picture and asked and asked.is_picture):
+                await self.calm(idle)
+                asked = self.answers.first_held()
+            before = asked
+            if asked is None:
+                if not await self._finish_under_way():
+                    return
+                continue
+            await self._let(asked)
+
+    async def calm(self, idle: Callable[[], Awaitable[object]]) -> None:
+        """Wait until pages and workers have nothing to do, and each request told is accounted for."""
+        begun = -1
+        while begun != self.workers.begun:  # who has begun has something to say
+            begun = self.workers.begun
+            await idle()
+            await self.workers.calm(idle)
+            await self._account()
+
+    async def _account(self) -> None:
+        """Wait until of each request it is known whether it is held, and workers have begun."""
+        try:
+            async with asyncio.timeout(_ACCOUNT_SECONDS):
+                while self.answers.unaccounted() or self._beginning():
+                    self.answers.progress.clear()
+                    await self.answers.progress.wait()
+        except TimeoutError:
+            for asked in self.answers.unaccounted():  # answered from the page's memory, or by nobody
+                self.answers.ended(asked.key)
+                self._tell_ended(asked, "")
+            for target in self._beginning():
+                self.workers.give_up(target)
+
+    def _beginning(self) -> list[str]:
+        return self.workers.beginning({asked.url for asked in self.answers.open})
+
+    async def _let(self, asked: Asked) -> None:
+        assert isinstance(asked.owner, LineSession)
+        owner = asked.owner
+        self.answers.let(asked)
+        try:
+            await owner.send("Fetch.continueRequest", {"requestId": asked.hold})
+        except CdpError:  # the page has given it up, or is gone
+            self.answers.ended(asked.key)
+            self._tell_ended(asked, "")
+            return
+        await self._wait_for(asked)
+
+    async def _wait_for(self, asked: Asked) -> None:
+        while asked.stage is Stage.LET:
+            try:
+                async with asyncio.timeout(_BODY_SECONDS):
+                    await asked.moved.wait()
+            except TimeoutError:
+                if asked.answered:
+                    self.answers.ended(asked.key)
+                    self._tell_ended(asked, "")
+
+    async def _finish_under_way(self) -> bool:
+        """Wait for what was let go and is not held now; return whether there was anything."""
+        under_way = self.answers.under_way()
+        for asked in under_way:
+            await self._wait_for(asked)
+        return bool(under_way) or self.answers.first_held() is not None or bool(self.answers.unaccounted())
+
+    # --- frames and clocks -------------------------------------------------------------------------
+
+    async def draw(self, session: LineSession, *, picture: bool = False) -> str:
+        """Draw one frame of a page; return it as base64 PNG if asked for.
+
+        Raises:
+            CdpError: if the page goes away meanwhile, or the browser does not draw.
+        """
+        at = max(_FRAME_EPOCH + self._elapsed, self._frame_times.get(session.id, 0.0) + 1.0)
+        self._frame_times[session.id] = at
+        wanted: dict[str, Any] = {"frameTimeTicks": at, "interval": 16.0}
+        if picture:
+            wanted["screenshot"] = {"format": "png", "optimizeForSpeed": True}
+        answer = await self._line.draw(session, wanted)
+        return str(answer.get("screenshotData", ""))
+
+    async def picture(self, session: LineSession) -> str:
+        """Return what a page's viewport shows, as base64 PNG.
+
+        Raises:
+            InfraError: if the browser does not draw, or the page goes away.
+        """
+        for _ in range(_PICTURES):
+            try:
+                if picture := await self.draw(session, picture=True):
+                    return picture
+            except CdpError as error:
+                raise InfraError(f"no screenshot: {error.message}") from error
+        raise InfraError(f"the browser drew {_PICTURES} frames without a picture")
+
+    def elapsed(self, milliseconds: int) -> None:
+        """Take note of how far the clock has moved; frames are drawn for that time."""
+        self._elapsed = milliseconds

@@ -1,0 +1,206 @@
+"""Level EXACT: whatever a page starts, it comes to the same, in any number of sessions at once."""
+
+# ruff: noqa: E501 (pages read better whole)
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+
+import pytest
+
+from stillweb.browser import Level, page_html, screenshot, settle
+from stillweb.browser.context import state_of
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+LOG = """<pre id=log></pre><script>
+window.L = (what) => { log.textContent += `${what} @${Date.now() % 100000} ${performance.now()}\\n`; };
+"""
+
+
+async def runs(rig, html, *, sessions=5, act=None, level=Level.EXACT):
+    """Show a page in several sessions at once; return what each came to."""
+    rig.site.pages["http://site.test/"] = "<!doctype html><meta charset=utf-8>" + html
+
+    async def one():
+        async with rig.visit(level) as visit:
+            settled = await visit.goto()
+            if act:
+                await act(visit)
+                settled = await settle(visit.page, visit.activity)
+            text = await visit.page.evaluate("document.getElementById('log')?.textContent ?? ''")
+            picture = hashlib.sha256(await screenshot(visit.page)).hexdigest()
+            world = state_of(visit.context).world
+            flags = tuple(world.flags) if world else ()
+            return settled.settled, text, await page_html(visit.page), picture, flags
+
+    return await asyncio.gather(*(one() for _ in range(sessions)))
+
+
+def one_of(came):
+    """Return what all came to.
+
+    Raises:
+        AssertionError: if it was not the same.
+    """
+    assert len(set(came)) == 1, "\n--\n".join(sorted({text for _, text, *_ in came}))
+    return came[0]
+
+
+async def test_racing_answers_come_in_one_order(rig):
+    for place, letter in enumerate("hgfedcba"):  # the last one asked for is the first one ready
+        rig.site.pages[f"http://site.test/r/{letter}"] = ("text/plain", letter.encode())
+        rig.site.delays[f"http://site.test/r/{letter}"] = place * 0.03
+    html = LOG + "for (const n of 'abcdefgh') fetch('/r/' + n).then((r) => r.text()).then(L);</script>"
+    settled, text, *_ = one_of(await runs(rig, html))
+    assert settled
+    assert [line[0] for line in text.splitlines()] == list("abcdefgh")
+    # The same page at level CLOCK, where answers come when they are ready: the test can fail.
+    for _, text, *_ in await runs(rig, html, level=Level.CLOCK, sessions=1):
+        assert [line[0] for line in text.splitlines()] != list("abcdefgh")
+
+
+async def test_dedicated_workers_have_the_clock_and_the_seeds(rig):
+    rig.site.pages["http://site.test/w.js"] = (
+        "text/javascript",
+        b"""const say = (what) => postMessage(`${what} ${Date.now() % 100000} ${performance.now()} ${Math.random()}`);
+        say('begins ' + crypto.randomUUID?.() + crypto.getRandomValues(new Uint32Array(1)));
+        setTimeout(() => say('timer'), 120);
+        let n = 0; const id = setInterval(() => { say('interval'); if (++n === 3) clearInterval(id); }, 40);
+        fetch('/data').then((r) => r.text()).then(say);
+        onmessage = (e) => { say('heard ' + e.data); if (e.data < 6) postMessage({ ping: e.data + 1 }); };""",
+    )
+    rig.site.pages["http://site.test/data"] = ("text/plain", b"data")
+    html = LOG + (
+        "const w = new Worker('/w.js'); w.onmessage = ({ data }) => data.ping ? w.postMessage(data.ping) : L(data);"
+        "w.postMessage(1); setTimeout(() => L('page timer'), 120);"
+        "const b = new Worker(URL.createObjectURL(new Blob(['postMessage(\"blob \" + Math.random())'])));"
+        "b.onmessage = (e) => L(e.data);</script>"
+    )
+    settled, text, _, _, flags = one_of(await runs(rig, html))
+    assert settled
+    assert flags == ()
+    assert text.count("interval") == 3
+    assert "heard 6" in text
+    assert "timer" in text
+    assert "data" in text
+    assert "blob" in text
+    begins = next(line for line in text.splitlines() if line.startswith("begins"))
+    assert begins.split()[-2] != "0", "a worker's performance.now is on its own clock"
+
+
+async def test_shared_workers_have_the_clock_or_it_is_said(rig):
+    rig.site.pages["http://site.test/s.js"] = (
+        "text/javascript",
+        b"""onconnect = ({ ports: [port] }) => { port.postMessage('hello ' + Date.now() % 100000 + ' ' + Math.random());
+        setTimeout(() => port.postMessage('later ' + Date.now() % 100000), 100); };""",
+    )
+    html = LOG + "const s = new SharedWorker('/s.js'); s.port.onmessage = (e) => L(e.data);</script>"
+    came = await runs(rig, html)
+    for settled, text, _, _, flags in came:
+        assert settled
+        assert flags or "later" in text
+    one_of([each for each in came if not each[-1]] or came[:1])
+
+
+async def test_frames_of_other_hosts_keep_step(rig):
+    rig.site.pages["http://other.test/"] = (
+        "<script>setInterval(() => parent.postMessage('frame ' + Date.now() % 100000 + ' ' + Math.random(), '*'), 70);"
+        "setTimeout(() => document.body.append('x'), 90)</script>"
+    )
+    html = (
+        LOG
+        + "onmessage = (e) => L(e.data); setInterval(() => L('own'), 50);</script>"
+        + ("<iframe src='http://other.test/'></iframe>")
+    )
+    _, text, *_ = one_of(await runs(rig, html))
+    assert "frame" in text
+    assert "own" in text
+
+
+async def test_popups_are_pinned_from_their_first_instruction(rig):
+    rig.site.pages["http://site.test/pop"] = (
+        "<!doctype html><script>opener.L('popup ' + Date.now() % 100000 + ' ' + Math.random());"
+        "fetch('/data').then((r) => r.text()).then((t) => opener.L('popup has ' + t));"
+        "setTimeout(() => opener.L('popup timer'), 100)</script>"
+    )
+    rig.site.pages["http://site.test/data"] = ("text/plain", b"data")
+    html = (
+        LOG
+        + "</script><button style='position:fixed;left:0;top:0' onclick=\"window.open('/pop')\">open</button>"
+    )
+
+    async def act(visit):
+        await visit.page.mouse.click(9, 9)
+        page = visit.page
+        await settle(page, visit.activity)
+        (popup,) = [each for each in visit.context.pages if each is not page]
+        await settle(popup, visit.activity)
+
+    _, text, *_ = one_of(await runs(rig, html, act=act))
+    assert text.count("popup") == 3
+
+
+async def test_animations_run_on_the_virtual_clock(rig):
+    html = (
+        """<style>div { width: 40px; height: 40px; background: red; animation: m 3s linear infinite; }
+    @keyframes m { to { transform: translateX(300px) } } p { width: 10px; height: 9px; background: blue; transition: width .3s }
+    p.on { width: 200px }</style><div></div><p id=p></p>
+"""
+        + LOG
+        + """for (const e of ['transitionrun', 'transitionend']) p.addEventListener(e, () => L(e));
+    setTimeout(() => { p.className = 'on' }, 100);
+    p.animate([{ opacity: 0 }, { opacity: 1 }], 250).finished.then(() => L('faded'));</script>"""
+    )
+    settled, text, *_ = one_of(await runs(rig, html))
+    assert settled
+    ends = {line.split()[0]: float(line.split()[-1]) for line in text.splitlines()}
+    assert ends["transitionend"] - ends["transitionrun"] == pytest.approx(300, abs=60)
+    assert ends["faded"] == pytest.approx(250, abs=60)
+
+
+async def test_three_seconds_of_timers_take_less_than_a_second_of_steps(rig):
+    html = LOG + "let n = 0; const f = () => { L(n); if (++n < 25) setTimeout(f, 100); }; f();</script>"
+    rig.site.pages["http://site.test/"] = html
+    async with rig.visit(Level.EXACT) as visit:
+        settled = await visit.goto()
+    assert settled.settled
+    assert settled.virtual_ms >= 2400
+    assert settled.waited * 1000 < settled.virtual_ms
+
+
+async def test_a_navigation_by_click_and_back_is_exact(rig):
+    rig.site.pages["http://site.test/next"] = (
+        LOG + "L('next ' + Math.random()); addEventListener('load', () => L('load'));</script>"
+    )
+    html = (
+        LOG
+        + "L('first ' + Math.random());</script><a href=/next style='position:fixed;left:0;top:0'>next page</a>"
+    )
+
+    async def act(visit):
+        await visit.page.mouse.click(10, 8)
+
+    _, text, *_ = one_of(await runs(rig, html, act=act))
+    assert "load" in text
+    assert "next" in text
+
+
+async def test_dialogs_do_not_hold_up_the_others(rig):
+    html = (
+        LOG
+        + "L(confirm('sure?')); L(prompt('who?', 'me')); setTimeout(() => { alert('x'); L('after'); }, 50);</script>"
+    )
+    rig.site.pages["http://site.test/"] = html
+
+    async def one():
+        async with rig.visit(Level.EXACT) as visit:
+            visit.page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept(dialog.default_value)))
+            await visit.goto()
+            return await visit.page.evaluate("log.textContent")
+
+    told = await asyncio.gather(*(one() for _ in range(4)))
+    assert len(set(told)) == 1, json.dumps(told)
+    assert "after" in told[0]

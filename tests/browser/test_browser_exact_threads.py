@@ -1,0 +1,113 @@
+"""Level EXACT: what other threads and processes do for a page, and what they tell it, comes in one order."""
+
+# ruff: noqa: E501 (pages read better whole)
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stillweb.browser import Level, settle
+from stillweb.browser.context import state_of
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+# Loopback is a secure context, which crypto.subtle and others need.
+HOME = "http://localhost/"
+LOG = "<pre id=log></pre><script>window.L = (what) => { log.textContent += `${what} @${Date.now() % 100000}\\n`; };"
+
+
+async def come_to(rig, script, *, sessions=5, **profile):
+    """Show a page in several sessions at once; return the one log and the flags that all came to.
+
+    Raises:
+        AssertionError: if they did not come to one.
+    """
+    rig.site.pages[HOME] = f"<!doctype html><meta charset=utf-8><body>{LOG}{script}</script>"
+
+    async def one():
+        async with rig.visit(Level.EXACT, **profile) as visit:
+            await visit.goto(HOME)
+            await settle(visit.page, visit.activity)
+            world = state_of(visit.context).world
+            return await visit.page.evaluate("log.textContent"), tuple(world.flags)
+
+    came = set(await asyncio.gather(*(one() for _ in range(sessions))))
+    assert len(came) == 1, "\n--\n".join(text for text, _ in came)
+    return came.pop()
+
+
+async def test_what_other_threads_finish_comes_in_the_order_of_asking(rig):
+    text, flags = await come_to(
+        rig,
+        """const s = crypto.subtle;
+        for (let i = 0; i < 6; i++) s.digest(i % 2 ? 'SHA-256' : 'SHA-512', new Uint8Array(200000 * (6 - i))).then(() => L('digest ' + i));
+        s.generateKey({ name: 'HMAC', hash: 'SHA-256' }, true, ['sign']).then((k) => s.exportKey('jwk', k)).then((k) => L('key ' + k.k));
+        const c = new ImageData(600, 600);
+        for (const w of [500, 5, 50]) createImageBitmap(c, { resizeWidth: w }).then((b) => L('bitmap ' + b.width));
+        new Blob(['y'.repeat(300000)]).text().then((t) => L('blob ' + t.length));
+        const open = indexedDB.open('d', 1);
+        open.onupgradeneeded = () => open.result.createObjectStore('s', { autoIncrement: true });
+        open.onsuccess = () => { for (const n of [1, 2, 3]) open.result.transaction('s', 'readwrite').objectStore('s').add(n).onsuccess = () => L('stored ' + n); };
+        setTimeout(() => L('timer'), 1);""",
+    )
+    assert flags == ()
+    names = [line.rsplit(" @", 1)[0] for line in text.splitlines()]
+    assert [name for name in names if name.startswith("digest")] == [f"digest {i}" for i in range(6)]
+    assert [name for name in names if name.startswith("bitmap")] == ["bitmap 500", "bitmap 5", "bitmap 50"]
+    assert names[-1] == "timer", "what the page waits for comes before the clock moves"
+    assert any(name.startswith("key ") for name in names)
+    assert "stored 3" in names
+
+
+async def test_key_pairs_are_flagged(rig):
+    _, flags = await come_to(
+        rig,
+        "crypto.subtle.generateKey({ name: 'ECDSA', namedCurve: 'P-256' }, false, ['sign']).then(() => L('made'));",
+        sessions=1,
+    )
+    assert flags == ("crypto.subtle made a key pair, which has no seed",)
+
+
+async def test_modules_channels_and_storage_events_are_exact(rig):
+    rig.site.pages["http://localhost/module.js"] = (
+        "text/javascript",
+        b"import { at } from './dep.js'; postMessage(`module ${at} ${Math.random()}`);",
+    )
+    rig.site.pages["http://localhost/dep.js"] = ("text/javascript", b"export const at = Date.now() % 100000;")
+    rig.site.pages["http://localhost/talk.js"] = (
+        "text/javascript",
+        b"""const c = new BroadcastChannel('c'); const me = location.search;
+        c.onmessage = ({ data }) => { if (data.length < 9) c.postMessage(data + me); }; c.postMessage(me);""",
+    )
+    rig.site.pages["http://localhost/frame"] = (
+        "<script>addEventListener('storage', (e) => parent.postMessage(location.search + e.key, '*'));"
+        "localStorage[location.search] = 1</script>"
+    )
+    text, flags = await come_to(
+        rig,
+        """const c = new BroadcastChannel('c'); c.onmessage = (e) => L('channel ' + e.data);
+        for (const n of [1, 2]) new Worker('/talk.js?' + n);
+        new Worker('/module.js', { type: 'module' }).onmessage = (e) => L(e.data);
+        onmessage = (e) => L('stored ' + e.data);
+        for (const n of [1, 2, 3]) document.body.append(Object.assign(document.createElement('iframe'), { src: '/frame?' + n }));
+        setTimeout(() => { localStorage.last = 1; }, 90);""",
+    )
+    assert flags == ()
+    assert "module 45000 0." in text
+    assert text.count("last") == 3
+    assert text.count("channel") > 4
+
+
+async def test_client_hints_are_the_profiles(rig):
+    script = """(async () => { const d = navigator.userAgentData;
+        L(JSON.stringify([d.toJSON(), await d.getHighEntropyValues(['fullVersionList', 'model', 'platformVersion'])])); })();"""
+    agent = "Mozilla/5.0 (Linux; Android 14; Pixel 8) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Mobile Safari/537.36"
+    phone, _ = await come_to(rig, script, sessions=1, user_agent=agent)
+    assert '"platform":"Android"' in phone
+    assert '"model":"Pixel 8"' in phone
+    assert '"mobile":true' in phone
+    plain, _ = await come_to(rig, script, sessions=1)
+    assert "Headless" not in plain
+    assert '"platform":"Linux"' in plain
