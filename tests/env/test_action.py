@@ -78,7 +78,7 @@ def test_schema_is_flat_and_names_what_parse_takes():
     assert schema["required"] == ["action"]
     assert schema["properties"]["action"]["enum"][0] == "click"
     for field in schema["properties"].values():
-        assert field["type"] in ("string", "integer")
+        assert field["type"] in ("string", "integer", "boolean")
         assert "properties" not in field
         assert "items" not in field
     for name in schema["properties"]["action"]["enum"]:

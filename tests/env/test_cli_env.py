@@ -69,7 +69,7 @@ class TestWithAServer:
     async def test_check_passes_tasks_that_reset(self, url, tmp_path):
         path = tmp_path / "tasks.json"
         path.write_text(json.dumps([TASK, TASK]))
-        status, out, err = await stillweb("env", "check", str(path), "--proxy", url, "--json")
+        status, out, err = await stillweb("env", "check", str(path), "--proxy", url, "--json", "--quick")
         assert status == 0, err
         told = json.loads(out)
         assert [row["task"] for row in told["rows"]] == ["t.1", "t.1~2"]
@@ -80,10 +80,10 @@ class TestWithAServer:
         absent = {**TASK, "env": {"data_path": "small.wacz", "start_url": ORIGIN + "/absent"}}
         path = tmp_path / "tasks.json"
         path.write_text(json.dumps([TASK, absent]))
-        status, out, _ = await stillweb("env", "check", str(path), "--proxy", url)
+        status, out, _ = await stillweb("env", "check", str(path), "--proxy", url, "--quick")
         assert status == 1
         assert "task_error" in out
-        status, out, _ = await stillweb("env", "check", str(path), "--proxy", url, "--limit", "1")
+        status, out, _ = await stillweb("env", "check", str(path), "--proxy", url, "--limit", "1", "--quick")
         assert status == 0
 
     async def test_the_shell_takes_actions(self, url):

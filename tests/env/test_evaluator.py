@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from stillweb.env.evaluator import score_answer, score_url, score_value
+from stillweb.env.evidence import Evidence, Look, Reading
 from stillweb.env.task import EvalKind, Evaluation
+
+
+def score_answer(evaluation, answer):
+    return evaluation.score(Evidence(answer=answer))
+
+
+def score_url(url, expected):
+    return Evaluation(EvalKind.URL, expected).score(Evidence(url=url))
+
+
+def score_value(value):
+    reading = Reading(Look("script"), value, bool(value))
+    return Evaluation(EvalKind.JS, "script").score(Evidence(readings=(reading,)))
+
 
 TEXT = Evaluation(EvalKind.STRING, "15-05-2024")
 

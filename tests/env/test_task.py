@@ -87,7 +87,9 @@ def test_a_bad_entry_is_named_by_file_and_index(bad, words):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "words"), [("{", "not JSON"), ("{}", "a dict where a list")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("{", "not JSON"), ("3", "a int where a list"), ("{}", "stillweb_tasks")]
+)
 def test_a_bad_file_is_named(tmp_path, text, words):
     path = tmp_path / "t.json"
     path.write_text(text)

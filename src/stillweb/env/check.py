@@ -76,7 +76,7 @@ async def check_tasks(
         if browser is None:
             async with ReplayClient(proxy) as client:
                 spki = (await client.info()).spki
-            browser = await stack.enter_async_context(launch(spki=spki))
+            browser = await stack.enter_async_context(launch(spki=spki, exact=level == "exact"))
         envs = [Env(proxy, level=level, observe=(), browser=browser) for _ in range(min(jobs, len(tasks)))]
         for env in envs:
             await stack.enter_async_context(env)

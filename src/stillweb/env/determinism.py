@@ -52,12 +52,8 @@ def level_of(name: str) -> Level:
     """Return the level of a name.
 
     Raises:
-        UsageError: if there is none, or it is `exact`, which is not there yet.
+        UsageError: if there is none.
     """
-    if name == "exact":
-        raise UsageError(
-            "level 'exact' is not there yet", hint="ask for level 'clock', the strictest that there is"
-        )
     try:
         return Level(name)
     except ValueError:
@@ -76,7 +72,7 @@ async def probe_level(browser: Browser, level: Level) -> None:
     one, same, other = [await _draw(browser, Pinning(level, seed, _PROBE_START)) for seed in (1, 1, 2)]
     if one[1:] != same[1:] or one[1] == other[1] or one[2] == other[2]:
         raise InfraError(f"this browser ({browser.version}) does not keep the seed of level {level}")
-    if level is Level.CLOCK and {one[0], same[0], other[0]} != {int(_PROBE_START.timestamp() * 1000)}:
+    if level.keeps_clock and {one[0], same[0], other[0]} != {int(_PROBE_START.timestamp() * 1000)}:
         raise InfraError(f"this browser ({browser.version}) does not keep the clock of level {level}")
     _kept[browser].add(level)
 

@@ -11,8 +11,9 @@ action that is malformed or that the page refuses is in `info["action"]` and in 
 reward. The reward is given once, at `terminate`; an episode that runs out of steps is truncated
 with reward 0.
 
-What is pinned is the level's: `network` the answers and all randomness, `clock` time too. It is
-probed at the start and stamped into `info["determinism"]`, never silently lowered.
+What is pinned is the level's: `network` the answers and all randomness, `clock` time too, `exact` also the
+order in which anything comes in. It is probed at the start and stamped into `info["determinism"]`, never
+silently lowered.
 """
 
 from __future__ import annotations
@@ -21,25 +22,28 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from playwright.async_api import Browser
 
 from stillweb.browser.launch import launch
-from stillweb.browser.profile import Pinning, Profile
+from stillweb.browser.profile import Level
 from stillweb.browser.settle import Settled
 from stillweb.env.action import Action, ActionResult, ActionStatus, InvalidAction, parse
 from stillweb.env.determinism import Determinism, level_of, probe_level
 from stillweb.env.episode import Episode, Replay, close_session, made, open_episode, profile_of
-from stillweb.env.evaluator import Score, evaluate
 from stillweb.env.faults import infra
+from stillweb.env.fork import Past, check_past, fork
 from stillweb.env.observation import Observation, observe_kinds, take_observation
+from stillweb.env.opening import check_start, collection_of, pinning_of
+from stillweb.env.options import EnvOptions
 from stillweb.env.perform import open_start, perform
-from stillweb.env.task import Task
+from stillweb.env.scoring import score_end, set_up
+from stillweb.env.started import Started
+from stillweb.env.taskvalue import Task
+from stillweb.env.trajectorylog import Outcome, TrajectoryLog
 from stillweb.errors import (
     EnvClosed,
     InfraError,
@@ -49,32 +53,10 @@ from stillweb.errors import (
     UsageError,
 )
 from stillweb.replay.client import ReplayClient
-from stillweb.urls import from_timestamp, wire_url
 
 __all__ = ["Env", "EnvOptions"]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class EnvOptions:
-    """What seldom needs saying.
-
-    Attributes:
-        max_steps: steps until an episode is truncated, where the task does not say.
-        profile: what sites see of the browser, instead of what the collection's manifest says.
-        executable: the browser to start; `stillweb.browser.find_browser` otherwise.
-        headless: whether it has no window.
-        action_seconds: an action that takes longer has failed.
-        step_seconds: a reset or step that takes longer is an `InfraError`.
-    """
-
-    max_steps: int = 30
-    profile: Profile | None = None
-    executable: Path | None = None
-    headless: bool = True
-    action_seconds: float = 10.0
-    step_seconds: float = 90.0
 
 
 Info = dict[str, Any]
@@ -82,17 +64,17 @@ Info = dict[str, Any]
 # Chromium drops every connection when an interface of the machine comes or goes, as when a container starts.
 _NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
 _ATTEMPTS = 3  # to open a start page while interfaces of this machine come and go
-_NO_TIME = "20250101"  # where a manifest does not tell when it was recorded
 
 
-class Env:
+class Env(Started):
     """Episodes on a replay server, one after the other; for several at once make several.
 
     Args:
         proxy: control URL of the replay server (`stillweb replay` prints it).
         collection: name of the collection; otherwise the task's, or the only one served.
-        level: how much is pinned: "network" or "clock".
-        observe: what observations hold: any of "axtree", "text", "html", "screenshot".
+        level: how much is pinned: "network", "clock" or "exact".
+        observe: what observations hold: any of `Observe`, with options as in "axtree:viewport,with_visible"
+            (docs/observations.md).
         browser: one to share, started with the server's SPKI hashes; otherwise one is started.
         options: see `EnvOptions`.
     """
@@ -120,20 +102,8 @@ class Env:
         self._idle.set()
         self._replay: Replay | None = None
         self._episode: Episode | None = None
+        self._past: Past | None = None
         self._closed = False
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Reach the replay server, have a browser and probe the level. `reset` does so where needed.
@@ -209,9 +179,48 @@ class Env:
                     return await self._step(episode, action)
             except BaseException as error:
                 episode.over = True  # its state is not known any more
+                if episode.log:
+                    await episode.log.broke(error)
                 if isinstance(error, InfraError):
                     self._raise_if_closed(error)
                 raise
+
+    @property
+    def past(self) -> Past:
+        """The episode under way, as `retrace` needs it; a UsageError if there is none."""
+        return check_past(self._past, self._episode is None or self._episode.over)
+
+    async def fork(self, n: int) -> list[Env]:
+        """Return n envs that stand where this one stands (`stillweb.env.fork`); close them before it."""
+        self._raise_if_closed()
+        return await fork(self._sibling, self.past, n)
+
+    def _sibling(self) -> Env:
+        return Env(
+            self._proxy,
+            self._collection,
+            level=self._level.value,
+            observe=[kind.value for kind in self._kinds],
+            browser=self._browser,
+            options=self._options,
+        )
+
+    async def observe(self, *kinds: str) -> Observation:
+        """Look at the page as it is now, in any forms, without a step.
+
+        Raises:
+            UsageError: if there are no such forms.
+            ResetNeeded: before the first reset.
+            InfraError: if the browser fails.
+        """
+        self._raise_if_closed()
+        episode = self._episode
+        if episode is None:
+            raise ResetNeeded("no episode is under way", hint="await env.reset(task=...)")
+        wanted = observe_kinds(kinds)
+        with self._one_at_a_time():
+            async with infra("observe", self._options.step_seconds):
+                return await take_observation(episode.tabs.pages, episode.page, episode.bids, wanted)
 
     async def close(self) -> None:
         """End the episode, and the browser if it is our own. Twice is once.
@@ -232,7 +241,12 @@ class Env:
     async def _launch(self, replay: Replay) -> Browser:
         chosen = self._options
         return await self._launched.enter_async_context(
-            launch(spki=replay.info.spki, executable=chosen.executable, headless=chosen.headless)
+            launch(
+                spki=replay.info.spki,
+                executable=chosen.executable,
+                headless=chosen.headless,
+                exact=self._level is Level.EXACT,
+            )
         )
 
     # --- reset -------------------------------------------------------------------------------------
@@ -240,14 +254,14 @@ class Env:
     async def _reset(self, task: Task | None, url: str, seed: int | None) -> tuple[Observation, Info]:
         assert self._replay is not None
         assert self._browser is not None
-        collection = self._collection_of(task)
+        collection = collection_of(self._collection, task, list(self._replay.info.collections))
         client = self._replay.client
         session = await made(client.open_session(collection), partial(close_session, client))
         try:
             self._replay = await self._replay.of(session)
             manifest = self._replay.info.manifests.get(collection, {})
             profile = profile_of(self._options.profile, manifest, task)
-            pinning = self._pinning(manifest, task, seed)
+            pinning = pinning_of(self._level, manifest, task, seed)
         except BaseException:
             await close_session(client, session)
             raise
@@ -255,40 +269,29 @@ class Env:
             self._browser, self._replay, session, task, profile=profile, pinning=pinning
         )
         self._episode = episode
+        episode.log = TrajectoryLog(self._options, episode.id, episode.context)
+        episode.tabs.configure(self._options.dialogs, self._options.downloads)
         try:
             self._raise_if_closed()
             landed = await open_start(episode.page, url)
             settled = await episode.settle()
+            settled = await set_up(episode) or settled
             observation = await self._observe(episode, "")
             info = await self._info(episode, ActionResult(), settled)
-            _check_start(url, landed, info)
+            check_start(url, landed, info)
+            info["goal"] = episode.goal
+            episode.downloads += info["downloads"]
+            await episode.log.began(task, url, observation, info)
         except BaseException:
             episode.over = True
             raise
+        self._past = Past(task, url, pinning.seed, session.environment_id)
+        self._past.add(None, observation, info)
         return observation, info
-
-    def _collection_of(self, task: Task | None) -> str:
-        assert self._replay is not None
-        served = list(self._replay.info.collections)
-        if name := self._collection or (task.collection if task else ""):
-            return name
-        if len(served) == 1:
-            return served[0]
-        raise UsageError(
-            f"the server has {len(served)} collections, none was chosen",
-            hint=f"choose (collection=..., on the command line -c ...) one of: {', '.join(served)}",
-        )
-
-    def _pinning(self, manifest: Mapping[str, Any], task: Task | None, seed: int | None) -> Pinning:
-        if seed is None and task:
-            seed = task.seed
-        if seed is None:
-            seed = int(manifest.get("seed", 0))
-        start = task.start if task and task.start else from_timestamp(manifest.get("recorded_at") or _NO_TIME)
-        return Pinning(self._level, seed, start)
 
     async def _leave_episode(self) -> None:
         episode, self._episode = self._episode, None
+        self._past = None
         if episode is None:
             return
         closing = asyncio.ensure_future(episode.close())
@@ -314,16 +317,23 @@ class Env:
         episode.steps += 1
         action = parse(raw)
         result, settled = await self._act(episode, action)
-        terminated = isinstance(action, Action) and action.action == "terminate"
-        score = await self._score(episode, action) if terminated else None
-        limit = (episode.task.max_steps if episode.task else 0) or self._options.max_steps
+        chosen = self._options
+        score = await score_end(episode, action, chosen.judge, html=chosen.trajectories is not None)
+        terminated = score is not None
+        limit = (episode.task.max_steps if episode.task else 0) or chosen.max_steps
         truncated = not terminated and episode.steps >= limit
         observation = await self._observe(episode, result.error)
         info = await self._info(episode, result, settled)
         if score:
             info["score"] = {"reward": score.reward, "reasons": list(score.reasons)}
         episode.over = terminated or truncated
-        return observation, score.reward if score else 0.0, terminated, truncated, info
+        episode.downloads += info["downloads"]
+        if self._past:
+            self._past.add(raw, observation, info)
+        outcome = Outcome(score.reward if score else 0.0, terminated, truncated, score)
+        if episode.log:
+            await episode.log.stepped(raw, observation, info, outcome)
+        return observation, *outcome[:3], info
 
     async def _act(
         self, episode: Episode, action: Action | InvalidAction
@@ -334,14 +344,8 @@ class Env:
             return ActionResult(), None
         if action.action == "wait":
             return ActionResult(), await episode.settle(ms=action.ms)
-        result = await perform(action, episode.tabs, episode.bids, seconds=self._options.action_seconds)
+        result = await perform(action, episode.tabs, episode.bids, self._options)
         return result, await episode.settle()
-
-    async def _score(self, episode: Episode, action: Action | InvalidAction) -> Score:
-        answer = action.answer if isinstance(action, Action) else ""
-        if episode.task is None or episode.task.evaluation is None:
-            return Score(0.0, ("nothing is scored",))
-        return await evaluate(episode.task.evaluation, episode.page, answer)
 
     async def _observe(self, episode: Episode, error: str) -> Observation:
         return await take_observation(episode.tabs.pages, episode.page, episode.bids, self._kinds, error)
@@ -360,13 +364,12 @@ class Env:
             "backend": self._replay.info.backend,
             "level": self._level.value,
             "seed": pinning.seed,
-            "determinism": stamp.to_dict(),
+            "determinism": stamp.to_dict() | {"flags": episode.take_flags()},
             "step": episode.steps,
             "action": result.to_dict(),
             "settle": asdict(settled) if settled else None,
             "traffic": (await episode.traffic()).to_dict(),
-            "dialogs": [dialog.to_dict() for dialog in episode.tabs.take_dialogs()],
-            "downloads": [download.to_dict() for download in await episode.tabs.take_downloads()],
+            **await episode.tabs.take_events(),
         }
 
     @contextmanager
@@ -381,14 +384,3 @@ class Env:
             yield
         finally:
             self._idle.set()
-
-
-def _check_start(url: str, landed: str, info: Info) -> None:
-    traffic = info["traffic"]
-    missed = {f"GET {wire_url(address)}" for address in (url, landed)} & set(traffic["missed"])
-    if traffic["source"] == "ledger" and missed:
-        to = "" if landed == url else f", which leads to {landed}"
-        raise TaskError(
-            f"collection {info['collection']!r} does not hold the start page {url}{to}",
-            hint=f"stillweb collections show {info['collection']}",
-        )

@@ -20,12 +20,13 @@ from playwright.async_api import Error as PlaywrightError
 from stillweb import clock
 from stillweb.browser.activity import Activity
 from stillweb.browser.axtree import Bids
-from stillweb.browser.context import open_context
+from stillweb.browser.context import open_context, state_of
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled, settle
-from stillweb.env.tabs import Tabs
-from stillweb.env.task import Task
+from stillweb.env.tabs import Tabs, closed_itself
+from stillweb.env.taskvalue import Task
 from stillweb.env.traffic import Traffic, from_events, from_ledger
+from stillweb.env.trajectorylog import TrajectoryLog
 from stillweb.errors import InfraError, StillwebError, UsageError
 from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
 
@@ -36,7 +37,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CLOSE_SECONDS = 10.0  # a browser that takes longer hangs
-_CLOSE_MS = 1000  # a closed page is known to its CDP session a moment before it is to Playwright
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,9 @@ class Episode:
         pinning: what the pages are pinned to.
         steps: taken so far.
         over: whether it has terminated, was truncated, or broke.
+        goal: what is to be achieved, in words.
+        downloads: of the episode so far, as `info` told of them.
+        log: writes the episode down, where that is asked for.
     """
 
     id: str
@@ -92,7 +95,11 @@ class Episode:
     bids: Bids = field(default_factory=Bids)
     steps: int = 0
     over: bool = False
+    goal: str = ""
+    downloads: list[dict[str, Any]] = field(default_factory=list)
+    log: TrajectoryLog | None = None
     _seen: int = 0
+    _flagged: int = 0
 
     @property
     def page(self) -> Page:
@@ -109,7 +116,7 @@ class Episode:
             try:
                 settled = await self._settle(page, ms)
             except InfraError:
-                if not await _closed_itself(page):
+                if not await closed_itself(page):
                     raise
                 await self.tabs.ensure_one()
                 continue
@@ -120,6 +127,13 @@ class Episode:
         if ms:
             return await settle(page, self.activity, quiet=ms, horizon=ms)
         return await settle(page, self.activity)
+
+    def take_flags(self) -> list[str]:
+        """Return what was met since the last call that level EXACT could not pin; nothing at other levels."""
+        world = state_of(self.context).world
+        flags = list(world.flags) if world else []
+        taken, self._flagged = flags[self._flagged :], len(flags)
+        return taken
 
     async def traffic(self) -> Traffic:
         """Return the requests since the last call.
@@ -143,6 +157,8 @@ class Episode:
         """Close context and session; return whether the browser did so. What is gone is no matter here."""
         self.over = True
         self.activity.close()
+        if self.log:
+            await self.log.left()
         closed = await _close_context(self.context)
         await close_session(self.replay.client, self.session)
         return closed
@@ -178,17 +194,6 @@ async def open_episode(
         await context.new_page()
         undo.pop_all()
     return episode
-
-
-async def _closed_itself(page: Page) -> bool:
-    """Return whether a page that failed was merely closed, as pages may close themselves."""
-    if not page.is_closed():
-        try:
-            await page.wait_for_event("close", timeout=_CLOSE_MS)
-        except PlaywrightError:
-            return False
-    browser = page.context.browser
-    return browser is not None and browser.is_connected()
 
 
 async def made(making: Coroutine[Any, Any, T], unmake: Callable[[T], Awaitable[object]]) -> T:

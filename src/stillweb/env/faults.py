@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 
 from playwright.async_api import Error as PlaywrightError
 
+from stillweb.browser.line import CdpError
 from stillweb.errors import InfraError, PeerError, PortInUse, ReplayError
 
-__all__ = ["infra"]
+__all__ = ["infra", "told_as_ours"]
 
 
 @asynccontextmanager
@@ -21,7 +22,14 @@ async def infra(what: str, seconds: float) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise InfraError(f"{what} did not end within {seconds:g} s") from error
-    except PlaywrightError as error:
-        raise InfraError(f"{what}: the browser failed: {error.message.partition(chr(10))[0]}") from error
-    except (PeerError, ReplayError, PortInUse) as error:
-        raise InfraError(f"{what}: {error}", hint=error.hint) from error
+    except (PlaywrightError, CdpError, PeerError, ReplayError, PortInUse) as error:
+        raise told_as_ours(what, error) from error
+
+
+def told_as_ours(what: str, error: BaseException) -> BaseException:
+    """Return a failure of browser or proxy as an `InfraError`; what is none, as it is."""
+    if isinstance(error, PlaywrightError | CdpError):
+        return InfraError(f"{what}: the browser failed: {error.message.partition(chr(10))[0]}")
+    if isinstance(error, PeerError | ReplayError | PortInUse):
+        return InfraError(f"{what}: {error}", hint=error.hint)
+    return error

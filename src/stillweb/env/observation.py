@@ -1,36 +1,36 @@
 """What an agent sees after a step.
 
-Nothing is computed that was not asked for (`observe=`): a screenshot costs more than the
-step, a tree more than an address. Everything that was computed has its SHA-256 in `digests`,
-so that two episodes are compared by a few bytes and a trajectory can refer to pictures it
-does not carry.
+Nothing is computed that was not asked for (`observe=` of an `Env`, or `Env.observe` for once):
+a screenshot costs more than the step, a tree more than an address. What is asked for is computed at
+the end of the step, from one look at the page, since a moment later the page may be another one. Everything
+that was computed has its SHA-256 in `digests`, so that two episodes are compared by a few bytes and a
+trajectory can refer to pictures it does not carry.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from playwright.async_api import Page
 
+from stillweb.browser.axtext import flatten, seen_by_node
 from stillweb.browser.axtree import AxNode, Bids, axtree
+from stillweb.browser.compact import compact_text
+from stillweb.browser.dom import dom_text
+from stillweb.browser.markdown import markdown_text, plain_text
+from stillweb.browser.marks import draw_marks, markable
 from stillweb.browser.observe import page_html, page_text, screenshot
-from stillweb.browser.probe import well_formed
-from stillweb.errors import UsageError
+from stillweb.browser.probe import Probe, well_formed
+from stillweb.browser.survey import Box, Item, Survey, survey
+from stillweb.env.forms import Form, Observe, observe_kinds
 
-__all__ = ["Observation", "Observe", "Tab", "observe_kinds", "take_observation"]
+__all__ = ["Element", "Form", "Observation", "Observe", "Tab", "observe_kinds", "take_observation"]
 
-
-class Observe(StrEnum):
-    """What can be observed of the active page."""
-
-    AXTREE = "axtree"  # the accessibility tree as text, with bids, and its nodes
-    TEXT = "text"  # what is visible, as text
-    HTML = "html"  # the document as it is now
-    SCREENSHOT = "screenshot"  # the viewport as PNG
+_TEXTS = ("axtree", "dom", "compact", "markdown", "text", "html")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,51 @@ class Tab:
 
 
 @dataclass(frozen=True, slots=True)
+class Element:
+    """An element that can be acted on, and where it is.
+
+    Attributes:
+        bid: by which actions address it.
+        role, name: as assistive technology is told.
+        box: left, top, width and height in CSS pixels of the viewport, whether or not it is in it.
+        visible: whether at least half of it can be seen.
+        clickable: whether a click would reach it: enabled, drawn, nothing over it.
+    """
+
+    bid: str
+    role: str
+    name: str
+    box: Box
+    visible: bool
+    clickable: bool
+
+    @classmethod
+    def of(cls, item: Item) -> Element:
+        """Return an element of a survey."""
+        return cls(item.bid, item.role, item.name, item.box, item.visible, item.clickable)
+
+    @property
+    def center(self) -> tuple[float, float]:
+        """The middle of its box."""
+        x, y, width, height = self.box
+        return round(x + width / 2, 2), round(y + height / 2, 2)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        told = {name: getattr(self, name) for name in ("bid", "role", "name", "visible", "clickable")}
+        return told | {"box": list(self.box), "center": list(self.center)}
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """The state of the active page, as far as it was asked for; what was not is None.
 
     Attributes:
         nodes: of the accessibility tree, in its order; empty where it was not asked for.
+        elements: what can be acted on, where `elements`, `som` or `coords` was asked for; those of `som` and
+            `coords` are the ones in the picture.
+        marks: of `som`: the bid of each number.
+        coords: size of the viewport and places of the elements in it, beside `screenshot`.
         digests: SHA-256 in hex of each part computed, by its name.
         last_action_error: "" if the last action went well.
     """
@@ -62,71 +102,165 @@ class Observation:
     tabs: tuple[Tab, ...]
     axtree: str | None = None
     nodes: tuple[AxNode, ...] = field(default=(), repr=False)
+    dom: str | None = field(default=None, repr=False)
+    compact: str | None = field(default=None, repr=False)
+    markdown: str | None = field(default=None, repr=False)
     text: str | None = field(default=None, repr=False)
     html: str | None = field(default=None, repr=False)
+    elements: tuple[Element, ...] | None = field(default=None, repr=False)
     screenshot: bytes | None = field(default=None, repr=False)
+    som: bytes | None = field(default=None, repr=False)
+    marks: Mapping[str, str] = field(default_factory=dict, repr=False)
+    coords: Mapping[str, Any] | None = field(default=None, repr=False)
     digests: dict[str, str] = field(default_factory=dict)
     last_action_error: str = ""
 
+    def body(self, kind: str) -> bytes | None:
+        """Return the bytes that a digest is of; None for what was not asked for."""
+        value = getattr(self, kind)
+        if value is None or isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return value.encode()
+        if kind == Observe.ELEMENTS:
+            value = [element.to_dict() for element in value]
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+
     def to_dict(self) -> dict[str, Any]:
         """Return what is text of it as JSON, for models and trajectories."""
+        parts: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
+        if self.elements is not None:
+            parts["elements"] = [element.to_dict() for element in self.elements]
+        if self.som is not None:
+            parts["marks"] = dict(self.marks)
+        if self.coords is not None:
+            parts["coords"] = dict(self.coords)
         return {
             "url": self.url,
             "title": self.title,
-            "tabs": [
-                {"index": tab.index, "url": tab.url, "title": tab.title, "active": tab.active}
-                for tab in self.tabs
-            ],
-            **{
-                kind: value
-                for kind, value in (("axtree", self.axtree), ("text", self.text), ("html", self.html))
-                if value is not None
-            },
+            "tabs": [tab.to_dict() for tab in self.tabs],
+            **{name: value for name, value in parts.items() if value is not None},
             "digests": self.digests,
             "last_action_error": self.last_action_error,
         }
 
 
-def observe_kinds(names: Collection[str]) -> tuple[Observe, ...]:
-    """Return the kinds of these names, in the order in which they are computed.
-
-    Raises:
-        UsageError: naming those that there are not.
-    """
-    known = {kind.value for kind in Observe}
-    if unknown := sorted(set(names) - known):
-        raise UsageError(
-            f"nothing called {', '.join(unknown)} can be observed",
-            hint=f"observe any of: {', '.join(sorted(known))}",
-        )
-    return tuple(kind for kind in Observe if kind in set(names))
-
-
 async def take_observation(
-    pages: Sequence[Page], active: Page, bids: Bids, kinds: Sequence[Observe], error: str = ""
+    pages: Sequence[Page], active: Page, bids: Bids, kinds: Sequence[Form], error: str = ""
 ) -> Observation:
     """Observe the active page."""
     tabs = [
         Tab(index, page.url, well_formed(await page.title()), page is active)
         for index, page in enumerate(pages)
     ]
+    look = _Look(active, bids)
     parts: dict[str, Any] = {}
-    bodies: dict[str, bytes] = {}
-    for kind in kinds:
-        if kind is Observe.AXTREE:
-            tree = await axtree(active, bids)
-            parts |= {"axtree": tree.text, "nodes": tree.nodes}
-            bodies[kind] = tree.text.encode()
-        elif kind is Observe.SCREENSHOT:
-            parts["screenshot"] = bodies[kind] = await screenshot(active)
-        else:
-            parts[kind] = await (page_text if kind is Observe.TEXT else page_html)(active)
-            bodies[kind] = parts[kind].encode()
-    return Observation(
+    for form in kinds:
+        parts |= await look.part(form)
+    observation = Observation(
         url=active.url,
         title=next((tab.title for tab in tabs if tab.active), ""),
         tabs=tuple(tabs),
-        digests={str(kind): hashlib.sha256(body).hexdigest() for kind, body in bodies.items()},
         last_action_error=error,
-        **{str(name): value for name, value in parts.items()},
+        **parts,
     )
+    for form in kinds:
+        observation.digests[form.kind.value] = hashlib.sha256(observation.body(form.kind) or b"").hexdigest()
+    return observation
+
+
+class _Look:
+    """One look at a page: what several forms need is taken once."""
+
+    def __init__(self, page: Page, bids: Bids) -> None:
+        self._page = page
+        self._bids = bids
+        self._surveys: dict[bool, Survey] = {}
+        self._acts: dict[bool, Survey] = {}
+        self._pictures: dict[bool, bytes] = {}
+
+    async def part(self, form: Form) -> dict[str, Any]:
+        if form.kind is Observe.AXTREE:
+            return await self._axtree(form)
+        if form.kind is Observe.HTML:
+            return {"html": await page_html(self._page)}
+        if form.kind is Observe.TEXT and not form.viewport:
+            return {"text": await page_text(self._page)}
+        if form.kind is Observe.SCREENSHOT:
+            return {"screenshot": await self._picture(form.viewport)}
+        if form.kind is Observe.SOM:
+            return await self._som(form.viewport)
+        if form.kind is Observe.COORDS:
+            return await self._coords(form.viewport)
+        if form.kind is Observe.ELEMENTS:
+            return self._elements((await self._acting(form.viewport)).acting())
+        return self._written(form.kind, await self._survey(form.viewport))
+
+    def _written(self, kind: Observe, seen: Survey) -> dict[str, Any]:
+        if kind is Observe.COMPACT:
+            return {"compact": compact_text(self._page, self._bids, seen)}
+        write = {Observe.DOM: dom_text, Observe.MARKDOWN: markdown_text, Observe.TEXT: plain_text}[kind]
+        return {kind.value: write(seen)}
+
+    async def _axtree(self, form: Form) -> dict[str, Any]:
+        tree = await axtree(self._page, self._bids, viewport=form.viewport, pointed=True)
+        if not form.ax.look:
+            return {"axtree": flatten(tree.nodes), "nodes": tree.nodes}
+        seen = await survey(self._page, self._bids, viewport=form.viewport, only="nodes")
+        return {"axtree": flatten(tree.nodes, form.ax, seen_by_node(seen)), "nodes": tree.nodes}
+
+    async def _som(self, viewport: bool) -> dict[str, Any]:
+        items = markable(await self._acting(viewport), page=not viewport)
+        drawn = await self._places(items, viewport)
+        picture = draw_marks(await self._picture(viewport), drawn, await self._width(viewport))
+        marks = {str(number): item.bid for number, item in enumerate(items, 1)}
+        self._bids.mark(self._page, marks)
+        return {"som": picture, "marks": marks} | self._elements(items)
+
+    async def _coords(self, viewport: bool) -> dict[str, Any]:
+        size = self._page.viewport_size or {"width": 0, "height": 0}
+        items = markable(await self._acting(viewport), page=not viewport)
+        picture = await self._picture(viewport)
+        coords = {
+            "viewport": [size["width"], size["height"]],
+            "screenshot": hashlib.sha256(picture).hexdigest(),
+            "elements": [Element.of(item).to_dict() for item in items],
+        }
+        return {"coords": coords, "screenshot": picture} | self._elements(items)
+
+    @staticmethod
+    def _elements(items: Iterable[Item]) -> dict[str, Any]:
+        return {"elements": tuple(map(Element.of, items))}
+
+    async def _survey(self, viewport: bool) -> Survey:
+        if viewport not in self._surveys:
+            self._surveys[viewport] = await survey(self._page, self._bids, viewport=viewport)
+        return self._surveys[viewport]
+
+    async def _acting(self, viewport: bool) -> Survey:
+        """Return what can be acted on; of a survey of everything, if there is one."""
+        if viewport in self._surveys:
+            return self._surveys[viewport]
+        if viewport not in self._acts:
+            self._acts[viewport] = await survey(self._page, self._bids, viewport=viewport, only="acting")
+        return self._acts[viewport]
+
+    async def _picture(self, viewport: bool) -> bytes:
+        if viewport not in self._pictures:
+            self._pictures[viewport] = await screenshot(self._page, full_page=not viewport)
+        return self._pictures[viewport]
+
+    async def _places(self, items: Sequence[Item], viewport: bool) -> list[Box]:
+        """Return the boxes of elements in CSS pixels of the picture."""
+        if viewport:
+            return [item.part or item.box for item in items]
+        metrics = (await (await Probe.of(self._page)).send("Page.getLayoutMetrics"))["cssLayoutViewport"]
+        left, top = metrics["pageX"], metrics["pageY"]
+        return [(x + left, y + top, width, height) for x, y, width, height in (item.box for item in items)]
+
+    async def _width(self, viewport: bool) -> float:
+        """Return the width of the picture in CSS pixels."""
+        if viewport and self._page.viewport_size:
+            return self._page.viewport_size["width"]
+        metrics = await (await Probe.of(self._page)).send("Page.getLayoutMetrics")
+        return float(metrics["cssContentSize" if not viewport else "cssLayoutViewport"].get("width") or 0)

@@ -9,8 +9,9 @@ that is gone, hidden or covered, an option that is not there, no page to go back
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from playwright.async_api import Error as PlaywrightError
@@ -19,10 +20,15 @@ from playwright.async_api import Page
 from stillweb.browser import input as browser_input
 from stillweb.browser.activity import is_ours
 from stillweb.browser.axtree import Bids
-from stillweb.browser.input import ActionFailed
+from stillweb.browser.context import state_of
+from stillweb.browser.elements import ActionFailed, Target
+from stillweb.browser.pointer import Button
 from stillweb.browser.probe import Probe
+from stillweb.browser.profile import Level
 from stillweb.env.action import Action, ActionResult, ActionStatus
-from stillweb.env.tabs import Tabs
+from stillweb.env.options import EnvOptions
+from stillweb.env.tabs import Tabs, closed_itself
+from stillweb.env.uploads import NOT_ALLOWED, chosen_files
 from stillweb.errors import InfraError, TaskError
 
 __all__ = ["open_start", "perform"]
@@ -30,6 +36,9 @@ __all__ = ["open_start", "perform"]
 # A navigation that became a download or an empty answer, or was overtaken by another one: no failure.
 _ABORTED = "ERR_ABORTED"
 _ARRIVAL_SECONDS = 3.0
+_USUAL = EnvOptions()
+# What whoever acted could have known: what names nothing is the model's invention, not the page's refusal.
+_INVENTED = ("unknown_bid", "unknown_tab", "outside", "value_missing", NOT_ALLOWED)
 _NO_PAGE = (_ABORTED, "Download is starting", "invalid URL", "ERR_UNSAFE_PORT", "ERR_INVALID_URL")
 
 
@@ -40,28 +49,46 @@ class _Stage:
     action: Action
     tabs: Tabs
     bids: Bids
+    uploads: Sequence[Path]
 
     @property
     def page(self) -> Page:
         return self.tabs.active
 
+    @property
+    def target(self) -> Target:
+        """The bid or the place that the action names, "" for neither."""
+        return self.action.point or self.action.bid
 
-async def perform(action: Action, tabs: Tabs, bids: Bids, *, seconds: float) -> ActionResult:
-    """Carry out an action; one that takes longer than `seconds` has failed.
+
+async def perform(action: Action, tabs: Tabs, bids: Bids, options: EnvOptions = _USUAL) -> ActionResult:
+    """Carry out an action; one that takes longer than `options.action_seconds` has failed.
+
+    At level EXACT it is given six times as many, and is then no failure of the page's: load must not decide
+    what an agent sees.
 
     Raises:
-        InfraError: if the browser or the proxy is gone.
+        InfraError: if the browser or the proxy is gone, or too slow at EXACT.
     """
-    stage = _Stage(action, tabs, bids)
+    seconds, page = options.action_seconds, tabs.active
+    exact = state_of(page.context).pinning.level is Level.EXACT
+    seconds *= 6 if exact else 1
     try:
         async with asyncio.timeout(seconds):
-            await _ACTIONS[action.action](stage)
+            await tabs.attend(page)
+            await _ACTIONS[action.action](_Stage(action, tabs, bids, options.uploads))
     except ActionFailed as error:
-        # A bid that no observation ever showed is the model's invention.
-        invented = error.kind == "unknown_bid"
-        return ActionResult(ActionStatus.INVALID if invented else ActionStatus.FAILED, error.reason)
-    except TimeoutError:
-        return ActionResult(ActionStatus.FAILED, f"{action.action} did not end within {seconds:g} s")
+        status = ActionStatus.INVALID if error.kind in _INVENTED else ActionStatus.FAILED
+        return ActionResult(status, error.reason)
+    except InfraError:
+        # A page may close itself by what is done to it: a popup whose button says so.
+        if action.action not in _ON_ELEMENTS or not await closed_itself(page):
+            raise
+    except TimeoutError as error:
+        late = f"{action.action} did not end within {seconds:g} s"
+        if exact:
+            raise InfraError(late, hint="fewer sessions at once, or reset") from error
+        return ActionResult(ActionStatus.FAILED, late)
     finally:
         await tabs.ensure_one()
     return ActionResult()
@@ -156,70 +183,136 @@ def _tab(stage: _Stage, index: int | None) -> Page:
         return stage.page
     pages = stage.tabs.pages
     if index >= len(pages):
-        raise ActionFailed(f"there is no tab {index}; the tabs are 0 to {len(pages) - 1}", "unsuitable")
+        raise ActionFailed(f"there is no tab {index}; the tabs are 0 to {len(pages) - 1}", "unknown_tab")
     return pages[index]
+
+
+# --- dialogs ---------------------------------------------------------------------------------------
+
+
+async def _dialog(stage: _Stage) -> None:
+    stage.tabs.answer_next(accept=stage.action.accept, text=stage.action.text or None)
 
 
 # --- elements --------------------------------------------------------------------------------------
 
 
 async def _click(stage: _Stage) -> None:
-    button = cast(browser_input.Button, stage.action.button)
-    await browser_input.click(stage.page, stage.bids, stage.action.bid, button=button)
+    act = stage.action
+    await browser_input.click(
+        stage.page, stage.bids, stage.target, button=cast(Button, act.button), modifiers=act.modifiers
+    )
 
 
 async def _dblclick(stage: _Stage) -> None:
-    await browser_input.dblclick(stage.page, stage.bids, stage.action.bid)
+    act = stage.action
+    await browser_input.dblclick(
+        stage.page, stage.bids, stage.target, button=cast(Button, act.button), modifiers=act.modifiers
+    )
 
 
 async def _hover(stage: _Stage) -> None:
-    await browser_input.hover(stage.page, stage.bids, stage.action.bid)
+    await browser_input.hover(stage.page, stage.bids, stage.target)
+
+
+async def _mouse_down(stage: _Stage) -> None:
+    button = cast(Button, stage.action.button)
+    await browser_input.mouse_down(stage.page, stage.bids, stage.target, button=button)
+
+
+async def _mouse_up(stage: _Stage) -> None:
+    button = cast(Button, stage.action.button)
+    await browser_input.mouse_up(stage.page, stage.bids, stage.target, button=button)
 
 
 async def _drag(stage: _Stage) -> None:
-    by = (stage.action.dx, stage.action.dy)
-    await browser_input.drag(stage.page, stage.bids, stage.action.bid, by)
+    onto: Target = stage.action.to or (stage.action.dx, stage.action.dy)
+    await browser_input.drag(stage.page, stage.bids, stage.target, onto)
+
+
+async def _focus(stage: _Stage) -> None:
+    await browser_input.focus(stage.page, stage.bids, stage.action.bid)
 
 
 async def _fill(stage: _Stage) -> None:
-    page, bids, bid, value = stage.page, stage.bids, stage.action.bid, stage.action.value
+    await _filled(stage, stage.action.value)
+    await _enter(stage)
+
+
+async def _filled(stage: _Stage, value: str) -> None:
+    page, bids, target = stage.page, stage.bids, stage.target
     if value in ("true", "false"):
         try:
-            return await browser_input.check(page, bids, bid, checked=value == "true")
+            return await browser_input.check(page, bids, target, checked=value == "true")
         except ActionFailed as error:
             if error.kind != "unsuitable":
                 raise
-    await browser_input.fill(page, bids, bid, value)
+    await browser_input.fill(page, bids, target, value)
+
+
+async def _clear(stage: _Stage) -> None:
+    await browser_input.fill(stage.page, stage.bids, stage.target, "")
 
 
 async def _select(stage: _Stage) -> None:
-    await browser_input.select_option(stage.page, stage.bids, stage.action.bid, stage.action.value)
+    wanted = stage.action.value.split("\n") if stage.action.value else []
+    await browser_input.select_option(stage.page, stage.bids, stage.target, wanted)
 
 
 async def _press(stage: _Stage) -> None:
     await browser_input.press(stage.page, stage.action.key, bids=stage.bids, bid=stage.action.bid)
 
 
+async def _key_down(stage: _Stage) -> None:
+    await browser_input.key_down(stage.page, stage.action.key)
+
+
+async def _key_up(stage: _Stage) -> None:
+    await browser_input.key_up(stage.page, stage.action.key)
+
+
 async def _type(stage: _Stage) -> None:
-    await browser_input.type_text(stage.page, stage.action.text, bids=stage.bids, bid=stage.action.bid)
+    await browser_input.type_text(stage.page, stage.action.text, bids=stage.bids, bid=stage.target)
+    await _enter(stage)
+
+
+async def _enter(stage: _Stage) -> None:
+    if stage.action.enter:
+        await browser_input.press(stage.page, "Enter")
+
+
+async def _upload(stage: _Stage) -> None:
+    files = chosen_files(stage.action.file, stage.uploads)
+    await browser_input.upload(stage.page, stage.bids, stage.target, files)
 
 
 async def _scroll(stage: _Stage) -> None:
-    action = stage.action
-    await browser_input.scroll(stage.page, action.dx, action.dy, bids=stage.bids, bid=action.bid)
+    act = stage.action
+    await browser_input.scroll(stage.page, act.dx, act.dy, bids=stage.bids, bid=stage.target)
 
 
-# `wait` and `terminate` touch no page: the environment itself does them.
-_ACTIONS: dict[str, Callable[[_Stage], Awaitable[None]]] = {
+_ON_ELEMENTS: dict[str, Callable[[_Stage], Awaitable[None]]] = {
     "click": _click,
     "dblclick": _dblclick,
     "hover": _hover,
     "drag": _drag,
+    "mouse_down": _mouse_down,
+    "mouse_up": _mouse_up,
+    "focus": _focus,
     "fill": _fill,
+    "clear": _clear,
     "select": _select,
-    "press": _press,
     "type": _type,
+    "press": _press,
+    "key_down": _key_down,
+    "key_up": _key_up,
+    "upload": _upload,
     "scroll": _scroll,
+}
+
+# `wait` and `terminate` touch no page: the environment itself does them.
+_ACTIONS: dict[str, Callable[[_Stage], Awaitable[None]]] = {
+    **_ON_ELEMENTS,
     "goto": _goto,
     "back": _back,
     "forward": _forward,
@@ -227,4 +320,5 @@ _ACTIONS: dict[str, Callable[[_Stage], Awaitable[None]]] = {
     "new_tab": _new_tab,
     "close_tab": _close_tab,
     "switch_tab": _switch_tab,
+    "dialog": _dialog,
 }

@@ -4,27 +4,63 @@ Pages open popups, ask in dialogs, start downloads and crash; all of that arrive
 events at any time. They are taken down here in the order of their arrival, and handed out at
 the end of the step: popups as tabs that become the active one, dialogs as answered, downloads
 with their digest. The answers to dialogs are fixed, so that an episode does not depend on
-who watches: alerts and questions are accepted, a prompt gets its own default, leaving a page is allowed.
+who watches: alerts and questions are accepted, a prompt gets its own default, leaving a page is
+allowed; or what `DialogAnswers` say, or the action `dialog` for the dialog that comes next.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from playwright.async_api import BrowserContext, Page
 from playwright.async_api import Dialog as PlaywrightDialog
 from playwright.async_api import Download as PlaywrightDownload
 from playwright.async_api import Error as PlaywrightError
 
+from stillweb.browser.probe import Probe
 from stillweb.errors import InfraError
 
-__all__ = ["Dialog", "Download", "Tabs"]
+__all__ = ["Chooser", "Dialog", "DialogAnswers", "Download", "Tabs", "closed_itself"]
 
 DOWNLOAD_SECONDS = 20.0
+_CLOSE_MS = 1000  # a closed page is known to its CDP session a moment before it is to Playwright
+
+
+@dataclass(frozen=True, slots=True)
+class DialogAnswers:
+    """How dialogs are answered.
+
+    Attributes:
+        confirm: whether questions are answered with yes.
+        prompt: what is entered where a text is asked for; None enters what the page suggests.
+        beforeunload: whether a page that asks whether to be left is left.
+    """
+
+    confirm: bool = True
+    prompt: str | None = None
+    beforeunload: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """A file chooser that a page opened by itself, or by a click: it was cancelled.
+
+    Attributes:
+        multiple: whether it would take several files.
+    """
+
+    multiple: bool
+
+    def to_dict(self) -> dict[str, bool]:
+        """Return it as JSON for `info`."""
+        return {"multiple": self.multiple}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +78,18 @@ class Dialog:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file that a page offered. `error` says why it did not arrive."""
+    """A file that a page offered. `error` says why it did not arrive.
+
+    Attributes:
+        path: where it is kept, by its digest, if the environment keeps downloads.
+    """
 
     url: str
     filename: str
     size: int = 0
     sha256: str = ""
     error: str = ""
+    path: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON for `info`."""
@@ -58,6 +99,7 @@ class Download:
             "size": self.size,
             "sha256": self.sha256,
             "error": self.error,
+            "path": str(self.path) if self.path else "",
         }
 
 
@@ -65,7 +107,12 @@ class Tabs:
     """The open pages of a context in the order of opening, one of them active."""
 
     def __init__(self, context: BrowserContext) -> None:
+        self._answers = DialogAnswers()
+        self._folder: Path | None = None
         self._context = context
+        self._next_answer: tuple[bool, str | None] | None = None
+        self._attended: WeakSet[Page] = WeakSet()
+        self._choosers: list[Chooser] = []
         self._pages: list[Page] = []
         self._visited: list[Page] = []  # the active page last
         self._dialogs: list[Dialog] = []
@@ -105,15 +152,33 @@ class Tabs:
         if not self._visited:
             await self._context.new_page()
 
-    def take_dialogs(self) -> tuple[Dialog, ...]:
-        """Return the dialogs since the last call."""
-        taken, self._dialogs = tuple(self._dialogs), []
-        return taken
+    def configure(self, answers: DialogAnswers, downloads: Path | None) -> None:
+        """Say how dialogs are answered, and which folder keeps downloads, each under its SHA-256."""
+        self._answers, self._folder = answers, downloads
 
-    async def take_downloads(self) -> tuple[Download, ...]:
-        """Return the downloads since the last call, once they have arrived."""
-        taken, self._downloads = self._downloads, []
-        return tuple([await _arrived(download) for download in taken])
+    async def attend(self, page: Page) -> None:
+        """Have file choosers of a page cancelled and told of, as nobody sits there to answer them."""
+        if page in self._attended:
+            return
+        self._attended.add(page)
+        probe = await Probe.of(page)
+        probe.hear("Page.fileChooserOpened", self._on_chooser)
+        await probe.send("Page.setInterceptFileChooserDialog", enabled=True, cancel=True)
+
+    def answer_next(self, *, accept: bool, text: str | None) -> None:
+        """Say how the dialog that comes next is answered, whatever is usual."""
+        self._next_answer = (accept, text)
+
+    async def take_events(self) -> dict[str, list[dict[str, Any]]]:
+        """Return, for `info`, what pages did beside being pages since the last call; wait for downloads."""
+        dialogs, self._dialogs = self._dialogs, []
+        choosers, self._choosers = self._choosers, []
+        downloads, self._downloads = self._downloads, []
+        return {
+            "dialogs": [dialog.to_dict() for dialog in dialogs],
+            "choosers": [chooser.to_dict() for chooser in choosers],
+            "downloads": [(await _arrived(download, self._folder)).to_dict() for download in downloads],
+        }
 
     def _opened(self, page: Page) -> None:
         if page in self._pages:
@@ -135,24 +200,63 @@ class Tabs:
     def _downloads_append(self, download: PlaywrightDownload) -> None:
         self._downloads.append(download)
 
+    def _on_chooser(self, event: dict[str, Any]) -> None:
+        self._choosers.append(Chooser(event["mode"] != "selectSingle"))
+
     async def _asked(self, dialog: PlaywrightDialog) -> None:
-        answer = dialog.default_value if dialog.type == "prompt" else "accepted"
-        self._dialogs.append(Dialog(dialog.type, dialog.message, answer))
+        accept, text = self._answer(dialog)
+        prompted = accept and dialog.type == "prompt"
+        self._dialogs.append(
+            Dialog(dialog.type, dialog.message, text if prompted else "accepted" if accept else "dismissed")
+        )
         try:
-            await dialog.accept(*([dialog.default_value] if dialog.type == "prompt" else []))
+            await (dialog.accept(*([text] if prompted else [])) if accept else dialog.dismiss())
         except PlaywrightError:
             # The page went away with its dialog open; then nobody waits for the answer.
             return
 
+    def _answer(self, dialog: PlaywrightDialog) -> tuple[bool, str]:
+        chosen, self._next_answer = self._next_answer, None
+        usual = {"confirm": self._answers.confirm, "beforeunload": self._answers.beforeunload}
+        accept, text = chosen or (usual.get(dialog.type, True), self._answers.prompt)
+        return accept, dialog.default_value if text is None else text
 
-async def _arrived(download: PlaywrightDownload) -> Download:
-    found = Download(download.url, download.suggested_filename)
+
+async def closed_itself(page: Page) -> bool:
+    """Return whether a page that failed was merely closed, as pages may close themselves."""
+    if not page.is_closed():
+        try:
+            await page.wait_for_event("close", timeout=_CLOSE_MS)
+        except PlaywrightError:
+            return False
+    browser = page.context.browser
+    return browser is not None and browser.is_connected()
+
+
+async def _arrived(download: PlaywrightDownload, folder: Path | None) -> Download:
+    url, name = download.url, download.suggested_filename
     try:
         async with asyncio.timeout(DOWNLOAD_SECONDS):
             path = Path(await download.path())
-            body = await asyncio.to_thread(path.read_bytes)
+            size, digest = await asyncio.to_thread(_measured, path)
     except TimeoutError:
-        return Download(found.url, found.filename, error=f"did not arrive within {DOWNLOAD_SECONDS:g} s")
+        return Download(url, name, error=f"did not arrive within {DOWNLOAD_SECONDS:g} s")
     except PlaywrightError as error:
-        return Download(found.url, found.filename, error=error.message.partition("\n")[0])
-    return Download(found.url, found.filename, len(body), hashlib.sha256(body).hexdigest())
+        return Download(url, name, error=error.message.partition("\n")[0])
+    kept = await asyncio.to_thread(_keep, path, folder / digest) if folder else None
+    return Download(url, name, size, digest, path=kept)
+
+
+def _measured(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        return path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _keep(path: Path, kept: Path) -> Path:
+    """Copy a file to where it is kept; whoever looks there meanwhile finds all of it or none."""
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=kept.parent, prefix=".", delete=False) as part:
+            shutil.copyfile(path, part.name)
+        Path(part.name).replace(kept)
+    return kept

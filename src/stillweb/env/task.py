@@ -1,197 +1,79 @@
-"""Tasks: what an episode starts from and what it is scored by.
+"""Task files of all forms, read into `Task` values.
 
-A `Task` is a frozen value; loaders make tasks from the files of others and judge every
-entry, so that a bad one is a `TaskError` that names file and index, not a reward of 0 hours
-later. What a task leaves open (seed, time, time zone, viewport) the collection's manifest
-decides when the episode is reset.
+    a list of objects with `env` and `eval`            WARC-Bench        env/warcbench.py
+    a list of objects with `sites` and `eval`          WebArena          env/webarena.py
+    an object with `stillweb_tasks: 1` (JSON or YAML)  our own           env/nativetask.py
 
-WARC-Bench, as its own harness reads it (sanjari-orb/warc-bench, `subtask_benchmark`):
-`env.data_path` names the archive, `env.timestamp` (a protobuf timestamp) the time that the
-page is told, and of `eval.evaluate_scripts` only the first is used. Its browser has the
-time zone of the machine it ran on: the tasks were recorded under UTC, but for those whose
-script itself names another zone. Its recordings are made for a page of 1280x720.
+MiniWoB++ has no file: its pages are its tasks (`env/miniwob.py`).
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from enum import StrEnum
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from stillweb.env.evaluation import EvalKind, Evaluation
+from stillweb.env.nativetask import native_tasks
+from stillweb.env.taskvalue import Task, task_from_dict, task_to_dict
+from stillweb.env.warcbench import warc_bench_tasks
+from stillweb.env.webarena import webarena_tasks
 from stillweb.errors import TaskError
 
-__all__ = ["EvalKind", "Evaluation", "Task", "load_tasks", "warc_bench_tasks"]
+__all__ = [
+    "EvalKind",
+    "Evaluation",
+    "Task",
+    "load_tasks",
+    "native_tasks",
+    "task_from_dict",
+    "task_to_dict",
+    "warc_bench_tasks",
+    "webarena_tasks",
+]
 
 
-class EvalKind(StrEnum):
-    """What an evaluation compares."""
+def load_tasks(
+    path: Path, *, sites: Mapping[str, str] | None = None, collections: Mapping[str, str] | None = None
+) -> list[Task]:
+    """Read a task file of any of the three forms.
 
-    JS = "js"  # a script in the page
-    STRING = "string"  # the answer
-    JSON = "json"  # the answer, as JSON
-    URL = "url"  # the address of the active tab
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """How a task is scored: by a script, or by what is expected."""
-
-    kind: EvalKind
-    expected: str
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Something to be achieved on a replayed page.
-
-    Attributes:
-        id: unique among the tasks loaded together.
-        goal: in words, for the agent.
-        start_url: where the episode begins.
-        collection: name of the collection that holds the page; "" leaves it to the env.
-        evaluation: None where nothing is scored (the reward is then always 0).
-        start: what the page's clock says at the start; None means the recording's time.
-        timezone: IANA name; "" means the recording's.
-        viewport: CSS pixels; None means the recording's.
-        seed: of the page's randomness; None means the recording's.
-        max_steps: steps until the episode is truncated; 0 leaves it to the env.
-        source: "file#index" of the entry.
-    """
-
-    id: str
-    goal: str
-    start_url: str
-    collection: str = ""
-    evaluation: Evaluation | None = None
-    start: datetime | None = None
-    timezone: str = ""
-    viewport: tuple[int, int] | None = None
-    seed: int | None = None
-    max_steps: int = 0
-    source: str = ""
-
-
-def load_tasks(path: Path) -> list[Task]:
-    """Read a task file (today: a WARC-Bench JSON list).
+    Args:
+        path: JSON, or YAML where the name ends so.
+        sites: of WebArena's placeholders, where each site is: {"SHOPPING": "http://shop.example", ...}.
+        collections: of WebArena's sites, the collection that holds each: {"shopping": "shop", ...}.
 
     Raises:
-        TaskError: if the file cannot be read or an entry of it is wrong.
+        TaskError: if the file cannot be read or an entry of it is wrong; names file and place.
     """
+    text = _read(path)
+    if path.suffix in (".yaml", ".yml"):
+        return native_tasks(text, source=str(path))
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TaskError(f"{path}: cannot be read: {error.strerror}") from error
+        entries = json.loads(text)
     except ValueError as error:
         raise TaskError(f"{path}: not JSON: {error}") from error
+    if isinstance(entries, Mapping):
+        return native_tasks(text, source=str(path))
     if not isinstance(entries, list):
         raise TaskError(
             f"{path}: a {type(entries).__name__} where a list of tasks is expected",
-            hint="a task file is a JSON list in the form of WARC-Bench (docs/tasks.md)",
+            hint="the forms of a task file: docs/tasks.md",
         )
+    if _is_webarena(entries):
+        return webarena_tasks(entries, sites=sites or {}, collections=collections or {}, source=str(path))
     return warc_bench_tasks(entries, source=str(path))
 
 
-def warc_bench_tasks(entries: Iterable[Any], *, source: str = "warc-bench") -> list[Task]:
-    """Make tasks from the entries of a WARC-Bench list.
-
-    Merged lists give one id to several tasks; the second and later ones get `~2`, `~3`.
-
-    Raises:
-        TaskError: naming source and index of the first entry that is wrong.
-    """
-    seen: Counter[str] = Counter()
-    tasks = []
-    for index, entry in enumerate(entries):
-        where = f"{source}#{index}"
-        tasks.append(_warc_bench_task(_Reader(entry, where), where, seen))
-    return tasks
+def _is_webarena(entries: list[Any]) -> bool:
+    return bool(entries) and isinstance(entries[0], Mapping) and "sites" in entries[0]
 
 
-# --- WARC-Bench ------------------------------------------------------------------------------------
-
-_WARC_BENCH_KINDS = {
-    "js_matcher": EvalKind.JS,
-    "string_matcher": EvalKind.STRING,
-    "json_matcher": EvalKind.JSON,
-    "url_matcher": EvalKind.URL,
-}
-_WARC_BENCH_VIEWPORT = (1280, 720)
-# As Chromium spells zones in `String(new Date())`; the tasks know no others.
-_ZONES = {
-    "(Pacific Daylight Time)": "America/Los_Angeles",
-    "(Pacific Standard Time)": "America/Los_Angeles",
-}
-
-
-class _Reader:
-    """Reads fields of a JSON object and names place and field where one is wrong."""
-
-    def __init__(self, value: Any, where: str) -> None:
-        if not isinstance(value, Mapping):
-            raise TaskError(f"{where}: {type(value).__name__} where an object is expected")
-        self._value = value
-        self._where = where
-
-    def text(self, name: str) -> str:
-        value = self._value.get(name)
-        if not isinstance(value, str) or not value.strip():
-            raise TaskError(f"{self._where}: {name!r} must be a text that is not empty, it is {value!r}")
-        return value
-
-    def object(self, name: str) -> _Reader:
-        if name not in self._value:
-            raise TaskError(f"{self._where}: {name!r} is missing", hint="the form of a task: docs/tasks.md")
-        return _Reader(self._value[name], f"{self._where}: {name}")
-
-    def first(self, name: str) -> _Reader:
-        value = self._value.get(name)
-        if not isinstance(value, list) or not value:
-            raise TaskError(f"{self._where}: {name!r} must be a list that is not empty, it is {value!r}")
-        return _Reader(value[0], f"{self._where}: {name}[0]")
-
-    def timestamp(self, name: str) -> datetime | None:
-        value = self._value.get(name)
-        if value is None:
-            return None
-        seconds = value.get("seconds") if isinstance(value, Mapping) else value
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise TaskError(f"{self._where}: {name!r} must have the seconds since 1970, it is {value!r}")
-        return datetime.fromtimestamp(seconds, UTC)
-
-
-def _warc_bench_task(entry: _Reader, where: str, seen: Counter[str]) -> Task:
-    env, evaluation = entry.object("env"), entry.object("eval")
-    kind = evaluation.text("eval_type")
-    if kind not in _WARC_BENCH_KINDS:
-        raise TaskError(f"{where}: eval_type {kind!r} is none of {', '.join(_WARC_BENCH_KINDS)}")
-    script = evaluation.first("evaluate_scripts").text("script")
-    if kind == "json_matcher":
-        _check_json(script, where)
-    start_url = env.text("start_url")
-    if "://" not in start_url:
-        raise TaskError(f"{where}: start_url {start_url!r} is no absolute URL")
-    task_id = entry.text("task_id")
-    seen[task_id] += 1
-    return Task(
-        id=task_id if seen[task_id] == 1 else f"{task_id}~{seen[task_id]}",
-        goal=entry.text("goal"),
-        start_url=start_url,
-        collection=PurePosixPath(env.text("data_path")).stem,
-        evaluation=Evaluation(_WARC_BENCH_KINDS[kind], script),
-        start=env.timestamp("timestamp"),
-        timezone=next((zone for name, zone in _ZONES.items() if name in script), "UTC"),
-        viewport=_WARC_BENCH_VIEWPORT,
-        source=where,
-    )
-
-
-def _check_json(text: str, where: str) -> None:
+def _read(path: Path) -> str:
     try:
-        json.loads(text)
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TaskError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise TaskError(f"{where}: the expected JSON is none: {error}") from error
+        raise TaskError(f"{path}: not UTF-8: {error}") from error

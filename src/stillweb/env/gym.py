@@ -1,0 +1,324 @@
+"""Gymnasium's interfaces over `VectorEnv`: a single environment and a vector of them, both synchronous.
+
+Needs the extra `stillweb[gym]`; nothing else of stillweb imports Gymnasium. An event loop on a thread of
+its own does the work, so that these classes may be used from anywhere, notebooks with a loop included.
+
+Actions are texts of JSON (mappings are taken, too), observations dictionaries of texts and, for
+`screenshot` and `som`, arrays of pixels. `info` is that of `Env` without what differs from one run to
+the next (identifiers, seconds): those are in `unique_info`. `reset(seed=...)` seeds which task is played;
+the page's own randomness is the task's or the recording's, or `options["page_seed"]`, since under another
+seed pages ask for what was not recorded.
+
+An infra failure raises `InfraError`, or, with `infra="flag"`, gives the last observation, reward 0.0 and
+`truncated=True` together with `info["infra_error"]`: a reward beside that entry is none, and must be masked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from stillweb.env.observation import Observation
+from stillweb.env.task import Task
+from stillweb.env.vector import VectorEnv
+from stillweb.errors import ExtraNotInstalled, InfraError, UsageError
+
+try:
+    import gymnasium
+    import numpy as np
+    from gymnasium.vector import AutoresetMode
+    from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+except ImportError as missing:
+    raise ExtraNotInstalled("Gymnasium is not installed", hint="pip install 'stillweb[gym]'") from missing
+
+from stillweb.env.gymspaces import PICTURES, AnyText, GymOptions, blank, observation_space, pixels
+
+__all__ = ["AnyText", "GymOptions", "StillwebEnv", "StillwebVectorEnv"]
+
+T = TypeVar("T")
+
+_ACTION_LENGTH = 10_000
+_UNIQUE = ("episode", "session", "settle", "browser", "session_index")
+
+
+class _Loop:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="stillweb", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end; an interrupt cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        self.run(self._loop.shutdown_asyncgens())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class _Session:
+    """One session of a vector as Gymnasium sees an environment."""
+
+    def __init__(self, vector: VectorEnv, i: int, tasks: Sequence[Task], options: GymOptions) -> None:
+        self._vector = vector
+        self._i = i
+        self._tasks = tasks
+        self._options = options
+        self._goal = ""
+        self._seen = blank(options)
+        self._broken = ""
+        self.unique_info: dict[str, Any] = {}
+
+    async def reset(
+        self, draw: Any, options: Mapping[str, Any] | None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        given = options or {}
+        task = given.get("task") or self._tasks[int(draw.integers(len(self._tasks)))]
+        self._goal, self._broken, self._seen = task.goal, "", blank(self._options)
+        for attempt in range(1, self._options.attempts + 1):
+            try:
+                observation, info = await self._vector.reset(self._i, task=task, seed=given.get("page_seed"))
+            except InfraError as error:
+                if attempt < self._options.attempts:
+                    continue
+                self._broken = str(error)
+                return self._seen_again(), self._flagged(error)
+            return self._see(observation), self._told(info)
+        raise UsageError("attempts must be at least 1")
+
+    async def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        if self._broken:  # the reset was
+            return self._seen_again(), 0.0, False, True, self._flagged(InfraError(self._broken))
+        try:
+            seen, reward, terminated, truncated, info = await self._vector.step(self._i, action)
+        except InfraError as error:
+            return self._seen_again(), 0.0, False, True, self._flagged(error)
+        return self._see(seen), reward, terminated, truncated, self._told(info)
+
+    def _flagged(self, error: InfraError) -> dict[str, Any]:
+        if self._options.infra == "raise":
+            raise error
+        return {"infra_error": str(error)}
+
+    def _see(self, observation: Observation) -> dict[str, Any]:
+        seen: dict[str, Any] = {
+            "goal": self._goal,
+            "url": observation.url,
+            "title": observation.title,
+            "last_action_error": observation.last_action_error,
+        }
+        for kind in self._options.observe:
+            body = observation.body(kind) or b""
+            seen[kind] = pixels(body, self._options) if kind in PICTURES else body.decode()
+        self._seen = seen
+        return self._seen_again()
+
+    def _seen_again(self) -> dict[str, Any]:
+        return {**copy.deepcopy(self._seen), "goal": self._goal}
+
+    def _told(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        self.unique_info = {name: info[name] for name in _UNIQUE if name in info}
+        told = {name: value for name, value in info.items() if name not in _UNIQUE}
+        settled = info.get("settle")
+        told["settled"] = bool(settled and settled["settled"])
+        copied: dict[str, Any] = json.loads(json.dumps(told, default=str))
+        return copied
+
+
+class StillwebEnv(gymnasium.Env[dict[str, Any], Any]):
+    """A `gymnasium.Env` on a replay server; close it.
+
+    Args:
+        proxy: control URL of the replay server.
+        tasks: of which each reset plays one, drawn by the seed; or `options={"task": task}`.
+        options: see `GymOptions`.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium has it so
+
+    def __init__(self, proxy: str, tasks: Sequence[Task], options: GymOptions | None = None) -> None:
+        chosen = options or GymOptions()
+        self.observation_space = observation_space(chosen)
+        self.action_space = AnyText(_ACTION_LENGTH)
+        self._vector = _vector(proxy, 1, chosen)
+        self._session = _Session(self._vector, 0, tasks, chosen)
+        self._loop: _Loop | None = _Loop()
+
+    @property
+    def unique_info(self) -> dict[str, Any]:
+        """What of the last `info` differs from one run to the next: identifiers and seconds."""
+        return dict(self._session.unique_info)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin an episode, see `gymnasium.Env.reset`."""
+        super().reset(seed=seed)
+        return self._run(self._session.reset(self.np_random, options))
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Take an action, see `gymnasium.Env.step`."""
+        return self._run(self._session.step(action))
+
+    def close(self) -> None:
+        """End the browser. Twice is once."""
+        loop, self._loop = self._loop, None
+        if loop:
+            loop.run(self._vector.close())
+            loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            work.close()
+            raise UsageError("this environment is closed")
+        return self._loop.run(work)
+
+
+class StillwebVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """A `gymnasium.vector.VectorEnv` of N sessions; close it.
+
+    Its `step` is a barrier, as Gymnasium's interface is one; without, use `VectorEnv`.
+
+    Args:
+        proxy: control URL of the replay server.
+        n: how many sessions.
+        tasks: of which each reset plays one, drawn by the session's seed.
+        autoreset_mode: see Gymnasium (NEXT_STEP, SAME_STEP, DISABLED).
+        options: see `GymOptions`.
+    """
+
+    def __init__(
+        self,
+        proxy: str,
+        n: int,
+        tasks: Sequence[Task],
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        options: GymOptions | None = None,
+    ) -> None:
+        chosen = options or GymOptions()
+        self.num_envs = n
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
+        self.single_observation_space = observation_space(chosen)
+        self.single_action_space = AnyText(_ACTION_LENGTH)
+        self.observation_space = batch_space(self.single_observation_space, n)
+        self.action_space = batch_space(self.single_action_space, n)
+        self._vector = _vector(proxy, n, chosen)
+        self._sessions = [_Session(self._vector, i, tasks, chosen) for i in range(n)]
+        self._draws = [np.random.default_rng() for _ in range(n)]
+        self._over = np.zeros(n, dtype=np.bool_)
+        self._seen: list[dict[str, Any]] = [blank(chosen) for _ in range(n)]
+        self._loop = _Loop()
+
+    @property
+    def unique_info(self) -> list[dict[str, Any]]:
+        """What of the last `info` of each session differs from one run to the next."""
+        return [dict(session.unique_info) for session in self._sessions]
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin episodes: in all sessions, or in those of `options["reset_mask"]`."""
+        given = dict(options or {})
+        mask = given.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
+        if not isinstance(mask, np.ndarray) or mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
+            raise UsageError(f"reset_mask must be an array of {self.num_envs} truth values")
+        which = [int(i) for i in np.flatnonzero(mask)]
+        if not which:
+            raise UsageError("reset_mask must name at least one session")
+        for i, each in zip(range(self.num_envs), self._seeds(seed), strict=True):
+            if each is not None and mask[i]:
+                self._draws[i] = np.random.default_rng(each)
+        told = self._loop.run(self._gather([self._sessions[i].reset(self._draws[i], given) for i in which]))
+        infos: dict[str, Any] = {}
+        for i, (seen, info) in zip(which, told, strict=True):
+            self._seen[i] = seen
+            self._over[i] = False
+            infos = self._add_info(infos, info, i)
+        return self._batched(), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Take an action in each session, see `gymnasium.vector.VectorEnv.step`."""
+        given = list(actions)
+        if len(given) != self.num_envs:
+            raise UsageError(f"{len(given)} actions for {self.num_envs} sessions")
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._over.any():
+            raise UsageError(
+                f"the episodes of sessions {np.flatnonzero(self._over).tolist()} are over",
+                hint='reset(options={"reset_mask": mask})',
+            )
+        told = self._loop.run(self._gather([self._advance(i, given[i]) for i in range(self.num_envs)]))
+        rewards = np.zeros(self.num_envs, dtype=np.float64)
+        terminated, truncated = (np.zeros(self.num_envs, dtype=np.bool_) for _ in range(2))
+        infos: dict[str, Any] = {}
+        for i, (seen, rewards[i], terminated[i], truncated[i], info, final) in enumerate(told):
+            self._seen[i] = seen
+            if final:
+                infos = self._add_info(infos, final, i)
+            infos = self._add_info(infos, info, i)
+        self._over = np.logical_or(terminated, truncated)
+        return self._batched(), rewards, terminated, truncated, infos
+
+    async def _advance(self, i: int, action: Any) -> tuple[Any, float, bool, bool, Any, Any]:
+        """Step or reset a session, as the autoreset mode has it; last is what ended, under SAME_STEP."""
+        session = self._sessions[i]
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP and self._over[i]:
+            seen, info = await session.reset(self._draws[i], None)
+            return seen, 0.0, False, False, info, None
+        seen, reward, terminated, truncated, info = await session.step(action)
+        if self.autoreset_mode is AutoresetMode.SAME_STEP and (terminated or truncated):
+            final = {"final_obs": seen, "final_info": info}
+            seen, info = await session.reset(self._draws[i], None)
+            return seen, reward, terminated, truncated, info, final
+        return seen, reward, terminated, truncated, info, None
+
+    async def _gather(self, work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Wait for all, then raise the first error there was: no session is left in the middle of a step."""
+        told = await asyncio.gather(*work, return_exceptions=True)
+        for each in told:
+            if isinstance(each, BaseException):
+                raise each
+        return [each for each in told if not isinstance(each, BaseException)]
+
+    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, int):
+            return [seed + i for i in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise UsageError(f"{len(seed)} seeds for {self.num_envs} sessions")
+        return list(seed)
+
+    def _batched(self) -> Any:
+        empty = create_empty_array(self.single_observation_space, n=self.num_envs, fn=np.zeros)
+        return concatenate(self.single_observation_space, self._seen, empty)  # type: ignore[arg-type]
+
+    def close_extras(self, **_: Any) -> None:
+        """End the browsers; `close` calls it once."""
+        self._loop.run(self._vector.close())
+        self._loop.close()
+
+
+def _vector(proxy: str, n: int, options: GymOptions) -> VectorEnv:
+    return VectorEnv(
+        proxy,
+        n,
+        collection=options.collection,
+        level=options.level,
+        observe=options.observe,
+        options=options.vector,
+    )

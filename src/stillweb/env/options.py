@@ -1,0 +1,46 @@
+"""What seldom needs saying about an environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from stillweb.browser.profile import Profile
+from stillweb.env.evidence import Judge
+from stillweb.env.tabs import DialogAnswers
+
+__all__ = ["EnvOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class EnvOptions:
+    """What seldom needs saying.
+
+    Attributes:
+        max_steps: steps until an episode is truncated, where the task does not say.
+        profile: what sites see of the browser, instead of what the collection's manifest says.
+        executable: the browser to start; `stillweb.browser.find_browser` otherwise.
+        headless: whether it has no window.
+        action_seconds: an action that takes longer has failed.
+        step_seconds: a reset or step that takes longer is an `InfraError`.
+        trajectories: folder into which episodes are written down (`stillweb.env.trajectory`).
+        har: what of the traffic is written with them: "headers", "bodies" too, or "" for nothing.
+        judge: who tells whether an answer means what a reference says, for tasks that need it.
+        uploads: files and folders that the action `upload` may give to pages; nothing else is.
+        downloads: folder that keeps what pages offer for download, each file under its SHA-256.
+        dialogs: how dialogs of pages are answered.
+    """
+
+    max_steps: int = 30
+    profile: Profile | None = None
+    executable: Path | None = None
+    headless: bool = True
+    action_seconds: float = 10.0
+    step_seconds: float = 90.0
+    trajectories: Path | None = None
+    har: Literal["", "headers", "bodies"] = "headers"
+    judge: Judge | None = None
+    uploads: tuple[Path, ...] = ()
+    downloads: Path | None = None
+    dialogs: DialogAnswers = field(default_factory=DialogAnswers)

@@ -1,0 +1,181 @@
+"""Our own task file: what it may say, what of it is wrong by file and line, and what its evaluators judge."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stillweb.env.criteria import Answer, Download, Js, Json, Network, Url
+from stillweb.env.evaluation import Either, Every, evaluator_from_dict, evaluator_to_dict
+from stillweb.env.evidence import Evidence, Look, Reading
+from stillweb.env.miniwob import miniwob_tasks
+from stillweb.env.nativetask import native_file, native_schema, native_tasks
+from stillweb.env.task import load_tasks
+from stillweb.errors import TaskError, UsageError
+
+FILE = """\
+stillweb_tasks: 1
+defaults: {collection: shop, max_steps: 20, viewport: [800, 600]}
+tasks:
+  - id: lamp
+    goal: What does the lamp cost?
+    start_url: https://shop.test/lamps
+    start: 2024-05-06T07:08:09Z
+    evaluate:
+      - {type: string, exact: "$9.85"}
+      - type: either
+        parts:
+          - {type: program_html, include: [a, [b, c]]}
+          - {type: js, script: "1", expected: [1, 2]}
+  - id: look
+    goal: Just look
+    start_url: https://shop.test/
+    collection: other
+    evaluate: [{type: string, fuzzy: cheap}]
+"""
+
+
+def test_a_file_is_read(tmp_path):
+    path = tmp_path / "tasks.yaml"
+    path.write_text(FILE)
+    lamp, look = load_tasks(path)
+    assert (lamp.collection, lamp.max_steps, lamp.viewport, lamp.source) == (
+        "shop",
+        20,
+        (800, 600),
+        f"{path}:4",
+    )
+    assert lamp.start.isoformat() == "2024-05-06T07:08:09+00:00"
+    assert isinstance(lamp.evaluation, Every)
+    answer, either = lamp.evaluation.parts
+    assert answer == Answer(exact="$9.85", question="What does the lamp cost?")
+    assert isinstance(either, Either)
+    assert either.parts[0].include == (("a",), ("b", "c"))
+    assert either.parts[1] == Js(script="1", expected=[1, 2])
+    assert (look.collection, look.needs) == ("other", {"judge"})
+    for each in (lamp, look):
+        again = evaluator_from_dict(json.loads(json.dumps(evaluator_to_dict(each.evaluation))))
+        assert again == each.evaluation
+
+
+def test_json_is_read_as_well_tabs_and_all(tmp_path):
+    path = tmp_path / "tasks.json"
+    told = {
+        "stillweb_tasks": 1,
+        "tasks": [{"id": "a", "goal": "g \U0001f600", "start_url": "https://a.test"}],
+    }
+    path.write_text(json.dumps(told, indent="\t"))
+    (task,) = load_tasks(path)
+    assert (task.goal, task.evaluation, task.source) == ("g \U0001f600", None, f"{path}:4")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("stillweb_tasks: 1", "stillweb_tasks: 2", ":1: stillweb_tasks"),
+        ("start_url: https://shop.test/lamps", "start_url: shop.test", ":6: tasks.0.start_url"),
+        ("start_url: https://shop.test/lamps", "starturl: https://shop.test", ":6: tasks.0.starturl"),
+        ('{type: string, exact: "$9.85"}', "{type: string}", ":9: .*needs one of exact"),
+        ('{type: string, exact: "$9.85"}', "{type: strings}", ":9: .*strings"),
+        ('{type: string, exact: "$9.85"}', '{type: string, regex: "("}', ":9: .*no regular expression"),
+        ('script: "1"', 'scrip: "1"', ":13: .*script"),
+        ("expected: [1, 2]", "expected: 2024-01-01", ":13: .*no JSON"),
+        ("- id: look", "- id: lamp", ":14: a second task with the id 'lamp'"),
+        ("    goal: Just look", "   goal: Just look", ":15: not YAML"),
+        ("max_steps: 20", "max_steps: -1", ":2: defaults.max_steps"),
+    ],
+)
+def test_what_is_wrong_is_told_by_its_line(old, new, said):
+    assert old in FILE
+    with pytest.raises(TaskError, match=f"tasks.yaml{said}"):
+        native_tasks(FILE.replace(old, new), source="tasks.yaml")
+
+
+def test_all_that_is_wrong_is_told_at_once():
+    with pytest.raises(TaskError) as caught:
+        native_tasks(FILE.replace("goal:", "gaol:"), source="t.yaml")
+    assert str(caught.value).count("\n") == 3  # two are missing, two are unknown
+
+
+def test_the_schema_names_every_evaluator():
+    told = json.dumps(native_schema())
+    for kind in (
+        "string",
+        "json",
+        "url",
+        "js",
+        "program_html",
+        "network",
+        "download",
+        "site",
+        "either",
+        "every",
+    ):
+        assert f'"{kind}"' in told
+
+
+REQUESTS = (
+    {"method": "GET", "url": "https://a.test/s?q=[x]", "status": 200, "tier": "exact"},
+    {"method": "POST", "url": "https://a.test/cart", "status": 302, "tier": "exact"},
+    {"method": "POST", "url": "https://a.test/lost", "status": 404, "tier": "miss"},
+)
+FILES = ({"filename": "a.csv", "sha256": "ab" * 32, "size": 10, "url": "u", "error": ""},)
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "evidence", "reward"),
+    [
+        (Network(url="https://a.test/s?q=[x]"), {"requests": REQUESTS}, 1.0),
+        (Network(url="https://a.test/*", method="POST"), {"requests": REQUESTS}, 1.0),
+        (Network(url="https://a.test/*", at_most=1), {"requests": REQUESTS}, 0.0),
+        (Network(url="*/cart", status=200), {"requests": REQUESTS}, 0.0),
+        (Network(url="*/lost"), {"requests": REQUESTS}, 0.0),
+        (Network(url="*/other", at_least=0, at_most=0), {"requests": REQUESTS}, 1.0),
+        (Download(filename="*.csv", sha256="AB" * 32), {"downloads": FILES}, 1.0),
+        (Download(filename="*.csv", size_at_least=11), {"downloads": FILES}, 0.0),
+        (Download(), {}, 0.0),
+        (Json(expected={"a": [1, 2.0]}), {"answer": '{"a": [1.0, 2]}'}, 1.0),
+        (Json(expected=[1, 2]), {"answer": "[2, 1]"}, 0.0),
+        (Json(expected=[1, 2], unordered=True), {"answer": "[2, 1]"}, 1.0),
+        (Json(expected=1), {"answer": "true"}, 0.0),
+        (Json(expected=1), {"answer": "one"}, 0.0),
+        (Url(exact=("https://a.test/",)), {"url": "https://a.test/"}, 1.0),
+        (Url(exact=("https://a.test/",)), {"url": "https://a.test/x"}, 0.0),
+        (Url(regex=r"https://a\.test/\d+"), {"url": "https://a.test/42"}, 1.0),
+        (Answer(regex=r"\d+"), {"answer": " 42 "}, 1.0),
+        (Answer(regex=r"\d+"), {"answer": "42!"}, 0.0),
+        (Js(script="s", expected=2), {"readings": (Reading(Look("s"), 2.0, True),)}, 1.0),
+        (Js(script="s", expected=False), {"readings": (Reading(Look("s"), False, False),)}, 1.0),
+        (Js(script="s"), {"readings": (Reading(Look("s"), [], False),)}, 0.0),
+        (Js(script="s", expected=False), {"readings": (Reading(Look("s"), threw="E"),)}, 0.0),
+    ],
+)
+def test_evaluators(evaluator, evidence, reward):
+    assert evaluator.score(Evidence(**evidence)).reward == reward
+
+
+def test_what_nobody_read_is_no_reward():
+    with pytest.raises(TaskError, match="does not hold 's'"):
+        Js(script="s").score(Evidence())
+    with pytest.raises(TaskError, match="requests"):
+        Network(url="*").score(Evidence())
+
+
+def test_miniwob_pages_are_tasks_and_stand_in_a_file():
+    urls = [
+        "https://g.test/miniwob/click-test.html",
+        "https://g.test/core/core.js",
+        "https://g.test/miniwob/",
+    ]
+    (task,) = miniwob_tasks(urls, collection="games", seed=4, limit_ms=5)
+    assert (task.id, task.collection, task.seed) == ("miniwob.click-test", "games", 4)
+    assert "EPISODE_MAX_TIME = 5;" in task.setup[0]
+    (again,) = native_tasks(json.dumps(native_file([task])), source="f.json")
+    assert (again.evaluation, again.setup, again.goal_script) == (
+        task.evaluation,
+        task.setup,
+        task.goal_script,
+    )
+    with pytest.raises(UsageError, match="no page of MiniWoB"):
+        miniwob_tasks(["https://g.test/"])

@@ -1,0 +1,103 @@
+"""What a crash leaves of trajectories, and what of it is read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from stillweb.cli.rescore import rescore as command
+from stillweb.env.criteria import Answer
+from stillweb.env.evidence import Evidence, Look, Reading
+from stillweb.env.rescore import rescore
+from stillweb.env.task import Task, task_to_dict
+from stillweb.env.trajectory import Store, Trajectory, evidence_from_dict, evidence_to_dict
+from stillweb.errors import TaskError
+
+
+def test_the_store_keeps_each_once_and_mends_what_a_crash_left(tmp_path):
+    store = Store(tmp_path)
+    digest = store.put(b"abc", "txt")
+    path = store.path(digest, "txt")
+    assert (store.put(b"abc", "txt"), path.read_bytes()) == (digest, b"abc")
+    path.write_bytes(b"")
+    assert store.put(b"abc", "txt") == digest
+    assert store.get(digest, "txt") == b"abc"
+    path.write_bytes(b"abd")
+    with pytest.raises(TaskError, match="damaged"):
+        store.get(digest, "txt")
+    assert [each for each in path.parent.iterdir() if each != path] == []
+
+
+def test_a_trajectory_that_was_cut_short_is_read_up_to_there(tmp_path):
+    header = {
+        "format": "stillweb-trajectory",
+        "version": 1,
+        "name": "x",
+        "url": "https://a.test/",
+        "task": None,
+    }
+    path = tmp_path / "trajectory.jsonl"
+    path.write_text(json.dumps(header) + '\n{"step": 0}\n{"step": 1, "ra')
+    cut = Trajectory.load(path)
+    assert (len(cut.steps), cut.end, rescore(cut).outcome) == (1, None, "unscored")
+    path.write_text(json.dumps(header) + "\nnonsense\n")
+    with pytest.raises(TaskError, match=r"trajectory\.jsonl:2: not JSON"):
+        Trajectory.load(path)
+    path.write_text("{}\n")
+    with pytest.raises(TaskError, match=":1: no header"):
+        Trajectory.load(path)
+
+
+def written(root, name, reward, answer, expected="9"):
+    """A trajectory as an episode with a text for an answer leaves it."""
+    task = Task(name, "Say it", "https://a.test/", evaluation=Answer(exact=expected))
+    header = {
+        "format": "stillweb-trajectory",
+        "version": 1,
+        "name": name,
+        "url": "",
+        "task": task_to_dict(task),
+    }
+    evidence = evidence_to_dict(Evidence(answer=answer, url="https://a.test/"), Store(root))
+    end = {"end": "terminated", "reward": reward, "error": "", "reasons": [], "evidence": evidence}
+    path = root / name / "trajectory.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in (header, {"step": 0}, end)))
+    return path
+
+
+def told(*arguments):
+    ran = CliRunner().invoke(command, [*map(str, arguments)])
+    return ran.exit_code, ran.stdout, ran.stderr
+
+
+def test_the_command_says_which_reward_differs_by_its_exit_status(tmp_path):
+    written(tmp_path, "right", 1.0, "9")
+    status, out, err = told(tmp_path, "--json")
+    assert (status, json.loads(out)["same"]) == (0, 1), err
+    wrong = written(tmp_path, "wrong", 1.0, "8")
+    status, out, _ = told(tmp_path, "--json")
+    rows = {row["task"]: row for row in json.loads(out)["rows"]}
+    assert (status, rows["wrong"]["outcome"], rows["wrong"]["rescored"]) == (1, "other", 0.0)
+    mended = tmp_path / "mended.yaml"
+    mended.write_text(
+        "stillweb_tasks: 1\ntasks:\n  - {id: wrong, goal: g, start_url: 'https://a.test/', "
+        "evaluate: [{type: string, regex: '[89]'}]}\n"
+    )
+    status, out, _ = told(wrong, "--tasks", mended, "--json")
+    assert (status, json.loads(out)["rows"][0]["rescored"]) == (0, 1.0)
+    status, _, err = told(mended.parent / "wrong" / "trajectory.jsonl", tmp_path / "store")
+    assert status == 2  # there is no such path
+
+
+def test_long_texts_of_the_evidence_lie_in_the_store(tmp_path):
+    store = Store(tmp_path)
+    page = Reading(Look(), "x" * 5000 + "\ud83d", True)
+    evidence = Evidence("a", "u", (page, Reading(Look("s"), [1], True)), requests=({"url": "v"},))
+    stored = json.loads(json.dumps(evidence_to_dict(evidence, store)))
+    assert len(json.dumps(stored)) < 1000
+    assert evidence_from_dict(stored, store) == evidence
+    with pytest.raises(TaskError, match="cannot be read"):
+        evidence_from_dict({"answer": "a"}, store)
