@@ -92,6 +92,8 @@ async def test_pages_are_recorded_breadth_first_with_their_baselines(tmp_path: P
             "screenshot.png",
             "text.txt",
             "axtree.txt",
+            "dom.txt.gz",
+            "page.json",
             "resources.json",
         }
     assert {path.name for path in collection.baseline.iterdir()} == {page.id for page in report.pages}
@@ -101,6 +103,7 @@ async def test_pages_are_recorded_breadth_first_with_their_baselines(tmp_path: P
         "time",
         "later",
     ]
+    assert all(len(r["body"]) == 64 for r in resources if r["type"] in ("document", "fetch"))
     recorded = {capture.url.partition("?")[0] for capture in collection.captures()}
     assert HOME + "lazy" in recorded  # asked for when scrolled to, after the baseline
 

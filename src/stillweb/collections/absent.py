@@ -23,12 +23,21 @@ RESOURCES = "resources.json"
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """A request that a page made while it was recorded; `status` is 0 if no answer came."""
+    """A request that a page made while it was recorded.
+
+    Attributes:
+        status: 0 if no answer came.
+        body: sha256 of the body as the page got it, hex; "" if unknown.
+        start, duration: milliseconds since the page's first request; 0 if unknown.
+    """
 
     url: str
     method: str
     type: str
     status: int
+    body: str = ""
+    start: float = 0.0
+    duration: float = 0.0
 
 
 def explains(status: int | None) -> bool:
@@ -45,7 +54,15 @@ def read_resources(path: Path) -> Iterator[RecordedRequest]:
     try:
         for each in json.loads(path.read_bytes()):
             status = 0 if each["failed"] else int(each["status"])
-            yield RecordedRequest(wire_url(str(each["url"])), str(each["method"]), str(each["type"]), status)
+            yield RecordedRequest(
+                wire_url(str(each["url"])),
+                str(each["method"]),
+                str(each["type"]),
+                status,
+                str(each.get("body", "")),
+                float(each.get("start", 0.0)),
+                float(each.get("duration", 0.0)),
+            )
     except FileNotFoundError as error:
         raise CollectionError("the baseline lacks a file", path=path) from error
     except (ValueError, TypeError, KeyError) as error:

@@ -5,6 +5,9 @@
     NAME/pages/pages.jsonl        its pages (WACZ 1.1.1 §5.2.1)
     NAME/baseline/PAGE/           what a page looked like when it was recorded
     NAME/manifest.json            what it was recorded with
+    NAME/traces/                  recorded action traces (`stillweb.diff.traces`)
+    NAME/diff.yaml, NAME/diff/    how it is to be compared; what the last comparison saw
+    NAME/versions/VERSION/        the collection as it was (`versions`)
     NAME/pack/                    the sealed form that replay serves
     .store/                       bodies of all packs of the root, by digest; no collection (`store`)
 

@@ -24,7 +24,8 @@ from stillweb.browser.context import open_context
 from stillweb.browser.probe import FrameGone, Probe
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import settle
-from stillweb.clock import now
+from stillweb.browser.witness import Witness
+from stillweb.clock import now, perf
 from stillweb.errors import InfraError
 from stillweb.record.baseline import take_baseline
 from stillweb.record.frontier import Visit
@@ -141,13 +142,16 @@ async def _attempt(browser: Browser, setting: Setting, visit: Visit, baseline: P
 async def _load(
     context: BrowserContext, setting: Setting, visit: Visit, timestamp: str, baseline: Path
 ) -> Visited:
-    activity = Activity(context)
+    witness = Witness(context)
+    activity = witness.activity
     page = await context.new_page()
+    began = perf()
     await _navigate(page, visit.url, setting.page_timeout)
+    witness.load_ms = 1000 * (perf() - began)
     rest = await settle(page, activity, cap=_SETTLE_CAP)
     open_ones = [*activity.websockets, *(each.url for each in activity.requests if not each.ended)]
     with setting.at_rest(open_ones):
-        await take_baseline(page, activity, baseline)
+        await take_baseline(page, witness, rest, baseline)
     probe = await Probe.of(page)
     await _scroll_through(probe)
     await settle(page, activity)
@@ -156,7 +160,7 @@ async def _load(
     status = _document_status(activity)
     with suppress(TimeoutError):  # what has not come by then is cut off, and not recorded
         await asyncio.wait_for(activity.idle(), _LAST_ANSWERS)
-    activity.close()
+    await witness.close()
     return Visited(
         visit,
         timestamp,
