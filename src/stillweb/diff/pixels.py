@@ -13,15 +13,20 @@ them covers differs.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from PIL import Image, ImageChops, ImageFilter, ImageMath, UnidentifiedImageError
 from pixelmatch.utils import antialiased
 
+from stillweb.diff.ssim import ssim
+
 THRESHOLD = 0.1
 AA_LIMIT = 10_000  # about 0.8 s of pure Python, and 1.1% of a 1280x720 page
 _MAX_YIQ = 35215.0  # largest distance that the metric can give (Kotsarenko and Ramos)
 _MARK = (230, 0, 92)
+
+Box = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ class PixelDiff:
         differing: number of pixels that differ visibly.
         total: pixels of the area that both cover together.
         box: left, top, right, bottom of what differs, or None.
+        ssim: structural similarity (`stillweb.diff.ssim`).
         overlay: PNG of the recorded picture, pale, with differing pixels marked; b"" if none differ.
         note: what a reader should know: sizes that differ, a picture that cannot be read.
     """
@@ -43,30 +49,42 @@ class PixelDiff:
     box: tuple[int, int, int, int] | None = None
     overlay: bytes = b""
     note: str = ""
+    ssim: float = 1.0
 
 
-def compare_pictures(recorded: bytes, replayed: bytes) -> PixelDiff:
-    """Compare two pictures (any format that Pillow reads). Blocks up to a second; call it in a thread."""
+def compare_pictures(recorded: bytes, replayed: bytes, masks: Sequence[Box] = ()) -> PixelDiff:
+    """Compare two pictures (any format that Pillow reads). Blocks up to a second; call it in a thread.
+
+    Args:
+        recorded: as it was.
+        replayed: as it is.
+        masks: boxes (left, top, right, bottom) that are not compared; they count as equal.
+    """
     if recorded == replayed and recorded:
         return PixelDiff(1.0)
     try:
         first, second = (Image.open(io.BytesIO(raw)).convert("RGB") for raw in (recorded, replayed))
     except (UnidentifiedImageError, OSError, ValueError) as error:
-        return PixelDiff(0.0, note=f"a picture cannot be read: {error}")
+        return PixelDiff(0.0, note=f"a picture cannot be read: {error}", ssim=0.0)
     note = ""
     uncovered: Image.Image | None = None
     if first.size != second.size:
         note = "sizes differ: recorded {}x{}, replayed {}x{}".format(*first.size, *second.size)
         first, second, uncovered = _same_size(first, second)
+    for box in masks:
+        for picture in (first, second):
+            picture.paste("black", box)
     total = first.size[0] * first.size[1]
+    likeness = ssim(first, second)
     mask = _above_threshold(first, second)
     _drop_antialiasing(mask, first, second)
     if uncovered is not None:
         mask = ImageChops.lighter(mask, uncovered)
     differing = mask.histogram()[255]
     if not differing:
-        return PixelDiff(1.0, total=total, note=note)
-    return PixelDiff(1 - differing / total, differing, total, mask.getbbox(), _overlay(first, mask), note)
+        return PixelDiff(1.0, total=total, note=note, ssim=likeness)
+    share = 1 - differing / total
+    return PixelDiff(share, differing, total, mask.getbbox(), _overlay(first, mask), note, likeness)
 
 
 def _same_size(first: Image.Image, second: Image.Image) -> tuple[Image.Image, Image.Image, Image.Image]:

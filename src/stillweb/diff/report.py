@@ -10,90 +10,44 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stillweb.diff.metrics import Agreement, DiffLine, ResourceRow
+from stillweb.diff.findings import Finding, Severity
+from stillweb.diff.metrics import Agreement, BodyAgreement, DiffLine, ResourceRow
 from stillweb.diff.pixels import PixelDiff
-from stillweb.errors import UsageError
+from stillweb.diff.scores import DEFAULT_GATES, LOWER_IS_BETTER, METRICS, loss, passes
+
+if TYPE_CHECKING:
+    from stillweb.diff.certificate import Certificate
 
 REPORT_VERSION = 1
-
-# name -> (heading, what it says). Order is the order of columns.
-METRICS = {
-    "status": ("status", "the document's HTTP status is the recorded one"),
-    "resources": ("resources", "weighted share of resources asked for and answered as recorded"),
-    "text": ("text", "F1 of the visible words"),
-    "order": ("order", "share of the words that are in the same order"),
-    "axtree": ("axtree", "F1 of the accessibility tree by role and name"),
-    "interactive": ("controls", "the same over what can be clicked, typed into or chosen"),
-    "screenshot": ("screen", "share of equal pixels (pixelmatch, threshold 0.1)"),
-    "hits": ("hits", "share of requests that replay answered from the archive"),
-    "misses": ("misses", "requests without an answer that the recording had answered or never saw"),
-    "fuzzy": ("fuzzy", "share of requests answered by a fuzzy match"),
-}
-LOWER_IS_BETTER = frozenset({"misses", "fuzzy"})
-
-# What is called good; `hits` has none, as archives made elsewhere miss what they miss.
-DEFAULT_GATES: Mapping[str, float] = {
-    "status": 1.0,
-    "resources": 0.99,
-    "text": 0.98,
-    "order": 0.90,
-    "axtree": 0.97,
-    "interactive": 0.99,
-    "screenshot": 0.99,
-    "misses": 0.0,
-    "fuzzy": 0.005,
-}
-
-
-def passes(metric: str, value: float, limit: float) -> bool:
-    """Whether a score keeps its limit."""
-    return value <= limit if metric in LOWER_IS_BETTER else value >= limit
-
-
-def parse_gates(text: str, defaults: Mapping[str, float] = DEFAULT_GATES) -> dict[str, float]:
-    """Return the gates of `text=0.98,misses=0` on top of the defaults; `none` alone switches all off.
-
-    Raises:
-        UsageError: if a name is unknown or a limit is no number.
-    """
-    if text.strip() == "none":
-        return {}
-    gates = dict(defaults)
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, number = (piece.strip() for piece in part.partition("="))
-        if name not in METRICS:
-            raise UsageError(f"there is no score called {name!r}", hint=f"scores: {', '.join(METRICS)}")
-        try:
-            gates[name] = float(number)
-        except ValueError:
-            raise UsageError(
-                f"the limit of {name} is no number: {number!r}", hint=f"--fail-under {name}=0.98"
-            ) from None
-    return gates
 
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """PNG files of a page: as recorded, as replayed, and with what differs marked; b"" where absent."""
+    """PNG files of a page: as recorded, as replayed, and with what differs marked; None where absent.
 
-    recorded: bytes = b""
-    replayed: bytes = b""
-    overlay: bytes = b""
+    Where both sides are the same file byte for byte, `replayed` is the path of `recorded`.
+    """
+
+    recorded: Path | None = None
+    replayed: Path | None = None
+    overlay: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a page's requests came to in the replay."""
+    """What a page's requests came to in the replay; `tiers` has how many each tier answered."""
 
     asked: int
     hit: int
     miss: int
     noise: int
+    tiers: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +59,13 @@ class PageDiff:
         compared: whether the page has a baseline.
         scores: by the names of `METRICS`; only those that could be taken.
         error: why the page could not be replayed at all, "" if it could.
-        notes: what a reader should know besides: not settled, sizes of pictures.
+        recorded_url, replayed_url: where the page had arrived, "" if unknown.
+        findings: what is wrong, causes before effects; empty if nothing is.
+        dom: lines of the canonical tree of elements that differ.
+        console: errors of the console that one side has and the other has not.
+        redirects: the hops to the document; "-" recorded only, "+" replayed only, " " both.
+        recorded_ms, replayed_ms: until the load event, real milliseconds; 0 if unknown. Never a score.
+        notes: what a reader should know besides: not settled, sizes of pictures, what a baseline lacks.
     """
 
     id: str
@@ -115,13 +75,21 @@ class PageDiff:
     recorded_status: int = 0
     replayed_status: int = 0
     scores: Mapping[str, float] = field(default_factory=dict)
+    recorded_url: str = ""
+    replayed_url: str = ""
+    findings: tuple[Finding, ...] = ()
     text: tuple[DiffLine, ...] = ()
     axtree: tuple[DiffLine, ...] = ()
+    dom: tuple[DiffLine, ...] = ()
+    console: tuple[DiffLine, ...] = ()
+    redirects: tuple[DiffLine, ...] = ()
     resources: tuple[ResourceRow, ...] = ()
     pixels: PixelDiff | None = None
     pictures: Pictures = Pictures()
     notes: tuple[str, ...] = ()
     error: str = ""
+    recorded_ms: float = 0.0
+    replayed_ms: float = 0.0
     seconds: float = 0.0
 
     @property
@@ -130,19 +98,20 @@ class PageDiff:
         asked = [row for row in self.resources if row.replayed is not None]
         noise = sum(row.tier == "noise" for row in asked)
         missed = sum(row.missed for row in asked)
-        return Counts(len(asked), len(asked) - noise - missed, missed, noise)
+        tiers = dict(Counter(row.tier or "unknown" for row in asked))
+        return Counts(len(asked), len(asked) - noise - missed, missed, noise, tiers)
 
     @property
     def identical(self) -> bool:
         """Whether nothing differs: no score, no line of text, no line of the accessibility tree."""
-        if self.error or self.text or self.axtree:
+        if self.error or self.text or self.axtree or self.dom:
             return False
-        return all(_loss(name, value) == 0 for name, value in self.scores.items())
+        return all(loss(name, value) == 0 for name, value in self.scores.items())
 
     @property
     def loss(self) -> float:
         """How far the page is from identical, for sorting; 0 is identical."""
-        return 100.0 * bool(self.error) + sum(_loss(name, value) for name, value in self.scores.items())
+        return 100.0 * bool(self.error) + sum(loss(name, value) for name, value in self.scores.items())
 
     def failures(self, gates: Mapping[str, float]) -> tuple[str, ...]:
         """Return the names of the scores that break their limit; a page with an error breaks "status"."""
@@ -163,10 +132,22 @@ class PageDiff:
             "identical": self.identical,
             "status": {"recorded": self.recorded_status, "replayed": self.replayed_status},
             "scores": {name: round(value, 6) for name, value in self.scores.items()},
-            "counts": {"asked": counts.asked, "hit": counts.hit, "miss": counts.miss, "noise": counts.noise},
+            "counts": {
+                "asked": counts.asked,
+                "hit": counts.hit,
+                "miss": counts.miss,
+                "noise": counts.noise,
+                "tiers": dict(counts.tiers),
+            },
             "resources": [_row_dict(row) for row in self.resources if not _dull(row)],
+            "url_at_the_end": {"recorded": self.recorded_url, "replayed": self.replayed_url},
+            "findings": [finding.to_dict() for finding in self.findings],
+            "redirects": [line.kind + line.text for line in self.redirects],
+            "console": [line.kind + line.text for line in self.console],
+            "load_ms": {"recorded": round(self.recorded_ms, 1), "replayed": round(self.replayed_ms, 1)},
             "text_diff": [line.kind + line.text for line in self.text],
             "axtree_diff": [line.kind + line.text for line in self.axtree],
+            "dom_diff": [line.kind + line.text for line in self.dom],
             "pixels": area,
             "screenshots": {
                 "recorded": _sha256(self.pictures.recorded),
@@ -178,12 +159,9 @@ class PageDiff:
         }
 
 
-def _loss(name: str, value: float) -> float:
-    return value if name in LOWER_IS_BETTER else 1.0 - value
-
-
 def _dull(row: ResourceRow) -> bool:
-    return row.agreement is Agreement.AGREE and row.tier in ("", "exact", "normalised", "sequence")
+    same = row.agreement is Agreement.AGREE and row.body is not BodyAgreement.DIFFERS
+    return same and row.tier in ("", "exact", "normalised", "sequence")
 
 
 def _row_dict(row: ResourceRow) -> dict[str, Any]:
@@ -196,11 +174,82 @@ def _row_dict(row: ResourceRow) -> dict[str, Any]:
         "replayed": row.replayed,
         "tier": row.tier,
         "reason": row.reason,
+        "body": row.body.value,
+        "start_ms": row.start,
+        "duration_ms": row.duration,
+        "weight": row.weight,
     }
 
 
-def _sha256(raw: bytes) -> str:
-    return f"sha256:{hashlib.sha256(raw).hexdigest()}" if raw else ""
+def _sha256(path: Path | None) -> str:
+    return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" if path else ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDiff:
+    """A step of a recorded trace, recorded against replayed.
+
+    Attributes:
+        index: 0 is the reset.
+        action: as the trace has it, as JSON; "" for the reset.
+        forms: form of observation -> whether its digest is the recorded one; those that both sides have.
+        recorded_status, replayed_status: of the action: "ok", "action_failed", ...
+        scores: text, axtree and the like, where the recording kept more than digests.
+    """
+
+    index: int
+    action: str = ""
+    forms: Mapping[str, bool] = field(default_factory=dict)
+    recorded_status: str = ""
+    replayed_status: str = ""
+    url: str = ""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    misses: int = 0
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing that both sides noted differs."""
+        status = not self.recorded_status or self.recorded_status == self.replayed_status
+        return status and all(self.forms.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TraceDiff:
+    """A recorded action trace, taken again in the replay.
+
+    Attributes:
+        recorded_reward, replayed_reward: None where the episode was not scored.
+        steps: as far as the replay came.
+        error: why it ended early, "" if it did not.
+    """
+
+    name: str
+    task: str = ""
+    steps: tuple[StepDiff, ...] = ()
+    recorded_reward: float | None = None
+    replayed_reward: float | None = None
+    recorded_steps: int = 0
+    error: str = ""
+    findings: tuple[Finding, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def rewards_agree(self) -> bool | None:
+        """Whether both rewards are equal; None where the recording has none."""
+        if self.recorded_reward is None:
+            return None
+        return self.recorded_reward == self.replayed_reward
+
+    @property
+    def first_difference(self) -> int | None:
+        """Number of the first step that differs; None if none does."""
+        return next((step.index for step in self.steps if not step.same), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        told = asdict(replace(self, findings=()))
+        told["findings"] = [finding.to_dict() for finding in self.findings]
+        return told | {"rewards_agree": self.rewards_agree, "first_difference": self.first_difference}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +258,10 @@ class DiffReport:
 
     Attributes:
         about: where and how it was taken: environment_id, backend, level, seed, recorded_at, made.
+        traces: recorded action traces; their rewards are what counts first.
+        findings: of the collection as a whole (pages added or removed), not of a page.
+        requests: of two collections, what one alone has an answer for and what they answer otherwise.
+        sides: what to call the two sides: ("recorded", "replayed"), or names of two collections.
     """
 
     collection: str
@@ -216,6 +269,23 @@ class DiffReport:
     gates: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_GATES))
     about: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    traces: tuple[TraceDiff, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    requests: tuple[ResourceRow, ...] = ()
+    sides: tuple[str, str] = ("recorded", "replayed")
+
+    @property
+    def reward_agreement(self) -> float | None:
+        """Share of the traces with a recorded reward that the replay gave, too; None if there are none."""
+        told = [trace.rewards_agree for trace in self.traces if trace.rewards_agree is not None]
+        return sum(told) / len(told) if told else None
+
+    def all_findings(self) -> tuple[Finding, ...]:
+        """Return every finding, errors first, then by traces, collection, and pages worst first."""
+        found = [finding for trace in self.traces for finding in trace.findings]
+        found += [*self.findings, *(f for page in self.worst_first() for f in page.findings)]
+        order = list(Severity)
+        return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
 
     @property
     def failing(self) -> tuple[PageDiff, ...]:
@@ -224,7 +294,10 @@ class DiffReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every page keeps every gate."""
+        """Whether every page keeps every gate, and every trace its reward where that is a gate."""
+        rewards = self.reward_agreement
+        if rewards is not None and rewards < self.gates.get("reward", 0.0):
+            return False
         return not self.failing
 
     @property
@@ -267,6 +340,11 @@ class DiffReport:
             "about": dict(self.about),
             "passed": self.passed,
             "summary": self.summary(),
+            "sides": list(self.sides),
+            "reward_agreement": self.reward_agreement,
+            "traces": [trace.to_dict() for trace in self.traces],
+            "findings": [finding.to_dict() for finding in self.all_findings()],
+            "requests": [_row_dict(row) for row in self.requests],
             "gates": dict(self.gates),
             "scores": {n: {"worst": s[0], "mean": s[1]} for n, s in spreads.items() if s is not None},
             "failing": {page.id: list(page.failures(self.gates)) for page in self.failing},
@@ -280,20 +358,13 @@ class DiffReport:
         path.write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         return path
 
-    def write_html(self, folder: Path) -> Path:
-        """Write the report as a page that needs nothing else; return the path of its `index.html`."""
+    def write_html(self, folder: Path, certificate: Certificate | None = None) -> Path:
+        """Write the report as a page that needs nothing else; return the path of its `index.html`.
+
+        Args:
+            folder: made if it is not there.
+            certificate: of the same collection, to be shown with it.
+        """
         from stillweb.diff.html import write_html  # jinja2 is slow to import and not always wanted
 
-        return write_html(self, folder)
-
-
-def shown(metric: str, value: float) -> str:
-    """Return a score as people read it: a count, or a percentage that never rounds up to 100."""
-    if metric == "misses":
-        return f"{value:.0f}"
-    percent = 100 * value
-    if 0 < percent < 0.1:
-        return "<0.1%"
-    if 99.95 <= percent < 100:
-        return "99.9%"
-    return f"{percent:.0f}%" if percent in (0, 100) else f"{percent:.1f}%"
+        return write_html(self, folder, certificate)

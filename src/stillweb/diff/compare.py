@@ -1,0 +1,246 @@
+"""Hold what was seen of a page against its baseline: a function of files and values, for a pool of processes.
+
+A baseline of an older recording lacks some of what is compared; such scores are left out, and a note says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from stillweb.collections.baselines import Arrival, Baseline, read_baseline
+from stillweb.diff import dom
+from stillweb.diff.find import Context, find
+from stillweb.diff.look import Seen
+from stillweb.diff.metrics import (
+    DiffLine,
+    Fetch,
+    ResourceRow,
+    axtree_scores,
+    body_score,
+    line_diff,
+    match_resources,
+    redirects,
+    request_recall,
+    resource_score,
+    text_scores,
+    without_ids,
+)
+from stillweb.diff.pixels import Box, compare_pictures
+from stillweb.diff.report import PageDiff, Pictures
+from stillweb.diff.settings import Settings
+from stillweb.model import GUESSES, Page
+from stillweb.replay.noise import default_noise
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison: a baseline, or what was seen of a replay."""
+
+    text: str
+    axtree: str
+    dom: str
+    fetches: tuple[Fetch, ...]
+    arrival: Arrival | None
+    picture: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where comparisons are made.
+
+    Attributes:
+        collection: its name, for the commands that mend.
+        pictures: folder for the pictures of the replay, and for what differs marked.
+        gates: tell whether a finding is an error.
+        between: whether both sides are recordings.
+    """
+
+    collection: str
+    pictures: Path
+    settings: Settings = field(default_factory=Settings)
+    gates: dict[str, float] = field(default_factory=dict)
+    between: bool = False
+
+
+def compare(page: Page, folder: Path | None, seen: Seen, bench: Bench) -> PageDiff:
+    """Compare a page with its baseline's folder; None if it has none. Blocks for up to a second.
+
+    Raises:
+        CollectionError: if the baseline cannot be read.
+    """
+    baseline = read_baseline(folder) if folder else None
+    rows = rows_of(side_of(baseline).fetches if baseline else (), seen.fetches, bench.settings)
+    result = PageDiff(
+        id=page.id,
+        url=page.url,
+        title=page.title,
+        compared=baseline is not None,
+        recorded_status=page.status,
+        replayed_status=seen.status,
+        replayed_url=seen.portrait.url,
+        resources=tuple(rows),
+        notes=(*seen.notes, *_restless(page, baseline)),
+        replayed_ms=seen.load_ms,
+        error=seen.error,
+    )
+    scores: dict[str, float] = {}
+    if page.status:
+        scores["status"] = float(page.status == seen.status)
+    picture = _kept(page, seen.portrait.picture, baseline, bench)
+    if baseline is None:
+        scores["hits"] = _hits(result)
+        result = replace(result, scores=scores, pictures=Pictures(replayed=picture))
+        return replace(result, findings=find(result, Context(bench.collection, bench.gates)))
+    portrait = seen.portrait
+    arrival = Arrival(portrait.url, complaints=seen.complaints, load_ms=seen.load_ms)
+    replayed = Side(portrait.text, portrait.axtree, portrait.dom, seen.fetches, arrival, picture)
+    masks = [*bench.settings.boxes(page.url), *seen.masked]
+    result = replace(result, scores=scores)
+    return compare_sides(result, side_of(baseline), replayed, bench, masks)
+
+
+def _restless(page: Page, baseline: Baseline | None) -> Iterator[str]:
+    """Yield what an older recording noted of a page that did not come to rest; newer ones say more."""
+    if baseline and not baseline.arrival and (why := page.extra.get("unsettled")):
+        yield f"did not settle when it was recorded: {why}"
+
+
+def side_of(baseline: Baseline) -> Side:
+    """Return a baseline as a side of a comparison."""
+    fetches = tuple(
+        Fetch(r.url, r.method, r.type, r.status, body=r.body, start=r.start, duration=r.duration)
+        for r in baseline.requests
+    )
+    return Side(baseline.text, baseline.axtree, baseline.dom, fetches, baseline.arrival, baseline.picture)
+
+
+def compare_sides(
+    page: PageDiff, recorded: Side, replayed: Side, bench: Bench, masks: Sequence[Box] = ()
+) -> PageDiff:
+    """Complete a page's comparison: every score that both sides have what it takes for, and the findings."""
+    rows = page.resources
+    scores = dict(page.scores)
+    chains = redirects(recorded.fetches), redirects(replayed.fetches)
+    scores["redirects"] = float(chains[0] == chains[1])
+    scores["recall"] = request_recall(rows)
+    scores["resources"] = resource_score(rows)
+    if (bodies := body_score(rows)) is not None:
+        scores["bodies"] = bodies
+    scores["text"], scores["order"] = text_scores(recorded.text, replayed.text)
+    scores["axtree"], scores["interactive"] = axtree_scores(recorded.axtree, replayed.axtree)
+    scores["hits"] = _hits(page)
+    scores["misses"] = float(sum(row.unexplained for row in rows))
+    scores["fuzzy"] = sum(row.tier in GUESSES for row in rows) / max(1, page.counts.asked)
+    page = replace(
+        page,
+        text=line_diff(recorded.text, replayed.text),
+        axtree=line_diff(without_ids(recorded.axtree), without_ids(replayed.axtree)),
+        redirects=line_diff("\n".join(chains[0]), "\n".join(chains[1])),
+        scores=scores,
+    )
+    page = _with_arrivals(page, recorded.arrival, replayed.arrival, bench.settings)
+    page, moved = _with_dom(page, recorded.dom, replayed.dom)
+    page = _with_pictures(page, recorded.picture, replayed.picture, bench, masks)
+    context = Context(
+        bench.collection,
+        bench.gates,
+        recorded.arrival,
+        tuple(moved),
+        replayed.dom or recorded.dom,
+        bench.between,
+    )
+    return replace(page, findings=find(page, context))
+
+
+def rows_of(recorded: Sequence[Fetch], replayed: Sequence[Fetch], settings: Settings) -> list[ResourceRow]:
+    """Pair the requests of two sides; counters, and what the settings ignore, weigh nothing."""
+    noise = default_noise()
+    return [
+        replace(row, weightless=True) if settings.ignores(row.url) or noise.why(row.url) else row
+        for row in match_resources(recorded, replayed)
+    ]
+
+
+def _hits(page: PageDiff) -> float:
+    counts = page.counts
+    return counts.hit / (counts.hit + counts.miss) if counts.hit + counts.miss else 1.0
+
+
+def _with_arrivals(
+    page: PageDiff, recorded: Arrival | None, replayed: Arrival | None, settings: Settings
+) -> PageDiff:
+    if recorded is None or replayed is None:
+        lacking = "the baseline is of an older recording: what its scripts complained of is not known"
+        return page if replayed is None else replace(page, notes=(*page.notes, lacking))
+    scores = dict(page.scores)
+    scores["loaded"] = float(not recorded.pending)
+    before, after = (Counter(filter(settings.counts, each.complaints)) for each in (recorded, replayed))
+    scores["console"] = float((after - before).total())
+    notes = page.notes
+    if not recorded.settled:
+        notes += (f"did not settle when it was recorded: {recorded.reason}",)
+    return replace(
+        page,
+        scores=scores,
+        recorded_url=recorded.url,
+        replayed_url=replayed.url,
+        recorded_ms=recorded.load_ms,
+        replayed_ms=replayed.load_ms,
+        console=_lines("-", (before - after).elements()) + _lines("+", (after - before).elements()),
+        notes=notes,
+    )
+
+
+def _lines(kind: str, texts: Iterable[str]) -> tuple[DiffLine, ...]:
+    return tuple(DiffLine(kind, text) for text in texts)
+
+
+def _with_dom(page: PageDiff, recorded: str, replayed: str) -> tuple[PageDiff, list[dom.Moved]]:
+    if not recorded or not replayed:
+        lacking = "the baseline is of an older recording: its tree of elements is not known"
+        return (page if page.error else replace(page, notes=(*page.notes, lacking))), []
+    if recorded == replayed:
+        return replace(page, scores={**page.scores, "dom": 1.0, "layout": 1.0}), []
+    before, after = dom.parse(recorded), dom.parse(replayed)
+    share, moved = dom.moved(before, after)
+    scores = {**page.scores, "dom": 1.0, "layout": share}
+    if dom.tree_hash(before) == dom.tree_hash(after):
+        return replace(page, scores=scores), moved
+    scores["dom"] = dom.similarity(before, after)
+    return replace(page, scores=scores, dom=line_diff(dom.lines(before), dom.lines(after))), moved
+
+
+def _kept(page: Page, picture: bytes, baseline: Baseline | None, bench: Bench) -> Path | None:
+    """Write a picture of the replay, unless it is the recorded one byte for byte; return where it is."""
+    if not picture:
+        return None
+    if baseline and baseline.picture.read_bytes() == picture:
+        return baseline.picture
+    path = bench.pictures / f"{page.id}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(picture)
+    return path
+
+
+def _with_pictures(
+    page: PageDiff, recorded: Path | None, replayed: Path | None, bench: Bench, masks: Sequence[Box]
+) -> PageDiff:
+    raw = [path.read_bytes() if path else b"" for path in (recorded, replayed)]
+    pixels = compare_pictures(raw[0], raw[1], masks)
+    overlay = None
+    if pixels.overlay:
+        overlay = bench.pictures / f"{page.id}.marked.png"
+        overlay.parent.mkdir(parents=True, exist_ok=True)
+        overlay.write_bytes(pixels.overlay)
+    scores = {**page.scores, "screenshot": pixels.score, "ssim": pixels.ssim}
+    notes = page.notes + ((pixels.note,) if pixels.note and not page.error else ())
+    return replace(
+        page,
+        scores=scores,
+        notes=notes,
+        pixels=replace(pixels, overlay=b""),
+        pictures=Pictures(recorded, replayed, overlay),
+    )

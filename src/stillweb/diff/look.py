@@ -1,0 +1,230 @@
+"""Visit a page in a replay, exactly as it was recorded, and note all that can be compared.
+
+A visit repeats what the recording did, by the same code in `stillweb.browser`: a fresh context
+with the recorded profile, seed and time, one navigation, `settle`, then a portrait. It has a replay
+session of its own, so that carts and polls begin at their beginning. What the browser tells of
+its requests is joined with the session's ledger, which says how each was answered and why.
+
+A page that cannot be opened is a finding, not an exception; only a browser or replay server that
+is gone ends the comparison.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+from playwright.async_api import Browser, BrowserContext
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Page as BrowserPage
+from playwright.async_api import TimeoutError as PlaywrightTimeout
+
+from stillweb import clock
+from stillweb.browser import Level, Pinning, Profile, Requested, open_context, settle
+from stillweb.browser.outline import boxes_of
+from stillweb.browser.portrait import Portrait, portrait
+from stillweb.browser.witness import Witness
+from stillweb.collections.manifest import Manifest
+from stillweb.diff.metrics import Fetch
+from stillweb.diff.settings import Settings
+from stillweb.errors import InfraError
+from stillweb.model import GUESSES, Page, Tier
+from stillweb.replay import LedgerEntry, OpenSession, ReplayClient
+from stillweb.urls import from_timestamp, wire_url
+
+# Chromium gives up what is in flight when an interface comes or goes (a container starts): the
+# machine's doing, not the archive's, so the page is visited again.
+_MACHINE = "ERR_NETWORK_CHANGED"
+_VISITS = 3
+
+_LOOSE = frozenset({Tier.MISS, Tier.NOISE, *GUESSES})
+
+
+_NOTHING = Portrait()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a page looks like in the replay.
+
+    Attributes:
+        status: of its document, redirects followed; 0 if there was no answer.
+        masked: boxes of the elements that the collection's settings mask.
+        error: why it could not be opened, "" if it could.
+        disturbed: whether the machine cut off a request of it.
+    """
+
+    status: int = 0
+    portrait: Portrait = _NOTHING
+    fetches: tuple[Fetch, ...] = ()
+    complaints: tuple[str, ...] = ()
+    masked: tuple[tuple[int, int, int, int], ...] = ()
+    load_ms: float = 0.0
+    notes: tuple[str, ...] = ()
+    error: str = ""
+    disturbed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What all visits of a comparison share."""
+
+    collection: str
+    manifest: Manifest
+    client: ReplayClient
+    browser: Browser
+    settings: Settings
+    level: Level
+    page_timeout: float
+    has_ledger: bool
+
+    def pinning(self, page: Page) -> Pinning:
+        """Return what the page's recording was pinned to; its own time where nobody pinned it."""
+        return Pinning(self.level, self.manifest.seed, _start(self.manifest.recorded_at or page.timestamp))
+
+
+def _start(timestamp: str) -> datetime:
+    return from_timestamp(timestamp) if timestamp else clock.now()
+
+
+async def look_at(scene: Scene, page: Page) -> Seen:
+    """Visit a page, again if the machine disturbed it.
+
+    Raises:
+        InfraError: if the browser is gone, or the pack is damaged.
+        ReplayUnreachable: if the server is gone.
+    """
+    for _ in range(_VISITS):
+        seen = await _visit(scene, page)
+        if _MACHINE not in seen.error and not seen.disturbed:
+            break
+    return seen
+
+
+async def _visit(scene: Scene, page: Page) -> Seen:
+    session = await scene.client.open_session(scene.collection)
+    try:
+        return await _visit_by(scene, page, session)
+    finally:
+        await scene.client.close_session(session.id)
+
+
+async def _visit_by(scene: Scene, page: Page, session: OpenSession) -> Seen:
+    profile = Profile.from_dict(scene.manifest.profile)
+    try:
+        context = await open_context(
+            scene.browser, proxy=session.proxy, profile=profile, pinning=scene.pinning(page)
+        )
+    except PlaywrightError as error:
+        raise InfraError(f"the browser is gone: {_first_line(error)}", hint="stillweb env check") from error
+    try:
+        seen, requests = await _look(context, page, scene)
+    finally:
+        with suppress(PlaywrightError):  # the browser is gone already
+            await context.close()
+    if not scene.browser.is_connected():
+        raise InfraError(f"the browser died at {page.url}", hint="stillweb env check")
+    ledger = (await scene.client.ledger(session.id)).entries if scene.has_ledger else None
+    if fault := next((entry for entry in ledger or () if entry.tier == Tier.FAULT), None):
+        raise InfraError(f"{fault.method} {fault.url}: {fault.reason}", hint="stillweb collections seal NAME")
+    fetches = join_ledger(requests, ledger)
+    if seen.error and (why := next((each.reason for each in fetches if each.tier == Tier.MISS), "")):
+        seen = replace(seen, error=f"{seen.error}: {why}")
+    disturbed = any(_MACHINE in request.failure for request in requests)
+    return replace(seen, status=_status(requests), fetches=fetches, disturbed=disturbed)
+
+
+async def _look(context: BrowserContext, page: Page, scene: Scene) -> tuple[Seen, list[Requested]]:
+    witness = Witness(context)
+    try:
+        tab = await context.new_page()
+        began = clock.perf()
+        await _navigate(tab, page.url, scene)
+        witness.load_ms = 1000 * (clock.perf() - began)
+        rest = await settle(tab, witness.activity)
+        requests = await witness.requests()  # the baseline's list ends where the page had settled, too
+        shown = await portrait(tab)
+        selectors = scene.settings.selectors(page.url)
+        masked = await boxes_of(tab, selectors) if selectors else []
+    except (PlaywrightError, InfraError) as error:
+        return Seen(error=_first_line(error)), list(witness.activity.requests)
+    finally:
+        await witness.close()
+    notes = () if rest.settled else (f"did not settle: {rest.reason}",)
+    seen = Seen(
+        portrait=shown,
+        complaints=witness.complaints,
+        masked=tuple(masked),
+        load_ms=witness.load_ms,
+        notes=notes,
+    )
+    return seen, requests
+
+
+async def _navigate(tab: BrowserPage, url: str, scene: Scene) -> None:
+    try:
+        # At EXACT no answer comes, and no page loads, before `settle` lets it.
+        until: Literal["commit", "load"] = "commit" if scene.level is Level.EXACT else "load"
+        await tab.goto(url, wait_until=until, timeout=scene.page_timeout * 1000)
+    except PlaywrightTimeout:
+        if tab.url == "about:blank":
+            raise
+        # The document is there; something in it never ends loading. `settle` will say so.
+
+
+def _status(requests: Iterable[Requested]) -> int:
+    """Return the status of the page's document, redirects followed; 0 if there was no answer."""
+    found = (request.status for request in requests if request.resource_type == "document")
+    return next((status for status in found if status and not 300 <= status < 400), 0)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].removeprefix("Page.goto: ") or "the browser failed"
+
+
+def join_ledger(requests: Iterable[Requested], ledger: Sequence[LedgerEntry] | None) -> tuple[Fetch, ...]:
+    """Return the requests that the browser told of, each with how replay answered it.
+
+    Requests that only the ledger knows (of workers, or of the browser itself) are added where
+    they were not answered from the archive as recorded: no miss is lost. Without a ledger a 404
+    and a failure count as misses; whether they are explained, the baseline says.
+    """
+    pool: dict[tuple[str, str], deque[LedgerEntry]] = defaultdict(deque)
+    for entry in ledger or ():
+        pool[entry.method, wire_url(entry.url)].append(entry)
+    requests = list(requests)
+    first = min((request.started for request in requests), default=0.0)
+    fetches = []
+    for request in requests:
+        entries = pool[request.method, wire_url(request.url)]
+        answered = entries.popleft() if entries else None
+        fetches.append(_fetch(request, answered, first, guess_misses=ledger is None))
+    unseen = sorted((entry for entries in pool.values() for entry in entries), key=lambda entry: entry.seq)
+    fetches += [
+        Fetch(e.url, e.method, e.resource or "other", e.status, e.tier, e.reason)
+        for e in unseen
+        if e.tier in _LOOSE
+    ]
+    return tuple(fetches)
+
+
+def _fetch(request: Requested, answered: LedgerEntry | None, first: float, *, guess_misses: bool) -> Fetch:
+    status = 0 if request.failure else request.status
+    tier = answered.tier if answered else ""
+    if guess_misses and status in (0, 404):
+        tier = Tier.MISS.value
+    return Fetch(
+        wire_url(request.url),
+        request.method,
+        request.resource_type,
+        status,
+        tier,
+        answered.reason if answered else "",
+        request.body,
+        round(1000 * (request.started - first), 1),
+        round(1000 * max(0.0, request.finished - request.started), 1),
+    )

@@ -1,0 +1,144 @@
+"""Fixtures for tests on a replayed collection. Nothing happens unless a test asks for one of them.
+
+Every pytest run on a machine with stillweb loads this file, so that it imports nothing but pytest at its
+top. Which collection is replayed, the nearest marker says, or `stillweb_collection` in the ini file.
+Replay servers live for the whole run, in a thread; each test has a session, a context and a browser of its
+own, so that no test sees another one's basket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Playwright
+
+    from stillweb.testing.blocking import BlockingEnv
+    from stillweb.testing.replayed import Replayed, Servers
+
+_INI = {
+    "stillweb_collections": ("folder of the collections", "collections"),
+    "stillweb_certs": ("folder of the certificate authority", "certs"),
+    "stillweb_collection": ("collection of tests whose marker names none", ""),
+    "stillweb_level": ("level of environments: network, clock or exact", "clock"),
+    "stillweb_proxy": ("control URL of a replay server that runs already", ""),
+}
+_MARKER = (
+    "stillweb(collection=None, level=None, seed=None): what the stillweb fixtures of a test replay, and how"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a test's marker and the ini file say.
+
+    Attributes:
+        seed: None leaves it to the recording.
+    """
+
+    collection: str
+    level: str
+    seed: int | None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the ini options."""
+    for name, (meaning, default) in _INI.items():
+        parser.addini(name, f"stillweb: {meaning}", default=default)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the marker; and the asynchronous fixtures where pytest-asyncio is there to run them."""
+    config.addinivalue_line("markers", _MARKER)
+    if config.pluginmanager.hasplugin("asyncio"):
+        config.pluginmanager.register(_asynchronous(), "stillweb-asyncio")
+
+
+@pytest.fixture
+def stillweb_choice(request: pytest.FixtureRequest) -> Choice:
+    """What this test replays, and how."""
+    marked: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers("stillweb"))):  # the nearest one comes last
+        if unknown := set(marker.kwargs) - {"collection", "level", "seed"} or marker.args:
+            raise pytest.UsageError(
+                f"marker stillweb takes collection, level and seed by name, not {unknown}"
+            )
+        marked |= marker.kwargs
+    ini = request.config.getini
+    collection = marked.get("collection") or ini("stillweb_collection")
+    if not collection:
+        raise pytest.UsageError(
+            f"{request.node.nodeid}: which collection? Say @pytest.mark.stillweb(collection=...) "
+            "or stillweb_collection in the ini file"
+        )
+    return Choice(str(collection), str(marked.get("level") or ini("stillweb_level")), marked.get("seed"))
+
+
+@pytest.fixture(scope="session")
+def stillweb_servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    """The replay servers of this run; folders are relative to the ini file's."""
+    from stillweb.testing.replayed import Servers
+
+    ini, root = request.config.getini, request.config.rootpath
+    collections, certs = (root / Path(ini(name)) for name in ("stillweb_collections", "stillweb_certs"))
+    servers = Servers(collections, certs, str(ini("stillweb_proxy")))
+    yield servers
+    servers.close()
+
+
+@pytest.fixture
+def stillweb_replay(stillweb_servers: Servers, stillweb_choice: Choice) -> Iterator[Replayed]:
+    """A session on the collection, for this test alone: proxy, certificate, ledger."""
+    with stillweb_servers.session(stillweb_choice.collection) as replayed:
+        yield replayed
+
+
+@pytest.fixture
+def stillweb_page(
+    request: pytest.FixtureRequest, stillweb_replay: Replayed, stillweb_choice: Choice
+) -> Iterator[Page]:
+    """A page of Playwright's synchronous API, in the session's proxy, randomness seeded."""
+    from playwright.sync_api import sync_playwright
+
+    from stillweb.testing.pages import open_page
+
+    seed = _seed(stillweb_choice, stillweb_replay)
+    if request.config.pluginmanager.hasplugin("playwright"):
+        # pytest-playwright keeps one for the whole run, and there may be no second one in a thread.
+        theirs: Playwright = request.getfixturevalue("playwright")
+        with open_page(theirs, stillweb_replay, seed=seed) as page:
+            yield page
+        return
+    with sync_playwright() as ours, open_page(ours, stillweb_replay, seed=seed) as page:
+        yield page
+
+
+@pytest.fixture
+def stillweb_env(stillweb_servers: Servers, stillweb_choice: Choice) -> Iterator[BlockingEnv]:
+    """An environment on the collection, whose calls need no `await`."""
+    from stillweb.env.env import Env
+    from stillweb.testing.blocking import BlockingEnv
+
+    url = stillweb_servers.url(stillweb_choice.collection)
+    env = BlockingEnv(
+        Env(url, stillweb_choice.collection, level=stillweb_choice.level),
+        stillweb_servers.background,
+        seed=stillweb_choice.seed,
+    )
+    yield env
+    env.close()
+
+
+def _seed(choice: Choice, replayed: Replayed) -> int:
+    return int(replayed.manifest.get("seed", 0)) if choice.seed is None else choice.seed
+
+
+def _asynchronous() -> Any:
+    from stillweb.testing import asynchronous
+
+    return asynchronous

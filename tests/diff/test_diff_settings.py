@@ -1,0 +1,55 @@
+"""`diff.yaml`: what it may hold, and that a mistake is told where it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from stillweb.diff.scores import DEFAULT_GATES
+from stillweb.diff.settings import read_settings
+from stillweb.errors import CollectionError
+
+
+def test_without_a_file_the_usual_gates_hold(tmp_path):
+    assert read_settings(tmp_path).gates == DEFAULT_GATES
+
+
+def test_gates_masks_and_what_is_ignored(tmp_path):
+    (tmp_path / "diff.yaml").write_text(
+        """
+version: 1
+gates: {screenshot: 0.95, ssim: none}
+masks:
+  - {url: "https://shop.test/*", selectors: [".clock"], boxes: [[0, 0, 200, 40]], why: time}
+  - {boxes: [[5, 5, 6, 6]]}
+ignore: {requests: ["https://counter.test/*"], console: ["^console: ResizeObserver"]}
+"""
+    )
+    settings = read_settings(tmp_path)
+    assert settings.gates == {n: v for n, v in DEFAULT_GATES.items() if n != "ssim"} | {"screenshot": 0.95}
+    assert settings.boxes("https://shop.test/cart") == ((0, 0, 200, 40), (5, 5, 6, 6))
+    assert settings.selectors("https://shop.test/cart") == [".clock"]
+    assert settings.boxes("https://other.test/") == ((5, 5, 6, 6),)
+    assert settings.ignores("https://counter.test/hit?n=1")
+    assert not settings.counts("console: ResizeObserver loop (https://a/:1)")
+    assert settings.counts("uncaught: boom")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("version: 2", "version is 2, this program reads 1"),
+        ("[1]", "the file is no mapping"),
+        ("version: 1\ngates: {txt: 1}", "gates has 'txt', which is none of: axtree"),
+        ("version: 1\ngates: {text: high}", "gates.text is 'high', neither a number nor none"),
+        ("version: 1\nmasks: [{url: x}]", r"masks\[0\] has neither boxes nor selectors"),
+        ("version: 1\nmasks: [{boxes: [[1, 2, 1, 4]]}]", r"masks\[0\].boxes is no list of \[left"),
+        ("version: 1\nignore: {requests: x}", "ignore.requests is no list of texts"),
+        ("version: 1\nignore: {console: ['(']}", "missing \\)"),
+        ("version: [", "no YAML"),
+    ],
+)
+def test_a_mistake_is_told(tmp_path, text, told):
+    (tmp_path / "diff.yaml").write_text(text)
+    with pytest.raises(CollectionError, match=told) as caught:
+        read_settings(tmp_path)
+    assert "diff.yaml" in str(caught.value)
