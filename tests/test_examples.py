@@ -49,3 +49,17 @@ async def test_episode(tmp_path):
     assert program.returncode == 0, told.decode()
     assert "1 requests, 0 misses" in printed.decode()
     assert "clicked 'Next': ok, now at https://site.example/next" in printed.decode()
+
+
+@pytest.mark.browser
+async def test_tasks(tmp_path):
+    ca = CertAuthority.init(tmp_path / "certs")
+    options = ReplayOptions(port=0, session_ports=None)
+    async with serve([_collection(tmp_path / "collections")], ca, options) as server:
+        program = await asyncio.create_subprocess_exec(
+            sys.executable, EXAMPLES / "tasks.py", server.url, EXAMPLES / "tasks.yaml", tmp_path / "out",
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        printed, told = await program.communicate()
+    assert program.returncode == 0, told.decode()
+    assert printed.decode() == "next-page: 1\nnext-page again: 1, same; as stored: locator\n"

@@ -36,7 +36,13 @@ COMMANDS = {
         "Serve collections as a proxy in which real URLs replay frozen.",
     ),
     "env": ("stillweb.cli.env", "env", "Try tasks and actions on a replayed collection."),
+    "rescore": ("stillweb.cli.rescore", "rescore", "Score trajectories again, from what they hold."),
     "diff": ("stillweb.cli.diff", "diff", "Compare a recording with its replay, page by page."),
+    "certify": (
+        "stillweb.cli.certify",
+        "certify_command",
+        "Run traces again and again; certify that nothing differs.",
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""`stillweb collections`: import, list, show, check, learn, seal, export and rm."""
+"""`stillweb collections`: import, list, show, check, learn, seal, export, keep and rm."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from stillweb.collections.layout import Collection, list_collections
 from stillweb.collections.repair import repair as repair_collection
 from stillweb.collections.seal import seal as seal_collection
 from stillweb.collections.store import remove_collection
+from stillweb.collections.versions import keep_version
 from stillweb.errors import CollectionError, UsageError
 
 _SHOWN = 20
@@ -274,6 +275,24 @@ def export_command(name: str, output: Path | None, root: Path) -> None:
       stillweb collections export site -o site.wacz
     """  # noqa: D301
     click.echo(export_wacz(Collection.open(root, name), output or Path(f"{name}.wacz")))
+
+
+@collections.command("keep")
+@click.argument("name")
+@click.argument("version", required=False, default="")
+@collections_option
+def keep_command(name: str, version: str, root: Path) -> None:
+    """Keep a collection as it is now as a version, to compare the next crawl with.
+
+    VERSION is the time of the recording if it is not given. WARC files are linked, not copied.
+
+    \b
+    Example:
+      stillweb collections keep shop before-launch
+      stillweb diff shop@before-launch shop
+    """  # noqa: D301  click reads \b itself
+    kept = keep_version(Collection.open(root, name), version)
+    click.echo(f"{name}@{kept.name}")
 
 
 @collections.command("rm")

@@ -14,7 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, Task
 
 
 def stderr() -> Console:
@@ -24,25 +24,39 @@ def stderr() -> Console:
     return Console(file=sys.stderr, highlight=False)
 
 
-def progress() -> Progress:
-    """Return a progress bar on stderr: description, bar, count, time."""
+def progress(*, rate: str = "") -> Progress:
+    """Return a progress bar on stderr: description, bar, count, time.
+
+    Args:
+        rate: what is counted, such as "pages"; then its rate and the time left are shown, too.
+    """
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
         SpinnerColumn,
         TextColumn,
         TimeElapsedColumn,
+        TimeRemainingColumn,
     )
+    from rich.text import Text
 
-    return Progress(
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(f"{speed:.1f} {rate}/s" if speed else f"- {rate}/s")
+
+    columns: list[ProgressColumn] = [
         SpinnerColumn(),
         TextColumn("[progress.description]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=stderr(),
-    )
+    ]
+    if rate:
+        columns += [Rate(), TextColumn("left:"), TimeRemainingColumn()]
+    return Progress(*columns, console=stderr())
 
 
 def print_json(value: Any) -> None:

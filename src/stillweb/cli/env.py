@@ -5,32 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import click
 
-from stillweb.cli.console import print_json, print_table, progress, stderr
-from stillweb.cli.options import json_option
-from stillweb.env.action import action_schema
-from stillweb.env.check import Checked, check_tasks
+from stillweb.cli.console import print_json, stderr
+from stillweb.cli.envcheck import check
+from stillweb.cli.envtasks import miniwob, tasks
+from stillweb.cli.options import level_option, proxy_option
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.task import Task, load_tasks
-
-_proxy_option = click.option(
-    "--proxy",
-    required=True,
-    metavar="URL",
-    help="Control URL of a replay server, as stillweb replay prints it.",
-)
-_level_option = click.option(
-    "--level",
-    type=click.Choice(["network", "clock"]),
-    default="clock",
-    show_default=True,
-    help="How much is pinned.",
-)
+from stillweb.env.nativetask import native_schema
+from stillweb.env.observation import Observation
+from stillweb.env.tables import STYLES, tool_schema
 
 
 @click.group()
@@ -45,116 +32,92 @@ def env() -> None:
     """  # noqa: D301  click reads \b itself
 
 
+env.add_command(check)
+env.add_command(tasks)
+env.add_command(miniwob)
+
+
 @env.command()
-def schema() -> None:
+@click.option("--tasks", "of_tasks", is_flag=True, help="Of a task file instead, for editors.")
+@click.option(
+    "--style",
+    type=click.Choice(STYLES),
+    default="json",
+    show_default=True,
+    help="JSON schema, the tool definition of OpenAI or Anthropic, or BrowserGym's calls.",
+)
+def schema(of_tasks: bool, style: str) -> None:
     """Print the JSON schema of an action, for a trainer's tool definition.
 
     \b
     Example:
       stillweb env schema > action.schema.json
+      stillweb env schema --style openai
     """  # noqa: D301
-    print_json(action_schema())
-
-
-@env.command()
-@click.argument("tasks", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@_proxy_option
-@_level_option
-@click.option("--limit", type=click.IntRange(min=1), help="Check the first so many tasks only.")
-@click.option("--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="Tasks at a time.")
-@json_option
-def check(tasks: Path, proxy: str, level: str, limit: int | None, jobs: int, as_json: bool) -> None:
-    """Reset every task of a file and score it untouched.
-
-    Shows tasks that cannot be reset, that ask for what the collection does not hold, and that
-    are solved by doing nothing. Exit status 1 if a task cannot be reset.
-
-    \b
-    Example:
-      stillweb env check tasks.json --proxy http://127.0.0.1:8080 --limit 20
-    """  # noqa: D301
-    loaded = load_tasks(tasks)[:limit]
-    rows = asyncio.run(_check(loaded, proxy, level, jobs))
-    summary = _summary(rows)
-    if as_json:
-        print_json({**summary, "rows": [row.to_dict() for row in rows]})
+    told = native_schema() if of_tasks else tool_schema(style)
+    if isinstance(told, str):
+        click.echo(told)
     else:
-        _print_rows(rows)
-        stderr().print(", ".join(f"{name} {count}" for name, count in summary.items()))
-    if summary["infra_errors"] or summary["task_errors"]:
-        sys.exit(1)
-
-
-async def _check(tasks: list[Task], proxy: str, level: str, jobs: int) -> list[Checked]:
-    with progress() as bar:
-        shown = bar.add_task("checking tasks", total=len(tasks))
-        return await check_tasks(
-            tasks, proxy, level=level, jobs=jobs, on_checked=lambda _: bar.advance(shown)
-        )
-
-
-def _summary(rows: list[Checked]) -> dict[str, int]:
-    outcomes = Counter(row.outcome for row in rows)
-    return {
-        "tasks": len(rows),
-        "infra_errors": outcomes["infra_error"],
-        "task_errors": outcomes["task_error"],
-        "solved_untouched": sum(1 for row in rows if row.reward),
-        "unsettled": sum(1 for row in rows if row.outcome == "ok" and not row.settled),
-        "misses": sum(row.misses for row in rows),
-    }
-
-
-def _print_rows(rows: list[Checked]) -> None:
-    print_table(
-        ("task", "collection", "outcome", "#reward", "#requests", "#misses", "#seconds", "detail"),
-        (
-            (
-                row.task,
-                row.collection,
-                row.outcome,
-                "" if row.reward is None else f"{row.reward:g}",
-                row.requests,
-                row.misses,
-                f"{row.seconds:.2f}",
-                row.detail,
-            )
-            for row in rows
-        ),
-    )
+        print_json(told)
 
 
 @env.command()
-@_proxy_option
-@_level_option
+@proxy_option
+@level_option
 @click.option("--url", required=True, help="Page to begin with.")
 @click.option("-c", "--collection", help="Collection, if the server has several.")
 @click.option("--seed", type=int, help="Seed of the page's randomness; the recording's unless given.")
-def shell(proxy: str, level: str, url: str, collection: str | None, seed: int | None) -> None:
+@click.option(
+    "--trajectories",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder to write the episode down in.",
+)
+@click.option(
+    "--observe",
+    multiple=True,
+    default=["axtree"],
+    show_default=True,
+    metavar="FORM",
+    help="What to show: axtree, compact:viewport, ... (docs/observations.md). Repeatable.",
+)
+def shell(proxy: str, level: str, url: str, collection: str | None, **chosen: Any) -> None:
     """Type actions as JSON, one a line, and see what the agent would see.
+
+    Of pictures the digest is shown; with --trajectories they are kept.
 
     \b
     Example:
       stillweb env shell --proxy http://127.0.0.1:8080 --url https://shop.example/
       > {"action": "click", "bid": "a12"}
     """  # noqa: D301
-    options = EnvOptions(max_steps=sys.maxsize)
-    asyncio.run(_shell(Env(proxy, collection, level=level, options=options), url, seed))
+    options = EnvOptions(max_steps=sys.maxsize, trajectories=chosen["trajectories"])
+    environment = Env(proxy, collection, level=level, observe=chosen["observe"], options=options)
+    asyncio.run(_shell(environment, url, chosen["seed"]))
 
 
 async def _shell(environment: Env, url: str, seed: int | None) -> None:
     async with environment:
         observation, info = await environment.reset(url=url, seed=seed)
-        click.echo(observation.axtree)
+        _show(observation)
         _say(observation.url, info)
         while line := await asyncio.to_thread(_read_line):
             if not line.strip():
                 continue
             observation, _, terminated, truncated, info = await environment.step(line)
-            click.echo(observation.axtree)
+            _show(observation)
             _say(observation.url, info)
             if terminated or truncated:
                 break
+
+
+def _show(observation: Observation) -> None:
+    for form, digest in observation.digests.items():
+        if form in ("screenshot", "som"):
+            click.echo(f"{form} {digest}")
+        else:
+            click.echo((observation.body(form) or b"").decode())
+    if observation.marks:
+        click.echo(json.dumps(dict(observation.marks)))
 
 
 def _read_line() -> str:

@@ -121,7 +121,7 @@ async def _walk(browser: Browser, proxy: str, collection: Collection) -> int:
             assert isinstance(action, Action)
             if action.action == "terminate":
                 return steps
-            result = await perform(action, tabs, bids, seconds=10)
+            result = await perform(action, tabs, bids)
             if result.status is not ActionStatus.OK:
                 raise RecordError(f"the customer's step {steps + 1} on the live shop failed: {result.error}")
             steps += 1

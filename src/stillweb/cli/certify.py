@@ -1,0 +1,221 @@
+"""`stillweb certify`: run traces again and again, and certify that nothing differs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stillweb.cli.certified import print_certificate, print_verified
+from stillweb.cli.console import print_json, progress, stderr
+from stillweb.cli.options import certs_option, collections_option, json_option, session_counts
+from stillweb.cli.serving import replayed
+from stillweb.collections.layout import Collection
+from stillweb.diff.certificate import Certificate
+from stillweb.diff.certify import CertifyOptions, certify
+from stillweb.diff.verify import Verdict, Verified, compare_certificates
+from stillweb.env.env import Env, EnvOptions
+from stillweb.env.explore import propose_trace
+from stillweb.env.task import load_tasks
+from stillweb.env.trace import Trace
+from stillweb.errors import UsageError
+from stillweb.replay import ReplayClient
+
+_EXPLORED = 3  # traces, where nothing was said and none were recorded
+_RUNS, _JOBS = 20, (1, 8, 32)
+_VERIFY_RUNS, _VERIFY_JOBS = 3, (1,)
+
+
+_FILE = click.Path(path_type=Path, exists=True)
+
+
+@click.command("certify")
+@click.argument("name", required=False)
+@click.option("--traces", multiple=True, type=_FILE, metavar="FILE", help="A trace or trajectory; repeat it.")
+@click.option("--tasks", type=_FILE, help="A task file: each task's start page is a trace.")
+@click.option("--limit", type=click.IntRange(1), help="The first so many traces only.")
+@click.option("--explore", type=click.IntRange(1), help="Make so many traces by exploring.")
+@click.option("--steps", type=click.IntRange(1), default=20, show_default=True, help="Of explored traces.")
+@click.option("--runs", type=click.IntRange(1), help=f"Of each trace at each count.  [default: {_RUNS}]")
+@click.option(
+    "--jobs", callback=session_counts, metavar="N,...", help="Counts of sessions.  [default: 1,8,32]"
+)
+@click.option(
+    "--level",
+    type=click.Choice(["exact", "clock", "network", "live"]),
+    default="clock",
+    show_default=True,
+    help="How far pages are pinned.",
+)
+@click.option("--load", is_flag=True, help="A second time with every processor kept busy.")
+@click.option(
+    "--observe",
+    multiple=True,
+    metavar="FORM",
+    help="What is compared; repeat it.  [default: axtree, dom and screenshot]",
+)
+@click.option("--backend", type=click.Choice(["native", "pywb"]), default="native", show_default=True)
+@click.option("--proxy", default="", metavar="URL", help="A replay server that is running.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where the certificate goes.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep runs here, and go on from them."
+)
+@click.option("--verify", type=_FILE, metavar="FILE", help="Run what a certificate says, and compare.")
+@click.option(
+    "--report", type=click.Path(path_type=Path, file_okay=False), help="Write index.html into this folder."
+)
+@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML.")
+@json_option
+@collections_option
+@certs_option
+@click.pass_context
+def certify_command(ctx: click.Context, /, name: str | None, **given: Any) -> None:
+    """Run traces on a replayed collection again and again, and certify that nothing differs.
+
+    Traces come from files, from tasks, from exploring, or from the collection's own traces/ folder. A
+    run fails if any observation is unlike the commonest one, or if the environment itself flags a step
+    as not exact. The first difference is explained. Exit status 1 if a run fails, or a certificate
+    does not hold here.
+
+    \b
+    Example:
+      stillweb certify shop
+      stillweb certify shop --explore 5 --runs 40 --jobs 1,16 --level exact --load
+      stillweb certify --verify collections/shop/certificate-clock.json
+    """  # noqa: D301  click reads \b itself
+    if given["verify"]:
+        ctx.exit(_verify(name, given))
+    if not name:
+        raise UsageError("which collection?", hint="stillweb certify NAME, or stillweb certify --verify FILE")
+    collection = Collection.open(given["root"], name)
+    options = CertifyOptions(
+        runs=given["runs"] or _RUNS,
+        jobs=given["jobs"] or _JOBS,
+        level=given["level"],
+        load=given["load"],
+        observe=given["observe"],
+        folder=given["keep"],
+    )
+    certificate = asyncio.run(_certify(collection, options, given))
+    path = certificate.write(given["out"] or collection.path / f"certificate-{options.level}.json")
+    stderr().print(f"certificate: {path}", markup=False, soft_wrap=True)
+    _write_more(certificate, given)
+    if given["as_json"]:
+        print_json(certificate.to_dict())
+    else:
+        print_certificate(certificate)
+    ctx.exit(0 if certificate.passed else 1)
+
+
+def _verify(name: str | None, given: dict[str, Any]) -> int:
+    certified = Certificate.load(given["verify"])
+    collection = Collection.open(given["root"], name or certified.collection)
+    options = CertifyOptions(
+        runs=given["runs"] or _VERIFY_RUNS,
+        jobs=given["jobs"] or _VERIFY_JOBS,
+        level=certified.level,
+        load=given["load"],
+        observe=certified.forms,
+        folder=given["keep"],
+    )
+    given |= {"backend": certified.backend}
+    here = asyncio.run(_certify(collection, options, given, [each.trace for each in certified.traces]))
+    if here.environment_id != certified.environment_id:
+        raise UsageError(
+            f"{collection.name} is another pack ({here.environment_id}) than the certificate's "
+            f"({certified.environment_id})",
+            hint=f"stillweb collections show {collection.name}",
+        )
+    rows = compare_certificates(certified, here)
+    _write_more(here, given)
+    if given["as_json"]:
+        print_json(_verified_dict(certified, here, rows))
+    else:
+        print_verified(certified, here, rows)
+    return 0 if all(row.verdict is Verdict.EQUAL for row in rows) else 1
+
+
+def _verified_dict(certified: Certificate, here: Certificate, rows: Sequence[Verified]) -> dict[str, Any]:
+    return {
+        "equal": all(row.verdict is Verdict.EQUAL for row in rows),
+        "divergence": any(row.verdict is Verdict.DIVERGENCE for row in rows),
+        "machine": {"certified": certified.machine.to_dict(), "here": here.machine.to_dict()},
+        "traces": [row.to_dict() for row in rows],
+        "here": here.to_dict(),
+    }
+
+
+def _write_more(certificate: Certificate, given: dict[str, Any]) -> None:
+    if given["report"]:
+        from stillweb.diff.html import write_certificate  # jinja2 is slow to import
+
+        page = write_certificate(certificate, given["report"])
+        stderr().print(f"report: {page}", markup=False, soft_wrap=True)
+    if given["junit"]:
+        from stillweb.diff.junit import write_junit  # few ask for it
+
+        write_junit(certificate, given["junit"])
+
+
+async def _certify(
+    collection: Collection, options: CertifyOptions, given: dict[str, Any], traces: Sequence[Trace] = ()
+) -> Certificate:
+    async with AsyncExitStack() as stack:
+        where = replayed(collection, given["certs_dir"], backend=given["backend"], proxy=given["proxy"])
+        url = await stack.enter_async_context(where)
+        client = await stack.enter_async_context(ReplayClient(url))
+        chosen = list(traces) or _given_traces(collection, given) or await _explored(url, collection, given)
+        chosen = chosen[: given["limit"]]
+        bar = stack.enter_context(progress())
+        task = bar.add_task(f"certifying {collection.name}", total=options.total(len(chosen)))
+        return await certify(client, collection.name, chosen, options, on_run=lambda _: bar.advance(task))
+
+
+def _given_traces(collection: Collection, given: dict[str, Any]) -> list[Trace]:
+    """Return the traces of files and tasks; without any, and unless told to explore, the collection's own."""
+    traces = [Trace.load(path) for path in given["traces"]]
+    if given["tasks"]:
+        tasks = [t for t in load_tasks(given["tasks"]) if t.collection in ("", collection.name)]
+        traces += [Trace(task.id, (), task=task) for task in tasks]
+        if not tasks:
+            raise UsageError(f"{given['tasks']}: no task is on {collection.name}", hint="stillweb env check")
+    if not traces and not given["explore"]:
+        folder = collection.path / "traces"
+        traces = [Trace.load(path) for path in sorted(folder.glob("*.jsonl"))]
+    return traces
+
+
+async def _explored(url: str, collection: Collection, given: dict[str, Any]) -> list[Trace]:
+    count, steps = given["explore"] or _EXPLORED, given["steps"]
+    pages = start_pages(collection)
+    stderr().print(f"exploring {collection.name}: {count} traces of {steps} steps", markup=False)
+    options = EnvOptions(max_steps=steps + 1)
+    async with Env(url, collection.name, level=given["level"], options=options) as env:
+        return [
+            await propose_trace(env, pages[number % len(pages)], seed=number, steps=steps)
+            for number in range(count)
+        ]
+
+
+def start_pages(collection: Collection) -> list[str]:
+    """Return the pages of a collection; where it lists none, its HTML answers.
+
+    Raises:
+        UsageError: if there are neither.
+    """
+    listed = [page.url for page in collection.page_list() if page.url.startswith("http")]
+    if not listed:
+        listed = [
+            capture.url
+            for capture in collection.captures()
+            if capture.status == 200 and "html" in capture.mime and capture.method == "GET"
+        ]
+    if not listed:
+        raise UsageError(
+            f"{collection.name} has no page to begin with", hint="stillweb certify NAME --traces FILE"
+        )
+    return list(dict.fromkeys(listed))

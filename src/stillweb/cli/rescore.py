@@ -1,0 +1,71 @@
+"""`stillweb rescore`: the rewards of trajectories, computed again from what they hold."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from stillweb.cli.console import print_json, print_table, stderr
+from stillweb.cli.options import json_option, sites_option
+from stillweb.env.rescore import Rescored, rescore_all
+from stillweb.env.task import load_tasks
+from stillweb.env.trajectory import trajectories_in
+from stillweb.errors import UsageError
+
+
+@click.command()
+@click.argument("trajectories", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--tasks",
+    "file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Score by the tasks of this file instead of those that the trajectories carry.",
+)
+@sites_option
+@json_option
+def rescore(trajectories: tuple[Path, ...], file: Path | None, sites: dict[str, str], as_json: bool) -> None:
+    """Score trajectories again, without a browser, from what was read when they ended.
+
+    Answers, addresses, texts, requests and downloads are judged anew. What scripts gave in the page, and what
+    a judge said, is taken as it was then; the column "as stored" says where. Episodes that ended by a
+    failure have no reward and get none. Exit status 1 if a reward differs, or cannot be computed.
+
+    \b
+    Example:
+      stillweb rescore trajectories/
+      stillweb rescore trajectories/ --tasks mended.yaml --json
+    """  # noqa: D301
+    paths = [path for each in trajectories for path in trajectories_in(each)]
+    if not paths:
+        raise UsageError("there is no trajectory.jsonl at or below what was named")
+    rows = rescore_all(paths, load_tasks(file, sites=sites) if file else ())
+    outcomes = Counter(row.outcome for row in rows)
+    if as_json:
+        print_json({"trajectories": len(rows), **outcomes, "rows": [row.to_dict() for row in rows]})
+    else:
+        _print_rows(rows)
+        told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+        stderr().print(f"{len(rows)} trajectories: {told}", highlight=False)
+    if outcomes["other"] or outcomes["unknown"]:
+        sys.exit(1)
+
+
+def _print_rows(rows: list[Rescored]) -> None:
+    print_table(
+        ("trajectory", "task", "outcome", "#reward", "#now", "as stored", "detail"),
+        (
+            (
+                row.path.parent.name,
+                row.task,
+                row.outcome,
+                "" if row.reward is None else f"{row.reward:g}",
+                "" if row.rescored is None else f"{row.rescored:g}",
+                ", ".join(row.stored),
+                row.detail,
+            )
+            for row in rows
+        ),
+    )
