@@ -68,7 +68,13 @@ class Visit:
 
 @asynccontextmanager
 async def visited(
-    browser: Browser, client: ReplayClient, name: str, *, seed: int = 0, later: float = 0.0
+    browser: Browser,
+    client: ReplayClient,
+    name: str,
+    *,
+    seed: int = 0,
+    later: float = 0.0,
+    level: Level = Level.CLOCK,
 ) -> AsyncIterator[Visit]:
     """Open a session and a pinned context on a collection, and close both on leaving.
 
@@ -78,11 +84,12 @@ async def visited(
         name: of the collection.
         seed: added to the recording's.
         later: seconds added to the recording's time.
+        level: of the pinning; for EXACT the browser has to be launched for it.
     """
     manifest = (await client.info()).manifests[name]
     session = await client.open_session(name)
     start = from_timestamp(manifest["recorded_at"]) + timedelta(seconds=later)
-    pinning = Pinning(Level.CLOCK, int(manifest.get("seed", 0)) + seed, start)
+    pinning = Pinning(level, int(manifest.get("seed", 0)) + seed, start)
     profile = Profile.from_dict(manifest.get("profile", {}))
     context = await open_context(browser, proxy=session.proxy, profile=profile, pinning=pinning)
     activity = Activity(context)

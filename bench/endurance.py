@@ -27,8 +27,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,42 +93,6 @@ def record(folder: Path, draw: random.Random) -> dict[str, bytes]:
             write("POST", "/cart", b"added %d" % (count + 1), POSTED)
     seal(collection)
     return bodies
-
-
-@contextmanager
-def serving(folder: Path, workers: int) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
-    """Run the server; yields it and what it says of itself."""
-    command = (
-        *(
-            sys.executable,
-            "-m",
-            "stillweb",
-            "replay",
-            "serve",
-            "endurance",
-            "--port",
-            "0",
-            "--session-ports",
-            "any",
-        ),
-        *("--collections", str(folder), "--certs", str(folder / "certs"), "--json"),
-        *(("--workers", str(workers)) if workers > 1 else ()),
-    )
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
-        assert process.stdout is not None
-        try:
-            lines = []
-            for line in process.stdout:
-                lines.append(line)
-                if line == b"}\n":
-                    break
-            yield process, json.loads(b"".join(lines))
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-
-
-# Clients.
 
 
 @asynccontextmanager
@@ -375,7 +339,10 @@ def main() -> None:
         listed(folder, bodies)
         program = folder / "load"
         subprocess.run(("cc", "-O2", "-o", program, HERE / "load.c", "-lssl", "-lcrypto"), check=True)
-        with serving(folder, options.workers) as (process, said):
+        with program("endurance", root=folder, certs=folder / "certs", workers=options.workers) as (
+            process,
+            said,
+        ):
             context = ssl.create_default_context(cadata=ca.cert_pem.decode())
             proxy, desk = (address_of(said.get(name) or said["proxy"]) for name in ("proxy", "control"))
             site = Site(context, proxy, desk, bodies)
