@@ -70,6 +70,12 @@ class Probe:
         self._arrived = asyncio.Event()
         self._arrived.set()
         self._newer_script = ""
+        self._newer_at: tuple[str, int] = ("", 0)
+        self._frames: list[FrameInfo] = []  # as they were asked for; empty once they have changed
+        self._moves = 0  # of frames
+        self._heard: dict[int, list[int]] | None = None
+        for event in _FRAME_MOVES:
+            session.on(event, self._on_frames)
         for event, heard in (
             ("Runtime.executionContextCreated", self._on_world),
             ("Runtime.executionContextDestroyed", self._on_world_gone),
@@ -145,8 +151,15 @@ class Probe:
             first.cancel()
 
     async def frames(self) -> list[FrameInfo]:
-        """Return the frames, parents first, in the order in which they were made."""
+        """Return the frames, parents first, in the order in which they were made.
+
+        Asked of the browser only if one has come, gone or moved since: it tells that before it answers anything
+        that was asked later.
+        """
+        if self._frames:
+            return list(self._frames)
         found: list[FrameInfo] = []
+        moves = self._moves
 
         def walk(tree: dict[str, Any], parent: str) -> None:
             frame = tree["frame"]
@@ -157,7 +170,23 @@ class Probe:
 
         walk((await self.send("Page.getFrameTree"))["frameTree"], "")
         self._main = found[0].id
-        return found
+        if moves == self._moves:
+            self._frames = found
+        return list(found)
+
+    @contextmanager
+    def looking(self) -> Iterator[dict[int, list[int]]]:
+        """Yield what was heard of listeners in this one look, by isolated world (`listening`)."""
+        kept, self._heard = self._heard, {}
+        try:
+            yield self._heard
+        finally:
+            self._heard = kept
+
+    @property
+    def heard(self) -> dict[int, list[int]] | None:
+        """What `looking` yields; None outside of it."""
+        return self._heard
 
     async def evaluate(self, expression: str, frame: FrameInfo | None = None) -> Any:
         """Evaluate an expression in a frame's isolated world (default: the main frame's), awaiting promises.
@@ -271,6 +300,9 @@ class Probe:
 
     async def begin_documents_with(self, source: str) -> None:
         """Run a script at the beginning of every new document, in place of the one given before."""
+        if self._newer_at == (source, self.documents):  # with a document another renderer may have come
+            return
+        documents = self.documents
         added = await self.send("Page.addScriptToEvaluateOnNewDocument", source=source)
         if self._newer_script:
             try:
@@ -280,6 +312,7 @@ class Probe:
                 if "Script not found" not in str(error):
                     raise
         self._newer_script = added["identifier"]
+        self._newer_at = (source, documents)
 
     async def arrived(self, patience: float) -> bool:
         """Wait until no frame is on its way to another document; return whether it came to that.
@@ -313,6 +346,10 @@ class Probe:
         self._worlds.clear()
         self._own_worlds.clear()
         self.learnt.clear()
+
+    def _on_frames(self, _: dict[str, Any]) -> None:
+        self._moves += 1
+        self._frames = []
 
     def _on_leaving(self, event: dict[str, Any]) -> None:
         if event.get("disposition", "currentTab") == "currentTab":
@@ -364,6 +401,15 @@ def _texts(node: dict[str, Any]) -> Iterator[int]:
 
 
 _TEXT_NODE = 3  # DOM §4.4
+# After each of these a frame is new, gone, or has another URL or document.
+_FRAME_MOVES = (
+    "Page.frameAttached",
+    "Page.frameDetached",
+    "Page.frameNavigated",
+    "Page.navigatedWithinDocument",
+    "Page.documentOpened",
+    "Runtime.executionContextsCleared",
+)
 # Nodes are serialised as WebDriver BiDi has them (script.NodeRemoteValue), with Chromium's backendNodeId.
 _NODES_BY_ID = {
     "serialization": "deep",

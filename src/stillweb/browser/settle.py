@@ -121,7 +121,9 @@ class _Settling:
         self.state = state
         self.quiet = quiet
         self.horizon = horizon
+        self._door = json.dumps(state.door)
         self._last: tuple[object, ...] = ()
+        self._looked: Look | None = None  # at the main frame, since which nothing has happened
         self._turned = -1  # how many transitions have begun or ended
         self._animated: int | None = None  # virtual ms until an animation ends, at level EXACT
 
@@ -171,6 +173,7 @@ class _Settling:
 
     async def _rest(self) -> None:
         """Wait until requests and navigations have come to rest and a frame has been drawn since."""
+        self._looked = None
         if self.state.world:
             return await self._rest_exactly(self.state.world)
         while True:
@@ -195,8 +198,7 @@ class _Settling:
             before = world.answers.round, self.activity.generation, self.probe.documents, self._turned
             with suppress(FrameGone, CdpError):
                 await world.draw(self.probe.line)
-            await self._snap(world)
-            look = await self._idle()
+            look = await self._snap_and_idle(world)
             now = world.answers.round, self.activity.generation, self.probe.documents, self._turned
             if not world.answers.open and before == now and look is not None:
                 return
@@ -208,9 +210,30 @@ class _Settling:
             while len(context.pages) < world.pages:
                 await context.wait_for_event("page", timeout=_PATIENCE * 1000)
 
-    async def _snap(self, world: World) -> None:
-        """Have animations stand at whole milliseconds; take note of when the next one ends."""
-        told = await self.probe.evaluate_all(f"eye.snap({self.state.now})", await self.probe.frames())
+    async def _snap_and_idle(self, world: World) -> Look | None:
+        """Have animations stand at whole milliseconds, and wait until the page has nothing to do."""
+        frames = await self.probe.frames()
+        if len(frames) > 1:
+            await self._snapped(world, await self.probe.evaluate_all(f"eye.snap({self.state.now})", frames))
+            return await self._idle()
+        try:
+            told = await self.probe.evaluate(f"eye.snapAndIdle({self._door}, {self.state.now})")
+        except FrameGone:
+            return None
+        await self._snapped(world, [told])
+        if told["look"] is None or await self._idle_below():  # a frame was drawn, or has come, since
+            return await self._idle()
+        return self._seen(told["look"])
+
+    def _seen(self, look: Look | None) -> Look | None:
+        """Take note of a look at the main frame."""
+        self._looked = look
+        self._turned = look["turned"] if look else -1
+        self._take_flags([look])
+        return look
+
+    async def _snapped(self, world: World, told: Sequence[Look | None]) -> None:
+        """Take note of when the next animation ends; draw those that were set."""
         ends = [answer["ends"] for answer in told if answer and answer["ends"] is not None]
         self._animated = min(ends, default=None)
         if any(answer["set"] for answer in told if answer):
@@ -220,28 +243,25 @@ class _Settling:
 
     async def _idle(self) -> Look | None:
         """Wait until the page has nothing to do, and what other threads did for it has been given to it."""
-        door = json.dumps(self.state.door)
         look: Look | None = None
         try:
             for _ in range(_FRAMES):
-                look = await self.probe.evaluate(f"eye.idle({door})")
-                self._turned = look["turned"] if look else -1
-                self._take_flags([look])
-                if not await self._idle_below(door):
+                look = self._seen(await self.probe.evaluate(f"eye.idle({self._door})"))
+                if not await self._idle_below():
                     break
         except FrameGone:
             return None
         return look
 
-    async def _idle_below(self, door: str) -> bool:
+    async def _idle_below(self) -> bool:
         """Give the frames what waits for them, in their order; return whether anything did."""
         frames = (await self.probe.frames())[1:]
         if not frames:
             return False
-        told = await self.probe.evaluate_all(f"eye.waiting({door})", frames)
+        told = await self.probe.evaluate_all(f"eye.waiting({self._door})", frames)
         waiting = [frame for frame, each in zip(frames, told, strict=True) if each and each["pending"]]
         for frame in waiting:
-            self._take_flags(await self.probe.evaluate_all(f"eye.idle({door})", [frame]))
+            self._take_flags(await self.probe.evaluate_all(f"eye.idle({self._door})", [frame]))
         self._take_flags(told)
         return bool(waiting)
 
@@ -266,7 +286,8 @@ class _Settling:
     async def _changed(self) -> bool:
         """Return whether anything has changed since the last call."""
         frames = await self.probe.frames()
-        looks = await self.probe.evaluate_all("eye.look()", frames)
+        known = [self._looked] if self._looked and len(frames) == 1 else []
+        looks = known + await self.probe.evaluate_all("eye.look()", frames[len(known) :])
         now = (
             self.activity.generation,
             self.probe.documents,
@@ -283,8 +304,9 @@ class _Settling:
     async def _clock(self, command: str, time: int) -> int | None:
         """Tell the clocks of all frames to move; return when the next timer is due."""
         frames = await self.probe.frames()
-        door = json.dumps(self.state.door)
-        told = await self.probe.evaluate_all(f"eye.clock({door}, {json.dumps(command)}, {time})", frames)
+        move = f"eye.clock({self._door}, {json.dumps(command)}, {time})"
+        told = await self.probe.evaluate_all(move, frames)
+        self._looked = told[0] if self.state.world and len(frames) == 1 else None
         heard = [answer for answer in told if answer]
         self._take_flags(heard)
         if self.state.world:

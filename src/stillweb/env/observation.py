@@ -155,8 +155,9 @@ async def take_observation(
     ]
     look = _Look(active, bids)
     parts: dict[str, Any] = {}
-    for form in kinds:
-        parts |= await look.part(form)
+    with (await Probe.of(active)).looking():
+        for form in kinds:
+            parts |= await look.part(form)
     observation = Observation(
         url=active.url,
         title=next((tab.title for tab in tabs if tab.active), ""),

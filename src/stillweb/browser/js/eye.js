@@ -184,6 +184,11 @@
       return { ...look(), turned, flags };
     },
     snap,
+    // Both, at a page of one frame; `look` is null if something was set, which is to be drawn first.
+    async snapAndIdle(door, now) {
+      const told = snap(now);
+      return { ...told, look: told.set ? null : await this.idle(door) };
+    },
     async barrier(ms) {
       countTurns();
       watch(document);

@@ -1,0 +1,195 @@
+// What a recording does to a page besides looking at it: where it can be scrolled, which controls open
+// something, and what is playing. Runs in the isolated world of every frame; clicks and moves come from
+// outside, as a person's. A form that is sent meanwhile is stopped here.
+(() => {
+  "use strict";
+  if (globalThis.behaviours) return;
+  const MOST_SCROLLERS = 8;
+  const FRAME_MS = 1000; // for a frame that does not come: a frame out of sight draws none
+  const PLAY_MS = 2000; // until something has begun to play
+
+  const walk = function* (root) {
+    for (const element of root.querySelectorAll("*")) {
+      yield element;
+      if (element.shadowRoot) yield* walk(element.shadowRoot);
+    }
+  };
+  const within = (promise, ms) => Promise.race([promise, new Promise((resolve) => setTimeout(resolve, ms))]);
+  const shown = (element) =>
+    element.getClientRects().length > 0 && element.checkVisibility({ visibilityProperty: true });
+
+  let submits = 0;
+  addEventListener("submit", (event) => {
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    submits += 1;
+  }, true);
+
+  // --- scrolling -----------------------------------------------------------------------------------
+
+  const scrollers = () => {
+    const root = document.scrollingElement || document.documentElement;
+    const found = root ? [root] : [];
+    for (const element of walk(document)) {
+      if (found.length >= MOST_SCROLLERS) break;
+      if (element === root || element.clientHeight < 100) continue;
+      if (element.scrollHeight <= element.clientHeight + 20) continue;
+      if (/auto|scroll|overlay/.test(getComputedStyle(element).overflowY)) found.push(element);
+    }
+    return found;
+  };
+  // An intersection observer tells of the next frame even while the page's clock stands still.
+  const frameDrawn = (root) => within(new Promise((resolve) => {
+    const observer = new IntersectionObserver(() => { observer.disconnect(); resolve(); });
+    observer.observe(root);
+  }), FRAME_MS);
+  // Everything one screen further; returns how many of what can be scrolled have moved.
+  const scrollOn = async () => {
+    const found = scrollers();
+    let moved = 0;
+    for (const each of found) {
+      const screen = each === found[0] ? innerHeight : each.clientHeight;
+      const before = each.scrollTop;
+      each.scrollTo({ top: before + screen, behavior: "instant" });
+      if (each.scrollTop > before) moved += 1;
+    }
+    if (moved) await frameDrawn(found[0]);
+    return moved;
+  };
+  const scrollBack = () => {
+    for (const each of scrollers()) each.scrollTo({ top: 0, behavior: "instant" });
+  };
+
+  // --- controls ------------------------------------------------------------------------------------
+
+  const MENU = "[aria-haspopup]:not([aria-haspopup=false]), [data-toggle=dropdown], [data-bs-toggle=dropdown], "
+    + ".dropdown-toggle, :is(nav, [role=navigation], [role=menubar], [role=menu]) [aria-expanded=false]";
+  const DISCLOSURE = "summary, [aria-expanded=false], [data-toggle=collapse], [data-bs-toggle=collapse], "
+    + "[role=treeitem][aria-expanded=false]";
+  const TAB = "[role=tab], [data-toggle=tab], [data-toggle=pill], [data-bs-toggle=tab], [data-bs-toggle=pill]";
+  const isTyped = (element) => element.matches("input, textarea, select, [contenteditable], [role=combobox]");
+  const KINDS = {
+    details: (element) => element.matches(DISCLOSURE) && !element.matches(MENU) && !element.matches(TAB)
+      && !(element.localName === "summary" && element.parentElement?.open)
+      && element.getAttribute("aria-expanded") !== "true",
+    menus: (element) => element.matches(MENU) && !element.matches(TAB) && !isTyped(element)
+      && element.getAttribute("aria-expanded") !== "true",
+    tabs: (element) => element.matches(TAB) && element.getAttribute("aria-selected") !== "true"
+      && !element.classList.contains("active"),
+    hover: (element) => hovered().has(element) || element.matches(MENU)
+      || (element.localName === "li" && [...element.children].some((child) => child.matches("ul, ol, [role=menu]") && !shown(child))),
+  };
+
+  // What a style sheet shows when the pointer is over something else: `.menu li:hover > ul {display: block}`.
+  const SHOWS = ["display", "visibility", "opacity", "height", "max-height", "transform", "left", "top", "clip", "clip-path"];
+  let sheets = -1;
+  let targets = new Set();
+  const hovered = () => {
+    if (sheets === document.styleSheets.length) return targets;
+    sheets = document.styleSheets.length;
+    targets = new Set();
+    for (const sheet of document.styleSheets) collect(rulesOf(sheet));
+    return targets;
+  };
+  const rulesOf = (sheet) => {
+    try {
+      return sheet?.cssRules ?? [];
+    } catch {
+      return []; // of another origin
+    }
+  };
+  const collect = (rules) => {
+    for (const rule of rules) {
+      if (rule.selectorText?.includes(":hover") && SHOWS.some((name) => rule.style.getPropertyValue(name))) {
+        for (const selector of rule.selectorText.split(",")) {
+          const [before, after = ""] = [selector.split(":hover")[0], selector.slice(selector.indexOf(":hover") + 6)];
+          if (!before.trim() || !/[\s>+~]\s*\S/.test(after)) continue;
+          try {
+            for (const element of document.querySelectorAll(before)) targets.add(element);
+          } catch {
+            // part of a selector with commas within brackets
+          }
+        }
+      }
+      collect(rule.cssRules ?? rulesOf(rule.styleSheet));
+    }
+  };
+
+  const leaves = (element) => {
+    const link = element.closest("a[href], area[href]");
+    if (!link || /^\s*(#|javascript:)/i.test(link.getAttribute("href"))) return false;
+    return String(link.href).split("#")[0] !== location.href.split("#")[0] || !link.hash;
+  };
+  const labelOf = (element) =>
+    (element.getAttribute("aria-label") || element.textContent || element.localName).trim().slice(0, 40);
+
+  const tried = { details: new WeakSet(), menus: new WeakSet(), tabs: new WeakSet(), hover: new WeakSet() };
+  // The next control of a kind that can be seen and was not tried yet: what it is called, and the element.
+  const next = (kind) => {
+    for (const element of walk(document)) {
+      if (tried[kind].has(element) || !KINDS[kind](element) || !shown(element)) continue;
+      tried[kind].add(element);
+      if (element.matches(":disabled") || element.getAttribute("aria-disabled") === "true") continue;
+      if (kind !== "hover" && leaves(element)) continue;
+      return [labelOf(element), element];
+    }
+    return [""];
+  };
+  const isOpen = (element) => element.getAttribute("aria-expanded") === "true";
+
+  // --- media ---------------------------------------------------------------------------------------
+
+  const media = () => {
+    const found = [];
+    for (const element of walk(document)) {
+      if (!element.matches("video, audio")) continue;
+      const cors = element.crossOrigin ?? "";
+      const sources = [element.getAttribute("src"), ...[...element.querySelectorAll("source")].map((s) => s.getAttribute("src"))];
+      for (const track of element.querySelectorAll("track[src]")) sources.push(track.getAttribute("src"));
+      for (const source of sources) if (source) found.push({ url: new URL(source, document.baseURI).href, cors });
+    }
+    return found.filter(({ url }) => /^https?:/.test(url));
+  };
+  // Muted, until it has begun: what a player of the page's own asks for then is what is wanted.
+  const play = async () => {
+    const all = [...walk(document)].filter((element) => element.matches("video, audio") && element.paused);
+    const begun = await Promise.all(all.map(async (element) => {
+      element.muted = true;
+      const playing = new Promise((resolve) => {
+        element.addEventListener("playing", () => resolve(true), { once: true });
+        element.addEventListener("error", () => resolve(false), { once: true });
+      });
+      element.play().catch(() => {});
+      const came = await within(playing, PLAY_MS);
+      element.pause();
+      return came === true;
+    }));
+    return begun.filter(Boolean).length;
+  };
+  // A body read to its end, as the page itself could: its bytes, or -1 where the page may not read it.
+  // `reload`: the browser's cache would ask for the rest of what it has a part of.
+  const drain = async (url, cors) => {
+    const own = new URL(url).origin === location.origin;
+    if (!own && !cors) return -1;
+    try {
+      const credentials = own || cors === "use-credentials" ? "include" : "omit";
+      const response = await fetch(url, { credentials, cache: "reload" });
+      let bytes = 0;
+      for (const reader = response.body.getReader(); ;) {
+        const { done, value } = await reader.read();
+        if (done) return bytes;
+        bytes += value.length;
+      }
+    } catch {
+      return -1; // not allowed by the site, or by the page's content security policy
+    }
+  };
+
+  const take = () => { // submits stopped since it was asked last
+    const count = submits;
+    submits = 0;
+    return count;
+  };
+  const place = () => [location.href, history.length];
+  globalThis.behaviours = { walk, within, rulesOf, scrollOn, scrollBack, next, isOpen, media, play, drain, take, place };
+})();
