@@ -1,0 +1,79 @@
+"""Explore a recorded site: do what an agent may do, through the recording proxy, and map what came of it.
+
+The map is appended as it goes, so that a run that was stopped or killed goes on from it; the collection is
+valid at every moment, as with a crawl. Who goes where is in `explorerun`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from stillweb.browser.launch import launch
+from stillweb.certs import CertAuthority
+from stillweb.clock import monotonic
+from stillweb.collections.layout import Collection
+from stillweb.collections.reachability import FILE, read_reach
+from stillweb.collections.writer import CollectionWriter
+from stillweb.errors import RecordError
+from stillweb.record.exploreknown import Known
+from stillweb.record.exploreoptions import ExploreEvent, ExploreOptions, ExploreReport
+from stillweb.record.explorerun import Grounds, Run
+from stillweb.record.proxy import recording_proxy
+from stillweb.record.recording import begin, pinning_of
+from stillweb.record.scope import Scope
+
+__all__ = ["ExploreEvent", "ExploreOptions", "ExploreReport", "explore"]
+
+OnEvent = Callable[[ExploreEvent], None]
+
+
+async def explore(
+    collection: Collection,
+    ca: CertAuthority,
+    scope: Scope,
+    options: ExploreOptions,
+    on_event: OnEvent = lambda event: None,
+) -> ExploreReport:
+    """Explore from a collection's pages, into the same collection; go on where a run before was stopped.
+
+    Raises:
+        RecordError: if there is no page to begin with, an exchange cannot be written, or the browser ended.
+        CollectionError: if the map of a run before cannot be read.
+    """
+    urls = list(dict.fromkeys(page.url for page in collection.page_list() if scope.contains(page.url)))
+    if not urls:
+        raise RecordError(
+            f"{collection.name} has no page in scope to explore from",
+            hint="stillweb record crawl URL... -c NAME --explore N",
+        )
+    path = collection.path / FILE
+    reach = read_reach(path)
+    _end_line(path)
+    known = Known(capture.url for capture in collection.captures() if capture.method == "GET")
+    manifest = begin(collection)
+    report = ExploreReport()
+    started = monotonic()
+    with CollectionWriter(collection) as writer, path.open("a", encoding="utf-8") as lines:
+        async with (
+            recording_proxy(writer, ca, options.record) as recording,
+            launch(spki=ca.spki_hashes(), executable=options.browser) as browser,
+        ):
+            grounds = Grounds(browser, recording, *pinning_of(manifest), scope, options)
+            run = Run(grounds, reach, known, lines, report, on_event)
+            try:
+                await run.explore(urls)
+            finally:
+                run.finish()
+                report.seconds = monotonic() - started
+    report.summary = reach.summary()
+    collection.write_manifest(replace(manifest, state="complete"))
+    return report
+
+
+def _end_line(path: Path) -> None:
+    """Cut off the end of a line that a kill left."""
+    if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)

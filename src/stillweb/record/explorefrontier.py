@@ -1,0 +1,103 @@
+"""Which state is explored next: the one that somebody who clicks about is most likely to come to. Pure.
+
+Every state that was entered hands the weight it has on to what its controls lead to, in equal parts. From the
+pages of the crawl this goes outwards, and of states equally far it takes those first that many ways lead to.
+What can only be reached by changing the site has a queue of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stillweb.browser.walk import Act
+
+__all__ = ["KEPT", "ExploreFrontier", "Place"]
+
+KEPT = 0.85  # of a weight that is handed on: who walks about begins anew now and then
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A state to enter.
+
+    Attributes:
+        path: the acts that lead to it from an empty tab.
+        mutated: whether one of them changes the site.
+        state: its digest where it was seen, "" where nobody has been yet.
+        base: where the last act was not tried yet: digest of the state that offers it.
+        told: of that act, for people.
+    """
+
+    path: tuple[Act, ...]
+    mutated: bool = False
+    state: str = ""
+    base: str = ""
+    told: str = ""
+
+    @classmethod
+    def at(cls, url: str) -> Place:
+        """Return the place at an address."""
+        return cls((Act("open", value=url),))
+
+    @property
+    def url(self) -> str:
+        """Its address, where it is one; "" where more than that leads to it."""
+        return self.path[0].value if len(self.path) == 1 and self.path[0].do == "open" else ""
+
+    @property
+    def key(self) -> object:
+        """What two ways to one place have in common."""
+        return self.url or self.state or self.path
+
+
+@dataclass(slots=True)
+class _Waiting:
+    place: Place
+    number: int
+    weight: float = 0.0
+    taken: bool = False
+
+
+@dataclass(slots=True)
+class ExploreFrontier:
+    """States to enter, each once."""
+
+    _known: dict[object, _Waiting] = field(default_factory=dict)
+    _heaps: tuple[list[tuple[float, int, object]], list[tuple[float, int, object]]] = field(
+        default_factory=lambda: ([], [])
+    )
+
+    def __len__(self) -> int:
+        return sum(not each.taken for each in self._known.values())
+
+    def seed(self, urls: Sequence[str]) -> None:
+        """Add the pages to begin with."""
+        for url in urls:
+            self.add(Place.at(url), 1.0 / len(urls))
+
+    def add(self, place: Place, weight: float) -> None:
+        """Add a state, or weight to one that waits. One that was taken stays so."""
+        waiting = self._known.setdefault(place.key, _Waiting(place, len(self._known)))
+        waiting.weight += weight
+        if not waiting.taken:
+            entry = (-waiting.weight, waiting.number, place.key)
+            heapq.heappush(self._heaps[waiting.place.mutated], entry)
+
+    def take(self, *, mutated: bool) -> tuple[Place, float] | None:
+        """Return the next state that changes the site, or does not, and its weight; None if there is none."""
+        heap = self._heaps[mutated]
+        while heap:
+            weight, _, key = heapq.heappop(heap)
+            waiting = self._known[key]
+            if not waiting.taken and -weight == waiting.weight:  # else it has grown since
+                waiting.taken = True
+                return waiting.place, waiting.weight
+        return None
+
+    def mark(self, place: Place) -> float:
+        """Count a state as taken, as it was by a run before; return its weight."""
+        waiting = self._known.setdefault(place.key, _Waiting(place, len(self._known)))
+        waiting.taken = True
+        return waiting.weight

@@ -1,0 +1,71 @@
+"""What an exploration can be told, and what it tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stillweb.record.exploreplan import Avoid
+from stillweb.record.explorevalues import Values
+from stillweb.record.options import RecordOptions
+
+__all__ = ["ExploreEvent", "ExploreOptions", "ExploreReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExploreOptions:
+    """How far and how an exploration goes.
+
+    Attributes:
+        budget: acts at most; entering a state is one.
+        seconds: real time at most; None for no limit.
+        values: what forms are filled with.
+        avoid: controls to be left alone.
+        alike: of controls of one kind that are tried in one state.
+        accept: whether dialogs are accepted.
+        mutations: whether to try what changes the site at all.
+        browser: the browser's executable; None to look for one.
+        record: how the sites are reached.
+    """
+
+    budget: int
+    seconds: float | None = None
+    values: Values = field(default_factory=Values)
+    avoid: Avoid = field(default_factory=Avoid.of)
+    alike: int = 3
+    accept: bool = False
+    mutations: bool = True
+    browser: Path | None = None
+    record: RecordOptions = field(default_factory=RecordOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class ExploreEvent:
+    """How far an exploration is; told after each act."""
+
+    told: str
+    acts: int
+    states: int
+    waiting: int
+    body_bytes: int
+
+
+@dataclass(slots=True)
+class ExploreReport:
+    """What came of an exploration.
+
+    Attributes:
+        acts, seconds: spent.
+        exchanges, body_bytes: written by this run.
+        waiting: states that it did not come to.
+        faults: what the browser did not stand, one line each.
+        summary: of the map.
+    """
+
+    acts: int = 0
+    seconds: float = 0.0
+    exchanges: int = 0
+    body_bytes: int = 0
+    waiting: int = 0
+    faults: list[str] = field(default_factory=list)
+    summary: dict[str, object] = field(default_factory=dict)
