@@ -40,6 +40,7 @@ from stillweb.env.observation import Observation, observe_kinds, take_observatio
 from stillweb.env.opening import check_start, collection_of, pinning_of
 from stillweb.env.options import EnvOptions
 from stillweb.env.perform import open_start, perform
+from stillweb.env.recording import check_live_fork, check_live_level, start_failure
 from stillweb.env.scoring import score_end, set_up
 from stillweb.env.started import Started
 from stillweb.env.taskvalue import Task
@@ -70,7 +71,8 @@ class Env(Started):
     """Episodes on a replay server, one after the other; for several at once make several.
 
     Args:
-        proxy: control URL of the replay server (`stillweb replay` prints it).
+        proxy: control URL of the replay server (`stillweb replay` prints it); or of a recording proxy, and
+            episodes of the live site become archive (docs/record-proxy.md).
         collection: name of the collection; otherwise the task's, or the only one served.
         level: how much is pinned: "network", "clock" or "exact".
         observe: what observations hold: any of `Observe`, with options as in "axtree:viewport,with_visible"
@@ -117,6 +119,7 @@ class Env(Started):
         if self._replay is None:
             client = await self._resources.enter_async_context(ReplayClient(self._proxy))
             self._replay = Replay(client, await client.info())
+            check_live_level(self._replay.info, self._level)
         if self._browser is not None and not self._browser.is_connected():
             await self._drop_browser()
         if self._browser is None:
@@ -193,6 +196,8 @@ class Env(Started):
     async def fork(self, n: int) -> list[Env]:
         """Return n envs that stand where this one stands (`stillweb.env.fork`); close them before it."""
         self._raise_if_closed()
+        if self._replay:
+            check_live_fork(self._replay.info)
         return await fork(self._sibling, self.past, n)
 
     def _sibling(self) -> Env:
@@ -273,7 +278,7 @@ class Env(Started):
         episode.tabs.configure(self._options.dialogs, self._options.downloads)
         try:
             self._raise_if_closed()
-            landed = await open_start(episode.page, url)
+            landed = await self._open_start(episode, url)
             settled = await episode.settle()
             settled = await set_up(episode) or settled
             observation = await self._observe(episode, "")
@@ -288,6 +293,12 @@ class Env(Started):
         self._past = Past(task, url, pinning.seed, session.environment_id)
         self._past.add(None, observation, info)
         return observation, info
+
+    async def _open_start(self, episode: Episode, url: str) -> str:
+        try:
+            return await open_start(episode.page, url)
+        except InfraError as error:
+            raise await start_failure(episode, url, error) from error
 
     async def _leave_episode(self) -> None:
         episode, self._episode = self._episode, None

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
+from stillweb.collections.frames import FIELDS_TYPE, Beside
 from stillweb.model import Exchange, Headers, Request, Response
 from stillweb.urls import to_timestamp, wire_url
 
@@ -27,13 +28,28 @@ HOP_BY_HOP = frozenset(
 )
 _VALIDATORS = frozenset(("if-none-match", "if-modified-since", "if-range", "if-match", "if-unmodified-since"))
 _DICTIONARY = frozenset(("available-dictionary", "dictionary-id"))
+_CLIENT_WENT_AWAY = "Client disconnected."  # mitmproxy/proxy/layers/http/_http1.py, `wait`
+_CLIENT_RESET = "stream reset by client"  # _http2.py, `handle_h2_event`, of either end
+_PEER_CLOSED = "peer closed connection"  # _http2.py, of either end
+_PLAINER = {
+    "server closed connection": "the site closed the connection without an answer",
+    _PEER_CLOSED: "the site closed the connection before the end of the answer",
+}
 _DECODABLE = frozenset(("gzip", "x-gzip", "deflate", "br", "zstd", "identity", "*"))
 
 
-def upstream_fields(method: str, fields: RawHeaders) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the request fields to send to the site; see the module for what is left out."""
+def upstream_fields(
+    method: str, fields: RawHeaders, *, http2: bool = False
+) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the request fields to send to the site; see the module for what is left out.
+
+    Transfer-Encoding stays: it is how mitmproxy knows to send a body in chunks. A client of HTTP/2 is one
+    that reads trailers if it says so, as gRPC must (`TE: trailers`).
+    """
     fields = list(fields)
-    dropped = HOP_BY_HOP | _DICTIONARY | _connection_options(fields)
+    dropped = (HOP_BY_HOP - {"transfer-encoding"}) | _DICTIONARY | _connection_options(fields)
+    if http2 and (b"te", b"trailers") in fields:
+        dropped -= {"te"}
     if method in ("GET", "HEAD"):
         dropped |= _VALIDATORS
     kept = []
@@ -47,9 +63,55 @@ def upstream_fields(method: str, fields: RawHeaders) -> tuple[tuple[bytes, bytes
     return tuple(kept)
 
 
-def exchange_of(flow: Any, body: bytes) -> Exchange:
-    """Make the exchange of a completed `mitmproxy.http.HTTPFlow` whose response body is `body`."""
-    return _exchange(flow, wire_url(flow.request.url), body, end_to_end)
+def asks_with_a_body(request: Any) -> bool:
+    """Tell whether a request has a body, or may have one (HTTP/2 does not say it beforehand)."""
+    headers = request.headers
+    if "content-length" in headers:
+        return bool(headers["content-length"].strip() != "0")
+    if "transfer-encoding" in headers:
+        return True
+    return bool(request.is_http2 and request.method in ("POST", "PUT", "PATCH"))
+
+
+def client_left(flow: Any) -> bool:
+    """Tell whether a flow failed because its client did not wait for the answer."""
+    reason = flow.error.msg
+    if flow.request.is_http2:
+        return reason.startswith(_CLIENT_RESET) or reason == _PEER_CLOSED
+    return bool(reason == _CLIENT_WENT_AWAY)
+
+
+def why_it_failed(flow: Any) -> str:
+    """Return why a flow failed, in words that say whose doing it was; mitmproxy's are from one end's view."""
+    reason = str(flow.error.msg)
+    if client_left(flow):
+        return "the client did not wait for the answer"
+    if reason.startswith(_CLIENT_RESET):
+        return "the site reset the stream" + reason.removeprefix(_CLIENT_RESET)
+    return _PLAINER.get(reason, reason)
+
+
+def trailers_beside(url: str, trailers: Any) -> Beside | None:
+    """Return the record of a response's trailer fields, if it has any.
+
+    A `metadata` record behind the response, as WARC fields: one line `trailer: NAME: VALUE` each. Merged into
+    the head they would be what the site did not say there (RFC 9110 §6.5.1).
+    """
+    if not trailers:
+        return None
+    lines = (b"trailer: " + name + b": " + value + b"\r\n" for name, value in trailers.fields)
+    return Beside("metadata", url, FIELDS_TYPE, b"".join(lines))
+
+
+def exchange_of(flow: Any, body: bytes, upload: bytes = b"") -> Exchange:
+    """Make the exchange of a completed `mitmproxy.http.HTTPFlow` whose response body is `body`.
+
+    Args:
+        flow: mitmproxy's.
+        body: of the response, as received.
+        upload: body of the request, where it passed as it came.
+    """
+    return _exchange(flow, wire_url(flow.request.url), body, end_to_end, upload)
 
 
 def handshake_of(flow: Any, body: bytes = b"") -> Exchange:
@@ -65,7 +127,9 @@ def socket_url(flow: Any) -> str:
     return "ws" + wire_url(flow.request.url).removeprefix("http")
 
 
-def _exchange(flow: Any, url: str, body: bytes, kept: Callable[[RawHeaders], Headers]) -> Exchange:
+def _exchange(
+    flow: Any, url: str, body: bytes, kept: Callable[[RawHeaders], Headers], upload: bytes = b""
+) -> Exchange:
     request, response = flow.request, flow.response
     h2 = response.http_version.startswith("HTTP/2")
     peer = flow.server_conn.peername
@@ -74,7 +138,7 @@ def _exchange(flow: Any, url: str, body: bytes, kept: Callable[[RawHeaders], Hea
             method=request.method,
             url=url,
             headers=kept(request.headers.fields),
-            raw_body=request.raw_content or b"",
+            raw_body=request.raw_content or upload,
         ),
         Response(
             status=response.status_code,

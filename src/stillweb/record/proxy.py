@@ -14,18 +14,20 @@ its state in module globals: one recording proxy per program at a time.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stillweb.errors import ExtraNotInstalled, PortInUse, RecordError, UsageError
+from stillweb.record.desk import Desk
+from stillweb.record.interim import interim_and_trailers
 from stillweb.record.options import RecordOptions
 from stillweb.record.recorder import Recorder, RecordingProxy
+from stillweb.record.sessions import Sessions, end_connections
 
 if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
@@ -47,15 +49,18 @@ async def recording_proxy(
     """
     _require_mitmproxy()
     recording = RecordingProxy()
-    with tempfile.TemporaryDirectory(prefix="stillweb-") as scratch:
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="stillweb-"))
         trusted = _trusted_bundle(Path(scratch), options.upstream_ca)
-        recorder = Recorder(writer, options, recording)
-        master = _master(ca, options, trusted, recorder)
-        proxyserver = master.addons.get("proxyserver")
+        stack.enter_context(interim_and_trailers())
+        proxyserver = _proxyserver()
+        desk = Desk(recording, Sessions(recording, proxyserver), writer.collection, ca)
+        recorder = Recorder(writer, options, recording, desk)
+        master = _master(ca, options, trusted, (recorder, proxyserver))
         try:
             await _start(master, proxyserver, options)
             port = proxyserver.listen_addrs()[0][1]
-            recording.url = f"http://{options.host}:{port}"
+            recording.url = f"http://{_authority(options.host, port)}"
             yield recording
         finally:
             try:
@@ -74,10 +79,22 @@ def _require_mitmproxy() -> None:
         ) from error
 
 
-def _master(ca: CertAuthority, options: RecordOptions, trusted: Path, recorder: Recorder) -> Any:
+def _proxyserver() -> Any:
+    from mitmproxy.addons.proxyserver import Proxyserver
+
+    return Proxyserver()
+
+
+def _authority(host: str, port: int) -> str:
+    """Return host and port as this machine reaches them."""
+    reached = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{reached}]:{port}" if ":" in reached else f"{reached}:{port}"
+
+
+def _master(ca: CertAuthority, options: RecordOptions, trusted: Path, ours: tuple[Any, ...]) -> Any:
     from mitmproxy import master
     from mitmproxy import options as mitm_options
-    from mitmproxy.addons import next_layer, proxyserver, tlsconfig
+    from mitmproxy.addons import next_layer, tlsconfig
 
     settings = mitm_options.Options(
         listen_host=options.host,
@@ -90,7 +107,7 @@ def _master(ca: CertAuthority, options: RecordOptions, trusted: Path, recorder: 
     )
     made = master.Master(settings)
     # Only what an explicit proxy needs; mitmproxy's default set of 30 costs time at each hook.
-    made.addons.add(recorder, proxyserver.Proxyserver(), next_layer.NextLayer(), tlsconfig.TlsConfig())
+    made.addons.add(*ours, next_layer.NextLayer(), tlsconfig.TlsConfig())
     settings.update(connection_strategy="lazy")
     return made
 
@@ -109,16 +126,7 @@ async def _start(master: Any, proxyserver: Any, options: RecordOptions) -> None:
 
 async def _stop(master: Any, proxyserver: Any) -> None:
     await proxyserver.servers.update([])
-    connections = [
-        io.handler
-        for connection in list(proxyserver.connections.values())
-        for io in list(connection.transports.values())
-        if io.handler is not None
-    ]
-    for task in connections:
-        task.cancel("the recording ends")
-    if connections:
-        await asyncio.wait(connections, timeout=5)
+    await end_connections(proxyserver)
     await master.done()
 
 

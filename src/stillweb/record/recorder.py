@@ -1,4 +1,4 @@
-"""The mitmproxy addon that turns flows into exchanges, and the account that it keeps of them.
+"""The mitmproxy addon that turns flows into exchanges.
 
 mitmproxy calls the hooks by name, one flow at a time and in our event loop. It logs and forgets
 what they raise, which would be a loss that nobody sees: `_loud` keeps the first failure in
@@ -7,127 +7,52 @@ what they raise, which would be a loss that nobody sees: `_loud` keeps the first
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from stillweb import clock
 from stillweb.collections.frames import EVENT_STREAM, Beside, End, chunks_beside, frames_beside
-from stillweb.errors import RecordError
-from stillweb.record.flows import exchange_of, handshake_of, socket_url, upstream_fields
+from stillweb.record.access import CHALLENGE, admits
+from stillweb.record.flows import (
+    asks_with_a_body,
+    client_left,
+    exchange_of,
+    handshake_of,
+    socket_url,
+    trailers_beside,
+    upstream_fields,
+    why_it_failed,
+)
 from stillweb.record.options import RecordOptions
+from stillweb.record.passed import Outcome, Passed
 from stillweb.record.resolve import resolve
+from stillweb.record.secrets import secrets_of
+from stillweb.record.secretssweep import sweep
+from stillweb.record.running import RecordingProxy
 from stillweb.record.streams import Body, EventStream, Socket
 from stillweb.urls import wire_url
 
 if TYPE_CHECKING:
     from stillweb.collections.writer import CollectionWriter
     from stillweb.model import Exchange
+    from stillweb.record.desk import Desk
 
-_CLIENT_WENT_AWAY = "Client disconnected."  # mitmproxy/proxy/layers/http/_http1.py, `wait`
+__all__ = ["Recorder", "RecordingProxy"]
+
+_OURS = "stillweb"  # in a flow's metadata: it is answered here, and never recorded
 
 
-class RecordingProxy:
-    """What a recording proxy has seen so far.
+@dataclass(slots=True)
+class _Pending:
+    """A request that is under way, with what is kept of it."""
 
-    Attributes:
-        url: what to give to a browser as its proxy.
-        exchanges, body_bytes: written so far; bytes of response bodies as received.
-        failed: URL -> why the site did not answer; not recorded.
-        aborted: URLs whose answer the browser did not wait for; not recorded.
-        notes: one line for each kind of traffic that passed through without being recorded.
-        streams, sockets: event streams and WebSockets that are open, by flow.
-    """
-
-    def __init__(self) -> None:
-        self.url = ""
-        self.exchanges = 0
-        self.body_bytes = 0
-        self.failed: dict[str, str] = {}
-        self.aborted: set[str] = set()
-        self.notes: dict[str, int] = {}
-        self.streams: dict[str, EventStream] = {}
-        self.sockets: dict[str, Socket] = {}
-        self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._in_flight: set[str] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    @property
-    def in_flight(self) -> int:
-        """How many requests wait for the rest of their answer; endless streams are not counted."""
-        return len(self._in_flight)
-
-    async def idle(self) -> None:
-        """Wait until no request is in flight."""
-        await self._idle.wait()
-
-    async def broken(self) -> None:
-        """Wait until an exchange cannot be written.
-
-        Raises:
-            RecordError: then.
-        """
-        await asyncio.shield(self._fault)
-
-    def check(self) -> None:
-        """Raise the error that `broken` waits for, if it has come.
-
-        Raises:
-            RecordError: if an exchange could not be written.
-        """
-        if self._fault.done():
-            self._fault.result()
-
-    def fail(self, error: Exception) -> None:
-        """Remember the first exchange that could not be written, and why."""
-        if not self._fault.done():
-            failure = RecordError(
-                f"an exchange could not be written: {error!r}", hint="what was recorded before is valid"
-            )
-            failure.__cause__ = error
-            self._fault.set_exception(failure)
-            self._fault.exception()  # else asyncio complains where nobody waits for it
-
-    def note(self, what: str) -> None:
-        """Count something that passed through without being recorded."""
-        self.notes[what] = self.notes.get(what, 0) + 1
-
-    @contextmanager
-    def at_rest(self, urls: Iterable[str]) -> Iterator[None]:
-        """Note that a page has settled which has opened these event streams and WebSockets.
-
-        Within the context WebSockets bring it nothing new, so that what it shows can be written down. Of
-        several of one URL it is the one that was opened first: pages settle in the order of their visits.
-        """
-        live: list[tuple[str, EventStream | Socket]]
-        live = [(wire_url(each.flow.request.url), each) for each in self.streams.values()]
-        live += [(socket_url(each.flow), each) for each in self.sockets.values()]
-        mine: list[EventStream | Socket] = []
-        for url in map(wire_url, urls):
-            found = next((each for place, each in live if place == url and each.rest_ms is None), None)
-            if found is not None:
-                found.rest()
-                mine.append(found)
-        try:
-            yield
-        finally:
-            for each in mine:
-                if isinstance(each, Socket):
-                    each.go_on()
-
-    def begin(self, flow_id: str) -> None:
-        """Count a request as in flight."""
-        self._in_flight.add(flow_id)
-        self._idle.clear()
-
-    def end(self, flow_id: str) -> None:
-        """Count a request as no longer in flight."""
-        self._in_flight.discard(flow_id)
-        if not self._in_flight:
-            self._idle.set()
+    flow: Any
+    began: float
+    upload: Body | None = None
+    body: Body | None = None
 
 
 Hook = Callable[["Recorder", Any], None]
@@ -147,21 +72,59 @@ def _loud(hook: Hook) -> Hook:
 
 
 class Recorder:
-    """The addon; its public methods are mitmproxy's hooks."""
+    """The addon; its public methods are mitmproxy's hooks.
 
-    def __init__(self, writer: CollectionWriter, options: RecordOptions, recording: RecordingProxy) -> None:
+    Args:
+        writer: of the collection.
+        options: see there.
+        recording: the account to keep.
+        desk: what the proxy answers itself; None for nothing.
+    """
+
+    def __init__(
+        self,
+        writer: CollectionWriter,
+        options: RecordOptions,
+        recording: RecordingProxy,
+        desk: Desk | None = None,
+    ) -> None:
         self._writer = writer
+        writer.settle(rotate=options.warc_size, operator=options.operator)
+        self._secrets = secrets_of(writer.collection, options.secrets)
         self._options = options
         self.recording = recording
-        self._bodies: dict[str, Body] = {}
+        self._desk = desk
+        self._pending: dict[str, _Pending] = {}
         self._asked_for: dict[str, tuple[str, int]] = {}
+        self._admitted: set[str] = set()
+
+    # --- connections -------------------------------------------------------------------------------
+
+    @_loud
+    def http_connect(self, flow: Any) -> None:
+        """Ask for name and password before a tunnel is opened."""
+        if self._admits(flow):
+            self._admitted.add(flow.client_conn.id)
+        else:
+            flow.response = _refusal()
+
+    @_loud
+    def client_disconnected(self, client: Any) -> None:
+        """Forget a connection."""
+        self._admitted.discard(client.id)
 
     @_loud
     def tls_clienthello(self, hello: Any) -> None:
-        """Speak HTTP/1.1 with the client, whatever the site speaks."""
+        """Speak HTTP/1.1 with the client, whatever the site speaks; HTTP/2 with who offers nothing else."""
         client = hello.context.client
         if b"http/1.1" in (client.alpn_offers or ()):
             client.alpn = b"http/1.1"
+
+    @_loud
+    def tls_failed_client(self, failed: Any) -> None:
+        """Tell of a client that does not trust the CA."""
+        host = failed.context.client.sni or (failed.context.server.address or ("?",))[0]
+        self.recording.warn(f"a client did not take our certificate for {host}: does it trust the CA?")
 
     @_loud
     def server_connect(self, connecting: Any) -> None:
@@ -184,25 +147,51 @@ class Recorder:
         if address := self._asked_for.pop(connecting.server.id, None):
             connecting.server.address = address
 
+    # --- exchanges ---------------------------------------------------------------------------------
+
     @_loud
     def requestheaders(self, flow: Any) -> None:
         """Make the request one that is answered in full."""
+        if self._desk and self._desk.owns(flow):
+            flow.metadata[_OURS] = True
+        elif not self._admits(flow):
+            flow.metadata[_OURS] = True
+            flow.response = _refusal()
+        if flow.metadata.get(_OURS):
+            return
+        pending = self._pending[flow.id] = _Pending(flow, clock.perf())
         if _is_websocket(flow):
             return
-        self.recording.begin(flow.id)
-        flow.request.headers.fields = upstream_fields(flow.request.method, flow.request.headers.fields)
+        self.recording.begin(flow.id, _port(flow))
+        request = flow.request
+        request.headers.fields = upstream_fields(
+            request.method, request.headers.fields, http2=request.is_http2
+        )
+        if asks_with_a_body(request):
+            if "content-length" not in request.headers:
+                request.headers["transfer-encoding"] = "chunked"  # for HTTP/1.1; HTTP/2 drops it
+            request.stream = pending.upload = Body(self._options.max_body)
+
+    async def request(self, flow: Any) -> None:
+        """Answer what is asked of the proxy itself."""
+        if flow.metadata.get(_OURS) and flow.response is None and self._desk:
+            try:
+                flow.response = await self._desk.answer(flow)
+            except Exception as error:  # noqa: BLE001  as for `_loud`
+                self.recording.fail(error)
 
     @_loud
     def responseheaders(self, flow: Any) -> None:
         """Pass the body on as it comes, keeping what is to be written."""
-        response = flow.response
-        if _is_websocket(flow):
+        response, pending = flow.response, self._pending.get(flow.id)
+        if pending is None or _is_websocket(flow):
             return
         if response.headers.get("content-type", "").lower().startswith(EVENT_STREAM):
-            response.stream = self.recording.streams[flow.id] = EventStream(self._options.max_body, flow)
+            stream = EventStream(self._options.max_body, flow)
+            response.stream = pending.body = self.recording.streams[flow.id] = stream
             self.recording.end(flow.id)  # it may never end
         else:
-            response.stream = self._bodies[flow.id] = Body(self._options.max_body)
+            response.stream = pending.body = Body(self._options.max_body)
         if response.is_http2 and "content-length" not in response.headers and _has_body(flow):
             # Otherwise mitmproxy ends the body by closing the client's connection, TLS and all.
             response.headers["transfer-encoding"] = "chunked"
@@ -210,33 +199,36 @@ class Recorder:
     @_loud
     def response(self, flow: Any) -> None:
         """Write a completed exchange."""
+        if flow.metadata.get(_OURS):
+            return
+        trailers, client = flow.response.trailers, flow.request
+        if trailers and not (client.is_http2 or client.is_http3):
+            flow.response.trailers = None  # mitmproxy cannot say them in HTTP/1.1
+        pending = self._pending.get(flow.id)
+        self.recording.end(flow.id)
+        if pending is None:
+            return  # the recording has ended
         if _is_websocket(flow):
             if flow.response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-                self._write(handshake_of(flow, flow.response.raw_content or b""))
-            return
-        self.recording.end(flow.id)
-        if stream := self.recording.streams.pop(flow.id, None):
-            return self._write_stream(stream, End.SITE)
-        body = self._bodies.pop(flow.id, None)
-        if body is None:
-            return None  # the recording has ended
-        if body.overflow:
-            return self._too_long()
-        return self._write(exchange_of(flow, flow.response.raw_content or body.content()))
+                self._write(flow, handshake_of(flow, flow.response.raw_content or b""))
+        elif stream := self.recording.streams.pop(flow.id, None):
+            self._write_stream(stream, End.SITE)
+        elif self._is_short_enough(pending):
+            body = flow.response.raw_content or (pending.body.content() if pending.body else b"")
+            exchange = exchange_of(flow, body, pending.upload.content() if pending.upload else b"")
+            self._write(flow, exchange, trailers_beside(exchange.request.url, trailers))
 
     @_loud
     def error(self, flow: Any) -> None:
         """Remember why there is no answer, and let the browser see a broken connection."""
-        self._bodies.pop(flow.id, None)
+        if flow.metadata.get(_OURS):
+            return
         self.recording.end(flow.id)
-        reason = flow.error.msg
         if stream := self.recording.streams.pop(flow.id, None):
-            return self._write_stream(stream, End.CLIENT if reason == _CLIENT_WENT_AWAY else End.SITE)
-        url = socket_url(flow) if _is_websocket(flow) else wire_url(flow.request.url)
-        if reason == _CLIENT_WENT_AWAY:
-            self.recording.aborted.add(url)
-        else:
-            self.recording.failed[url] = reason
+            return self._write_stream(stream, End.CLIENT if client_left(flow) else End.SITE)
+        if flow.id in self._pending:
+            outcome = Outcome.ABORTED if client_left(flow) else Outcome.FAILED
+            self._over(flow, outcome, why_it_failed(flow))
         if flow.response is None and flow.killable:
             # mitmproxy would answer with a page of its own and status 502, which no site sent.
             flow.kill()
@@ -265,37 +257,95 @@ class Recorder:
             self._write_socket(socket)
 
     def finish(self) -> None:
-        """Write what is still open: the recording ends."""
+        """Write what is still open, and tell of what is lost: the recording ends."""
         streams, sockets = list(self.recording.streams.values()), list(self.recording.sockets.values())
         self.recording.streams.clear()
         self.recording.sockets.clear()
-        self._bodies.clear()
         for stream in streams:
             self._write_stream(stream, End.OPEN)
         for socket in sockets:
             self._write_socket(socket)
+        for pending in list(self._pending.values()):
+            self._over(pending.flow, Outcome.OPEN, "not over when the recording ended")
+        if self._secrets is not None:
+            sweep(self._writer, self._secrets)
+
+    # --- what came of them -------------------------------------------------------------------------
 
     def _write_stream(self, stream: EventStream, end: End) -> None:
-        if stream.overflow:
-            return self._too_long()
-        exchange = exchange_of(stream.flow, stream.content())
-        return self._write(exchange, chunks_beside(exchange.request.url, stream.chunks(end)))
+        pending = self._pending.get(stream.flow.id)
+        if pending and not self._is_short_enough(pending):
+            return
+        upload = pending.upload.content() if pending and pending.upload else b""
+        exchange = exchange_of(stream.flow, stream.content(), upload)
+        self._write(stream.flow, exchange, chunks_beside(exchange.request.url, stream.chunks(end)))
 
     def _write_socket(self, socket: Socket) -> None:
         if socket.overflow:
-            return self._too_long()
+            return self._over(socket.flow, Outcome.TOO_LONG, self._longer)
         handshake = handshake_of(socket.flow)
-        return self._write(handshake, frames_beside(handshake.request.url, socket.frames()))
+        return self._write(
+            socket.flow, handshake, frames_beside(handshake.request.url, socket.frames()), socket.size
+        )
 
-    def _too_long(self) -> None:
-        self.recording.note(f"longer than {self._options.max_body} bytes, not recorded")
+    def _is_short_enough(self, pending: _Pending) -> bool:
+        """Tell whether both bodies were kept whole; if not, note that they were not."""
+        if (pending.upload and pending.upload.overflow) or (pending.body and pending.body.overflow):
+            self._over(pending.flow, Outcome.TOO_LONG, self._longer, pending.body.size if pending.body else 0)
+            return False
+        return True
 
-    def _write(self, exchange: Exchange, beside: Beside | None = None) -> None:
+    @property
+    def _longer(self) -> str:
+        return f"longer than {self._options.max_body} bytes"
+
+    def _write(self, flow: Any, exchange: Exchange, beside: Beside | None = None, size: int = -1) -> None:
         recording = self.recording
-        self._writer.write(exchange, beside)
+        if self._secrets is None:
+            self._writer.write(exchange, beside)
+        else:
+            self._writer.write(*self._secrets.redact(exchange, beside))
         recording.exchanges += 1
         recording.body_bytes += len(exchange.response.raw_body)
         recording.failed.pop(exchange.request.url, None)
+        self._over(flow, Outcome.RECORDED, size=size if size >= 0 else len(exchange.response.raw_body))
+
+    def _over(self, flow: Any, outcome: Outcome, reason: str = "", size: int = 0) -> None:
+        pending = self._pending.pop(flow.id, None)
+        request, response = flow.request, flow.response
+        self.recording.over(
+            Passed(
+                request.method,
+                socket_url(flow) if _is_websocket(flow) else wire_url(request.url),
+                outcome,
+                response.status_code if response else 0,
+                reason,
+                size,
+                (clock.perf() - pending.began) * 1000 if pending else 0.0,
+                response.http_version if response else "",
+                _port(flow),
+                request.headers.get("sec-fetch-dest", ""),
+                request.headers.get("referer", ""),
+            )
+        )
+
+    def _admits(self, flow: Any) -> bool:
+        """Tell whether who sends this may use the proxy; a session's port is open to this machine only."""
+        given = flow.request.headers.pop("proxy-authorization", "")
+        if flow.client_conn.id in self._admitted or (self._desk and self._desk.is_session(_port(flow))):
+            return True
+        return admits(self._options.user, given)
+
+
+def _refusal() -> Any:
+    from mitmproxy import http
+
+    return http.Response.make(407, b"", {"Proxy-Authenticate": CHALLENGE, "Content-Length": "0"})
+
+
+def _port(flow: Any) -> int:
+    """Return the port by which a flow came."""
+    return int(flow.client_conn.sockname[1]) if flow.client_conn.sockname else 0
 
 
 def _is_websocket(flow: Any) -> bool:

@@ -21,13 +21,14 @@ class Body:
     """A body, up to a limit.
 
     Attributes:
+        size: bytes that came.
         overflow: whether it was longer.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._pieces: list[bytes] = []
-        self._size = 0
+        self.size = 0
         self.overflow = False
 
     def __call__(self, piece: bytes) -> bytes | tuple[()]:
@@ -36,8 +37,8 @@ class Body:
             # An empty DATA frame of HTTP/2. Passed on, it would become a chunk of size 0, which ends the
             # body (RFC 9112 §7.1): what follows would be taken for the next answer.
             return ()
-        self._size += len(piece)
-        if self._size > self._limit:
+        self.size += len(piece)
+        if self.size > self._limit:
             self.overflow = True
             self._pieces.clear()
         else:
@@ -87,6 +88,7 @@ class Socket:
 
     Attributes:
         flow: mitmproxy's.
+        size: bytes of their payloads.
         overflow: whether they were longer than the limit.
         rest_ms: when its page had settled; None before that.
     """
@@ -98,15 +100,15 @@ class Socket:
         self._open = asyncio.Event()
         self._open.set()
         self._limit = limit
-        self._size = 0
+        self.size = 0
         self._began = clock.monotonic()
         self._frames: list[Frame] = []
 
     def take(self) -> None:
         """Take the message that has just come from mitmproxy, which would keep it till the end."""
         message = self.flow.websocket.messages.pop()
-        self._size += len(message.content)
-        self.overflow = self.overflow or self._size > self._limit
+        self.size += len(message.content)
+        self.overflow = self.overflow or self.size > self._limit
         if self.overflow:
             self._frames.clear()
         else:

@@ -1,0 +1,91 @@
+"""What the commands that record share: where to write, how to reach the sites, how to be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from stillweb.cli.options import certs_option, collections_option
+from stillweb.cli.recordsecrets import archive_given, archive_options
+from stillweb.record.options import RecordOptions
+from stillweb.record.resolve import parse_all
+
+__all__ = ["name_options", "reach_options", "record_options", "until_signal"]
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def name_options(command: F) -> F:
+    """Add which collection to write."""
+    append = click.option(
+        "--append", is_flag=True, help="Add to the collection, and go on with a crawl that was stopped."
+    )
+    name = click.option("-c", "--collection", "name", required=True, help="Name of the collection.")
+    return name(append(command))
+
+
+def reach_options(command: F) -> F:
+    """Add how to find the sites, and where collections and certificates are."""
+    resolve = click.option(
+        "--resolve",
+        "rules",
+        multiple=True,
+        metavar="HOST[:PORT]=ADDR[:PORT]",
+        help="Where a host really is; *.NAME is every host below it. Repeatable.",
+    )
+    upstream_ca = click.option(
+        "--upstream-ca",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="PEM file of a CA that the sites use besides the system's.",
+    )
+    return resolve(upstream_ca(collections_option(certs_option(archive_options(command)))))
+
+
+def record_options(given: dict[str, Any], **more: Any) -> RecordOptions:
+    """Return how to record, of what was said on the command line."""
+    if logging.getLogger().level >= logging.WARNING:
+        # It warns of every site that does not answer, which is in our report.
+        logging.getLogger("mitmproxy").setLevel(logging.ERROR)
+        # What keeps it from listening is in our error; stopped while it starts, it logs an empty one.
+        logging.getLogger("mitmproxy.addons.proxyserver").setLevel(logging.CRITICAL)
+    return RecordOptions(
+        resolve=parse_all(given["rules"]),
+        upstream_ca=given["upstream_ca"],
+        host=given.get("host", "127.0.0.1"),
+        port=given.get("port", 0),
+        **archive_given(given),
+        **more,
+    )
+
+
+def until_signal(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine; SIGINT and SIGTERM cancel it once, so that it can end cleanly.
+
+    Raises:
+        Abort: if it was cancelled; the command line then ends with status 130.
+    """
+
+    async def under_signals() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def stop() -> None:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)  # a second signal ends the program at once
+            if task is not None:
+                task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+        return await main
+
+    try:
+        return asyncio.run(under_signals())
+    except asyncio.CancelledError:
+        raise click.Abort from None

@@ -1,0 +1,76 @@
+"""The recording of whatever goes through a proxy, from its beginning to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
+from stillweb.collections.pagefinder import find_pages
+from stillweb.collections.writer import CollectionWriter
+from stillweb.errors import RecordError
+from stillweb.record.options import RecordOptions
+from stillweb.record.proxy import RecordingProxy, recording_proxy
+from stillweb.record.recording import begin
+
+__all__ = ["record_by_proxy"]
+
+
+async def record_by_proxy(
+    collection: Collection,
+    ca: CertAuthority,
+    options: RecordOptions,
+    on_start: Callable[[RecordingProxy], None],
+    *,
+    until_idle: float | None = None,
+    time_limit: float | None = None,
+) -> None:
+    """Record what goes through a proxy until cancelled, or until one of the limits.
+
+    Args:
+        collection: to write into.
+        ca: signs for the sites.
+        options: how to listen and reach them.
+        on_start: given the running proxy.
+        until_idle: seconds without a request in flight after which it ends; open streams do not count.
+        time_limit: seconds after which it ends.
+
+    Raises:
+        PortInUse: if the port is taken.
+        RecordError: if an exchange could not be written.
+    """
+    manifest = begin(collection)  # it says `partial` until the end
+    try:
+        with CollectionWriter(collection) as writer:
+            async with recording_proxy(writer, ca, options) as recording:
+                on_start(recording)
+                with suppress(asyncio.CancelledError):  # Ctrl-C is the way to end it
+                    await _until_over(recording, until_idle, time_limit)
+    except OSError as error:
+        raise RecordError(
+            f"the index could not be written: {error}",
+            hint=f"what was recorded is valid; make room, then: stillweb collections check {collection.name}",
+        ) from error
+    if not collection.page_list():
+        collection.write_pages(find_pages(collection, list(collection.captures())))
+    collection.write_manifest(replace(manifest, state="complete"))
+
+
+async def _until_over(recording: RecordingProxy, until_idle: float | None, time_limit: float | None) -> None:
+    """Return when a limit is reached; raise when nothing can be written any more."""
+    ends: list[Coroutine[Any, Any, None]] = [recording.broken()]
+    if until_idle is not None:
+        ends.append(recording.quiet(until_idle))
+    tasks = [asyncio.ensure_future(end) for end in ends]
+    try:
+        over, _ = await asyncio.wait(tasks, timeout=time_limit, return_when=asyncio.FIRST_COMPLETED)
+        for task in over:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
