@@ -102,12 +102,33 @@ class Frontier(Generic[T]):
         """What a later crawl goes on from."""
         return CrawlState(tuple(self._queue), self._in_order)
 
+    @property
+    def cut(self) -> bool:
+        """Whether the limit keeps pages from being handed out."""
+        return self._end is not None and self._taken >= self._end and len(self._queue) > self._end
+
+    @property
+    def next(self) -> Visit | None:
+        """The page that `take` would hand out."""
+        return self._queue[self._taken] if self.waiting else None
+
     def take(self) -> Visit | None:
         """Hand out the next page; None if there is none at the moment."""
-        if not self.waiting:
-            return None
-        self._taken += 1
-        return self._queue[self._taken - 1]
+        visit = self.next
+        if visit is not None:
+            self._taken += 1
+        return visit
+
+    def add(self, urls: Iterable[str]) -> None:
+        """Queue pages that were found elsewhere than on a page, as in a sitemap, if they are in scope."""
+        for url in urls:
+            if self._scope.contains(url):
+                self._add(url, depth=0, seed=False)
+
+    def spare(self) -> None:
+        """Do not count a page that was handed out towards the limit: it is not visited."""
+        if self._end is not None:
+            self._end += 1
 
     def put(self, visit: Visit, outcome: T) -> list[T]:
         """Take in what came of a visit; return the outcomes that are now next in order."""

@@ -7,7 +7,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from stillweb.browser.profile import Profile
+from stillweb.record.behaviours import ALL, Behaviour, Budget
 from stillweb.record.resolve import ResolveRule
+from stillweb.record.secretsoptions import SecretsOptions
 
 MEBIBYTE = 1 << 20
 
@@ -29,7 +31,11 @@ class RecordOptions:
         resolve: where hosts are really to be found; the most specific rule wins.
         upstream_ca: PEM file of a CA that sites may use besides the system's.
         host, port: where to listen; port 0 takes a free one.
-        max_body: bytes; a longer answer passes through but is noted instead of recorded.
+        max_body: bytes; what is longer, request or answer, passes through but is noted instead of recorded.
+        user: name and password that clients must give; None lets everybody in.
+        secrets: what is taken out of what is written.
+        warc_size: bytes at which the next WARC file is started; None for the writer's own.
+        operator: who records, for the WARC files' first records.
     """
 
     resolve: tuple[ResolveRule, ...] = ()
@@ -37,6 +43,10 @@ class RecordOptions:
     host: str = "127.0.0.1"
     port: int = 0
     max_body: int = 256 * MEBIBYTE
+    user: tuple[str, str] | None = None
+    secrets: SecretsOptions = field(default_factory=SecretsOptions)
+    warc_size: int | None = None
+    operator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +57,21 @@ class CrawlOptions:
         scope: which links count as inside.
         depth: links away from a seed at most; None for no limit.
         limit: pages at most; None for no limit.
+        time_limit: seconds after which no further page is begun; None for no limit.
+        size_limit: bytes of response bodies after which none is; None for no limit.
         include: regular expressions, one of which a followed link must match (if there are any).
         exclude: regular expressions, none of which a followed link may match.
         jobs: pages at a time; page order and ids do not depend on it.
         seed: of the pages' random numbers.
         profile: what the browser looks like to the site.
-        page_timeout: seconds for the navigation of one page.
-        retries: further attempts at a page whose navigation failed.
+        page_timeout: seconds for one attempt at a page, all in all; half of it for the navigation.
+        retries: further attempts at a page that failed.
+        delay: seconds between the beginnings of two pages of a host.
+        rate: pages of a host a minute at most; None for no limit.
+        robots: whether pages that robots.txt forbids are left out.
+        sitemap: URL of a sitemap whose pages are queued as well; "" to look for the site's; None for none.
+        behaviours: what is done with a page after its baseline was taken.
+        budget: how much of it.
         browser: the browser's executable; None to look for one.
         record: how the sites are reached.
     """
@@ -61,12 +79,20 @@ class CrawlOptions:
     scope: ScopeKind = ScopeKind.HOST
     depth: int | None = None
     limit: int | None = None
+    time_limit: float | None = None
+    size_limit: int | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     jobs: int = 2
     seed: int = 0
     profile: Profile = field(default_factory=Profile)
-    page_timeout: float = 45.0
+    page_timeout: float = 90.0
     retries: int = 1
+    delay: float = 0.0
+    rate: float | None = None
+    robots: bool = False
+    sitemap: str | None = None
+    behaviours: frozenset[Behaviour] = ALL
+    budget: Budget = field(default_factory=Budget)
     browser: Path | None = None
     record: RecordOptions = field(default_factory=RecordOptions)

@@ -1,4 +1,4 @@
-"""What every recording begins and ends with, and the recording of whatever goes through a proxy.
+"""What every recording begins and ends with.
 
 A recording that fails before anything was written leaves nothing behind: `collection_to_fill`
 removes the collection that it made. One that was stopped keeps what it has.
@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from stillweb.browser.profile import Level, Pinning, Profile
-from stillweb.certs import CertAuthority
 from stillweb.clock import now
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest, write_atomically
-from stillweb.collections.pagefinder import find_pages
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.writer import is_fresh
 from stillweb.errors import CollectionError, UpstreamUnreachable
 from stillweb.record.frontier import CrawlState, Visit
-from stillweb.record.options import RecordOptions
-from stillweb.record.proxy import RecordingProxy, recording_proxy
 from stillweb.urls import from_timestamp, to_timestamp
 
 STATE_FILE = "crawl.json"
@@ -34,7 +30,7 @@ def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterat
     """Make a collection for a recording, or open one to add to.
 
     One that was made here is removed when the recording fails without a page, or ends or is
-    stopped without a capture.
+    stopped without a capture; not if its index could not be written, as on a full disk.
 
     Raises:
         CollectionExists: if there is one and it is not to be added to.
@@ -49,7 +45,7 @@ def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterat
         shutil.rmtree(collection.path)
         raise
     finally:
-        if collection.path.is_dir() and next(collection.captures(), None) is None:
+        if collection.path.is_dir() and next(collection.captures(), None) is None and is_fresh(collection):
             shutil.rmtree(collection.path)
 
 
@@ -106,26 +102,3 @@ def pinning_of(manifest: Manifest) -> tuple[Profile, Pinning]:
     """Return what the pages of a collection are recorded, replayed and compared with."""
     start = from_timestamp(manifest.recorded_at)
     return Profile.from_dict(manifest.profile), Pinning(Level.CLOCK, manifest.seed, start)
-
-
-async def record_by_proxy(
-    collection: Collection,
-    ca: CertAuthority,
-    options: RecordOptions,
-    on_start: Callable[[RecordingProxy], None],
-) -> None:
-    """Record what goes through a proxy until cancelled; `on_start` is given the running proxy.
-
-    Raises:
-        PortInUse: if the port is taken.
-    """
-    manifest = begin(collection)
-    try:
-        with CollectionWriter(collection) as writer:
-            async with recording_proxy(writer, ca, options) as recording:
-                on_start(recording)
-                await recording.broken()
-    finally:
-        if not collection.page_list():
-            collection.write_pages(find_pages(collection, list(collection.captures())))
-        collection.write_manifest(replace(manifest, state="complete"))

@@ -1,0 +1,217 @@
+"""What recording costs: pages per minute and processor time per page, beside plain Playwright's.
+
+Both sides visit the same pages of docs.test, data.test or any other site that is up, each in a fresh context,
+with the same browser, flags, profile and waits: load event, `settle` (500 ms of the page's own clock without
+change), scroll to the end, `settle` again, links. `plain` goes to the site directly and keeps nothing;
+`portrait` also takes what a baseline holds (picture, text, trees, digests of bodies); `recorded` is
+`stillweb record crawl`: all of that, through the recording proxy, written to disk.
+
+    python bench/record.py [--site docs] [--pages 24] [--rounds 3] [--jobs 1,4]
+
+The sides take turns, each a program of its own; its processor time is that of all its processes. Prints
+JSON: medians over rounds, and ratios of neighbours in time. `browsertrix` quotes the README of the shared
+archives, measured on another day. Never gates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import hashlib
+import json
+import resource
+import socket
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509 import load_der_x509_certificate
+from playwright.async_api import Browser, BrowserContext, async_playwright
+
+from stillweb.browser.context import open_context
+from stillweb.browser.launch import FLAGS, find_browser
+from stillweb.browser.probe import Probe
+from stillweb.browser.profile import Level, Pinning, Profile
+from stillweb.browser.settle import settle
+from stillweb.browser.witness import Witness
+from stillweb.certs import CertAuthority
+from stillweb.clock import now
+from stillweb.collections.layout import Collection
+from stillweb.record import visit
+from stillweb.record.baseline import take_baseline
+from stillweb.record.crawl import crawl
+from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
+from stillweb.record.resolve import parse_all
+
+SITES_CA = Path("~/.cache/stillweb-sites/ca.pem").expanduser()
+RESOLVE = ("*.test=127.0.0.1:8443", "*.test:80=127.0.0.1:8480")
+SIDES = ("plain", "portrait", "recorded")
+BROWSERTRIX = {
+    "source": "shared/archives/browsertrix/README.md, browsertrix-crawler 1.14.1, 40 pages of the Python "
+    "manual, screenshot, text, WACZ, 2 shared cores",
+    "its defaults (waitUntil load,networkidle2; behaviours autoplay, autofetch, autoscroll, siteSpecific)": {
+        "1": 15.6,
+        "2": 30,
+    },
+    "waitUntil load, netIdleWait 0, no behaviours": {"1": 138, "2": 159},
+}
+
+
+def pages_of(site: str, count: int) -> list[str]:
+    """Return the first pages of a site, as a crawl finds them."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = CrawlOptions(limit=count, jobs=2, record=reach())
+        collection = Collection.create(Path(folder), "found")
+        ca = CertAuthority.load_or_init(Path(folder) / "certs")
+        report = asyncio.run(crawl([f"https://{site}.test/"], collection, ca, options))
+        return [page.url for page in report.pages]
+
+
+def reach() -> RecordOptions:
+    return RecordOptions(resolve=parse_all(RESOLVE), upstream_ca=SITES_CA)
+
+
+def spki(host: str) -> str:
+    """Return the hash of the key that a site shows, for a browser that is to trust it."""
+    context = ssl.create_default_context(cafile=str(SITES_CA))
+    with (
+        socket.create_connection(("127.0.0.1", 8443)) as plain_socket,
+        context.wrap_socket(plain_socket, server_hostname=host) as secure,
+    ):
+        shown = secure.getpeercert(binary_form=True) or b""
+    key = load_der_x509_certificate(shown).public_key()
+    digest = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+    return base64.b64encode(digest).decode()
+
+
+async def plain(urls: list[str], jobs: int, folder: Path, *, look: bool) -> float:
+    """Visit the pages directly; return the seconds that the visits took."""
+    flags = [flag for flag in FLAGS if not flag.startswith("--host-resolver-rules")]
+    flags.append("--host-resolver-rules=MAP *.test:443 127.0.0.1:8443, MAP *.test:80 127.0.0.1:8480")
+    keys = {spki(urlsplit(url).hostname or "") for url in urls}
+    flags.append("--ignore-certificate-errors-spki-list=" + ",".join(sorted(keys)))
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=find_browser(), args=flags, chromium_sandbox=False
+        )
+        direct = Direct(browser)
+        left = iter(enumerate(urls))
+        began = time.perf_counter()
+
+        async def work() -> None:
+            for number, url in left:
+                await plain_visit(direct, url, folder / str(number) if look else None)
+
+        await asyncio.gather(*(work() for _ in range(jobs)))
+        seconds = time.perf_counter() - began
+        await browser.close()
+    return seconds
+
+
+class Direct:
+    """A browser whose contexts have no proxy; `open_context` would give them one."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._browser, name)
+
+    async def new_context(self, **options: Any) -> BrowserContext:
+        return await self._browser.new_context(**options | {"proxy": None})
+
+
+async def plain_visit(browser: Direct, url: str, baseline: Path | None) -> None:
+    pinning = Pinning(Level.CLOCK, 0, now())
+    context = await open_context(browser, proxy="", profile=Profile(), pinning=pinning)
+    try:
+        witness = Witness(context)
+        page = await context.new_page()
+        await page.goto(url, wait_until="load")
+        rest = await settle(page, witness.activity)
+        if baseline:
+            await take_baseline(page, witness, rest, baseline)
+        probe = await Probe.of(page)
+        await visit._scroll_through(probe)
+        await settle(page, witness.activity)
+        await visit._links(probe)
+        await witness.activity.idle()
+        await witness.close()
+    finally:
+        await context.close()
+
+
+async def recorded(urls: list[str], jobs: int, folder: Path) -> float:
+    options = CrawlOptions(scope=ScopeKind.PAGE, limit=None, jobs=jobs, record=reach())
+    collection = Collection.create(folder, "bench")
+    ca = CertAuthority.load_or_init(folder / "certs")
+    report = await crawl(urls, collection, ca, options)
+    assert len(report.pages) == len(urls), report.failed_pages
+    return report.seconds
+
+
+def one(side: str, jobs: int, urls: list[str]) -> dict[str, float]:
+    """Run one side in this program."""
+    with tempfile.TemporaryDirectory() as folder:
+        if side == "recorded":
+            seconds = asyncio.run(recorded(urls, jobs, Path(folder)))
+        else:
+            seconds = asyncio.run(plain(urls, jobs, Path(folder), look=side == "portrait"))
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    own, others = (each.ru_utime + each.ru_stime for each in used)
+    return {
+        "pages_per_minute": 60 * len(urls) / seconds,
+        "cpu_ms_per_page": 1000 * (own + others) / len(urls),
+        "own_cpu_ms_per_page": 1000 * own / len(urls),
+    }
+
+
+def compare(urls: list[str], jobs: int, rounds: int) -> dict[str, object]:
+    runs: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    for _ in range(rounds):
+        for side in SIDES:
+            command = [sys.executable, __file__, "--side", side, "--jobs", str(jobs), *urls]
+            told = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=900)
+            runs[side].append(json.loads(told.stdout))
+    result: dict[str, object] = {
+        side: {name: round(statistics.median(run[name] for run in runs[side]), 1) for name in runs[side][0]}
+        for side in SIDES
+    }
+    for side in SIDES[1:]:
+        pairs = list(zip(runs["plain"], runs[side], strict=True))
+        result[f"{side}/plain"] = {
+            "time": round(
+                statistics.median(p["pages_per_minute"] / s["pages_per_minute"] for p, s in pairs), 2
+            ),
+            "cpu": round(statistics.median(s["cpu_ms_per_page"] / p["cpu_ms_per_page"] for p, s in pairs), 2),
+        }
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--site", default="docs")
+    parser.add_argument("--pages", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", default="1,4")
+    parser.add_argument("--side", choices=SIDES, help="one run of one side")
+    parser.add_argument("urls", nargs="*")
+    given = parser.parse_args()
+    if given.side:
+        print(json.dumps(one(given.side, int(given.jobs), given.urls)))
+        return
+    urls = given.urls or pages_of(given.site, given.pages)
+    result = {f"jobs {jobs}": compare(urls, jobs, given.rounds) for jobs in map(int, given.jobs.split(","))}
+    print(json.dumps({"pages": len(urls), **result, "browsertrix": BROWSERTRIX}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

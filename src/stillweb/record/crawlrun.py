@@ -1,0 +1,196 @@
+"""A crawl under way: some pages at a time, listed in the frontier's order, until its end or a limit.
+
+Nothing is polled: the loop waits for pages, for a fault of the recording, and for the moment at which the
+next page may be begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from stillweb.clock import monotonic, perf
+from stillweb.collections.layout import Collection
+from stillweb.model import Page
+from stillweb.record.behaviours import total
+from stillweb.record.browsers import Browsers
+from stillweb.record.frontier import Frontier, Visit
+from stillweb.record.limits import Limits, Pace
+from stillweb.record.options import CrawlOptions
+from stillweb.record.proxy import RecordingProxy
+from stillweb.record.recording import write_state
+from stillweb.record.report import CrawlEvent, CrawlReport
+from stillweb.record.robots import Robots
+from stillweb.record.visit import Setting, Visited, extra_of, visit_page
+from stillweb.urls import host_of
+
+__all__ = ["CrawlRun", "page_id"]
+
+_SPARING = 20  # lists grow with the crawl: write them for at most a twentieth of the time
+_BROWSERS = 2  # that a page may end before it is given up
+
+_FORBIDDEN = "robots.txt forbids it"
+
+
+def page_id(visit: Visit) -> str:
+    """Return the name of a page, and of its baseline's folder."""
+    return f"page-{visit.index + 1:04d}"
+
+
+@dataclass(slots=True)
+class CrawlRun:
+    """One crawl; the report is filled while it runs."""
+
+    collection: Collection
+    browsers: Browsers
+    recording: RecordingProxy
+    setting: Setting
+    frontier: Frontier[Visited]
+    report: CrawlReport
+    on_event: Callable[[CrawlEvent], None]
+    through: int = 0
+    written: float = 0.0
+    cost: float = 0.0
+    began: float = field(default_factory=monotonic)
+    running: dict[asyncio.Task[Visited], Visit] = field(default_factory=dict)
+
+    async def visit_all(self, options: CrawlOptions, robots: Robots | None) -> None:
+        """Visit what the frontier hands out.
+
+        Raises:
+            RecordError: if an exchange could not be written, or browsers end again and again.
+        """
+        limits = Limits(options.time_limit, options.size_limit)
+        pace = Pace.of(options.delay, options.rate)
+        fault = asyncio.create_task(self.recording.broken())
+        try:
+            while True:
+                wait = await self._begin(options.jobs, limits, pace, robots)
+                if not self.running and wait is None:
+                    break
+                await asyncio.wait({fault, *self.running}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                self._end()
+                self.recording.check()
+            if not self.report.stopped and self.frontier.cut:
+                self.report.stopped = f"--limit {options.limit}"
+        finally:
+            await self._leave(fault)
+
+    async def _begin(self, jobs: int, limits: Limits, pace: Pace, robots: Robots | None) -> float | None:
+        """Begin as many pages as may be; return the seconds until another may be, None if no time decides."""
+        while len(self.running) < jobs and (visit := self.frontier.next):
+            spent = monotonic() - self.began
+            self.report.stopped = limits.reached(spent, self.recording.body_bytes)
+            if self.report.stopped:
+                return None
+            asked = 0.0
+            if robots:
+                if not visit.seed and not await robots.allows(visit.url):
+                    self._pass_over(visit)
+                    continue
+                asked = await robots.delay(visit.url)
+            host, now = host_of(visit.url), monotonic()
+            if wait := pace.wait(host, now, asked):
+                left = limits.left(spent)
+                return wait if left is None else min(wait, left)
+            pace.begin(host, now)
+            self.frontier.take()
+            self.running[asyncio.create_task(self._visit(visit))] = visit
+        return None
+
+    def _pass_over(self, visit: Visit) -> None:
+        self.frontier.take()
+        self.frontier.spare()
+        self._list(self.frontier.put(visit, Visited(visit, "", error=_FORBIDDEN)))
+
+    def _end(self) -> None:
+        """Take in the pages that are through, in the order in which they were begun."""
+        for task in [task for task in self.running if task.done()]:
+            self._list(self.frontier.put(self.running.pop(task), task.result()))
+
+    async def _leave(self, fault: asyncio.Task[None]) -> None:
+        for task in (fault, *self.running):
+            task.cancel()
+        await asyncio.gather(fault, *self.running, return_exceptions=True)
+        self.report.failed_requests = dict(self.recording.failed)
+        self.report.notes = dict(self.recording.notes)
+        self.report.exchanges = self.recording.exchanges
+        self.report.body_bytes = self.recording.body_bytes
+        self._drop_baselines(self.running.values())
+        self._list(self.frontier.rest())  # a crawl that goes on visits these again
+        self._write()
+
+    async def _visit(self, visit: Visit) -> Visited:
+        folder = self.collection.baseline / page_id(visit)
+        for _ in range(_BROWSERS):
+            browser = await self.browsers.get()
+            visited = await visit_page(browser, self.setting, visit, folder)
+            if browser.is_connected() or not visited.error:
+                return visited
+        return replace(visited, error=f"the browser ended at it: {visited.error}")
+
+    def _list(self, outcomes: Sequence[Visited]) -> None:
+        for visited in outcomes:
+            url = visited.visit.url
+            if visited.error == _FORBIDDEN:
+                self.report.forbidden.append(url)
+                continue
+            self.through += 1
+            if visited.retried:
+                self.report.retried_pages[url] = visited.retried
+            if visited.error:
+                self._drop_baselines([visited.visit])
+                self.report.failed_pages[url] = self._why(visited)
+            else:
+                self.report.failed_pages.pop(url, None)
+                self.report.pages.append(_page(visited))
+                self.report.behaviours = total((self.report.behaviours, visited.deeds))
+        if outcomes and perf() - self.written > _SPARING * self.cost:
+            self._write()
+        for visited in outcomes:
+            if visited.error != _FORBIDDEN:
+                self.on_event(self._event(visited))
+
+    def _drop_baselines(self, visits: Iterable[Visit]) -> None:
+        for visit in visits:
+            shutil.rmtree(self.collection.baseline / page_id(visit), ignore_errors=True)
+
+    def _write(self) -> None:
+        started = perf()
+        self.collection.write_pages(self.report.pages)
+        write_state(self.collection, self.frontier.state)
+        self.written = perf()
+        self.cost = self.written - started
+
+    def _why(self, visited: Visited) -> str:
+        return self.recording.failed.get(visited.visit.url, visited.error)
+
+    def _event(self, visited: Visited) -> CrawlEvent:
+        return CrawlEvent(
+            url=visited.visit.url,
+            error=visited.error and self._why(visited),
+            pages=len(self.report.pages),
+            queued=self.frontier.waiting,
+            failed=len(self.report.failed_pages),
+            exchanges=self.recording.exchanges,
+            body_bytes=self.recording.body_bytes,
+            per_minute=60 * self.through / max(monotonic() - self.began, 1e-3),
+            retried=visited.retried,
+        )
+
+
+def _page(visited: Visited) -> Page:
+    name = page_id(visited.visit)
+    return Page(
+        url=visited.visit.url,
+        timestamp=visited.timestamp,
+        title=visited.title,
+        id=name,
+        seed=visited.visit.seed,
+        depth=visited.visit.depth,
+        status=visited.status,
+        baseline=name,
+        extra=extra_of(visited),
+    )
