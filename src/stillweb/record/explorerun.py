@@ -3,7 +3,7 @@
 A fresh context with the recording's seed and clock is what a reset of the environment opens, so that what a
 state asks for when it is entered is what a reset asks for. What led elsewhere is gone back from: an address
 is its own way back, to other states the acts that lead there are done again. Acts that change the site come
-last, each from a fresh context, and pages behind them are looked at in that context before another act changes
+last, each from a fresh context, and pages behind them are looked at there before another act changes
 the site again: replay shows a session that made the change what was recorded next (docs/matching.md).
 """
 

@@ -1,0 +1,241 @@
+"""How often an agent that clicks about leaves what is recorded: without --explore, with it, and after amend.
+
+    python bench/coverage.py --root DIR [--only docs,shop] [--limit 15] [--explore 200] [--explore-time 300]
+                             [--steps 200] [--train 101,102] [--test 201] [--part crawl,explore,amend]
+
+The shared sites must be up. Each site is crawled into DIR/collections/NAME (`--limit` pages); a copy of it is
+explored (NAME-explored); a copy of that is amended (NAME-amended) by what the agent missed on the seeds
+`--train`. On each of the three the agent takes `--steps` steps per seed of `--test`, which nothing before has
+seen. What lies there already is taken up again.
+
+The agent is `stillweb.env.explore.propose_trace`: it knows observations and its seed alone, and clicks, fills
+(one of five texts), chooses, scrolls, hovers, goes back and opens again what it has seen; from a page that is
+not held it turns back. The explorer is told the same texts, as who makes tasks tells what agents will type:
+DIR/values.yaml.
+
+Per site and recording: *asking* are the steps that sent a request; *missed* those of them with a miss; *off*
+those of the missed ones whose every miss is on a host that the recording does not hold (links that lead away
+from a closed site); *dead* the steps that ended on a page that was missed or has nothing to act on.
+Prints JSON, and a Markdown table on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from diff import RESOLVE, SITES_CA, stillweb
+from stillweb import clock
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
+from stillweb.collections.seal import seal
+from stillweb.env import Env, EnvOptions
+from stillweb.env.explore import propose_trace
+from stillweb.env.observation import Observation
+from stillweb.errors import InfraError, TaskError
+from stillweb.replay import ReplayClient, ReplayOptions, serve
+from stillweb.replay.ledgerfile import Line
+from stillweb.replay.misses import gather
+from stillweb.urls import host_of, wire_url
+
+REACH = (*RESOLVE, "--upstream-ca", str(SITES_CA))
+PARTS = ("crawl", "explore", "amend")
+# What would change a site that others use at the same time.
+SKIPPED = ("--explore-skip", r"\bsave\b|\bdeploy\b|\bpublish\b")
+VALUES = 'fields: {"*": [Ada, "7", blue, "a longer text, with a comma"]}\n'
+
+
+class Counting:
+    """An Env that counts what its steps ask for; passed to the agent in place of it."""
+
+    def __init__(self, env: Env, hosts: set[str]) -> None:
+        self._env = env
+        self._hosts = hosts
+        self.counts: Counter[str] = Counter()
+        self.missed: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.session = ""
+
+    async def reset(self, **given: Any) -> Any:
+        observation, info = await self._env.reset(**given)
+        self.session = info["session"]
+        return observation, info
+
+    async def step(self, action: Any) -> Any:
+        told = await self._env.step(action)
+        self._count(action, told[0], told[4]["traffic"])
+        return told
+
+    def _count(self, action: Any, observation: Observation, traffic: dict[str, Any]) -> None:
+        self.counts["steps"] += 1
+        self.counts["asking"] += traffic["requests"] > traffic["noise"]
+        if traffic["misses"]:
+            self.counts["missed"] += 1
+            hosts = {host_of(missed.partition(" ")[2]) for missed in traffic["missed"]}
+            self.counts["off"] += not hosts & self._hosts
+            self.missed.update(f"{action['action']}: {missed}" for missed in traffic["missed"])
+        gone = f"GET {wire_url(observation.url)}" in traffic["missed"]
+        self.counts["dead"] += gone or not any(node.bid for node in observation.nodes)
+
+
+async def walk(root: Path, name: str, url: str, seeds: list[int], steps: int) -> dict[str, Any]:
+    """Let the agent walk on a recording; return counts, and the misses as a file of misses has them."""
+    collection = Collection.open(root / "collections", name)
+    seal(collection)
+    ca = CertAuthority.load_or_init(root / "certs")
+    hosts = {host_of(capture.url) for capture in collection.captures()}
+    counts: Counter[str] = Counter()
+    missed: Counter[str] = Counter()
+    lines: list[Line] = []
+    began = clock.perf()
+    async with (
+        serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
+        ReplayClient(server.url) as client,
+    ):
+        for seed in seeds:
+            options = EnvOptions(max_steps=steps + 1)
+            async with Env(server.url, name, options=options) as env:
+                agent = Counting(env, hosts)
+                try:
+                    await propose_trace(agent, url, seed, steps)  # type: ignore[arg-type]
+                except (InfraError, TaskError) as error:
+                    sys.stderr.write(f"{name} seed {seed}: {error}\n")
+                    counts["broken"] += 1
+                counts.update(agent.counts)
+                missed.update(agent.missed)
+                if agent.session:
+                    ledger = await client.ledger(agent.session, closed=True)
+                    environment = server_environment(await client.info(), name)
+                    lines += [Line(agent.session, name, environment, each) for each in ledger.entries]
+    found = [replace(each) for each in gather(lines)]
+    rate = round(counts["missed"] / counts["asking"], 4) if counts["asking"] else None
+    inside = counts["missed"] - counts["off"]
+    return {
+        **dict(counts),
+        "miss_rate": rate,
+        "miss_rate_inside": round(inside / counts["asking"], 4) if counts["asking"] else None,
+        "dead_rate": round(counts["dead"] / counts["steps"], 4) if counts["steps"] else None,
+        "seconds": round(clock.perf() - began, 1),
+        "missed_most": missed.most_common(25),
+        "reasons": Counter(each.reason.partition(":")[0] for each in found).most_common(10),
+        "misses": [each.to_line() for each in found],
+    }
+
+
+def server_environment(info: Any, name: str) -> str:
+    return str(info.collections[name])
+
+
+def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> dict[str, Any]:
+    """Make the recording of a part, unless it lies there; return what that took."""
+    made = {"crawl": name, "explore": f"{name}-explored", "amend": f"{name}-amended"}
+    kept = args.root / f"{made[part]}.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
+    collections = args.root / "collections"
+    if part == "crawl":
+        told = stillweb(args.root, "record", "crawl", *urls, "-c", name, "--limit", str(args.limit), *REACH)
+    else:
+        source = made["crawl"] if part == "explore" else made["explore"]
+        shutil.rmtree(collections / made[part], ignore_errors=True)
+        skipped = shutil.ignore_patterns("pack", "versions", "diff")
+        shutil.copytree(collections / source, collections / made[part], ignore=skipped)
+        manifest = Collection.open(collections, made[part]).manifest()
+        Collection.open(collections, made[part]).write_manifest(replace(manifest, name=made[part]))
+    if part == "explore":
+        values = args.root / "values.yaml"
+        values.write_text(VALUES)
+        limits = ["--budget", str(args.explore), "--values", str(values), *SKIPPED]
+        limits += ["--explore-time", str(args.explore_time)] if args.explore_time else []
+        told = stillweb(args.root, "record", "explore", made[part], *limits, *REACH)
+    if part == "amend":
+        walked = asyncio.run(walk(args.root, made["explore"], urls[0], args.train, args.steps))
+        file = args.root / f"{name}-misses.jsonl"
+        file.write_text("".join(walked.pop("misses")).replace(f'"{made["explore"]}"', f'"{made["amend"]}"'))
+        seal(Collection.open(collections, made[part]))
+        told = stillweb(args.root, "record", "amend", made[part], "--misses", str(file), "--unsafe", *REACH)
+        told = {
+            "train": walked,
+            "real_seconds": told["real_seconds"],
+            "exit_status": told["exit_status"],
+            "outcomes": Counter(each["outcome"] for each in told.get("outcomes", ())),
+        }
+    small = {key: value for key, value in told.items() if key not in ("pages", "outcomes") or part == "amend"}
+    small["captures"] = sum(1 for _ in Collection.open(collections, made[part]).captures())
+    kept.write_text(json.dumps(small, indent=1))
+    return small
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    listed = subprocess.run(
+        [args.shared / "sites" / "sites.py", "urls"], stdout=subprocess.PIPE, check=True
+    ).stdout
+    result: dict[str, Any] = {}
+    for name, told in json.loads(listed).items():
+        if args.only and name not in args.only:
+            continue
+        urls = [*told["start"], *(url for url in told["pages"] if ".json" not in url and ".js" not in url)]
+        row = result[name] = {}
+        for part in args.part:
+            cost = prepare(args, name, urls, part)
+            made = {"crawl": name, "explore": f"{name}-explored", "amend": f"{name}-amended"}[part]
+            kept = args.root / f"{made}-{'-'.join(map(str, args.test))}-{args.steps}.json"
+            if not kept.exists():
+                walked = asyncio.run(walk(args.root, made, urls[0], args.test, args.steps))
+                kept.write_text(json.dumps(walked, indent=1))
+            walked = json.loads(kept.read_text())
+            walked.pop("misses")
+            row[part] = {"cost": cost, "walked": walked}
+            sys.stderr.write(f"{name} {part}: {json.dumps({k: v for k, v in walked.items()})[:1500]}\n")
+    return result
+
+
+def markdown(result: dict[str, Any]) -> str:
+    lines = [
+        "| site | recording | captures | recorded in s | steps | asking | missed | off | miss rate | inside "
+        "| dead ends |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, row in result.items():
+        for part, told in row.items():
+            walked, cost = told["walked"], told["cost"]
+            cells = [walked.get(key, 0) for key in ("steps", "asking", "missed", "off")]
+            rates = [walked["miss_rate"], walked["miss_rate_inside"], walked["dead_rate"]]
+            told_rates = [f"{100 * rate:.1f} %" if rate is not None else "-" for rate in rates]
+            spent = cost.get("seconds") or cost["real_seconds"]
+            cells = [name, part, cost["captures"], round(spent), *cells, *told_rates]
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--shared", type=Path, default=Path(__file__).parents[2] / "shared")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--part", type=lambda text: text.split(","), default=list(PARTS))
+    parser.add_argument("--limit", type=int, default=15)
+    parser.add_argument("--explore", type=int, default=200)
+    parser.add_argument("--explore-time", type=float)
+    parser.add_argument("--steps", type=int, default=200)
+    for name, usual in (("--train", [101, 102]), ("--test", [201])):
+        parser.add_argument(name, type=lambda text: [int(each) for each in text.split(",")], default=usual)
+    args = parser.parse_args()
+    args.root.mkdir(parents=True, exist_ok=True)
+    result = measure(args)
+    print(json.dumps(result, indent=1))
+    sys.stderr.write(markdown(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()
