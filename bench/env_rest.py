@@ -36,7 +36,7 @@ TIMERS_URL = "https://timers.test/"
 async def sessions_at(
     url: str, level: str, observe: Sequence[str], counts: list[int], pages: list[tuple[str, str]]
 ) -> list[dict[str, Any]]:
-    """Return what a step takes at so many sessions, none waiting for another; at each count on all pages alike."""
+    """Return what a step takes at so many sessions, none waiting for another, on the same pages."""
     if not counts:
         return []
     tasks = [Task(page, "bench", page, name) for page, name in pages]

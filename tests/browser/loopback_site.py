@@ -16,10 +16,14 @@ Answer = tuple[str, bytes]  # content type, body
 
 @dataclass
 class Site:
-    """Pages by URL without query; a callable page gets the URL. `asked` lists what was asked for."""
+    """Pages by URL without query; a callable page gets the URL. `asked` lists what was asked for.
+
+    The last byte of what `withheld` names waits for its event.
+    """
 
     pages: dict[str, str | Answer | Callable[[str], Answer]] = field(default_factory=dict)
     delays: dict[str, float] = field(default_factory=dict)
+    withheld: dict[str, asyncio.Event] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -51,7 +55,12 @@ class Site:
                 if method == "CONNECT":
                     writer.write(b"HTTP/1.1 502 No TLS here\r\nContent-Length: 0\r\n\r\n")
                 else:
-                    writer.write(await self.answer(url))
+                    answer = await self.answer(url)
+                    if event := self.withheld.get(url):
+                        writer.write(answer[:-1])
+                        await event.wait()
+                        answer = answer[-1:]
+                    writer.write(answer)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass

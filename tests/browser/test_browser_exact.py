@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from stillweb.browser import Level, page_html, screenshot, settle
+from stillweb.browser import Level, page_html, screenshot, settle, world
 from stillweb.browser.context import state_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -32,8 +32,8 @@ async def runs(rig, html, *, sessions=5, act=None, level=Level.EXACT):
                 settled = await settle(visit.page, visit.activity)
             text = await visit.page.evaluate("document.getElementById('log')?.textContent ?? ''")
             picture = hashlib.sha256(await screenshot(visit.page)).hexdigest()
-            world = state_of(visit.context).world
-            flags = tuple(world.flags) if world else ()
+            its = state_of(visit.context).world
+            flags = tuple(its.flags) if its else ()
             return settled.settled, text, await page_html(visit.page), picture, flags
 
     return await asyncio.gather(*(one() for _ in range(sessions)))
@@ -60,6 +60,29 @@ async def test_racing_answers_come_in_one_order(rig):
     # The same page at level CLOCK, where answers come when they are ready: the test can fail.
     for _, text, *_ in await runs(rig, html, level=Level.CLOCK, sessions=1):
         assert [line[0] for line in text.splitlines()] != list("abcdefgh")
+
+
+@pytest.mark.parametrize("tag", ["<marquee>Offers</marquee>", "<progress></progress>"])
+async def test_what_is_drawn_by_the_real_clock_is_flagged(rig, tag):
+    *_, flags = (await runs(rig, tag, sessions=1))[0]
+    assert flags == (f"<{tag[1:].partition('>')[0]}> is drawn by the real clock",)
+
+
+async def test_an_answer_that_comes_after_it_was_given_up_is_flagged(rig, monkeypatch):
+    monkeypatch.setattr(world, "_BODY_SECONDS", 1.0)
+    rig.site.pages["http://site.test/two"] = ("text/plain", b"two")
+    rig.site.withheld["http://site.test/two"] = rest = asyncio.Event()
+    html = LOG + "fetch('/two').then((r) => r.text()).then(L);</script>"
+
+    async def act(visit):
+        its = state_of(visit.context).world
+        assert not its.flags  # nothing came, and nothing hangs on it
+        rest.set()
+        await visit.page.wait_for_function("log.textContent", polling=50)
+
+    _, text, *_, flags = (await runs(rig, html, sessions=1, act=act))[0]
+    assert text.startswith("two")
+    assert flags == ("an answer came after it had been given up",)
 
 
 async def test_dedicated_workers_have_the_clock_and_the_seeds(rig):

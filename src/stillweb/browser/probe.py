@@ -153,8 +153,8 @@ class Probe:
     async def frames(self) -> list[FrameInfo]:
         """Return the frames, parents first, in the order in which they were made.
 
-        Asked of the browser only if one has come, gone or moved since: it tells that before it answers anything
-        that was asked later.
+        Asked of the browser only if one has come, gone or moved since: it tells that before it answers what
+        was asked later.
         """
         if self._frames:
             return list(self._frames)

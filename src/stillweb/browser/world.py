@@ -66,6 +66,7 @@ class World:
         self._frame_times: dict[str, float] = {}
         self._elapsed = 0
         self._leaving: set[asyncio.Task[None]] = set()
+        self._given_up: set[str] = set()  # requests that are not waited for any more
         line.claim(context_id, self._adopt)
 
     def close(self) -> None:
@@ -160,6 +161,7 @@ class World:
     def _on_held(self, session: LineSession, event: dict[str, Any]) -> None:
         request = event["request"]
         key = event.get("networkId") or event["requestId"]
+        self._check_late(key, request["url"])
         asked = self._sent(key, request, event["resourceType"].lower())
         self.answers.held(asked, event["requestId"], session)
         # While a page is on its way to another document, the browser keeps back every command to it; so that
@@ -170,10 +172,15 @@ class World:
 
     def _on_response(self, event: dict[str, Any]) -> None:
         self.answers.answered(event["requestId"])
+        if event["type"] == "Document" and any(
+            name.lower() == "refresh" for name in event["response"]["headers"]
+        ):
+            self.flag(f"{event['response']['url']} is refreshed by the real clock")
         if self.activity:
             self.activity.answered(event["requestId"], event["response"]["status"])
 
     def _on_finished(self, event: dict[str, Any]) -> None:
+        self._check_late(event["requestId"], "an answer")
         self.answers.ended(event["requestId"])
         if self.activity:
             self.activity.ended(event["requestId"])
@@ -182,6 +189,18 @@ class World:
         self.answers.ended(event["requestId"])
         if self.activity:
             self.activity.ended(event["requestId"], event.get("errorText") or "failed")
+
+    def _give_up(self, asked: Asked) -> None:
+        """Wait for a request no longer: nothing is known to come of it."""
+        self._given_up.add(asked.key)
+        self.answers.ended(asked.key)
+        self._tell_ended(asked, "")
+
+    def _check_late(self, key: str, what: str) -> None:
+        """Flag what comes after all: when it came was decided by the machine's load."""
+        if key in self._given_up:
+            self._given_up.discard(key)
+            self.flag(f"{what} came after it had been given up")
 
     def _on_download(self, event: dict[str, Any]) -> None:
         """Count a download as ended: it goes on in the browser itself, of which no page is told."""
@@ -252,8 +271,7 @@ class World:
                     await self.answers.progress.wait()
         except TimeoutError:
             for asked in self.answers.unaccounted():  # answered from the page's memory, or by nobody
-                self.answers.ended(asked.key)
-                self._tell_ended(asked, "")
+                self._give_up(asked)
             for target in self._beginning():
                 self.workers.give_up(target)
 
@@ -279,8 +297,7 @@ class World:
                     await asked.moved.wait()
             except TimeoutError:
                 if asked.answered:
-                    self.answers.ended(asked.key)
-                    self._tell_ended(asked, "")
+                    self._give_up(asked)
 
     async def _finish_under_way(self) -> bool:
         """Wait for what was let go and is not held now; return whether there was anything."""

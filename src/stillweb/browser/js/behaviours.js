@@ -190,6 +190,6 @@
     submits = 0;
     return count;
   };
-  const place = () => [location.href, history.length];
+  const place = () => [location.href, navigation.currentEntry?.index ?? 0];
   globalThis.behaviours = { walk, within, rulesOf, scrollOn, scrollBack, next, isOpen, media, play, drain, take, place };
 })();

@@ -82,6 +82,9 @@
       if (!each.paused && !each.ended) flags.push(`${name} plays on the real clock`);
       else if (each.readyState || each.networkState === each.NETWORK_LOADING) flags.push(`${name} was loaded on other threads`);
     }
+    for (const { localName } of document.querySelectorAll("marquee, progress:indeterminate")) {
+      flags.push(`<${localName}> is drawn by the real clock`);
+    }
     for (const { content } of document.querySelectorAll("meta[http-equiv=refresh i]")) {
       if (parseFloat(content) > 0) flags.push(`${location.href} is refreshed by the real clock`);
     }
