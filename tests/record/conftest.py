@@ -63,7 +63,8 @@ class _Responder(BaseHTTPRequestHandler):
     site: Site
 
     def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        chunked = self.headers.get("Transfer-Encoding", "") == "chunked"
+        body = self._chunks() if chunked else self.rfile.read(int(self.headers.get("Content-Length", 0)))
         asked = Asked(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
         self.site.asked.append(asked)
         found = self.site.answers.get(self.path.partition("?")[0], Answer(b"nothing here", status=404))
@@ -86,7 +87,15 @@ class _Responder(BaseHTTPRequestHandler):
             if self.command != "HEAD":
                 self.wfile.write(answer.body)
 
-    do_GET = do_POST = do_HEAD = _answer
+    def _chunks(self) -> bytes:
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    do_GET = do_POST = do_HEAD = do_PUT = _answer
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
@@ -128,6 +137,22 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield running
 
 
+@pytest.fixture
+def cdn(tmp_path: Path, site: Site) -> Iterator[tuple[Site, RecordOptions]]:
+    """Another site, of another origin, and how both are reached."""
+    with serve_site(tmp_path / "cdn-ca", "cdn.test") as other:
+        both = tmp_path / "both.pem"
+        both.write_bytes(site.ca_file.read_bytes() + other.ca_file.read_bytes())
+        resolve = parse_all([site.resolve, f"cdn.test=127.0.0.1:{other.port}"])
+        yield other, RecordOptions(resolve=resolve, upstream_ca=both)
+
+
 @pytest.fixture(scope="session")
 def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
     return CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
+
+
+@pytest.fixture
+def answer() -> type[Answer]:
+    """What sites answer with, for tests that make their own."""
+    return Answer

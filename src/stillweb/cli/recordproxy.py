@@ -81,9 +81,7 @@ def proxy_command(**given: Any) -> None:
         if not is_loopback(options.host):
             say(f"other machines: set the proxy to this one, then open http://{HOST}/ for its certificate")
             if options.user is None:
-                say(
-                    "warning: whoever reaches this port can use the proxy; --user NAME:PASSWORD stops that"
-                )
+                say("warning: whoever reaches this port can use the proxy; --user NAME:PASSWORD stops that")
         recording.warned.append(say)
         if not given["quiet"]:
             recording.told.append(lambda passed: say(_line(passed)))

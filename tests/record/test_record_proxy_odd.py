@@ -1,0 +1,197 @@
+"""What sites and clients do to a recording proxy, and what is written of it; no loss goes untold."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+from odd_site import BROKEN, OddSite, odd_site
+
+from stillweb.collections.check import check
+from stillweb.collections.layout import Collection
+from stillweb.collections.seal import seal
+from stillweb.collections.writer import CollectionWriter
+from stillweb.model import Exchange, header
+from stillweb.record.passed import Outcome, Passed
+from stillweb.record.proxy import RecordingProxy, recording_proxy
+
+# mitmproxy 11 and what its default addons import, not us.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
+]
+ORIGIN = "http://odd.test"
+
+
+@pytest_asyncio.fixture
+async def odd() -> AsyncIterator[OddSite]:
+    async with odd_site() as site:
+        yield site
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create(tmp_path / "collections", "odd")
+
+
+@asynccontextmanager
+async def recorded(
+    collection: Collection, ca, options
+) -> AsyncIterator[tuple[httpx.AsyncClient, RecordingProxy]]:
+    with CollectionWriter(collection) as writer:
+        async with (
+            recording_proxy(writer, ca, options) as recording,
+            httpx.AsyncClient(proxy=recording.url, timeout=20, base_url=ORIGIN) as client,
+        ):
+            yield client, recording
+
+
+def written(collection: Collection) -> dict[str, Exchange]:
+    assert check(collection) == []
+    captures = list(collection.captures())
+    return {capture.url.removeprefix(ORIGIN): collection.read_capture(capture) for capture in captures}
+
+
+def entries(recording: RecordingProxy) -> dict[str, tuple[str, str]]:
+    shown = recording.account.to_dict()["entries"]
+    return {entry["url"].removeprefix(ORIGIN): (entry["tier"], entry["reason"]) for entry in shown}
+
+
+async def test_interim_answers_are_passed_over(odd, collection, ca) -> None:
+    async with recorded(collection, ca, odd.options) as (client, recording):
+        for path in ("/hints", "/processing", "/plain"):
+            answer = await client.get(path)
+            assert (answer.status_code, answer.text) == (200, "hi")
+
+    assert {path: each.response.status for path, each in written(collection).items()} == dict.fromkeys(
+        ("/hints", "/processing", "/plain"), 200
+    )
+    assert recording.failed == {}
+
+
+async def test_trailers_are_kept_beside_the_answer(odd, collection, ca) -> None:
+    async with recorded(collection, ca, odd.options) as (client, _):
+        assert (await client.get("/trailers")).text == "hi"
+        assert (await client.get("/plain")).text == "hi"  # on the same connection
+
+    exchange = written(collection)["/trailers"]
+    assert exchange.response.raw_body == b"hi"
+    assert header(exchange.response.headers, "x-sum") == ""
+    records = b"".join(_gunzipped(path) for path in collection.warc_files())
+    assert b"\r\ntrailer: X-Sum: 7\r\ntrailer: x-sum: 8\r\n" in records
+    assert seal(collection).warnings == ()
+
+
+def _gunzipped(path: Path) -> bytes:
+    import gzip
+
+    return gzip.decompress(path.read_bytes())
+
+
+@pytest.mark.parametrize("path", BROKEN)
+async def test_a_broken_answer_is_told_and_not_written(odd, collection, ca, path) -> None:
+    async with recorded(collection, ca, odd.options) as (client, recording):
+        with pytest.raises(httpx.HTTPError):
+            await client.get(path)
+        assert (await client.get("/plain")).text == "hi"  # the proxy has survived it
+        async with asyncio.timeout(10):
+            await recording.idle()
+
+    assert list(written(collection)) == ["/plain"]
+    assert list(recording.failed) == [ORIGIN + path]
+    assert recording.failed[ORIGIN + path]
+    assert entries(recording)[path][0] == "miss"
+
+
+async def test_answers_without_a_body_and_of_a_wrong_length(odd, collection, ca) -> None:
+    async with recorded(collection, ca, odd.options) as (client, _):
+        assert (await client.get("/none")).status_code == 204
+        assert (await client.get("/not-modified")).status_code == 304
+        assert (await client.get("/more-than-said")).text == "hi"
+
+    bodies = {
+        path: (each.response.status, each.response.raw_body) for path, each in written(collection).items()
+    }
+    assert bodies == {"/none": (204, b""), "/not-modified": (304, b""), "/more-than-said": (200, b"hi")}
+
+
+async def test_uploads_arrive_and_are_written_whole(odd, collection, ca) -> None:
+    content = bytes(range(256)) * 8192  # 2 MiB
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for at in range(0, len(content), 100_000):
+            yield content[at : at + 100_000]
+
+    async with recorded(collection, ca, odd.options) as (client, _):
+        whole = await client.put("/digest", content=content, headers={"Expect": "100-continue"})
+        in_chunks = await client.post("/digest", content=pieces())
+
+    assert {whole.text, in_chunks.text} == {hashlib.sha256(content).hexdigest()}
+    for capture in collection.captures():
+        assert collection.read_capture(capture).request.raw_body == content
+    assert {capture.method for capture in collection.captures()} == {"PUT", "POST"}
+    assert b"expect:" not in odd.heads[0].lower()  # answered by the proxy
+    assert check(collection) == []
+
+
+async def test_a_long_upload_passes_and_is_told(odd, collection, ca) -> None:
+    async with recorded(collection, ca, replace(odd.options, max_body=1000)) as (client, recording):
+        content = b"x" * 1001
+        assert (await client.put("/digest", content=content)).text == hashlib.sha256(content).hexdigest()
+        assert (await client.put("/digest", content=content[1:])).status_code == 200
+
+    assert [len(collection.read_capture(c).request.raw_body) for c in collection.captures()] == [1000]
+    assert recording.account.counts == {Outcome.TOO_LONG.value: 1, Outcome.RECORDED.value: 1}
+
+
+async def test_an_endless_answer_is_let_go_with_its_client(odd, collection, ca) -> None:
+    async with recorded(collection, ca, replace(odd.options, max_body=5000)) as (client, recording):
+        async with client.stream("GET", "/endless") as answer:
+            size = 0
+            async for piece in answer.aiter_raw():
+                size += len(piece)
+                if size > 100_000:
+                    break
+        async with asyncio.timeout(10):
+            await odd.left.wait()
+            await recording.idle()
+
+    assert recording.aborted == {ORIGIN + "/endless"}
+    assert written(collection) == {}
+
+
+async def test_what_is_not_over_at_the_end_is_told(odd, collection, ca) -> None:
+    told: list[Passed] = []
+    async with recorded(collection, ca, odd.options) as (client, recording):
+        recording.told.append(told.append)
+        asking = asyncio.ensure_future(client.get("/hang"))
+        async with asyncio.timeout(10):
+            while not odd.heads:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    with pytest.raises(httpx.HTTPError):
+        await asking
+
+    assert [(each.url, each.outcome) for each in told] == [(ORIGIN + "/hang", Outcome.OPEN)]
+    assert written(collection) == {}
+
+
+async def test_quiet_is_when_nothing_was_under_way_for_so_long(odd, collection, ca) -> None:
+    async with recorded(collection, ca, odd.options) as (client, recording):
+        asking = asyncio.ensure_future(client.get("/hang"))
+        async with asyncio.timeout(10):
+            while not recording.in_flight:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        quiet = asyncio.ensure_future(recording.quiet(0.05))
+        done, _ = await asyncio.wait([quiet], timeout=0.3)
+        assert not done  # a request is under way
+        asking.cancel()
+        async with asyncio.timeout(10):
+            await quiet
