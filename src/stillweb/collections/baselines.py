@@ -4,9 +4,12 @@
     dom.txt.gz                                its elements and where they stand
     resources.json                            its requests, in order: status, sha256 of the body, times
     page.json                                 where it arrived, whether at rest, what scripts complained of
+    origin.json                               which other program took it, if one did
 
-The last of the three lines came later than the first: a baseline without them, or without digests
-of bodies, is read as well, and says what it lacks.
+The last of the first three lines came later than the first: a baseline without them, or without digests
+of bodies, is read as well, and says what it lacks. What another program took may be any of screenshot,
+text and requests, in its own manner: text is every text of the document, shown or not; requests are those of
+the page's whole visit, in no order.
 """
 
 from __future__ import annotations
@@ -22,9 +25,18 @@ from typing import Any
 from stillweb.collections.absent import RESOURCES, RecordedRequest, read_resources
 from stillweb.errors import CollectionError
 
-__all__ = ["SCREENSHOT", "Arrival", "Baseline", "read_baseline", "write_baseline"]
+__all__ = [
+    "SCREENSHOT",
+    "Arrival",
+    "Baseline",
+    "Origin",
+    "read_baseline",
+    "write_baseline",
+    "write_partial_baseline",
+]
 
 SCREENSHOT, TEXT, AXTREE, DOM, PAGE = "screenshot.png", "text.txt", "axtree.txt", "dom.txt.gz", "page.json"
+ORIGIN = "origin.json"
 _VERSION = 2
 
 
@@ -50,27 +62,41 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The program that took a baseline, where it was not ours: its name and version."""
+
+    program: str
+    version: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.program} {self.version}".strip()
+
+
+@dataclass(frozen=True, slots=True)
 class Baseline:
     """What a page looked like, with the path of its picture.
 
     Attributes:
+        picture, text, axtree, requests: None only of an origin that does not take these.
         dom: "" if it lacks that.
         arrival: None if it lacks that.
+        origin: None if it is ours.
         lacks: names of what an older recording did not take.
     """
 
-    picture: Path
-    text: str
-    axtree: str
-    requests: tuple[RecordedRequest, ...]
+    picture: Path | None
+    text: str | None
+    axtree: str | None
+    requests: tuple[RecordedRequest, ...] | None
     dom: str = ""
     arrival: Arrival | None = None
+    origin: Origin | None = None
 
     @property
     def lacks(self) -> tuple[str, ...]:
         """What an older recording did not take."""
         missing = [] if self.dom else ["dom", "layout"]
-        missing += [] if any(request.body for request in self.requests) else ["bodies"]
+        missing += [] if any(request.body for request in self.requests or ()) else ["bodies"]
         return tuple(missing + ([] if self.arrival else ["console", "loaded"]))
 
 
@@ -104,29 +130,65 @@ def write_baseline(
         (folder / name).write_bytes(content)
 
 
+def write_partial_baseline(
+    folder: Path,
+    origin: Origin,
+    picture: bytes | None,
+    text: str | None,
+    requests: Iterable[dict[str, Any]] | None,
+) -> None:
+    """Write what another program kept of a page into a folder, which is made; None where it kept none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {"version": _VERSION} | asdict(origin)
+    (folder / ORIGIN).write_text(json.dumps(told) + "\n", "utf-8")
+    if picture is not None:
+        (folder / SCREENSHOT).write_bytes(picture)
+    if text is not None:
+        (folder / TEXT).write_bytes(text.encode("utf-8", "replace"))
+    if requests is not None:
+        (folder / RESOURCES).write_text(json.dumps(list(requests), indent=1) + "\n", "utf-8")
+
+
 def read_baseline(folder: Path) -> Baseline:
-    """Read the baseline of a page, as this version or an older one wrote it.
+    """Read the baseline of a page, as this version, an older one or another program took it.
 
     Raises:
         CollectionError: if a file is missing or is not what it should be.
     """
     try:
-        requests = tuple(read_resources(folder / RESOURCES))
-        picture = folder / SCREENSHOT
-        picture.stat()
+        origin = _origin(folder / ORIGIN)
+
+        def taken(name: str) -> Path | None:
+            path = folder / name
+            return None if origin and not path.exists() else path
+
+        text, axtree, resources = taken(TEXT), taken(AXTREE), taken(RESOURCES)
+        requests = tuple(read_resources(resources)) if resources else None
+        picture = taken(SCREENSHOT)
+        if picture:
+            picture.stat()
         dom = folder / DOM
         return Baseline(
             picture,
-            (folder / TEXT).read_text("utf-8"),
-            (folder / AXTREE).read_text("utf-8"),
+            text.read_text("utf-8") if text else None,
+            axtree.read_text("utf-8") if axtree else None,
             requests,
             gzip.decompress(dom.read_bytes()).decode("utf-8") if dom.exists() else "",
             _arrival(folder / PAGE),
+            origin,
         )
     except FileNotFoundError as error:
         raise CollectionError("the baseline lacks a file", path=error.filename) from error
     except (ValueError, TypeError, KeyError, OSError, EOFError, zlib.error) as error:
         raise CollectionError(f"the baseline cannot be read: {error}", path=folder) from error
+
+
+def _origin(path: Path) -> Origin | None:
+    try:
+        told = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return Origin(str(told["program"]), str(told.get("version", "")))
 
 
 def _arrival(path: Path) -> Arrival | None:

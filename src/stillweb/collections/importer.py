@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stillweb import clock
-from stillweb.collections import har, wacz
+from stillweb.collections import browsertrix, har, wacz
 from stillweb.collections.cdxj import format_line, read_cdxj, write_lines
 from stillweb.collections.defects import NEEDS_REWRITE, Defect, Severity
 from stillweb.collections.indexing import index_file, index_lines, reindex
@@ -63,11 +63,12 @@ class ImportReport:
     files: tuple[FileReport, ...]
     captures: int
     pages: int
+    found: tuple[Defect, ...] = ()
 
     @property
     def defects(self) -> tuple[Defect, ...]:
-        """The defects of all files."""
-        return tuple(defect for file in self.files for defect in file.defects)
+        """The defects of all files, and those found of all together."""
+        return (*(defect for file in self.files for defect in file.defects), *self.found)
 
 
 def import_files(
@@ -100,7 +101,7 @@ def import_files(
         if not stage.captures:
             raise _nothing_in(files)
         pages = stage.finish(files)
-    return ImportReport(name, tuple(files), stage.captures, pages)
+    return ImportReport(name, tuple(files), stage.captures, pages, tuple(stage.found))
 
 
 @contextmanager
@@ -142,6 +143,8 @@ class _Stage:
         self.pages: list[Page] = []
         self.lines: list[bytes] = []
         self.captures = 0
+        self.keepsakes = browsertrix.Keepsakes(self.unpacked / "kept")
+        self.found: list[Defect] = []
 
     def take(self, path: Path) -> Iterator[FileReport]:
         """Take a file or every file of a folder; yield what became of each."""
@@ -162,7 +165,7 @@ class _Stage:
         if kind == "har":
             return self._take_har(path, label, defects)
         if kind == "pages":
-            self.pages += read_pages(path)
+            self._take_pages(path)
             return FileReport(str(path), kind, 0, 0, False, ())
         if named:
             raise _unknown(path)
@@ -174,6 +177,7 @@ class _Stage:
         def seen(record: WarcRecord) -> None:
             nonlocal records
             records += 1
+            self.keepsakes.see(record)
             self._tell(label, record.offset + record.length, size)
 
         captures = index_file(path, defects.append, seen)
@@ -204,7 +208,10 @@ class _Stage:
         self.manifest = wacz.read_manifest(path) or self.manifest
         for found in wacz.unpack(path, self.unpacked, defects.append):
             if found.kind == "pages":
-                self.pages += read_pages(found.path)
+                self._take_pages(found.path)
+                continue
+            if found.kind == "log":
+                self._take_log(found.path, found.name)
                 continue
             heard: list[Defect] = []
             name = found.name if found.name not in self.names else f"{_stem(found.label)}-{found.name}"
@@ -218,6 +225,19 @@ class _Stage:
             rewritten = rewritten or report.rewritten
             found.path.unlink()
         return FileReport(str(path), "wacz", captures, records, rewritten, tuple(defects))
+
+    def _take_pages(self, path: Path) -> None:
+        self.pages += read_pages(path)
+        self.keepsakes.read_list(path)
+
+    def _take_log(self, path: Path, name: str) -> None:
+        """Keep a crawler's log beside the archive, under a name that no other has."""
+        number, free = 1, name
+        while any((each.logs / free).exists() for each in (self.collection, self.target)):
+            number += 1
+            free = f"{number}-{name}"
+        self.collection.logs.mkdir(exist_ok=True)
+        path.rename(self.collection.logs / free)
 
     def _take_har(self, path: Path, label: str, defects: list[Defect]) -> FileReport:
         log = har.read_har(path)
@@ -252,18 +272,24 @@ class _Stage:
 
     def finish(self, files: Iterable[FileReport]) -> int:
         """Move everything into the collection's place; return the number of its pages."""
-        shutil.rmtree(self.unpacked)
         stage, target = self.collection, self.target
         write_lines(stage.index_file, self.lines)
         captures = list(read_cdxj(stage.index_file))
-        pages = self.pages or ([] if target.path.exists() else find_pages(stage, captures))
+        pages, failed = self.keepsakes.split(self.pages)
+        if not self.pages and not target.path.exists():
+            pages = find_pages(stage, captures)
         old = target.manifest() if target.path.exists() else replace(self.manifest, name=target.name)
-        stage.write_pages(_distinct([*(target.page_list() if target.path.exists() else ()), *pages]))
+        before = target.page_list() if target.path.exists() else []
+        pages = self._with_baselines(_distinct([*before, *pages])[len(before) :])
+        self.found += browsertrix.lacking(pages, failed, captures) if self.keepsakes.version else ()
+        stage.write_pages([*before, *pages])
+        shutil.rmtree(self.unpacked)
         manifest = replace(
             old,
             created=old.created or clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
             sources=(*old.sources, *(_source(file) for file in files if file.kind != "skipped")),
         )
+        manifest = self.keepsakes.complete(manifest)
         manifest = replace(manifest, **complete_manifest(stage, manifest, captures))
         stage.write_manifest(manifest)
         if target.path.exists():
@@ -272,10 +298,18 @@ class _Stage:
             stage.path.rename(target.path)
         return len(target.page_list())
 
+    def _with_baselines(self, pages: list[Page]) -> list[Page]:
+        """Return new pages with the baselines that their crawler took."""
+        return list(self.keepsakes.attach(pages, self.collection.baseline, self.target.baseline))
+
     def _merge(self) -> None:
         """Move staged files into the collection: files first, the index that names them after."""
         for path in self.collection.warc_files():
             path.rename(self.target.archive / path.name)
+        for path in [*self.collection.baseline.glob("*"), *self.collection.logs.glob("*")]:
+            folder = self.target.path / path.parent.name
+            folder.mkdir(exist_ok=True)
+            path.rename(folder / path.name)
         index = self.target.index_file
         old = index.read_bytes().splitlines(keepends=True) if index.exists() else []
         write_lines(index, [*old, *self.lines])

@@ -4,7 +4,9 @@
     NAME/indexes/index.cdxj       every capture, sorted
     NAME/pages/pages.jsonl        its pages (WACZ 1.1.1 §5.2.1)
     NAME/baseline/PAGE/           what a page looked like when it was recorded
+    NAME/logs/                    of the crawler that recorded it, as imported
     NAME/manifest.json            what it was recorded with
+    NAME/redactions.jsonl         where secrets stood (`redactions`)
     NAME/traces/                  recorded action traces (`stillweb.diff.traces`)
     NAME/diff.yaml, NAME/diff/    how it is to be compared; what the last comparison saw
     NAME/versions/VERSION/        the collection as it was (`versions`)
@@ -20,6 +22,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from stillweb.collections.cdxj import read_cdxj
 from stillweb.collections.exchanges import Originals, read_exchange
 from stillweb.collections.manifest import Manifest, read_manifest, write_atomically, write_manifest
 from stillweb.collections.records import clean_uri
+from stillweb.collections.redactions import sum_of
 from stillweb.collections.warcdates import iso_date, timestamp_of
 from stillweb.errors import CollectionExists, CollectionNotFound, UsageError
 from stillweb.model import Capture, Exchange, Page
@@ -75,6 +79,11 @@ class Collection:
         return self.path / "baseline"
 
     @property
+    def logs(self) -> Path:
+        """Folder of the logs of other programs that recorded it."""
+        return self.path / "logs"
+
+    @property
     def pack(self) -> Path:
         """Folder of the sealed form."""
         return self.path / "pack"
@@ -88,6 +97,11 @@ class Collection:
     def manifest_file(self) -> Path:
         """`manifest.json`."""
         return self.path / "manifest.json"
+
+    @property
+    def redactions_file(self) -> Path:
+        """What was taken out of its records, span by span; not there where nothing was."""
+        return self.path / "redactions.jsonl"
 
     @classmethod
     def open(cls, root: Path, name: str) -> Collection:
@@ -130,7 +144,9 @@ class Collection:
         return read_manifest(self.manifest_file)
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Write the manifest atomically."""
+        """Write the manifest atomically, with the sum of what was redacted up to now."""
+        if redactions := sum_of(self.redactions_file):
+            manifest = replace(manifest, redactions=redactions)
         write_manifest(self.manifest_file, manifest)
 
     def warc_files(self) -> list[Path]:

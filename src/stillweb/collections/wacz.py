@@ -1,7 +1,7 @@
 """Unpack WACZ 1.x and multi-WACZ: what is in them is WARC files and page lists.
 
 The index that a WACZ carries is not used: many carry none, some a wrong one, and ours is made
-from the records. `raw/` (Scoop) and `logs/` (browsertrix) are left out. Digests of
+from the records. Logs (browsertrix) are taken along, `raw/` (Scoop) is left out. Digests of
 datapackage.json are verified, each mismatch is a defect of the member.
 """
 
@@ -34,14 +34,14 @@ _BROKEN = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, lzma.LZMAError, 
 class Unpacked:
     """A file taken out of a WACZ: its kind, where it lies now, and its name with the WACZ's."""
 
-    kind: str  # "warc" or "pages"
+    kind: str  # "warc", "pages" or "log"
     path: Path
     name: str
     label: str  # of the WACZ it came from
 
 
 def unpack(path: Path, into: Path, report: Report, depth: int = 0) -> Iterator[Unpacked]:
-    """Yield the WARC files and page lists of a WACZ, taken out into a folder, nested ones too.
+    """Yield the WARC files, page lists and logs of a WACZ, taken out into a folder, nested ones too.
 
     Raises:
         MalformedWacz: if it is no ZIP, or holds neither WARC files nor WACZ.
@@ -87,6 +87,8 @@ def _kind(name: str) -> str:
         return "pages"
     if "archive" in parts[:-1] and parts[-1].endswith((".warc", ".warc.gz", ".arc", ".arc.gz")):
         return "warc"
+    if len(parts) > 1 and parts[-2] == "logs":
+        return "log"
     return ""
 
 

@@ -1,6 +1,7 @@
 """Hold what was seen of a page against its baseline: a function of files and values, for a pool of processes.
 
-A baseline of an older recording lacks some of what is compared; such scores are left out, and a note says so.
+A baseline of an older recording, or of another program, lacks some of what is compared; such scores are
+left out, and a note says so.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stillweb.collections.baselines import Arrival, Baseline, read_baseline
+from stillweb.collections.baselines import Arrival, Baseline, Origin, read_baseline
 from stillweb.diff import dom
 from stillweb.diff.find import Context, find
 from stillweb.diff.look import Seen
 from stillweb.diff.metrics import (
+    Agreement,
     DiffLine,
     Fetch,
     ResourceRow,
@@ -28,7 +30,7 @@ from stillweb.diff.metrics import (
     text_scores,
     without_ids,
 )
-from stillweb.diff.pixels import Box, compare_pictures
+from stillweb.diff.pixels import Box, compare_pictures, rough_likeness
 from stillweb.diff.report import PageDiff, Pictures
 from stillweb.diff.settings import Settings
 from stillweb.model import GUESSES, Page
@@ -37,14 +39,22 @@ from stillweb.replay.noise import default_noise
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison: a baseline, or what was seen of a replay."""
+    """One side of a comparison: a baseline, or what was seen of a replay.
 
-    text: str
-    axtree: str
+    Attributes:
+        text, axtree: None where they were not taken.
+        fetches: none where `listed` is false.
+        origin: of a baseline that another program took; of a replay, the one whose manner its text is in.
+    """
+
+    text: str | None
+    axtree: str | None
     dom: str
     fetches: tuple[Fetch, ...]
     arrival: Arrival | None
     picture: Path | None
+    origin: Origin | None = None
+    listed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,10 @@ def compare(page: Page, folder: Path | None, seen: Seen, bench: Bench) -> PageDi
         CollectionError: if the baseline cannot be read.
     """
     baseline = read_baseline(folder) if folder else None
-    rows = rows_of(side_of(baseline).fetches if baseline else (), seen.fetches, bench.settings)
+    recorded = side_of(baseline) if baseline else None
+    rows = rows_of(recorded.fetches if recorded else (), seen.fetches, bench.settings)
+    if recorded and recorded.origin:
+        rows = _of_visit(rows)
     result = PageDiff(
         id=page.id,
         url=page.url,
@@ -90,16 +103,18 @@ def compare(page: Page, folder: Path | None, seen: Seen, bench: Bench) -> PageDi
     if page.status:
         scores["status"] = float(page.status == seen.status)
     picture = _kept(page, seen.portrait.picture, baseline, bench)
-    if baseline is None:
+    if recorded is None:
         scores["hits"] = _hits(result)
         result = replace(result, scores=scores, pictures=Pictures(replayed=picture))
         return replace(result, findings=find(result, Context(bench.collection, bench.gates)))
     portrait = seen.portrait
     arrival = Arrival(portrait.url, complaints=seen.complaints, load_ms=seen.load_ms)
-    replayed = Side(portrait.text, portrait.axtree, portrait.dom, seen.fetches, arrival, picture)
+    text = seen.document_text if recorded.origin else portrait.text
+    origin = recorded.origin
+    replayed = Side(text, portrait.axtree, portrait.dom, seen.fetches, arrival, picture, origin)
     masks = [*bench.settings.boxes(page.url), *seen.masked]
     result = replace(result, scores=scores)
-    return compare_sides(result, side_of(baseline), replayed, bench, masks)
+    return compare_sides(result, recorded, replayed, bench, masks)
 
 
 def _restless(page: Page, baseline: Baseline | None) -> Iterator[str]:
@@ -112,9 +127,18 @@ def side_of(baseline: Baseline) -> Side:
     """Return a baseline as a side of a comparison."""
     fetches = tuple(
         Fetch(r.url, r.method, r.type, r.status, body=r.body, start=r.start, duration=r.duration)
-        for r in baseline.requests
+        for r in baseline.requests or ()
     )
-    return Side(baseline.text, baseline.axtree, baseline.dom, fetches, baseline.arrival, baseline.picture)
+    return Side(
+        baseline.text,
+        baseline.axtree,
+        baseline.dom,
+        fetches,
+        baseline.arrival,
+        baseline.picture,
+        baseline.origin,
+        baseline.requests is not None,
+    )
 
 
 def compare_sides(
@@ -123,27 +147,30 @@ def compare_sides(
     """Complete a page's comparison: every score that both sides have what it takes for, and the findings."""
     rows = page.resources
     scores = dict(page.scores)
+    ours = recorded.origin is None and replayed.origin is None
     chains = redirects(recorded.fetches), redirects(replayed.fetches)
-    scores["redirects"] = float(chains[0] == chains[1])
+    if ours:  # another program's list has no order, and goes on past the state that its picture shows
+        scores["redirects"] = float(chains[0] == chains[1])
+        scores["resources"] = resource_score(rows)
     scores["recall"] = request_recall(rows)
-    scores["resources"] = resource_score(rows)
     if (bodies := body_score(rows)) is not None:
         scores["bodies"] = bodies
-    scores["text"], scores["order"] = text_scores(recorded.text, replayed.text)
-    scores["axtree"], scores["interactive"] = axtree_scores(recorded.axtree, replayed.axtree)
     scores["hits"] = _hits(page)
-    scores["misses"] = float(sum(row.unexplained for row in rows))
+    if recorded.listed and replayed.listed:
+        scores["misses"] = float(sum(row.unexplained for row in rows))
     scores["fuzzy"] = sum(row.tier in GUESSES for row in rows) / max(1, page.counts.asked)
-    page = replace(
-        page,
-        text=line_diff(recorded.text, replayed.text),
-        axtree=line_diff(without_ids(recorded.axtree), without_ids(replayed.axtree)),
-        redirects=line_diff("\n".join(chains[0]), "\n".join(chains[1])),
-        scores=scores,
-    )
-    page = _with_arrivals(page, recorded.arrival, replayed.arrival, bench.settings)
-    page, moved = _with_dom(page, recorded.dom, replayed.dom)
-    page = _with_pictures(page, recorded.picture, replayed.picture, bench, masks)
+    if ours:
+        page = replace(page, redirects=line_diff("\n".join(chains[0]), "\n".join(chains[1])))
+    page = _with_texts(replace(page, scores=scores), recorded, replayed)
+    if ours:
+        page = _with_arrivals(page, recorded.arrival, replayed.arrival, bench.settings)
+    else:
+        page = replace(page, notes=(*page.notes, _foreign(recorded, replayed)))
+    page, moved = _with_dom(page, recorded.dom, replayed.dom, ours=ours)
+    if recorded.picture or ours:
+        page = _with_pictures(page, recorded.picture, replayed.picture, bench, masks, ours=ours)
+    else:
+        page = replace(page, pictures=Pictures(replayed=replayed.picture))
     context = Context(
         bench.collection,
         bench.gates,
@@ -153,6 +180,36 @@ def compare_sides(
         bench.between,
     )
     return replace(page, findings=find(page, context))
+
+
+def _with_texts(page: PageDiff, recorded: Side, replayed: Side) -> PageDiff:
+    """Compare the texts and accessibility trees that both sides have, in one manner."""
+    scores = dict(page.scores)
+    programs = [side.origin.program if side.origin else "" for side in (recorded, replayed)]
+    if recorded.text is not None and replayed.text is not None and programs[0] == programs[1]:
+        scores["text"], scores["order"] = text_scores(recorded.text, replayed.text)
+        page = replace(page, text=line_diff(recorded.text, replayed.text))
+    if recorded.axtree is not None and replayed.axtree is not None:
+        scores["axtree"], scores["interactive"] = axtree_scores(recorded.axtree, replayed.axtree)
+        page = replace(page, axtree=line_diff(without_ids(recorded.axtree), without_ids(replayed.axtree)))
+    return replace(page, scores=scores)
+
+
+def _foreign(recorded: Side, replayed: Side) -> str:
+    """Return the note that says what another program's baseline is good for."""
+    side = recorded if recorded.origin else replayed
+    kept = {
+        "the picture": side.picture is not None,
+        "every text of the document": side.text is not None,
+        "which requests had an answer": side.listed,
+    }
+    compared = ", ".join(what for what, there in kept.items() if there)
+    return f"the baseline is {side.origin}'s, and compared by what it kept: {compared or 'nothing'}"
+
+
+def _of_visit(rows: list[ResourceRow]) -> list[ResourceRow]:
+    """Return rows of which those weigh nothing that only the recording has: its scrolling asked for them."""
+    return [replace(row, weightless=True) if row.agreement is Agreement.MISSING else row for row in rows]
 
 
 def rows_of(recorded: Sequence[Fetch], replayed: Sequence[Fetch], settings: Settings) -> list[ResourceRow]:
@@ -198,8 +255,12 @@ def _lines(kind: str, texts: Iterable[str]) -> tuple[DiffLine, ...]:
     return tuple(DiffLine(kind, text) for text in texts)
 
 
-def _with_dom(page: PageDiff, recorded: str, replayed: str) -> tuple[PageDiff, list[dom.Moved]]:
+def _with_dom(
+    page: PageDiff, recorded: str, replayed: str, *, ours: bool
+) -> tuple[PageDiff, list[dom.Moved]]:
     if not recorded or not replayed:
+        if not ours:
+            return page, []
         lacking = "the baseline is of an older recording: its tree of elements is not known"
         return (page if page.error else replace(page, notes=(*page.notes, lacking))), []
     if recorded == replayed:
@@ -217,7 +278,7 @@ def _kept(page: Page, picture: bytes, baseline: Baseline | None, bench: Bench) -
     """Write a picture of the replay, unless it is the recorded one byte for byte; return where it is."""
     if not picture:
         return None
-    if baseline and baseline.picture.read_bytes() == picture:
+    if baseline and baseline.picture and baseline.picture.read_bytes() == picture:
         return baseline.picture
     path = bench.pictures / f"{page.id}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +287,13 @@ def _kept(page: Page, picture: bytes, baseline: Baseline | None, bench: Bench) -
 
 
 def _with_pictures(
-    page: PageDiff, recorded: Path | None, replayed: Path | None, bench: Bench, masks: Sequence[Box]
+    page: PageDiff,
+    recorded: Path | None,
+    replayed: Path | None,
+    bench: Bench,
+    masks: Sequence[Box],
+    *,
+    ours: bool,
 ) -> PageDiff:
     raw = [path.read_bytes() if path else b"" for path in (recorded, replayed)]
     pixels = compare_pictures(raw[0], raw[1], masks)
@@ -235,7 +302,11 @@ def _with_pictures(
         overlay = bench.pictures / f"{page.id}.marked.png"
         overlay.parent.mkdir(parents=True, exist_ok=True)
         overlay.write_bytes(pixels.overlay)
-    scores = {**page.scores, "screenshot": pixels.score, "ssim": pixels.ssim}
+    if ours:
+        scores = {**page.scores, "screenshot": pixels.score, "ssim": pixels.ssim}
+    else:
+        look = rough_likeness(raw[0], raw[1], masks) if pixels.score < 1 else 1.0
+        scores = {**page.scores, "look": look}
     notes = page.notes + ((pixels.note,) if pixels.note and not page.error else ())
     return replace(
         page,

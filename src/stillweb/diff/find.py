@@ -42,7 +42,7 @@ _EXPLAINS: Mapping[Kind, tuple[str, ...]] = {
     Kind.AXTREE: ("axtree",),
     Kind.DOM: ("dom",),
     Kind.MOVED: ("layout", "screenshot", "ssim"),
-    Kind.PIXELS: ("screenshot", "ssim"),
+    Kind.PIXELS: ("screenshot", "ssim", "look"),
 }
 _NOUNS = {
     "stylesheet": "stylesheet", "script": "script", "image": "picture", "font": "font",
@@ -183,7 +183,7 @@ class _Finder:
                 return
             how = f"got {_got(row)}" if row.replayed is not None else "was not sent in the replay"
             text = f"The {row.method} that the recording answered with {row.recorded or 'nothing'} {how}."
-            yield self._finding(Kind.LOST_MUTATION, f"{row.method} {row.url}", text, self._amend(row.url))
+            yield self._finding(Kind.LOST_MUTATION, f"{row.method} {row.url}", text, self._send_again())
             return
         seen = f"recorded with {row.recorded}" if row.recorded else "never recorded"
         why = f" ({row.reason})" if row.reason else ""
@@ -233,8 +233,11 @@ class _Finder:
         return Finding(kind, severity, subject, text, mend, self.page.url, box=box)
 
     def _amend(self, url: str) -> str:
+        return f"echo {shlex.quote(url)} | stillweb record amend {self.context.collection} --misses -"
+
+    def _send_again(self) -> str:
         name = self.context.collection
-        return f"stillweb record proxy -c {name} --append   # and ask for {url} through it"
+        return f"stillweb record proxy -c {name} --append   # and send it again through that"
 
     def _again(self) -> str:
         name, url = self.context.collection, shlex.quote(self.page.url)

@@ -29,6 +29,7 @@ from stillweb.browser.outline import boxes_of
 from stillweb.browser.portrait import Portrait, portrait
 from stillweb.browser.witness import Witness
 from stillweb.collections.manifest import Manifest
+from stillweb.diff.doctext import document_text
 from stillweb.diff.metrics import Fetch
 from stillweb.diff.settings import Settings
 from stillweb.errors import InfraError
@@ -53,6 +54,7 @@ class Seen:
 
     Attributes:
         status: of its document, redirects followed; 0 if there was no answer.
+        document_text: every text of the document, where the baseline is of a program that keeps that.
         masked: boxes of the elements that the collection's settings mask.
         error: why it could not be opened, "" if it could.
         disturbed: whether the machine cut off a request of it.
@@ -62,6 +64,7 @@ class Seen:
     portrait: Portrait = _NOTHING
     fetches: tuple[Fetch, ...] = ()
     complaints: tuple[str, ...] = ()
+    document_text: str = ""
     masked: tuple[tuple[int, int, int, int], ...] = ()
     load_ms: float = 0.0
     notes: tuple[str, ...] = ()
@@ -85,6 +88,14 @@ class Scene:
     def pinning(self, page: Page) -> Pinning:
         """Return what the page's recording was pinned to; its own time where nobody pinned it."""
         return Pinning(self.level, self.manifest.seed, _start(self.manifest.recorded_at or page.timestamp))
+
+    def profile(self, page: Page) -> Profile:
+        """Return what the recording's browser looked like; the viewport is that of the page's picture."""
+        profile = Profile.from_dict(self.manifest.profile)
+        width, _, height = page.extra.get("viewport", "").partition("x")
+        if not (width.isdecimal() and height.isdecimal()):
+            return profile
+        return replace(profile, viewport=(int(width), int(height)))
 
 
 def _start(timestamp: str) -> datetime:
@@ -114,10 +125,9 @@ async def _visit(scene: Scene, page: Page) -> Seen:
 
 
 async def _visit_by(scene: Scene, page: Page, session: OpenSession) -> Seen:
-    profile = Profile.from_dict(scene.manifest.profile)
     try:
         context = await open_context(
-            scene.browser, proxy=session.proxy, profile=profile, pinning=scene.pinning(page)
+            scene.browser, proxy=session.proxy, profile=scene.profile(page), pinning=scene.pinning(page)
         )
     except PlaywrightError as error:
         raise InfraError(f"the browser is gone: {_first_line(error)}", hint="stillweb env check") from error
@@ -148,6 +158,7 @@ async def _look(context: BrowserContext, page: Page, scene: Scene) -> tuple[Seen
         rest = await settle(tab, witness.activity)
         requests = await witness.requests()  # the baseline's list ends where the page had settled, too
         shown = await portrait(tab)
+        text = await document_text(tab) if "recordedBy" in page.extra else ""
         selectors = scene.settings.selectors(page.url)
         masked = await boxes_of(tab, selectors) if selectors else []
     except (PlaywrightError, InfraError) as error:
@@ -158,6 +169,7 @@ async def _look(context: BrowserContext, page: Page, scene: Scene) -> tuple[Seen
     seen = Seen(
         portrait=shown,
         complaints=witness.complaints,
+        document_text=text,
         masked=tuple(masked),
         load_ms=witness.load_ms,
         notes=notes,

@@ -26,6 +26,10 @@ METRICS = {
     "interactive": ("controls", "the same over what can be clicked, typed into or chosen"),
     "screenshot": ("screen", "share of equal pixels (pixelmatch, threshold 0.1)"),
     "ssim": ("ssim", "structural similarity of the screenshots"),
+    "look": (
+        "look",
+        "share of equal pixels at a quarter of the size, where another browser took the picture",
+    ),
     "layout": ("layout", "share of the elements that stand where they stood"),
     "hits": ("hits", "share of requests that replay answered from the archive"),
     "misses": ("misses", "requests without an answer that the recording had answered or never saw"),
@@ -51,6 +55,7 @@ DEFAULT_GATES: Mapping[str, float] = {
     "interactive": 0.99,
     "screenshot": 0.99,
     "ssim": 0.98,
+    "look": 0.90,
     "misses": 0.0,
     "fuzzy": 0.005,
     "console": 0.0,
