@@ -156,5 +156,7 @@ def _revisited(archive: Path, capture: Capture, record: WarcRecord, originals: O
         return original
     # A digest may be that of the decoded payload: the coding is that of the body that we have.
     codings = tuple(field for field in original.headers if field[0].lower() == "content-encoding")
+    if codings == tuple(field for field in head.headers if field[0].lower() == "content-encoding"):
+        return replace(head, raw_body=original.raw_body)
     kept = tuple(field for field in head.headers if field[0].lower() != "content-encoding")
     return replace(head, headers=(*kept, *codings), raw_body=original.raw_body)

@@ -37,7 +37,8 @@ def warc_member(fields: Fields, block: bytes, content_type: str) -> bytes:
     writer = WARCWriter(out, gzip=True, warc_version="1.1")
     record = writer.create_warc_record(
         "",  # with the URI, warcio would parse the block
-        named[0][1],
+        # Of a revisit warcio would write the HTTP head that it parsed, and no block: it is told another type.
+        "response" if named[0][1] == "revisit" else named[0][1],
         payload=BytesIO(block),
         length=len(block),
         warc_content_type=content_type,

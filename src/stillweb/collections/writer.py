@@ -1,16 +1,19 @@
 """Write exchanges into a collection, such that a kill at any moment leaves valid WARC files.
 
-WARC 1.1, serialised by warcio (`members`). Every file starts with a warcinfo record. An exchange
-is its request's record and its response's, in this order, and what stands beside it (`frames`), each a
-gzip member, appended by a single write: what a kill can leave is one member that breaks off, and a
-response is never there without the request that made it (a POST's answer must not pass for a GET's).
+WARC 1.1, serialised by warcio (`members`). Every file starts with a warcinfo record. A body that its URL
+answered before is not written again (`revisits`). An exchange is its request's record and its response's, in
+this order, and what stands beside it (`frames`), each a gzip member, appended by a single write: what a kill
+can leave is one member that breaks off, and a response is never there without the request that made it (a
+POST's answer must not pass for a GET's).
 The index is written at close; after a kill it is older than the archive, and the next writer, or
 `collections check --repair`, makes it anew.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -24,13 +27,18 @@ from stillweb.collections.httpblocks import payload_start, request_block, respon
 from stillweb.collections.indexing import key_of, key_text, media_type, reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.members import sha256_digest, warc_member
-from stillweb.collections.records import clean_uri
+from stillweb.collections.records import WarcRecord, clean_uri
+from stillweb.collections.redactions import Redaction, append_redactions
+from stillweb.collections.revisits import REVISIT, Bodies, revisit_fields
+from stillweb.collections.rewriting import rewrite_files
 from stillweb.collections.warcdates import iso_date
 from stillweb.model import Capture, Exchange, header
 from stillweb.urls import to_timestamp
 
 ROTATE = 1_000_000_000
 """Bytes at which the next file is started, as browsertrix and warcprox do."""
+
+_SETTINGS = ("browser", "viewport", "locale", "timezone", "user_agent")
 
 
 class CollectionWriter:
@@ -40,11 +48,21 @@ class CollectionWriter:
         collection: made already; files that it has are left alone.
         prefix: of the file names.
         rotate: bytes at which the next file is started.
+        revisits: whether a body that its URL answered before is referred to instead of written again.
     """
 
-    def __init__(self, collection: Collection, *, prefix: str = "rec", rotate: int = ROTATE) -> None:
+    def __init__(
+        self,
+        collection: Collection,
+        *,
+        prefix: str = "rec",
+        rotate: int = ROTATE,
+        revisits: bool = True,
+    ) -> None:
         self.collection = collection
-        self._prefix, self._rotate = prefix, rotate
+        self._prefix, self._rotate, self._operator = prefix, rotate, ""
+        self._bodies = Bodies(collection) if revisits else None
+        self._made: list[Path] = []
         self._stale = not is_fresh(collection)
         self._lines: list[bytes] = []
         self._file: int | None = None
@@ -59,8 +77,20 @@ class CollectionWriter:
     ) -> None:
         self.close()
 
-    def write(self, exchange: Exchange, beside: Beside | None = None) -> Capture:
-        """Append an exchange, and the record that stands beside it; return its capture."""
+    def settle(self, *, rotate: int | None, operator: str) -> None:
+        """Take what a recording was told: the size of files, if it was, and who records."""
+        self._rotate, self._operator = rotate or self._rotate, operator
+
+    def write(
+        self, exchange: Exchange, beside: Beside | None = None, redactions: Iterable[Redaction] = ()
+    ) -> Capture:
+        """Append an exchange, and the record that stands beside it; return its capture.
+
+        Args:
+            exchange: as it is to be read.
+            beside: goes behind the response.
+            redactions: what was taken out of them.
+        """
         url = clean_uri(exchange.request.url)  # as it will be read back
         exchange = replace(exchange, request=replace(exchange.request, url=url))
         file = self._open()
@@ -69,8 +99,15 @@ class CollectionWriter:
         first = _member("request", request_id, exchange, request_block(request))
         answer = response_block(response)
         response_id = _new_record_id()
-        second = _member("response", response_id, exchange, answer, concurrent_to=request_id)
-        third = _other_member(beside, exchange.timestamp, concurrent_to=response_id) if beside else b""
+        digest = sha256_digest(_payload(url, answer))
+        first_time = self._bodies.original(exchange, digest) if self._bodies and not beside else ""
+        second = _answer_member(response_id, exchange, answer, concurrent_to=request_id, original=first_time)
+        beside_id = _new_record_id()
+        third = _other_member(beside, exchange.timestamp, beside_id, response_id) if beside else b""
+        ids = {"request": request_id, "response": response_id, "beside": beside_id}
+        # Before the exchange: what a kill leaves is a line too many, never a span that nobody lists.
+        lines = (each.line(ids[each.part.partition(" ")[0]]) for each in redactions)
+        append_redactions(self.collection.redactions_file, lines)
         offset = self._size
         self._append(file, first + second + third)
         keyed_url, query = methodquery.appended(request)
@@ -81,8 +118,8 @@ class CollectionWriter:
             method=request.method,
             key=key_of(request),
             status=response.status,
-            mime=media_type(header(response.headers, "content-type")),
-            digest=sha256_digest(_payload(url, answer)),
+            mime=REVISIT if first_time else media_type(header(response.headers, "content-type")),
+            digest=digest,
             source=self._path.name,
             offset=offset + len(first),
             length=len(second),
@@ -90,11 +127,27 @@ class CollectionWriter:
             request_length=len(first),
         )
         self._lines.append(format_line(capture, query))
+        if self._bodies and not beside:
+            self._bodies.add(capture)
         return capture
 
     def write_resource(self, uri: str, timestamp: str, content_type: str, block: bytes) -> None:
         """Append a resource record that is no capture, such as `urn:text:URL`."""
-        self._append(self._open(), _other_member(Beside("resource", uri, content_type, block), timestamp))
+        beside = Beside("resource", uri, content_type, block)
+        self._append(self._open(), _other_member(beside, timestamp, _new_record_id()))
+
+    def rewrite(self, change: Callable[[WarcRecord], WarcRecord | None]) -> None:
+        """Write records anew that `change` returns changed, in all files of this prefix.
+
+        Where versions share the files of earlier recordings, these stay as they are: it is not this one's to
+        say what a version held.
+        """
+        self._close_file()
+        files = self._made
+        if not (self.collection.path / "versions").is_dir():
+            files = [path for path in self.collection.warc_files() if path.name.startswith(self._prefix)]
+        if rewrite_files(files, change):
+            self._stale, self._bodies = True, self._bodies and Bodies(self.collection)
 
     def close(self) -> None:
         """Close the file and bring the index up to date. May be called twice."""
@@ -122,8 +175,8 @@ class CollectionWriter:
             number += 1
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         self._file, self._path, self._size = os.open(path, flags, 0o644), path, 0
-        text = f"software: stillweb/{__version__}\r\nformat: WARC File Format 1.1\r\n"
-        text += f"isPartOf: {self.collection.name}\r\n"
+        self._made.append(path)
+        text = "".join(f"{name}: {value}\r\n" for name, value in self._told().items() if value)
         fields = (
             ("WARC-Type", "warcinfo"),
             ("WARC-Record-ID", _new_record_id()),
@@ -133,10 +186,28 @@ class CollectionWriter:
         self._append(self._file, warc_member(fields, text.encode(), "application/warc-fields"))
         return self._file
 
+    def _told(self) -> dict[str, str]:
+        """Return what a warcinfo record says (WARC 1.1 §6.2)."""
+        manifest = self.collection.manifest()
+        settings = {name: manifest.profile[name] for name in _SETTINGS if manifest.profile.get(name)}
+        settings |= {"recorded_at": manifest.recorded_at, "seed": manifest.seed}
+        return {
+            "software": f"stillweb/{__version__}",
+            "format": "WARC File Format 1.1",
+            "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
+            "isPartOf": self.collection.name,
+            "operator": " ".join(self._operator.split()),
+            "settings": json.dumps(settings) if manifest.recorded_at else "",
+        }
+
     def _append(self, file: int, members: bytes) -> None:
         rest = memoryview(members)
-        while rest:  # one write but for signals and a full disk
-            rest = rest[os.write(file, rest) :]
+        try:
+            while rest:  # one write but for signals and a full disk
+                rest = rest[os.write(file, rest) :]
+        except OSError:
+            os.ftruncate(file, self._size)  # a member that breaks off would hide what comes behind it
+            raise
         self._size += len(members)
 
     def _close_file(self) -> None:
@@ -157,23 +228,35 @@ def is_fresh(collection: Collection) -> bool:
     return all(path.stat().st_mtime_ns <= made for path in files)
 
 
-def _member(kind: str, record_id: str, exchange: Exchange, block: bytes, *, concurrent_to: str = "") -> bytes:
-    """Return the record of an exchange's request or response."""
-    fields = [
+def _member(kind: str, record_id: str, exchange: Exchange, block: bytes, *fields: tuple[str, str]) -> bytes:
+    """Return the record of an exchange's request or response; `fields` come behind its date."""
+    named = [
         ("WARC-Type", kind),
         ("WARC-Record-ID", record_id),
         ("WARC-Target-URI", exchange.request.url),
         ("WARC-Date", iso_date(exchange.timestamp)),
+        *fields,
     ]
-    if concurrent_to:
-        fields.append(("WARC-Concurrent-To", concurrent_to))
     if exchange.remote_ip:
-        fields.append(("WARC-IP-Address", exchange.remote_ip))
-    fields += [
-        ("WARC-Protocol", exchange.protocol),
-        ("WARC-Payload-Digest", sha256_digest(_payload(exchange.request.url, block))),
-    ]
-    return warc_member(fields, block, f"application/http; msgtype={kind}")
+        named.append(("WARC-IP-Address", exchange.remote_ip))
+    named.append(("WARC-Protocol", exchange.protocol))
+    if kind != "revisit":
+        named.append(("WARC-Payload-Digest", sha256_digest(_payload(exchange.request.url, block))))
+    return warc_member(
+        named, block, f"application/http; msgtype={'request' if kind == 'request' else 'response'}"
+    )
+
+
+def _answer_member(
+    record_id: str, exchange: Exchange, block: bytes, *, concurrent_to: str, original: str
+) -> bytes:
+    """Return the record of a response; a revisit if its body was answered before, at the time `original`."""
+    concurrent = ("WARC-Concurrent-To", concurrent_to)
+    if not original:
+        return _member("response", record_id, exchange, block, concurrent)
+    digest = ("WARC-Payload-Digest", sha256_digest(_payload(exchange.request.url, block)))
+    refers = revisit_fields(exchange.request.url, original)
+    return _member("revisit", record_id, exchange, block[: payload_start(block)], concurrent, *refers, digest)
 
 
 def _payload(url: str, block: bytes) -> bytes:
@@ -181,10 +264,10 @@ def _payload(url: str, block: bytes) -> bytes:
     return block if is_socket_url(url) else block[payload_start(block) :]
 
 
-def _other_member(beside: Beside, timestamp: str, concurrent_to: str = "") -> bytes:
+def _other_member(beside: Beside, timestamp: str, record_id: str, concurrent_to: str = "") -> bytes:
     fields = (
         ("WARC-Type", beside.type),
-        ("WARC-Record-ID", _new_record_id()),
+        ("WARC-Record-ID", record_id),
         ("WARC-Target-URI", beside.uri),
         ("WARC-Date", iso_date(timestamp)),
         *((("WARC-Concurrent-To", concurrent_to),) if concurrent_to else ()),

@@ -18,7 +18,7 @@ captures that are one request but for their volatile parts.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol
@@ -81,6 +81,7 @@ class Policy:
         fuzzy: least likeness, from 0 to 1, at which another request's answer is given; None for never.
         pace: of WebSocket frames and pieces of event streams: `none` for all that is due at once, or
             `recorded`.
+        disguise: puts placeholders where recorded secrets stand; None where nothing is known of them.
     """
 
     noise: NoiseTable = field(default_factory=NoiseTable)
@@ -88,10 +89,11 @@ class Policy:
     guessed: bool = False
     fuzzy: float | None = None
     pace: str = "none"
+    disguise: Callable[[Request], Request] | None = None
 
-    def under(self, rules: str) -> Policy:
+    def under(self, rules: str, disguise: Callable[[Request], Request] | None = None) -> Policy:
         """Return this policy under the rules of a pack, as its manifest has them."""
-        return replace(self, rules=_parsed(rules))
+        return replace(self, rules=_parsed(rules), disguise=disguise)
 
 
 @lru_cache(maxsize=64)
@@ -113,6 +115,17 @@ def resolve(request: Request, index: Index, state: SessionState, policy: Policy)
     """Return the answer of `request` in a session's state; changes nothing."""
     if is_preflight(request):
         return _preflight(request, index)
+    match = _resolve(request, index, state, policy)
+    if match.tier is Tier.MISS and policy.disguise is not None:
+        # It may tell a password that was recorded, and of which the archive has the placeholder.
+        told = policy.disguise(request)
+        found = match if told == request else _resolve(told, index, state, policy)
+        if found.tier is not Tier.MISS:
+            return replace(found, reason="; ".join(filter(None, ("secret as recorded", found.reason))))
+    return match
+
+
+def _resolve(request: Request, index: Index, state: SessionState, policy: Policy) -> Match:
     refused = ""
     for lookup in _lookups(request, policy.rules):
         rows = index.lookup(lookup.key)

@@ -23,6 +23,7 @@ from stillweb.replay import answer as answers
 from stillweb.replay import eventstream
 from stillweb.replay.answer import Answer
 from stillweb.replay.asked import BODIES, asked_of
+from stillweb.replay.known import policy_for
 from stillweb.replay.memo import Kept, Key, memo_of
 from stillweb.replay.resolver import Policy, SessionState, advance, is_beacon, resolve
 from stillweb.replay.tally import Tally
@@ -158,7 +159,7 @@ class Session:
         self.id = session_id
         self.collection = collection
         self.pack = pack
-        self.policy = policy.under(pack.manifest.get("rules", ""))
+        self.policy = policy_for(policy, pack)
         self.tally = tally or Tally()  # of all sessions of the collection
         self._sink = sink
         self._life = 0
@@ -184,7 +185,7 @@ class Session:
         self._life += 1
         if pack is not None:
             self.pack = pack
-            self.policy = self.policy.under(pack.manifest.get("rules", ""))
+            self.policy = policy_for(self.policy, pack)
         self._begin_life()
 
     def begin(self, request: Request) -> Served:
