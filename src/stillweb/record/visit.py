@@ -1,4 +1,4 @@
-"""One page of a crawl: load, settle, take the baseline, scroll, collect links.
+"""One page of a crawl: load, settle, take the baseline, do what a visitor might, collect links.
 
 Each page gets a browser context of its own: no cookies, storage or HTTP cache of the pages
 before it. A replay that loads the page alone, with the same seed and clock, then asks for
@@ -8,11 +8,12 @@ exactly what was recorded here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urldefrag
 
 from playwright.async_api import Browser, BrowserContext
 from playwright.async_api import Error as PlaywrightError
@@ -28,18 +29,21 @@ from stillweb.browser.witness import Witness
 from stillweb.clock import now, perf
 from stillweb.errors import InfraError
 from stillweb.record.baseline import take_baseline
+from stillweb.record.behaviours import FRAME_PATIENCE, Conduct, Stage, in_words
+from stillweb.record.behaviours_run import behave
 from stillweb.record.frontier import Visit
 from stillweb.record.scope import page_links
 from stillweb.urls import to_timestamp
 
-_SCROLL_STEPS = 40  # viewports at most, for pages that grow as long as they are scrolled
 _SETTLE_CAP = 30.0  # real seconds; a live site is slower than its replay
-_FRAME_PATIENCE = 5.0  # seconds for one script in one frame, which may be busy
+_FOR_BEHAVIOURS = 0.75  # of a page's time may be gone when the last of them ends
+_FOR_NAVIGATION, _FOR_SETTLING, _FOR_VISIT = 0.5, 1 / 3, 0.9  # of a page's time, at most
+_CLOSE_SECONDS = 15.0
 _LAST_ANSWERS = 5.0  # seconds for answers that are under way when the page is left
 
 
-# Both scripts run in an isolated world: the page can neither see nor break them.
-# Through open shadow roots, in tree order. getAttribute, since `href` of an SVG link is no string.
+# In an isolated world: the page can neither see nor break it. Through open shadow roots, in tree order;
+# getAttribute, since `href` of an SVG link is no string.
 _LINKS = """(() => {
   const found = [];
   const walk = (root) => {
@@ -54,18 +58,6 @@ _LINKS = """(() => {
   return found;
 })()"""
 
-# An intersection observer tells of the next frame even while the page's clock stands still.
-_SCROLL = """(async (top) => {
-  const root = document.scrollingElement || document.documentElement;
-  if (!root) return [0, 0];
-  window.scrollTo({top, behavior: "instant"});
-  await new Promise((resolve) => {
-    const observer = new IntersectionObserver(() => { observer.disconnect(); resolve(); });
-    observer.observe(root);
-  });
-  return [root.scrollHeight, window.innerHeight];
-})(%d)"""
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -74,8 +66,9 @@ class Setting:
     Attributes:
         proxy: URL of the recording proxy.
         profile, pinning: what their contexts are told.
-        page_timeout: seconds for a navigation.
-        retries: further attempts at a navigation that failed.
+        page_timeout: seconds for one attempt at a page, all in all.
+        retries: further attempts at a page that failed.
+        conduct: what is done with a page after its baseline was taken.
         at_rest: told of the WebSockets and requests of a page that has settled; within it nothing new comes.
     """
 
@@ -85,6 +78,7 @@ class Setting:
     page_timeout: float
     retries: int
     at_rest: Callable[[Iterable[str]], AbstractContextManager[None]]
+    conduct: Conduct = field(default_factory=Conduct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +94,9 @@ class Visited:
         error: why it could not be loaded, "" if it could.
         unsettled: why it did not come to rest, "" if it did.
         disturbed: whether browser or machine, not the site, made a request fail.
+        deeds: what was done with it (`Deeds.to_dict`).
+        cut: what of the visit had to be left out, "" if nothing.
+        retried: why the attempt before this one failed, "" if this is the first.
     """
 
     visit: Visit
@@ -110,15 +107,26 @@ class Visited:
     error: str = ""
     unsettled: str = ""
     disturbed: bool = False
+    deeds: Mapping[str, Any] = field(default_factory=dict)
+    cut: str = ""
+    retried: str = ""
+
+
+def extra_of(visited: Visited) -> dict[str, str]:
+    """Return what a page's entry says besides what every tool knows."""
+    said = {"unsettled": visited.unsettled, "cut": visited.cut, "behaviours": in_words(visited.deeds)}
+    return {name: value for name, value in said.items() if value}
 
 
 async def visit_page(browser: Browser, setting: Setting, visit: Visit, baseline: Path) -> Visited:
     """Visit a page, again if it fails, and write its baseline."""
+    retried = ""
     for attempt in range(setting.retries + 1):
-        visited = await _attempt(browser, setting, visit, baseline)
+        visited = replace(await _attempt(browser, setting, visit, baseline), retried=retried)
         well = not visited.error and not visited.disturbed
         if well or attempt == setting.retries or not browser.is_connected():
             break
+        retried = visited.error or "the machine's network changed"
     return visited
 
 
@@ -131,12 +139,24 @@ async def _attempt(browser: Browser, setting: Setting, visit: Visit, baseline: P
     except PlaywrightError as error:
         return Visited(visit, timestamp, error=_first_line(error))
     try:
-        return await _load(context, setting, visit, timestamp, baseline)
+        async with asyncio.timeout(setting.page_timeout):
+            return await _load(context, setting, visit, timestamp, baseline)
+    except TimeoutError:
+        return Visited(visit, timestamp, error=f"not through after {setting.page_timeout:g} s")
     except (PlaywrightError, InfraError) as error:
         return Visited(visit, timestamp, error=_first_line(error))
     finally:
-        with suppress(PlaywrightError):  # the browser is gone already
-            await context.close()
+        await _close(browser, context)
+
+
+async def _close(browser: Browser, context: BrowserContext) -> None:
+    """Close a context; a browser that does not is ended, since the page would go on in it for ever."""
+    with suppress(PlaywrightError):  # the browser is gone already
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await context.close()
+        except TimeoutError:
+            await browser.close()
 
 
 async def _load(
@@ -146,20 +166,36 @@ async def _load(
     activity = witness.activity
     page = await context.new_page()
     began = perf()
-    await _navigate(page, visit.url, setting.page_timeout)
+    end = asyncio.get_running_loop().time() + _FOR_VISIT * setting.page_timeout
+    await _navigate(page, visit.url, _FOR_NAVIGATION * setting.page_timeout)
     witness.load_ms = 1000 * (perf() - began)
-    rest = await settle(page, activity, cap=_SETTLE_CAP)
+    rest = await settle(page, activity, cap=min(_SETTLE_CAP, _FOR_SETTLING * setting.page_timeout))
+    if lost := _lost_document(page.url, activity):
+        return Visited(visit, timestamp, error=lost)
     open_ones = [*activity.websockets, *(each.url for each in activity.requests if not each.ended)]
     with setting.at_rest(open_ones):
         await take_baseline(page, witness, rest, baseline)
     probe = await Probe.of(page)
-    await _scroll_through(probe)
-    await settle(page, activity)
-    links = await _links(probe)
-    title = await page.title()
+    links = dict.fromkeys(await _links(probe))
+
+    async def gather() -> None:
+        links.update(dict.fromkeys(await _links(probe)))
+
+    left = _FOR_BEHAVIOURS * setting.page_timeout - (perf() - began)
+    stage = Stage(page, probe, activity, setting.conduct, gather, seconds=left)
+    title = cut = ""
+    try:
+        async with asyncio.timeout_at(end):
+            await behave(stage)
+            title = await page.title()
+    except TimeoutError:
+        cut = f"not through after {_FOR_VISIT * setting.page_timeout:g} s"
+    deeds = stage.deeds
     status = _document_status(activity)
+    patience = min(_LAST_ANSWERS, (1 - _FOR_VISIT) / 2 * setting.page_timeout)
     with suppress(TimeoutError):  # what has not come by then is cut off, and not recorded
-        await asyncio.wait_for(activity.idle(), _LAST_ANSWERS)
+        await asyncio.wait_for(activity.idle(), patience)
+    lost = _lost_document(page.url, activity)
     await witness.close()
     return Visited(
         visit,
@@ -167,8 +203,11 @@ async def _load(
         status,
         title,
         tuple(links),
+        error=lost,
         unsettled="" if rest.settled else rest.reason,
         disturbed=any(is_ours(entry.failure) for entry in activity.requests),
+        deeds=deeds.to_dict(),
+        cut=cut,
     )
 
 
@@ -177,7 +216,7 @@ async def _navigate(page: BrowserPage, url: str, timeout: float) -> None:
         await page.goto(url, wait_until="load", timeout=timeout * 1000)
     except PlaywrightTimeout:
         if page.url == "about:blank":
-            raise
+            raise PlaywrightTimeout(f"no document after {timeout:g} s") from None
         # The document is there; something in it never ends loading. `settle` will say so.
 
 
@@ -187,15 +226,20 @@ def _document_status(activity: Activity) -> int:
     return next((status for status in found if status and not 300 <= status < 400), 0)
 
 
-async def _scroll_through(probe: Probe) -> None:
-    """Scroll to the end a screen at a time, so that what loads when it comes into view does, and back."""
-    top = 0
-    for _ in range(_SCROLL_STEPS):
-        height, step = await _patiently(probe.evaluate(_SCROLL % top)) or (0, 0)
-        top += step
-        if step <= 0 or top >= height:
-            break
-    await _patiently(probe.evaluate(_SCROLL % 0))
+def _lost_document(url: str, activity: Activity) -> str:
+    """Return why the document that a page shows has not come whole, and so is not recorded; "" if it has.
+
+    A page that has gone to an address of its own (`pushState`) shows none that was asked for by that.
+    """
+    place = urldefrag(url).url
+    found = [
+        entry
+        for entry in activity.requests
+        if entry.resource_type == "document" and urldefrag(entry.url).url == place
+    ]
+    if not found or any(entry.ended and not entry.failure for entry in found):
+        return ""
+    return next((entry.failure for entry in found if entry.failure), "its document has no end")
 
 
 async def _links(probe: Probe) -> list[str]:
@@ -207,7 +251,7 @@ async def _links(probe: Probe) -> list[str]:
 async def _patiently(evaluation: Coroutine[Any, Any, Any]) -> Any:
     """Return what a script gives; None where its frame has gone or does not answer."""
     try:
-        async with asyncio.timeout(_FRAME_PATIENCE):
+        async with asyncio.timeout(FRAME_PATIENCE):
             return await evaluation
     except (FrameGone, InfraError, TimeoutError):
         return None

@@ -166,22 +166,27 @@
     }));
     return begun.filter(Boolean).length;
   };
-  // A body read to its end, as the page itself could: its bytes, or -1 where the page may not read it.
-  // `reload`: the browser's cache would ask for the rest of what it has a part of.
+  // A body fetched to its end, as the page itself could: whether it has come. `reload`: the browser's cache would ask
+  // for the rest of what it has a part of. What a page may play but not read is read by its cache storage.
   const drain = async (url, cors) => {
     const own = new URL(url).origin === location.origin;
-    if (!own && !cors) return -1;
     try {
-      const credentials = own || cors === "use-credentials" ? "include" : "omit";
-      const response = await fetch(url, { credentials, cache: "reload" });
-      let bytes = 0;
-      for (const reader = response.body.getReader(); ;) {
-        const { done, value } = await reader.read();
-        if (done) return bytes;
-        bytes += value.length;
+      if (own || cors) {
+        const credentials = own || cors === "use-credentials" ? "include" : "omit";
+        const response = await fetch(url, { credentials, cache: "reload" });
+        await response.body?.pipeTo(new WritableStream());
+        return response.ok;
       }
+      const name = `drain ${url}`;
+      const storage = await caches.open(name);
+      try {
+        await storage.put(url, await fetch(url, { mode: "no-cors", credentials: "include", cache: "reload" }));
+      } finally {
+        await caches.delete(name);
+      }
+      return true;
     } catch {
-      return -1; // not allowed by the site, or by the page's content security policy
+      return false; // not allowed by the site or by the page's content security policy, or too much to store
     }
   };
 
