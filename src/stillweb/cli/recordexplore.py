@@ -98,7 +98,7 @@ def _patterns(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 @click.option("--exclude", multiple=True, metavar="RE", help="Do not lead to links that match. Repeatable.")
 @reach_options
 @json_option
-def explore_command(name: str, /, **given: Any) -> None:
+def explore_command(name: str, **given: Any) -> None:
     """Try what an agent may do on the pages of a collection, and record what that asks for.
 
     Each control of each state is tried once, forms are sent with --values; what cannot be undone is left

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stillweb.browser.controls import Control, Field, Form, State
+from stillweb.browser.walk import Act
+from stillweb.collections.reachability import FILE, ReachedState, Tried, read_reach, to_line
+from stillweb.errors import CollectionError, UsageError
+from stillweb.record.explorefrontier import ExploreFrontier, Place
+from stillweb.record.exploreknown import Known
+from stillweb.record.exploreplan import Avoid, make_plan
+from stillweb.record.explorevalues import Values, read_values
+from stillweb.record.options import ScopeKind
+from stillweb.record.scope import Scope
+
+SCOPE = Scope.of(ScopeKind.HOST, ["https://site.test/"])
+SEARCH = Form(0, "f", "get", "https://site.test/search")
+NOTHING, NOBODY = Values(), Avoid()
+ORDER = Form(1, "f", "post", "https://site.test/order")
+
+
+def control(key: str, role: str = "button", name: str = "", **more) -> Control:
+    return Control(
+        key, more.pop("kind", key), more.pop("same", key), f"a{key}", role, name, **{"tag": role} | more
+    )
+
+
+def field(key: str, form: Form, **more) -> Control:
+    told = Field("text", form, required=more.pop("required", False))
+    return control(key, "textbox", tag="input", field=told, **more)
+
+
+def submit(key: str, form: Form, name: str = "Go") -> Control:
+    return control(key, "button", name, field=Field("submit", form, method=form.method))
+
+
+def plan_of(*controls: Control, values: Values = NOTHING, avoid: Avoid = NOBODY, **more):
+    return make_plan(State("https://site.test/", "d", controls), SCOPE, values, avoid, **more)
+
+
+def test_each_value_of_each_field_is_sent_once_with_what_is_required_and_posts_come_last():
+    values = Values({"q": ("kettle", "lamp"), "*": ("Ada",)})
+    fields = [
+        field("1", ORDER, label=("who",), required=True),
+        submit("2", ORDER, "Order"),
+        field("3", SEARCH, label=("q",)),
+        submit("4", SEARCH),
+    ]
+    plan = plan_of(*fields, values=values)
+    sent = [offer for offer in plan.offers if offer.act.do == "submit"]
+    assert [(offer.act.control, offer.act.fields) for offer in sent] == [
+        ("4", (("3", "kettle"),)),
+        ("4", (("3", "lamp"),)),
+        ("4", (("3", "Ada"),)),
+        ("2", (("1", "Ada"),)),
+    ]
+    assert [offer.mutates for offer in sent] == [False, False, False, True]
+    last = plan.offers[-1]
+    assert last.mutates
+    assert {offer.act for offer in plan.offers if offer.mutates} == {Act("click", "2"), sent[-1].act}
+
+
+def test_links_are_led_to_by_address_and_those_away_are_left():
+    plan = plan_of(
+        control("1", "link", "in", url="https://site.test/a"),
+        control("2", "link", "out", url="https://else.test/"),
+        control("3", "link", "script", url="https://site.test/#"),
+        control("4", "link", "mail", url="mailto:ada@site.test"),
+    )
+    assert [link.url for link in plan.links] == ["https://site.test/a"]
+    assert [(left.told, why) for left, why in plan.left] == [('click link "out"', "outside of the scope")]
+    assert {offer.act.control for offer in plan.offers if offer.act.do == "click"} == {"3", "4"}
+
+
+@pytest.mark.parametrize(
+    "name", ["Log out", "Sign-out", "Delete item", "Unsubscribe", "Place order", "Deploy", "Abmelden"]
+)
+def test_what_cannot_be_undone_is_left_alone_unless_asked_for(name):
+    wanted = plan_of(control("1", "button", name), avoid=Avoid.of(destructive=True))
+    plan = plan_of(control("1", "button", name), control("2", "button", "Add to basket"), avoid=Avoid.of())
+    assert [why for _, why in plan.left] == ["destructive"]
+    assert [offer.act.control for offer in plan.offers if offer.act.do == "click"] == ["2"]
+    assert [offer.act.control for offer in wanted.offers if offer.act.do == "click"] == ["1"]
+
+
+@given(st.integers(1, 30), st.integers(1, 5), st.integers(0, 99))
+def test_of_many_alike_some_are_drawn_always_the_same(count, alike, seed):
+    rows = [control(str(n), "button", "Add", kind="row") for n in range(count)]
+    plan = plan_of(*rows, alike=alike, seed=seed)
+    tried = [offer.act.control for offer in plan.offers if offer.act.do == "click"]
+    assert len(tried) == min(count, alike)
+    assert len(plan.left) == count - len(tried)
+    assert plan == plan_of(*rows, alike=alike, seed=seed)
+
+
+def test_lists_choose_each_option_and_what_opens_is_hovered_over_too():
+    plan = plan_of(
+        control("1", "combobox", "Sort", tag="select", options=("Price", "Name")),
+        control("2", "button", "Menu", opens=True),
+    )
+    assert [offer.act for offer in plan.offers] == [
+        Act("scroll"),
+        Act("select", "1", "Price"),
+        Act("select", "1", "Name"),
+        Act("hover", "2"),
+        Act("click", "2"),
+    ]
+
+
+def test_values_come_from_names_then_from_anybody_then_from_the_type(tmp_path: Path):
+    file = tmp_path / "values.yaml"
+    file.write_text('fields: {"Q": [kettle, 7], "*": [Ada]}')
+    tasks = tmp_path / "tasks.json"
+    tasks.write_text(json.dumps([{"goal": 'Find "corvid whisk"', "start_url": "https://s.test/?city=Bonn"}]))
+    values = read_values([file, tasks])
+    assert values.for_field(field("1", SEARCH, label=("q",))) == ("kettle", "7", "Ada", "corvid whisk")
+    assert values.for_field(field("2", SEARCH, label=("city",))) == ("Bonn", "Ada", "corvid whisk")
+    number = control("3", "spinbutton", field=Field("number", SEARCH))
+    assert values.for_field(number) == ("1",)
+    assert Values().for_field(field("4", SEARCH)) == ("test",)
+
+
+@pytest.mark.parametrize("text", ["fields: [", "just a text", "fields: {q: [{a: 1}]}"])
+def test_what_is_no_file_of_values_is_named(tmp_path: Path, text):
+    file = tmp_path / "values.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=r"values\.yaml") as caught:
+        read_values([file])
+    assert caught.value.hint
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.floats(0.01, 1)), max_size=30))
+def test_the_frontier_hands_out_each_place_once_the_heaviest_first(added):
+    frontier = ExploreFrontier()
+    weights: dict[str, float] = {}
+    for number, weight in added:
+        url = f"https://site.test/{number}"
+        frontier.add(Place.at(url), weight)
+        weights[url] = weights.get(url, 0.0) + weight
+    assert len(frontier) == len(weights)
+    taken = []
+    while found := frontier.take(mutated=False):
+        taken.append((found[0].url, found[1]))
+    assert dict(taken) == weights
+    assert [weight for _, weight in taken] == sorted((weight for _, weight in taken), reverse=True)
+    assert frontier.take(mutated=True) is None
+
+
+def test_what_changes_the_site_waits_in_a_queue_of_its_own_and_what_was_taken_stays_taken():
+    frontier = ExploreFrontier()
+    frontier.seed(["https://site.test/"])
+    order = Place((Act("open", value="https://site.test/"), Act("submit", "2")), mutated=True)
+    frontier.add(order, 9.0)
+    assert frontier.mark(Place.at("https://site.test/")) == 1.0
+    frontier.add(Place.at("https://site.test/"), 1.0)
+    assert frontier.take(mutated=False) is None
+    assert frontier.take(mutated=True) == (order, 9.0)
+
+
+def test_a_control_is_known_when_it_did_the_same_on_two_pages_and_never_another_thing():
+    known = Known(["https://site.test/a"])
+    assert "https://site.test/a" in known
+    asked = (("GET", "https://site.test/search?q=x"),)
+    known.did("search", "one", asked, stayed=False)
+    assert known.does("search") is None
+    assert known.does("search", proven=1) == asked
+    known.did("search", "one", asked, stayed=False)
+    assert known.does("search") is None
+    known.did("search", "two", asked, stayed=False)
+    assert known.does("search") == asked
+    known.did("search", "three", (), stayed=True)
+    assert known.does("search") is None
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+pairs = st.lists(st.tuples(texts, texts), max_size=3).map(tuple)
+tried = st.builds(
+    Tried, texts, st.fixed_dictionaries({"do": texts, "control": texts}), texts, pairs, pairs, texts,
+    st.sampled_from(["tried", "recorded", "not come to"]), texts,
+)  # fmt: skip
+states = st.builds(
+    ReachedState, texts, texts, st.lists(st.fixed_dictionaries({"do": texts}), max_size=2).map(tuple),
+    st.integers(0, 9), st.booleans(), texts,
+)  # fmt: skip
+
+
+@given(lines=st.lists(st.one_of(tried, states), max_size=8), cut=st.integers(0, 40))
+def test_a_map_is_read_as_it_was_written_but_for_a_line_that_was_cut_off(tmp_path_factory, lines, cut):
+    path = tmp_path_factory.mktemp("map") / FILE
+    written = "".join(map(to_line, lines))
+    path.write_text(written, "utf-8")
+    reach = read_reach(path)
+    assert [*reach.states.values()] == list(
+        {each.state: each for each in lines if isinstance(each, ReachedState)}.values()
+    )
+    last = {(e.state, json.dumps(e.action, sort_keys=True)): e for e in lines if isinstance(e, Tried)}
+    assert list(reach.actions.values()) == list(last.values())
+    if lines:
+        tail = to_line(lines[-1])
+        path.write_text(written + tail[: min(cut, len(tail) - 2)], "utf-8")
+        assert read_reach(path) == reach
+
+
+def test_a_line_that_is_none_is_named_with_its_number(tmp_path: Path):
+    path = tmp_path / FILE
+    path.write_text(to_line(ReachedState("d", "https://site.test/", ())) + '{"version": 9}\n')
+    with pytest.raises(CollectionError, match="line 2") as caught:
+        read_reach(path)
+    assert caught.value.hint
