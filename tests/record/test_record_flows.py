@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from stillweb.record.flows import end_to_end, upstream_fields
+from stillweb.record.flows import client_left, end_to_end, upstream_fields, why_it_failed
 
 
 def sent(method: str, *fields: tuple[str, str]) -> dict[str, str]:
@@ -47,3 +49,39 @@ def test_hop_by_hop_fields_go_and_the_rest_keeps_its_order_and_case() -> None:
     ]
 
     assert end_to_end(fields) == (("X-B", "\xe9"), ("Set-Cookie", "a=1"), ("set-cookie", "b=2"))
+
+
+@pytest.mark.parametrize(
+    ("http2", "told", "left", "why"),
+    [
+        (False, "Client disconnected.", True, "did not wait"),
+        (
+            False,
+            "stream reset by client (INTERNAL_ERROR)",
+            False,
+            "the site reset the stream (INTERNAL_ERROR)",
+        ),
+        (True, "stream reset by client (CANCEL)", True, "did not wait"),
+        (False, "peer closed connection", False, "the site closed"),
+        (False, "server closed connection", False, "the site closed"),
+        (
+            False,
+            "OpenSSL Error([('SSL routines', '', 'tlsv1 alert internal error')])",
+            False,
+            "TLS: tlsv1 alert",
+        ),
+        (False, "something new", False, "something new"),
+    ],
+)
+def test_a_failure_says_whose_doing_it_was(http2: bool, told: str, left: bool, why: str) -> None:
+    flow = SimpleNamespace(error=SimpleNamespace(msg=told), request=SimpleNamespace(is_http2=http2))
+
+    assert client_left(flow) is left
+    assert why in why_it_failed(flow)
+
+
+def test_a_client_of_http2_may_ask_for_trailers() -> None:
+    fields = [(b"te", b"trailers")]
+
+    assert upstream_fields("POST", fields) == ()
+    assert upstream_fields("POST", fields, http2=True) == ((b"te", b"trailers"),)

@@ -9,6 +9,7 @@ encodings that depend on earlier answers (`dcb`, `dcz`; RFC 9842).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -31,6 +32,9 @@ _DICTIONARY = frozenset(("available-dictionary", "dictionary-id"))
 _CLIENT_WENT_AWAY = "Client disconnected."  # mitmproxy/proxy/layers/http/_http1.py, `wait`
 _CLIENT_RESET = "stream reset by client"  # _http2.py, `handle_h2_event`, of either end
 _PEER_CLOSED = "peer closed connection"  # _http2.py, of either end
+_OPENSSL = re.compile(
+    r"OpenSSL Error\(\[\('[^']*', '[^']*', '([^']+)'\)\]\)"
+)  # a tuple that nobody formatted
 _PLAINER = {
     "server closed connection": "the site closed the connection without an answer",
     _PEER_CLOSED: "the site closed the connection before the end of the answer",
@@ -75,10 +79,10 @@ def asks_with_a_body(request: Any) -> bool:
 
 def client_left(flow: Any) -> bool:
     """Tell whether a flow failed because its client did not wait for the answer."""
-    reason = flow.error.msg
+    reason = str(flow.error.msg)
     if flow.request.is_http2:
         return reason.startswith(_CLIENT_RESET) or reason == _PEER_CLOSED
-    return bool(reason == _CLIENT_WENT_AWAY)
+    return reason == _CLIENT_WENT_AWAY
 
 
 def why_it_failed(flow: Any) -> str:
@@ -88,6 +92,8 @@ def why_it_failed(flow: Any) -> str:
         return "the client did not wait for the answer"
     if reason.startswith(_CLIENT_RESET):
         return "the site reset the stream" + reason.removeprefix(_CLIENT_RESET)
+    if found := _OPENSSL.search(reason):
+        return f"TLS: {found[1]}"
     return _PLAINER.get(reason, reason)
 
 
