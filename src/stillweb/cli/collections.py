@@ -15,7 +15,10 @@ from rich.progress import Progress, TaskID
 
 from stillweb.cli.console import print_json, print_table, progress, stderr
 from stillweb.cli.options import collections_option, json_option
+from stillweb.cli.reachability import reachability_command
+from stillweb.cli.redacted import print_redactions
 from stillweb.cli.volatility import learn_command, print_volatile
+from stillweb.collections.amends import read_amends
 from stillweb.collections.check import check as check_collection
 from stillweb.collections.defects import Defect, Severity
 from stillweb.collections.export import export_wacz
@@ -24,7 +27,7 @@ from stillweb.collections.layout import Collection, list_collections
 from stillweb.collections.repair import repair as repair_collection
 from stillweb.collections.seal import seal as seal_collection
 from stillweb.collections.store import remove_collection
-from stillweb.collections.versions import keep_version
+from stillweb.collections.versions import keep_version, versions
 from stillweb.errors import CollectionError, UsageError
 
 _SHOWN = 20
@@ -166,6 +169,7 @@ def show_command(name: str, show_captures: bool, volatile: bool, as_json: bool, 
     if show_captures:
         _show_captures(collection, as_json)
         return
+    amends, absent = read_amends(collection.path)
     statuses = Counter(str(each.status or "-") for each in collection.captures())
     methods = Counter(each.method for each in collection.captures())
     shown = {
@@ -173,6 +177,9 @@ def show_command(name: str, show_captures: bool, volatile: bool, as_json: bool, 
         "methods": dict(sorted(methods.items())),
         "statuses": dict(sorted(statuses.items())),
         "files": [path.name for path in collection.warc_files()],
+        "versions": [*versions(collection), *([amends[-1].version] if amends else [])],
+        "amends": [asdict(each) for each in amends],
+        "absent": [asdict(each) for each in absent],
         "page_list": [{"url": page.url, "title": page.title} for page in collection.page_list()],
         "manifest": collection.manifest().to_dict(),
     }
@@ -180,11 +187,20 @@ def show_command(name: str, show_captures: bool, volatile: bool, as_json: bool, 
         print_json(shown)
         return
     manifest = shown.pop("manifest")
-    pages = shown.pop("page_list")
+    redactions = manifest["redactions"]
+    pages, added, lacking = (shown.pop(name) for name in ("page_list", "amends", "absent"))
     profile = manifest["profile"].items()
     rows = [*shown.items(), *((f"profile.{key}", value) for key, value in profile)]
     print_table(["fact", "value"], rows, title=str(collection.path))
     print_table(["page", "title"], [[page["url"], page["title"]] for page in pages])
+    print_redactions(redactions)
+    if added:
+        columns = ["version", "kept", "at", "#recorded", "#absent", "#captures", "pages"]
+        rows = [[each[column.lstrip("#")] for column in columns] for each in added]
+        print_table(columns, rows, title="added by record amend")
+    if lacking:
+        rows = [[each["method"], each["url"], each["reason"]] for each in lacking]
+        print_table(["method", "url", "reason"], rows, title="asked for in vain")
 
 
 def _show_captures(collection: Collection, as_json: bool) -> None:
@@ -318,3 +334,4 @@ def rm_command(names: tuple[str, ...], yes: bool, root: Path) -> None:
 
 
 collections.add_command(learn_command)
+collections.add_command(reachability_command)

@@ -1,8 +1,9 @@
 """What a recording saw fail: the requests that no replay can be blamed for not answering.
 
 Each page's baseline lists the requests that the page made (`baseline/PAGE/resources.json`), with
-their status. A miss of what had failed, or had been answered with 400 or more, is *explained*; a miss
-of anything else, noise aside, is not (design: the ruling on misses). Pure but for reading files.
+their status. A miss of what had failed, or had been answered with 400 or more, is *explained*; so is one of
+what an amend asked for in vain (`amends`); a miss of anything else, noise aside, is not (design: the
+ruling on misses). Pure but for reading files.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from stillweb.collections.amends import read_absent
 from stillweb.collections.layout import Collection
 from stillweb.errors import CollectionError
 from stillweb.urls import wire_url
@@ -70,17 +72,21 @@ def read_resources(path: Path) -> Iterator[RecordedRequest]:
 
 
 class Absences:
-    """What all pages of a collection saw fail, and nowhere saw answered."""
+    """What all pages of a collection saw fail and nowhere saw answered, and what amends asked for in vain."""
 
     def __init__(self, collection: Collection) -> None:
         self._seen: dict[tuple[str, str], list[int]] = {}
         for path in sorted(collection.baseline.glob(f"*/{RESOURCES}")):
             for request in read_resources(path):
                 self._seen.setdefault((request.method, request.url), []).append(request.status)
+        absent = read_absent(collection.path)
+        self._absent = {(each.method, wire_url(each.url)): each.reason for each in absent}
 
     def why(self, method: str, url: str) -> str:
         """Return what explains a miss; "" if nothing does."""
         statuses = self._seen.get((method, wire_url(url)), [])
+        if not statuses and (reason := self._absent.get((method, wire_url(url)))):
+            return f"asked for again in vain: {reason}"
         if not statuses or not all(explains(status) for status in statuses):
             return ""
         return f"recorded with status {statuses[0]}" if statuses[0] else "failed when it was recorded"

@@ -46,7 +46,7 @@ SEALING = 1
 becomes an entry, so that packs sealed before are sealed again. `test_seal_golden` holds it to that."""
 
 # Members of a collection's manifest that say where it came from, not what replay must repeat.
-_PROVENANCE = ("name", "created", "software", "sources", "notes", "version")
+_PROVENANCE = ("name", "created", "software", "sources", "notes", "version", "twice")
 
 RULES = "rules.yaml"
 # Default rules are compiled into packs too, so a pack made by another version of them is not this one's.

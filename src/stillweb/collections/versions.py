@@ -18,7 +18,7 @@ __all__ = ["keep_version", "open_version", "versions"]
 
 FOLDER = "versions"
 _COPIED = ("indexes", "pages", "baseline", "traces")
-_FILES = ("manifest.json", "rules.yaml", "diff.yaml")
+_FILES = ("manifest.json", "rules.yaml", "diff.yaml", "amends.json")
 
 
 def versions(collection: Collection) -> list[str]:
