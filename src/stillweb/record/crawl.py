@@ -19,6 +19,7 @@ from stillweb.browser.launch import browser_build
 from stillweb.certs import CertAuthority
 from stillweb.clock import perf
 from stillweb.collections.layout import Collection
+from stillweb.collections.loginstate import with_login
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.repair import repair
 from stillweb.collections.writer import CollectionWriter, is_fresh
@@ -29,12 +30,15 @@ from stillweb.record.browsers import Browsers
 from stillweb.record.crawlrun import CrawlRun, page_id
 from stillweb.record.fetch import Fetcher
 from stillweb.record.frontier import CrawlState, Frontier
+from stillweb.record.loginredact import redacted_state
+from stillweb.record.loginrun import Held, Hold, log_in
 from stillweb.record.options import CrawlOptions
 from stillweb.record.proxy import recording_proxy
 from stillweb.record.recording import begin, pinning_of, read_state
 from stillweb.record.report import CrawlEvent, CrawlReport
 from stillweb.record.robots import Robots
 from stillweb.record.scope import Scope, seed_url
+from stillweb.record.secrets import secrets_of
 from stillweb.record.sitemap import Sitemaps, sitemaps_of
 from stillweb.record.visit import Setting, Visited
 from stillweb.urls import host_of
@@ -81,6 +85,10 @@ async def _crawl(
     options: CrawlOptions,
     on_event: OnEvent,
 ) -> CrawlReport:
+    if options.secrets:
+        secrets = options.record.secrets
+        secrets = replace(secrets, given=(*secrets.given, *options.secrets))
+        options = replace(options, record=replace(options.record, secrets=secrets))
     scope = Scope.of(options.scope, seeds, options.include, options.exclude)
     state = read_state(collection)
     before = _before(collection, state)
@@ -109,6 +117,11 @@ async def _crawl(
             recording = await stack.enter_async_context(recording_proxy(writer, ca, options.record))
             browsers = await stack.enter_async_context(Browsers(ca, options.browser))
             profile_, pinning = pinning_of(manifest)
+            held = None
+            if options.login:
+                hold = Hold(recording.url, profile_, pinning)
+                held = await log_in(await browsers.get(), hold, options.login, scope.seeds[0])
+                manifest = _logged_in(collection, options, manifest, held)
             setting = Setting(
                 proxy=recording.url,
                 profile=profile_,
@@ -117,13 +130,16 @@ async def _crawl(
                 retries=options.retries,
                 at_rest=recording.at_rest,
                 conduct=Conduct(options.behaviours, options.budget),
+                login=held,
             )
             run = CrawlRun(collection, browsers, recording, setting, frontier, report, on_event)
             began = perf()
             await run.visit_all(options, robots if options.robots else None)
             report.seconds = perf() - began
     report.captures = sum(1 for _ in collection.captures())
-    if not any(page.seed and page.url in scope.seeds for page in report.pages):
+    if report.stopped and not report.pages:
+        raise RecordError(f"{report.stopped} ended the crawl before its first page", hint="a larger limit")
+    if not report.stopped and not any(page.seed and page.url in scope.seeds for page in report.pages):
         if before:
             collection.write_manifest(prior)  # it is what it was
         raise _unreachable(scope.seeds[0], report)
@@ -138,6 +154,16 @@ async def _listed(robots: Robots, sitemap: str, scope: Scope, report: CrawlRepor
     await sitemaps.walk(robots.fetcher, starts)
     report.sitemaps |= sitemaps.problems
     return sitemaps.pages
+
+
+def _logged_in(collection: Collection, options: CrawlOptions, manifest: Manifest, held: Held) -> Manifest:
+    """Write down how the pages are logged in, without secrets; return the manifest."""
+    state = redacted_state(held.state, secrets_of(collection, options.record.secrets))
+    login = held.login
+    sign = login.sign.model_dump(exclude_defaults=True) | {"at": held.at} if login.sign else {}
+    manifest = with_login(manifest, login.kind, sign, state)
+    collection.write_manifest(manifest)
+    return manifest
 
 
 def _stopped(manifest: Manifest, why: str) -> Manifest:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from io import BytesIO
 from urllib.parse import urljoin
-from xml.etree.ElementTree import ParseError, XMLPullParser
+from xml.etree.ElementTree import ParseError, iterparse
 
 from stillweb.errors import UpstreamUnreachable
 from stillweb.record.fetch import Fetcher
@@ -22,8 +23,6 @@ __all__ = ["Sitemaps", "parse_sitemap"]
 
 MOST_FILES = 500
 MOST_PAGES = 200_000
-
-_PIECE = 1 << 16
 
 
 @dataclass(slots=True)
@@ -103,16 +102,12 @@ def _locations(body: bytes) -> Iterable[tuple[str, str]]:
 
     Expat (2.4 and later) refuses entities that multiply.
     """
-    parser = XMLPullParser(("start", "end"))
     path: list[str] = []
-    for at in range(0, len(body) + 1, _PIECE):
-        parser.feed(body[at : at + _PIECE])
-        for event, element in parser.read_events():
-            if event == "start":
-                path.append(element.tag.rpartition("}")[2])
-                continue
-            name = path.pop()
-            if name == "loc" and path and path[-1] in ("url", "sitemap") and element.text:
-                yield path[-1], element.text.strip()
-            element.clear()
-    parser.close()
+    for event, element in iterparse(BytesIO(body), ("start", "end")):
+        if event == "start":
+            path.append(element.tag.rpartition("}")[2])
+            continue
+        name = path.pop()
+        if name == "loc" and path and path[-1] in ("url", "sitemap") and element.text:
+            yield path[-1], element.text.strip()
+        element.clear()
