@@ -12,6 +12,7 @@ from stillweb.browser.profile import Profile
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json
 from stillweb.cli.options import json_option
+from stillweb.cli.recordamend import amend_command
 from stillweb.cli.recordexplore import (
     EXPLORE,
     explore_after,
@@ -22,6 +23,7 @@ from stillweb.cli.recordexplore import (
 from stillweb.cli.recordlimits import LIMIT_NAMES, Bar, limit_options, tell
 from stillweb.cli.recordproxy import proxy_command
 from stillweb.cli.recordshared import name_options, reach_options, record_options, until_signal
+from stillweb.cli.recordtwice import tell_twice, twice_after, twice_options
 from stillweb.errors import UsageError
 from stillweb.record.crawl import crawl
 from stillweb.record.options import CrawlOptions, ScopeKind
@@ -71,6 +73,7 @@ def record() -> None:
 
 
 record.add_command(proxy_command)
+record.add_command(amend_command)
 record.add_command(explore_command)
 
 
@@ -98,6 +101,7 @@ record.add_command(explore_command)
 @limit_options
 @EXPLORE
 @explore_options
+@twice_options
 @reach_options
 @json_option
 @click.pass_context
@@ -127,15 +131,19 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
             if collection.page_list():
                 bar.say("what is recorded is kept, and partial; the same with --append goes on")
             raise
+    again = twice_after(collection, ca, options, given) if given["twice"] else None
     explored = explore_after(collection, ca, options, given) if given["explore"] else None
     if given["as_json"]:
         print_json(
             asdict(report)
             | {"collection": given["name"]}
             | ({"explored": asdict(explored)} if explored else {})
+            | ({"twice": asdict(again)} if again else {})
         )
     else:
         tell(report, given["name"])
+        if again:
+            tell_twice(given["name"], again)
         if explored:
             tell_explored(given["name"], explored)
     if any(url in report.failed_pages for url in report.seeds):
