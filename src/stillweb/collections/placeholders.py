@@ -31,14 +31,23 @@ from stillweb.errors import CollectionError
 __all__ = ["Placeholders", "key_file", "respell", "spellings"]
 
 _FOLDER = ".secrets"
+_VERSIONS = "versions"  # `collections.versions`
 _HEX_LOWER, _HEX_UPPER = re.compile(r"[0-9a-f\W_]*"), re.compile(r"[0-9A-F\W_]*")
 # One escape of a URL, of JSON or of HTML, or one character.
 _UNIT = re.compile(r"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\.|&(?:#[0-9]+|#x[0-9A-Fa-f]+|[a-zA-Z]+);|(?s:.)")
 _ALNUM = frozenset(string.ascii_letters + string.digits)
 
 
-def key_file(root: Path, name: str) -> Path:
-    """Return where the key of a collection's placeholders lies."""
+def key_file(root: Path, name: str, *, of_version: bool = True) -> Path:
+    """Return where the key of a collection's placeholders lies; versions of a collection share its own.
+
+    Args:
+        root: of the collections.
+        name: of the collection.
+        of_version: whether a folder among the versions of a collection is seen as such.
+    """
+    if of_version and root.name == _VERSIONS and (root.parent / "archive").is_dir():
+        root, name = root.parent.parent, root.parent.name
     return root / _FOLDER / f"{name}.jsonl"
 
 
@@ -58,7 +67,7 @@ class Placeholders:
 
     @classmethod
     def open(cls, path: Path) -> Placeholders:
-        """Read the key of a collection, or draw one and write it.
+        """Read the key of a collection, or draw one, to be written with the first secret.
 
         Raises:
             CollectionError: if the file is none of ours.
@@ -67,16 +76,7 @@ class Placeholders:
         if found is not None:
             found._path = path
             return found
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        key = os.urandom(32)
-        head = json.dumps({"version": 1, "key": key.hex()}).encode("ascii") + b"\n"
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.write(file, head)
-            os.fsync(file)
-        finally:
-            os.close(file)
-        return cls(key, path)
+        return cls(os.urandom(32), path)
 
     @classmethod
     def read(cls, path: Path) -> Placeholders | None:
@@ -140,8 +140,12 @@ class Placeholders:
         if self._path is None:
             return
         line = json.dumps({"mac": mac, "placeholder": placeholder}).encode("ascii") + b"\n"
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
+            if not os.fstat(file).st_size:
+                head = json.dumps({"version": 1, "key": self._key.hex()}).encode("ascii")
+                line = head + b"\n" + line
             os.write(file, line)
         finally:
             os.close(file)
@@ -169,13 +173,19 @@ def _exchangeable(secret: str) -> bool:
 
 def respell(spelled: str, secret: str, placeholder: str) -> str:
     """Return a placeholder as its secret is spelled in some place, escapes and all."""
-    if not _exchangeable(secret):
+    if spelled == secret or not _exchangeable(secret):
         return placeholder
     drawn = iter([c for c in placeholder if c in _ALNUM])
-    return "".join(
-        next(drawn, unit) if unit in _ALNUM or unquote(unit) in _ALNUM else unit
-        for unit in _UNIT.findall(spelled)
-    )
+    return "".join(next(drawn, unit) if _meant(unit) in _ALNUM else unit for unit in _UNIT.findall(spelled))
+
+
+def _meant(unit: str) -> str:
+    """Return the character that an escape stands for; "" for one that is no letter or digit anyway."""
+    if len(unit) == 1:
+        return unit
+    if unit[0] == "\\":
+        return chr(int(unit[2:], 16)) if unit[1] == "u" else ""
+    return html.unescape(unit) if unit[0] == "&" else unquote(unit)
 
 
 def spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:

@@ -29,6 +29,7 @@ from typing import BinaryIO, Self
 from stillweb.collections import packformat as form
 from stillweb.collections.packbodies import MOST_SEGMENTS, OWN, SegmentName, segments_of
 from stillweb.collections.packformat import BODIES, MAGIC
+from stillweb.collections.placeholders import key_file
 from stillweb.collections.renames import sync_folder
 from stillweb.collections.storetables import Table, packed_table, read_tables
 
@@ -111,6 +112,7 @@ def remove_collection(path: Path) -> None:
         path.unlink()
         return
     shutil.rmtree(path)
+    key_file(path.parent, path.name, of_version=False).unlink(missing_ok=True)
     store.collect()
 
 

@@ -9,7 +9,6 @@ nowhere else. A secret that is first seen in a request may stand in answers that
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -23,7 +22,7 @@ from stillweb.collections.frames import (
     write_chunks,
     write_frames,
 )
-from stillweb.collections.httpblocks import decode_body, request_block, response_block
+from stillweb.collections.httpblocks import request_block, response_block
 from stillweb.collections.layout import Collection
 from stillweb.collections.parts import Where
 from stillweb.collections.placeholders import Placeholders, key_file
@@ -31,7 +30,7 @@ from stillweb.collections.redactions import Redaction, append_redactions
 from stillweb.collections.secretfields import exchange_fields, exchange_json
 from stillweb.model import Exchange, Headers, Request, Response, header
 from stillweb.record import secretsfind as find
-from stillweb.record.secretsbodies import encode_body, unpacked_chunks, with_length, without_coding
+from stillweb.record.secretsbodies import decode, encode, unpacked_chunks, with_length, without_coding
 from stillweb.record.secretsnames import JWT, Names, strong, strong_password
 from stillweb.record.secretsoptions import SecretsOptions
 from stillweb.record.secretssearch import Hit, Search
@@ -76,7 +75,6 @@ class Secrets:
 
     Attributes:
         late: secrets that may stand in what was written before they were known, to look for.
-        unread: bodies that could not be searched, by their content coding.
     """
 
     def __init__(self, placeholders: Placeholders, names: Names) -> None:
@@ -87,7 +85,6 @@ class Secrets:
         self._late_origins: list[_Origin] = []
         self._password_fields: set[tuple[str, str]] = set()
         self.late = Search()
-        self.unread: Counter[str] = Counter()
 
     def learn(self, found: find.Found, host: str, *, late: bool = False) -> None:
         """Look for a secret from now on."""
@@ -119,7 +116,7 @@ class Secrets:
         request = self._fields(exchange.request, host, taken)
         for found in find.in_request_fields(request, self._names):
             self.learn(found, host, late=True)
-        plain = self._read(exchange.response, host)
+        plain = self._read(exchange.response, host, taken)
         if beside is not None and beside.content_type == FRAMES_TYPE:
             beside = self._frames(beside, host, taken)
         request = self._request(request, taken)
@@ -135,15 +132,15 @@ class Secrets:
             return self._field(where, name, value, host, taken)
 
         coding = header(request.headers, "content-encoding")
-        body = decode_body(request.raw_body, coding) if request.raw_body else b""
+        body = decode(request.raw_body, coding) if request.raw_body else b""
         if body is None:
-            self.unread[coding] += 1
+            taken.append(Redaction("request body", "unread", "coding", coding, host))
             made = exchange_fields(replace(request, raw_body=b""), exchange)
             return replace(made, raw_body=request.raw_body)
         made = exchange_fields(replace(request, raw_body=body), exchange)
         if made.raw_body == body:
             return replace(made, raw_body=request.raw_body)
-        return _with_body(made, encode_body(made.raw_body, coding))
+        return _with_body(made, encode(made.raw_body, coding))
 
     def _field(self, where: Where, name: str, value: str, host: str, taken: list[Redaction]) -> str:
         if self._placeholders.drew(value) or name.lower() in self._names.spare:
@@ -175,12 +172,12 @@ class Secrets:
         taken.append(replace(redaction, placeholder=placeholder))
         return placeholder
 
-    def _read(self, response: Response, host: str) -> bytes | None:
+    def _read(self, response: Response, host: str, taken: list[Redaction]) -> bytes | None:
         """Learn the secrets of an answer; return its body without its coding, None if that cannot be had."""
         coding = header(response.headers, "content-encoding")
-        plain = decode_body(response.raw_body, coding) if response.raw_body else b""
+        plain = decode(response.raw_body, coding) if response.raw_body else b""
         if plain is None:
-            self.unread[coding] += 1
+            taken.append(Redaction("response body", "unread", "coding", coding, host))
         text = (plain or b"").decode("utf-8", "replace")
         for found in find.in_answer(response, text, self._names):
             self.learn(found, host)
@@ -211,10 +208,10 @@ class Secrets:
     def _request(self, request: Request, taken: list[Redaction]) -> Request:
         made = request
         coding = header(request.headers, "content-encoding")
-        plain = decode_body(request.raw_body, coding) if request.raw_body else None
+        plain = decode(request.raw_body, coding) if request.raw_body else None
         body, found = self._search.sub(plain or b"")
         if found:
-            made = _with_body(made, encode_body(body, coding))
+            made = _with_body(made, encode(body, coding))
         taken += self.redactions("request body", found)
         url, hits = self._search.sub(request.url.encode("utf-8", "surrogatepass"))
         made = replace(made, url=url.decode("utf-8", "surrogatepass"))
@@ -236,7 +233,7 @@ class Secrets:
                 timed = _fitting(unpacked_chunks(response.raw_body, coding, timed), len(body))
                 beside = replace(beside, block=write_chunks(timed))
                 made, coding = replace(made, headers=without_coding(made.headers)), ""
-            raw = encode_body(body, coding)
+            raw = encode(body, coding)
             made = replace(made, headers=with_length(made.headers, len(raw)), raw_body=raw)
         taken += self.redactions("response body", found)
         line = response_block(replace(made, headers=(), raw_body=b""))

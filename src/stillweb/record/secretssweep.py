@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stillweb.collections.frames import is_socket_url
-from stillweb.collections.httpblocks import decode_body, parse_response, payload_start
+from stillweb.collections.httpblocks import parse_response, payload_start
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import write_atomically
 from stillweb.collections.records import WarcRecord
@@ -21,7 +21,7 @@ from stillweb.collections.redactions import append_redactions
 from stillweb.collections.writer import CollectionWriter
 from stillweb.model import header
 from stillweb.record.secrets import Secrets
-from stillweb.record.secretsbodies import encode_body
+from stillweb.record.secretsbodies import decode, encode
 
 __all__ = ["sweep"]
 
@@ -48,10 +48,10 @@ def _changed(record: WarcRecord, collection: Collection, secrets: Secrets) -> Wa
         kind = "request" if record.type == "request" else "response"
         parsed = parse_response(record.block) if record.type == "response" else None
         coding = header(parsed.headers, "content-encoding") if parsed else ""
-    plain = decode_body(body, coding) if body else b""
+    plain = decode(body, coding) if body else b""
     clean_head, in_head = secrets.late.sub(head)
     clean, in_body = secrets.late.sub(plain or b"")
-    packed = encode_body(clean, coding) if in_body else body
+    packed = encode(clean, coding) if in_body else body
     if len(packed) != len(body):
         clean_head = clean_head.replace(b": %d\r\n" % len(body), b": %d\r\n" % len(packed), 1)
     found = secrets.redactions("beside" if kind == "beside" else f"{kind} head", in_head, late=True)
