@@ -185,7 +185,7 @@ class Keepsakes:
             return raw, image.size
         image = _on_white(image).crop((0, 0, image.width - bar * _BAR, image.height))
         stream = io.BytesIO()
-        image.save(stream, "PNG")
+        image.save(stream, "PNG", compress_level=3)
         return stream.getvalue(), image.size
 
 
@@ -222,6 +222,8 @@ def has_scroll_bar(image: Image.Image) -> bool:
 
 def _on_white(image: Image.Image) -> Image.Image:
     """Return a picture as a window shows it: what a page without a background leaves clear is white."""
+    if "A" not in image.getbands():
+        return image.convert("RGB")
     canvas = Image.new("RGBA", image.size, "white")
     canvas.alpha_composite(image.convert("RGBA"))
     return canvas.convert("RGB")

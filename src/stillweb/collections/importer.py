@@ -280,7 +280,9 @@ class _Stage:
             pages = find_pages(stage, captures)
         old = target.manifest() if target.path.exists() else replace(self.manifest, name=target.name)
         before = target.page_list() if target.path.exists() else []
-        pages = self._with_baselines(_distinct([*before, *pages])[len(before) :])
+        known = {(page.url, page.timestamp) for page in before}
+        new = [page for page in _distinct(pages) if (page.url, page.timestamp) not in known]
+        pages = self._with_baselines(new)
         self.found += browsertrix.lacking(pages, failed, captures) if self.keepsakes.version else ()
         stage.write_pages([*before, *pages])
         shutil.rmtree(self.unpacked)

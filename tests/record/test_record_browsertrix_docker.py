@@ -1,0 +1,116 @@
+"""The adapter and a real Docker engine: an image of the stand-in, real volumes, signals and exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stillweb.clock import monotonic
+from stillweb.collections.check import check
+from stillweb.collections.layout import Collection
+from stillweb.errors import ProgramNotFound, RecordError, UsageError
+from stillweb.record.browsertrix.run import BrowsertrixCrawl, Job
+from stillweb.record.browsertrix.settings import Container
+from stillweb.record.options import CrawlOptions
+
+pytestmark = [pytest.mark.docker, pytest.mark.shared, pytest.mark.timeout(600)]
+
+STANDIN = Path(__file__).with_name("standin")
+BASE = "python:3.11-slim-bookworm"
+IMAGE = "stillweb-test-browsertrix:standin"
+SEED = "http://docs.local:8480/tutorial/index.html"
+
+
+@pytest.fixture(scope="module")
+def image(shared, tmp_path_factory):
+    """The stand-in as an image, on the base image that is here."""
+    if shutil.which("docker") is None:
+        pytest.skip("docker is not installed")
+    asked = subprocess.run(["docker", "info"], capture_output=True, text=True)
+    if asked.returncode:
+        pytest.skip(f"no Docker engine runs: {asked.stderr.strip().splitlines()[-1]}")
+    if subprocess.run(["docker", "image", "inspect", BASE], capture_output=True).returncode:
+        pytest.skip(f"no image {BASE} here")
+    context = tmp_path_factory.mktemp("image")
+    shutil.copy(STANDIN / "crawl.py", context)
+    shutil.copy(shared / "archives/browsertrix/docs25.wacz", context)
+    package = Path(yaml.__file__).parent
+    shutil.copytree(package, context / "yaml", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    crawl = context / "crawl"
+    crawl.write_text('#!/bin/sh\nexec python3 /app/crawl.py "$@"\n')
+    crawl.chmod(0o755)
+    (context / "Dockerfile").write_text(
+        f"FROM {BASE}\nENV ARCHIVE=/app/docs25.wacz\nCOPY . /app/\nRUN ln -s /app/crawl /usr/bin/crawl\n"
+    )
+    subprocess.run(["docker", "build", "-q", "-t", IMAGE, str(context)], check=True, capture_output=True)
+    yield IMAGE
+    subprocess.run(["docker", "image", "rm", "-f", IMAGE], capture_output=True)
+
+
+def job(root: Path, image: str, *arguments: str, append: bool = False) -> Job:
+    container = Container(image=image, arguments=arguments)
+    return Job(root / "collections", "docs", [SEED], CrawlOptions(limit=3), container, append)
+
+
+def containers() -> str:
+    """The ids of our containers, running or not."""
+    named = ["docker", "ps", "-aq", "--filter", "name=stillweb-browsertrix-docs"]
+    return subprocess.run(named, capture_output=True, text=True, check=True).stdout
+
+
+async def test_a_crawl_in_a_container_is_stopped_gone_on_with_and_imported(image, tmp_path):
+    first = job(tmp_path, image, "-e", "HOLD=2")
+    crawl, seen = BrowsertrixCrawl(first), asyncio.Event()
+    running = asyncio.create_task(crawl.run(lambda event: event.pages and seen.set()))
+    async with asyncio.timeout(120):
+        await seen.wait()
+    # The name belongs to the collection: a second crawl of it is refused by Docker or by us.
+    with pytest.raises(UsageError, match="still runs"):
+        await BrowsertrixCrawl(job(tmp_path, image, append=True)).run()
+    crawl.interrupt()
+    report = await running
+    assert [page.seed for page in report.pages] == [True, False]
+    collection = Collection.open(first.root, "docs")
+    assert (collection.manifest().state, report.stopped) == ("partial", "a signal")
+    report = await BrowsertrixCrawl(job(tmp_path, image, append=True)).run()
+    assert len(report.pages) == 3
+    assert collection.manifest().state == "complete"
+    assert check(collection) == []
+    assert containers() == ""
+
+
+async def test_exit_codes_come_through_and_files_are_the_users(image, tmp_path):
+    uid, gid = os.geteuid(), os.getegid()
+    timed = job(tmp_path, image, "-e", "END=timelimit", "--user", f"{uid}:{gid}")
+    report = await BrowsertrixCrawl(timed).run()
+    assert (report.stopped, len(report.pages)) == ("the limit of time", 1)
+    assert not (timed.root / ".browsertrix-docs").exists()
+    with pytest.raises(ProgramNotFound, match="no program `crawl`"):
+        await BrowsertrixCrawl(job(tmp_path / "b", BASE)).run()
+    with pytest.raises(RecordError, match=r"run failed: .*no-such-option"):
+        await BrowsertrixCrawl(job(tmp_path / "c", image, "--no-such-option")).run()
+
+
+async def test_the_stand_in_works_as_the_owner_of_the_volume(image, tmp_path):
+    """As browsertrix's image does; ours to keep is that the volume belongs to who calls."""
+    if os.geteuid():
+        pytest.skip("only root can give folders away")
+    crawl = BrowsertrixCrawl(job(tmp_path, image, "-e", "HOLD=1", "-e", "SIGNALS=99"))
+    running = asyncio.create_task(crawl.run())
+    work, deadline = tmp_path / "collections/.browsertrix-docs", monotonic() + 60
+    while not list(work.glob("collections/docs/archive/*")):
+        assert monotonic() < deadline
+        await asyncio.sleep(0.05)
+    assert {path.stat().st_uid for path in work.rglob("*")} == {work.stat().st_uid}
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert containers() == ""
+    report = await BrowsertrixCrawl(job(tmp_path, image, append=True)).run()
+    assert len(report.pages) == 3

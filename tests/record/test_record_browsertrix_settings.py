@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from stillweb.browser.profile import Profile
+from stillweb.errors import UsageError
+from stillweb.record.behaviours import Behaviour
+from stillweb.record.browsertrix.settings import (
+    Container,
+    dump,
+    resolver_rules,
+    run_arguments,
+    settings_of,
+)
+from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
+from stillweb.record.resolve import parse_all, resolve
+from stillweb.record.scope import Scope
+
+SEED = "https://site.test/shop/list?page=1"
+
+
+PLAIN, DOCKER = CrawlOptions(), Container()
+
+
+def told(options: CrawlOptions = PLAIN, container: Container = DOCKER, **more):
+    return settings_of("shop", [SEED], options, container, **more)
+
+
+def test_options_become_settings_of_the_same_meaning():
+    options = CrawlOptions(
+        scope=ScopeKind.DOMAIN,
+        depth=2,
+        limit=7,
+        time_limit=90.4,
+        size_limit=5000,
+        exclude=(r"/logout$",),
+        jobs=3,
+        retries=4,
+        page_timeout=30,
+        delay=1.0,
+        rate=20,
+        robots=True,
+        sitemap="",
+        profile=Profile(locale="de-DE"),
+        behaviours=frozenset({Behaviour.SCROLL}),
+    )
+    settings = told(options).settings
+    assert yaml.safe_load(dump(settings)) == settings
+    assert settings == {
+        "collection": "shop", "crawlId": "shop", "generateWACZ": True, "text": ["to-warc"],
+        "screenshot": ["view"], "saveState": "always", "saveStateInterval": 60,
+        "workers": 3, "pageLoadTimeout": 30, "maxPageRetries": 4, "lang": "de-DE",
+        "scopeType": "domain", "exclude": ["/logout$"], "depth": 2, "sitemap": True, "useRobots": True,
+        "pageLimit": 7, "timeLimit": 90, "sizeLimit": 5000, "pageExtraDelay": 9.0,
+        "behaviors": ["autoscroll"], "seeds": [{"url": SEED}],
+    }  # fmt: skip
+
+
+def test_what_the_user_sets_wins_and_a_state_goes_along():
+    container = Container(settings={"text": ["final-to-warc"], "blockAds": True})
+    settings = told(container=container, state={"finished": [SEED], "queued": []}).settings
+    assert (settings["text"], settings["blockAds"]) == (["final-to-warc"], True)
+    assert settings["state"] == {"finished": [SEED], "queued": []}
+
+
+def test_all_behaviours_are_its_own_none_are_none_and_what_it_lacks_is_told():
+    assert "behaviors" not in told().settings
+    assert told(CrawlOptions(behaviours=frozenset())).settings["behaviors"] == ""
+    some = told(CrawlOptions(behaviours=frozenset({Behaviour.TABS, Behaviour.MEDIA})))
+    assert some.settings["behaviors"] == ["autoplay"]
+    assert some.notes == ("it has no behaviour like ours for tabs",)
+
+
+@pytest.mark.parametrize("pattern", [r"(?P<x>a)", r"(?i)a", r"\Aa", r"a\Z", r"a++", r"(?>a)"])
+def test_a_pattern_that_javascript_does_not_know_is_refused(pattern):
+    with pytest.raises(UsageError, match="JavaScript"):
+        told(CrawlOptions(exclude=(pattern,)))
+
+
+HOSTS = st.sampled_from(["site.test", "www.site.test", "a.site.test", "nosite.test", "site.test.evil.test"])
+PATHS = st.lists(st.sampled_from(["shop", "list", "cart", "x.y", "a+b"]), max_size=3).map("/".join)
+URLS = st.builds(
+    "{}://{}{}/{}{}".format,
+    st.sampled_from(["http", "https"]),
+    HOSTS,
+    st.sampled_from(["", ":8443"]),
+    PATHS,
+    st.sampled_from(["", "?page=1", "?page=2&q=shop"]),
+)
+
+
+@given(
+    st.sampled_from(ScopeKind),
+    st.lists(st.sampled_from(["cart", r"page=\d", "^https", "y$"]), min_size=1),
+    URLS,
+)
+def test_an_include_holds_besides_the_scope_as_it_does_with_us(kind, include, url):
+    seed = "https://site.test/shop/list"
+    assume(url != seed)
+    options = CrawlOptions(scope=kind, include=tuple(include))
+    settings = settings_of("shop", [seed], options, Container()).settings
+    assert settings["scopeType"] == "custom"
+    # `\/` is how JavaScript writes `/`; all else in these patterns means the same to both.
+    found = any(re.search(pattern, url) for pattern in settings["include"])
+    assert found == Scope.of(kind, [seed], include).contains(url)
+
+
+RULES = st.lists(
+    st.builds(
+        "{}{}={}{}".format,
+        st.sampled_from(["site.test", "a.site.test", "*.test", "*.site.test", "*"]),
+        st.sampled_from(["", ":80", ":443"]),
+        st.sampled_from(["127.0.0.1", "10.0.0.7", "other.example"]),
+        st.sampled_from(["", ":8443", ":8080"]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(RULES, HOSTS, st.sampled_from([80, 443]))
+def test_chromium_finds_a_host_where_we_do(texts, host, port):
+    rules = parse_all(texts)
+    for rule in resolver_rules(rules).split(", "):
+        word, pattern, place = rule.split(" ")
+        assert word == "MAP"
+        name, _, wanted = pattern.partition(":")
+        if fnmatchcase(host, name) and wanted in ("", str(port)):  # the first that fits counts
+            address, _, to_port = place.partition(":")
+            assert (address, int(to_port or port)) == resolve(rules, host, port)
+            return
+    assert resolve(rules, host, port) == (host, port)
+
+
+def call(options: CrawlOptions, container: Container = DOCKER) -> list[str]:
+    return run_arguments(
+        "label", Path("/data/work"), options, container, {"upstream-ca.pem": Path("/x/ca.pem")}
+    )
+
+
+def test_the_call_mounts_one_volume_and_names_hosts():
+    rules = parse_all(["site.test=10.0.0.1", "b.test=10.0.0.2:8443"])
+    made = call(CrawlOptions(record=RecordOptions(resolve=rules, upstream_ca=Path("/x/ca.pem"))))
+    assert made[:9] == [
+        "docker",
+        "run",
+        "--rm",
+        "--name",
+        "label",
+        "--shm-size",
+        "1g",
+        "-v",
+        "/data/work:/crawls",
+    ]
+    assert "/x/ca.pem:/stillweb/upstream-ca.pem:ro" in made
+    assert "NODE_EXTRA_CA_CERTS=/stillweb/upstream-ca.pem" in made
+    assert [made[i + 1] for i, word in enumerate(made) if word == "--add-host"] == ["site.test:10.0.0.1"]
+    assert "--network" not in made
+    assert made[-4:] == ["webrecorder/browsertrix-crawler:1.14.1", "crawl", "--config", "/crawls/config.yaml"]
+
+
+def test_a_site_on_this_machine_needs_its_network_unless_the_user_names_one():
+    options = CrawlOptions(record=RecordOptions(resolve=parse_all(["*.test=127.0.0.1:8443"])))
+    made = call(options)
+    assert made[made.index("--network") + 1] == "host"
+    assert "host" not in call(options, Container(arguments=("--network=lab",)))
