@@ -2,15 +2,16 @@
 
 Both sides visit the same pages of docs.test, data.test or any other site that is up, each in a fresh context,
 with the same browser, flags, profile and waits: load event, `settle` (500 ms of the page's own clock without
-change), scroll to the end, `settle` again, links. `plain` goes to the site directly and keeps nothing;
+change), scroll to the end and settle as the behaviour `scroll` does, links. `plain` goes to the site directly
+and keeps nothing;
 `portrait` also takes what a baseline holds (picture, text, trees, digests of bodies); `recorded` is
 `stillweb record crawl`: all of that, through the recording proxy, written to disk.
 
     python bench/record.py [--site docs] [--pages 24] [--rounds 3] [--jobs 1,4]
 
-The sides take turns, each a program of its own; its processor time is that of all its processes. Prints
-JSON: medians over rounds, and ratios of neighbours in time. `browsertrix` quotes the README of the shared
-archives, measured on another day. Never gates.
+The sides take turns, each a program of its own, measured from its first page to its last; processor time is
+that of all its processes, browser included. Prints JSON: medians over rounds, and ratios of neighbours in
+time. `browsertrix` quotes the README of the shared archives, measured on another day. Never gates.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
 import resource
 import socket
 import ssl
@@ -47,12 +49,15 @@ from stillweb.clock import now
 from stillweb.collections.layout import Collection
 from stillweb.record import visit
 from stillweb.record.baseline import take_baseline
+from stillweb.record.behaviours import Behaviour, Conduct, Stage
+from stillweb.record.behaviours_run import behave
 from stillweb.record.crawl import crawl
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.resolve import parse_all
 
 SITES_CA = Path("~/.cache/stillweb-sites/ca.pem").expanduser()
 RESOLVE = ("*.test=127.0.0.1:8443", "*.test:80=127.0.0.1:8480")
+ONLY = frozenset({Behaviour.SCROLL})
 SIDES = ("plain", "portrait", "recorded")
 BROWSERTRIX = {
     "source": "shared/archives/browsertrix/README.md, browsertrix-crawler 1.14.1, 40 pages of the Python "
@@ -68,7 +73,7 @@ BROWSERTRIX = {
 def pages_of(site: str, count: int) -> list[str]:
     """Return the first pages of a site, as a crawl finds them."""
     with tempfile.TemporaryDirectory() as folder:
-        options = CrawlOptions(limit=count, jobs=2, record=reach())
+        options = CrawlOptions(limit=count, behaviours=frozenset(), record=reach())
         collection = Collection.create(Path(folder), "found")
         ca = CertAuthority.load_or_init(Path(folder) / "certs")
         report = asyncio.run(crawl([f"https://{site}.test/"], collection, ca, options))
@@ -92,8 +97,48 @@ def spki(host: str) -> str:
     return base64.b64encode(digest).decode()
 
 
-async def plain(urls: list[str], jobs: int, folder: Path, *, look: bool) -> float:
-    """Visit the pages directly; return the seconds that the visits took."""
+class Meter:
+    """Time, and processor time of this program and all below it, from the first page to the last."""
+
+    def __init__(self) -> None:
+        self.marks: list[tuple[float, float, float]] = []
+
+    def page(self, _: object = None) -> None:
+        """Note that a page is through."""
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        self.marks.append((time.perf_counter(), tree_seconds(os.getpid()), own.ru_utime + own.ru_stime))
+
+    def told(self) -> dict[str, float]:
+        """Return what a page costs; the first is left out, since modules are still read for it."""
+        first, last, pages = self.marks[0], self.marks[-1], len(self.marks) - 1
+        seconds, used, own = (b - a for a, b in zip(first, last, strict=True))
+        return {
+            "pages_per_minute": 60 * pages / seconds,
+            "cpu_ms_per_page": 1000 * used / pages,
+            "own_cpu_ms_per_page": 1000 * own / pages,
+        }
+
+
+def tree_seconds(root: int) -> float:
+    """Return the processor time of a process and all below it, those that have ended included."""
+    parents, used = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        pid = int(path.parent.name)
+        parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+    below, found = [root], 0
+    while below:
+        pid = below.pop()
+        found += used.get(pid, 0)
+        below += [child for child, parent in parents.items() if parent == pid]
+    return found / os.sysconf("SC_CLK_TCK")
+
+
+async def plain(urls: list[str], jobs: int, folder: Path, meter: Meter, *, look: bool) -> None:
+    """Visit the pages directly."""
     flags = [flag for flag in FLAGS if not flag.startswith("--host-resolver-rules")]
     flags.append("--host-resolver-rules=MAP *.test:443 127.0.0.1:8443, MAP *.test:80 127.0.0.1:8480")
     keys = {spki(urlsplit(url).hostname or "") for url in urls}
@@ -104,16 +149,14 @@ async def plain(urls: list[str], jobs: int, folder: Path, *, look: bool) -> floa
         )
         direct = Direct(browser)
         left = iter(enumerate(urls))
-        began = time.perf_counter()
 
         async def work() -> None:
             for number, url in left:
                 await plain_visit(direct, url, folder / str(number) if look else None)
+                meter.page()
 
         await asyncio.gather(*(work() for _ in range(jobs)))
-        seconds = time.perf_counter() - began
         await browser.close()
-    return seconds
 
 
 class Direct:
@@ -140,38 +183,35 @@ async def plain_visit(browser: Direct, url: str, baseline: Path | None) -> None:
         if baseline:
             await take_baseline(page, witness, rest, baseline)
         probe = await Probe.of(page)
-        await visit._scroll_through(probe)
-        await settle(page, witness.activity)
-        await visit._links(probe)
+
+        async def gather() -> None:
+            await visit._links(probe)
+
+        await gather()
+        await behave(Stage(page, probe, witness.activity, Conduct(ONLY), gather, seconds=60))
         await witness.activity.idle()
         await witness.close()
     finally:
         await context.close()
 
 
-async def recorded(urls: list[str], jobs: int, folder: Path) -> float:
-    options = CrawlOptions(scope=ScopeKind.PAGE, limit=None, jobs=jobs, record=reach())
+async def recorded(urls: list[str], jobs: int, folder: Path, meter: Meter) -> None:
+    options = CrawlOptions(scope=ScopeKind.PAGE, jobs=jobs, behaviours=ONLY, record=reach())
     collection = Collection.create(folder, "bench")
     ca = CertAuthority.load_or_init(folder / "certs")
-    report = await crawl(urls, collection, ca, options)
+    report = await crawl(urls, collection, ca, options, meter.page)
     assert len(report.pages) == len(urls), report.failed_pages
-    return report.seconds
 
 
 def one(side: str, jobs: int, urls: list[str]) -> dict[str, float]:
     """Run one side in this program."""
+    meter = Meter()
     with tempfile.TemporaryDirectory() as folder:
         if side == "recorded":
-            seconds = asyncio.run(recorded(urls, jobs, Path(folder)))
+            asyncio.run(recorded(urls, jobs, Path(folder), meter))
         else:
-            seconds = asyncio.run(plain(urls, jobs, Path(folder), look=side == "portrait"))
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    own, others = (each.ru_utime + each.ru_stime for each in used)
-    return {
-        "pages_per_minute": 60 * len(urls) / seconds,
-        "cpu_ms_per_page": 1000 * (own + others) / len(urls),
-        "own_cpu_ms_per_page": 1000 * own / len(urls),
-    }
+            asyncio.run(plain(urls, jobs, Path(folder), meter, look=side == "portrait"))
+    return meter.told()
 
 
 def compare(urls: list[str], jobs: int, rounds: int) -> dict[str, object]:

@@ -190,7 +190,7 @@ async def test_a_site_that_is_down_leaves_nothing_behind(tmp_path: Path, ca, sit
 
 async def test_a_site_that_went_down_leaves_a_collection_as_it_was(tmp_path: Path, ca, site) -> None:
     build(site)
-    before = await record(tmp_path, ca, site, limit=1)
+    before = await record(tmp_path, ca, site, depth=0)
     gone = RecordOptions(resolve=parse_all(["*=127.0.0.1:1"]))
 
     with pytest.raises(UpstreamUnreachable), collection_to_fill(tmp_path, "site", append=True) as collection:
