@@ -13,6 +13,7 @@ from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json
 from stillweb.cli.options import json_option
 from stillweb.cli.recordamend import amend_command
+from stillweb.cli.recordbrowsertrix import browsertrix_options, crawl_by_browsertrix, uses_browsertrix
 from stillweb.cli.recordexplore import (
     EXPLORE,
     explore_after,
@@ -102,6 +103,7 @@ record.add_command(explore_command)
 @EXPLORE
 @explore_options
 @twice_options
+@browsertrix_options
 @reach_options
 @json_option
 @click.pass_context
@@ -123,6 +125,9 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
         record=record_options(given),
         **{name: given[name] for name in _CRAWL_NAMES},
     )
+    if uses_browsertrix(ctx, given):
+        crawl_by_browsertrix(ctx, given, options)
+        return
     ca = CertAuthority.load_or_init(given["certs_dir"])
     with collection_to_fill(given["root"], given["name"], append=given["append"]) as collection, Bar() as bar:
         try:
