@@ -37,7 +37,11 @@ _SHARED = frozenset(
     }
 )  # fmt: skip
 _ITS_OWN = frozenset({"image", "docker", "docker_args", "settings", "browser_profile", "dry_run"})
+_PROFILE = "it is logged in by a profile of its own: --browser-profile"
 _WHY = {
+    "storage_state": _PROFILE,
+    "login_steps": _PROFILE,
+    "logged_in": _PROFILE,
     "viewport": "its windows are 1920x1080",
     "seed": "it leaves the pages' random numbers and clock alone",
     "keep_secrets": "it redacts nothing, so that all secrets are kept",
