@@ -22,6 +22,7 @@ from stillweb.cli.recordexplore import (
     tell_explored,
 )
 from stillweb.cli.recordlimits import LIMIT_NAMES, Bar, limit_options, tell
+from stillweb.cli.recordlogin import login_command, visit_given, visit_options
 from stillweb.cli.recordproxy import proxy_command
 from stillweb.cli.recordshared import name_options, reach_options, record_options, until_signal
 from stillweb.cli.recordtwice import tell_twice, twice_after, twice_options
@@ -65,7 +66,7 @@ class TimeZone(click.ParamType[str]):
 def record() -> None:
     """Record sites into a collection.
 
-    Cookies, tokens and passwords that are sent are recorded too: nothing is redacted yet.
+    Passwords, Authorization, cookies and tokens are written as placeholders unless --keep-secrets is given.
 
     \b
     Example:
@@ -74,6 +75,7 @@ def record() -> None:
 
 
 record.add_command(proxy_command)
+record.add_command(login_command)
 record.add_command(amend_command)
 record.add_command(explore_command)
 
@@ -100,6 +102,7 @@ record.add_command(explore_command)
 @click.option("--locale", default="en-US", show_default=True, help="Language that pages see.")
 @click.option("--seed", default=0, show_default=True, help="Of the pages' random numbers.")
 @limit_options
+@visit_options
 @EXPLORE
 @explore_options
 @twice_options
@@ -123,6 +126,7 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
     options = CrawlOptions(
         profile=Profile(viewport=given["viewport"], locale=given["locale"], timezone=given["timezone"]),
         record=record_options(given),
+        **visit_given(given),
         **{name: given[name] for name in _CRAWL_NAMES},
     )
     if uses_browsertrix(ctx, given):

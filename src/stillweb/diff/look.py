@@ -28,6 +28,7 @@ from stillweb.browser import Level, Pinning, Profile, Requested, open_context, s
 from stillweb.browser.outline import boxes_of
 from stillweb.browser.portrait import Portrait, portrait
 from stillweb.browser.witness import Witness
+from stillweb.collections.loginstate import storage_state_of
 from stillweb.collections.manifest import Manifest
 from stillweb.diff.doctext import document_text
 from stillweb.diff.metrics import Fetch
@@ -127,7 +128,11 @@ async def _visit(scene: Scene, page: Page) -> Seen:
 async def _visit_by(scene: Scene, page: Page, session: OpenSession) -> Seen:
     try:
         context = await open_context(
-            scene.browser, proxy=session.proxy, profile=scene.profile(page), pinning=scene.pinning(page)
+            scene.browser,
+            proxy=session.proxy,
+            profile=scene.profile(page),
+            pinning=scene.pinning(page),
+            storage_state=storage_state_of(scene.manifest.extra),
         )
     except PlaywrightError as error:
         raise InfraError(f"the browser is gone: {_first_line(error)}", hint="stillweb env check") from error

@@ -31,9 +31,10 @@ from playwright.async_api import Browser
 from stillweb.browser.launch import launch
 from stillweb.browser.profile import Level
 from stillweb.browser.settle import Settled
+from stillweb.collections.loginstate import storage_state_of
 from stillweb.env.action import Action, ActionResult, ActionStatus, InvalidAction, parse
 from stillweb.env.determinism import Determinism, level_of, probe_level
-from stillweb.env.episode import Episode, Replay, close_session, made, open_episode, profile_of
+from stillweb.env.episode import Episode, Guise, Replay, close_session, made, open_episode, profile_of
 from stillweb.env.faults import infra
 from stillweb.env.fork import Past, check_past, fork
 from stillweb.env.observation import Observation, observe_kinds, take_observation
@@ -267,11 +268,18 @@ class Env(Started):
             manifest = self._replay.info.manifests.get(collection, {})
             profile = profile_of(self._options.profile, manifest, task)
             pinning = pinning_of(self._level, manifest, task, seed)
+            state = self._options.storage_state
+            if state is None:
+                state = storage_state_of(manifest)
         except BaseException:
             await close_session(client, session)
             raise
         episode = await open_episode(
-            self._browser, self._replay, session, task, profile=profile, pinning=pinning
+            self._browser,
+            self._replay,
+            session,
+            task,
+            Guise(profile, pinning, state),
         )
         self._episode = episode
         episode.log = TrajectoryLog(self._options, episode.id, episode.context)

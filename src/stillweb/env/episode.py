@@ -30,7 +30,7 @@ from stillweb.env.trajectorylog import TrajectoryLog
 from stillweb.errors import InfraError, StillwebError, UsageError
 from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
 
-__all__ = ["Episode", "Replay", "close_session", "made", "open_episode", "profile_of"]
+__all__ = ["Episode", "Guise", "Replay", "close_session", "made", "open_episode", "profile_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,19 @@ class Replay:
         if anew.info.collections.get(session.collection) != session.environment_id:
             raise InfraError(f"{session.collection} was sealed anew while a session opened", hint="reset")
         return anew
+
+
+@dataclass(frozen=True, slots=True)
+class Guise:
+    """What the pages of an episode take the browser for, and what they are pinned to.
+
+    Attributes:
+        storage_state: cookies and local storage that it starts with.
+    """
+
+    profile: Profile
+    pinning: Pinning
+    storage_state: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -169,15 +182,21 @@ async def open_episode(
     replay: Replay,
     session: OpenSession,
     task: Task | None,
-    *,
-    profile: Profile,
-    pinning: Pinning,
+    guise: Guise,
 ) -> Episode:
     """Open an episode with an empty tab, on a session which is the episode's from then on."""
+    profile, pinning = guise.profile, guise.pinning
     async with AsyncExitStack() as undo:
         undo.push_async_callback(close_session, replay.client, session)
         context = await made(
-            open_context(browser, proxy=session.proxy, profile=profile, pinning=pinning), _close_context
+            open_context(
+                browser,
+                proxy=session.proxy,
+                profile=profile,
+                pinning=pinning,
+                storage_state=guise.storage_state or None,
+            ),
+            _close_context,
         )
         undo.push_async_callback(_close_context, context)
         episode = Episode(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from stillweb.browser.profile import Profile
 from stillweb.env.evidence import Judge
@@ -20,6 +21,8 @@ class EnvOptions:
     Attributes:
         max_steps: steps until an episode is truncated, where the task does not say.
         profile: what sites see of the browser, instead of what the collection's manifest says.
+        storage_state: cookies and local storage of every episode (Playwright's format), instead of what the
+            collection's manifest says; {} for none.
         executable: the browser to start; `stillweb.browser.find_browser` otherwise.
         headless: whether it has no window.
         action_seconds: an action that takes longer has failed.
@@ -34,6 +37,7 @@ class EnvOptions:
 
     max_steps: int = 30
     profile: Profile | None = None
+    storage_state: Mapping[str, Any] | None = None
     executable: Path | None = None
     headless: bool = True
     action_seconds: float = 10.0

@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+from playwright.async_api import Browser
+
 from stillweb.browser.launch import browser_build
 from stillweb.certs import CertAuthority
 from stillweb.clock import perf
 from stillweb.collections.layout import Collection
-from stillweb.collections.loginstate import with_login
+from stillweb.collections.loginstate import LOGIN, with_login
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.repair import repair
 from stillweb.collections.writer import CollectionWriter, is_fresh
@@ -30,8 +32,10 @@ from stillweb.record.browsers import Browsers
 from stillweb.record.crawlrun import CrawlRun, page_id
 from stillweb.record.fetch import Fetcher
 from stillweb.record.frontier import CrawlState, Frontier
+from stillweb.record.login import Login
+from stillweb.record.loginaside import log_in_aside
 from stillweb.record.loginredact import redacted_state
-from stillweb.record.loginrun import Held, Hold, log_in
+from stillweb.record.loginrun import Held, log_in
 from stillweb.record.options import CrawlOptions
 from stillweb.record.proxy import recording_proxy
 from stillweb.record.recording import begin, pinning_of, read_state
@@ -107,6 +111,10 @@ async def _crawl(
         state=state,
         recorded={page.url for page in before},
     )
+    held = None
+    if options.login:
+        held = await log_in_aside(ca, options, options.login, pinning_of(manifest), scope.seeds[0])
+        manifest = _logged_in(collection, options, manifest, held)
     with CollectionWriter(collection) as writer:
         async with AsyncExitStack() as stack:
             robots = None
@@ -117,11 +125,6 @@ async def _crawl(
             recording = await stack.enter_async_context(recording_proxy(writer, ca, options.record))
             browsers = await stack.enter_async_context(Browsers(ca, options.browser))
             profile_, pinning = pinning_of(manifest)
-            held = None
-            if options.login:
-                hold = Hold(recording.url, profile_, pinning)
-                held = await log_in(await browsers.get(), hold, options.login, scope.seeds[0])
-                manifest = _logged_in(collection, options, manifest, held)
             setting = Setting(
                 proxy=recording.url,
                 profile=profile_,
@@ -135,6 +138,8 @@ async def _crawl(
             run = CrawlRun(collection, browsers, recording, setting, frontier, report, on_event)
             began = perf()
             await run.visit_all(options, robots if options.robots else None)
+            if held and held.login.steps and LOGIN not in prior.extra:
+                await _record_login(await browsers.get(), setting, held.login, report)
             report.seconds = perf() - began
     report.captures = sum(1 for _ in collection.captures())
     if report.stopped and not report.pages:
@@ -154,6 +159,14 @@ async def _listed(robots: Robots, sitemap: str, scope: Scope, report: CrawlRepor
     await sitemaps.walk(robots.fetcher, starts)
     report.sitemaps |= sitemaps.problems
     return sitemaps.pages
+
+
+async def _record_login(browser: Browser, setting: Setting, login: Login, report: CrawlReport) -> None:
+    """Record a login, last of all: see `loginaside`."""
+    try:
+        await log_in(browser, setting.hold, login)
+    except RecordError as error:
+        report.notes[f"login not recorded: {error}"] = 1
 
 
 def _logged_in(collection: Collection, options: CrawlOptions, manifest: Manifest, held: Held) -> Manifest:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stillweb.browser.profile import Profile
 from stillweb.record.behaviours import ALL, Behaviour, Budget
+from stillweb.record.login import Login
 from stillweb.record.resolve import ResolveRule
 from stillweb.record.secretsoptions import SecretsOptions
 
@@ -70,6 +71,7 @@ class CrawlOptions:
         rate: pages of a host a minute at most; None for no limit.
         robots: whether pages that robots.txt forbids are left out.
         sitemap: URL of a sitemap whose pages are queued as well; "" to look for the site's; None for none.
+        login: who pages are visited as; None for nobody.
         behaviours: what is done with a page after its baseline was taken.
         budget: how much of it.
         browser: the browser's executable; None to look for one.
@@ -92,7 +94,13 @@ class CrawlOptions:
     rate: float | None = None
     robots: bool = False
     sitemap: str | None = None
+    login: Login | None = None
     behaviours: frozenset[Behaviour] = ALL
     budget: Budget = field(default_factory=Budget)
     browser: Path | None = None
     record: RecordOptions = field(default_factory=RecordOptions)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Values of the login that are not to be written anywhere."""
+        return self.login.secrets if self.login else ()

@@ -32,6 +32,7 @@ from stillweb.record.baseline import take_baseline
 from stillweb.record.behaviours import FRAME_PATIENCE, Conduct, Stage, in_words
 from stillweb.record.behaviours_run import behave
 from stillweb.record.frontier import Visit
+from stillweb.record.loginrun import Held, Hold
 from stillweb.record.scope import page_links
 from stillweb.urls import to_timestamp
 
@@ -69,6 +70,7 @@ class Setting:
         page_timeout: seconds for one attempt at a page, all in all.
         retries: further attempts at a page that failed.
         conduct: what is done with a page after its baseline was taken.
+        login: what every page's context starts with; None where nobody is logged in.
         at_rest: told of the WebSockets and requests of a page that has settled; within it nothing new comes.
     """
 
@@ -79,6 +81,12 @@ class Setting:
     retries: int
     at_rest: Callable[[Iterable[str]], AbstractContextManager[None]]
     conduct: Conduct = field(default_factory=Conduct)
+    login: Held | None = None
+
+    @property
+    def hold(self) -> Hold:
+        """What contexts of the recording are opened with."""
+        return Hold(self.proxy, self.profile, self.pinning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +142,17 @@ async def _attempt(browser: Browser, setting: Setting, visit: Visit, baseline: P
     timestamp = to_timestamp(now())
     try:
         context = await open_context(
-            browser, proxy=setting.proxy, profile=setting.profile, pinning=setting.pinning
+            browser,
+            proxy=setting.proxy,
+            profile=setting.profile,
+            pinning=setting.pinning,
+            storage_state=setting.login.state if setting.login else None,
         )
     except PlaywrightError as error:
         return Visited(visit, timestamp, error=_first_line(error))
     try:
         async with asyncio.timeout(setting.page_timeout):
-            return await _load(context, setting, visit, timestamp, baseline)
+            return await _load(browser, context, setting, visit, baseline)
     except TimeoutError:
         return Visited(visit, timestamp, error=f"not through after {setting.page_timeout:g} s")
     except (PlaywrightError, InfraError) as error:
@@ -160,8 +172,9 @@ async def _close(browser: Browser, context: BrowserContext) -> None:
 
 
 async def _load(
-    context: BrowserContext, setting: Setting, visit: Visit, timestamp: str, baseline: Path
+    browser: Browser, context: BrowserContext, setting: Setting, visit: Visit, baseline: Path
 ) -> Visited:
+    timestamp = to_timestamp(now())
     witness = Witness(context)
     activity = witness.activity
     page = await context.new_page()
@@ -169,12 +182,14 @@ async def _load(
     end = asyncio.get_running_loop().time() + _FOR_VISIT * setting.page_timeout
     await _navigate(page, visit.url, _FOR_NAVIGATION * setting.page_timeout)
     witness.load_ms = 1000 * (perf() - began)
-    rest = await settle(page, activity, cap=min(_SETTLE_CAP, _FOR_SETTLING * setting.page_timeout))
     if lost := _lost_document(page.url, activity):
         return Visited(visit, timestamp, error=lost)
+    rest = await settle(page, activity, cap=min(_SETTLE_CAP, _FOR_SETTLING * setting.page_timeout))
     open_ones = [*activity.websockets, *(each.url for each in activity.requests if not each.ended)]
     with setting.at_rest(open_ones):
         await take_baseline(page, witness, rest, baseline)
+    if setting.login:
+        await setting.login.see(browser, setting.hold, page)
     probe = await Probe.of(page)
     links = dict.fromkeys(await _links(probe))
 

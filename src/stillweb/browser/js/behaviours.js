@@ -5,6 +5,7 @@
   "use strict";
   if (globalThis.behaviours) return;
   const MOST_SCROLLERS = 8;
+  const MOST_OF_A_PART = 20; // screens: the rest of the budget is the page's
   const FRAME_MS = 1000; // for a frame that does not come: a frame out of sight draws none
   const PLAY_MS = 2000; // until something has begun to play
 
@@ -43,17 +44,27 @@
     const observer = new IntersectionObserver(() => { observer.disconnect(); resolve(); });
     observer.observe(root);
   }), FRAME_MS);
-  // Everything one screen further; returns how many of what can be scrolled have moved.
+  // One screen further: what is in sight and can be scrolled by itself first, as it is out of sight afterwards; then the
+  // page. Returns how many have moved.
+  const scrolled = new WeakMap();
   const scrollOn = async () => {
-    const found = scrollers();
-    let moved = 0;
-    for (const each of found) {
-      const screen = each === found[0] ? innerHeight : each.clientHeight;
+    const [root, ...parts] = scrollers();
+    if (!root) return 0;
+    const on = (each, screen) => {
       const before = each.scrollTop;
       each.scrollTo({ top: before + screen, behavior: "instant" });
-      if (each.scrollTop > before) moved += 1;
+      return each.scrollTop > before;
+    };
+    let moved = 0;
+    for (const part of parts) {
+      const { top, bottom } = part.getBoundingClientRect();
+      const steps = scrolled.get(part) ?? 0;
+      if (bottom < 0 || top > innerHeight || steps >= MOST_OF_A_PART || !on(part, part.clientHeight)) continue;
+      scrolled.set(part, steps + 1);
+      moved += 1;
     }
-    if (moved) await frameDrawn(found[0]);
+    if (!moved && on(root, innerHeight)) moved = 1;
+    if (moved) await frameDrawn(root);
     return moved;
   };
   const scrollBack = () => {

@@ -1,0 +1,53 @@
+"""Logging in beside a recording: by a proxy whose exchanges are thrown away.
+
+The pages of a crawl are to be the first that its archive has of them: what a login loads on its way would
+be found before them, as of the same user, and show another time. So the state is made aside, and
+the login is recorded when the crawl is through (`loginrun`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from stillweb.browser.launch import launch
+from stillweb.browser.profile import Pinning, Profile
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
+from stillweb.collections.writer import CollectionWriter
+from stillweb.record.login import Login
+from stillweb.record.loginrun import Held, Hold, log_in
+from stillweb.record.options import CrawlOptions, RecordOptions
+from stillweb.record.proxy import RecordingProxy, recording_proxy
+
+__all__ = ["log_in_aside", "passing_proxy"]
+
+
+@asynccontextmanager
+async def passing_proxy(ca: CertAuthority, options: RecordOptions) -> AsyncIterator[RecordingProxy]:
+    """Run a recording proxy that leaves nothing behind."""
+    with tempfile.TemporaryDirectory(prefix="stillweb-") as scratch:
+        passing = Collection.create(Path(scratch), "login")
+        with CollectionWriter(passing) as writer:
+            async with recording_proxy(writer, ca, replace(options, port=0)) as proxy:
+                yield proxy
+
+
+async def log_in_aside(
+    ca: CertAuthority, options: CrawlOptions, login: Login, pinning: tuple[Profile, Pinning], seed: str
+) -> Held:
+    """Return the login that a crawl uses.
+
+    Raises:
+        RecordError: if a step fails, or what shows the login is not there in the end.
+    """
+    if login.kind == "storage-state":
+        return Held(login, login.state, (login.sign.at or seed) if login.sign else "")
+    async with (
+        passing_proxy(ca, options.record) as proxy,
+        launch(spki=ca.spki_hashes(), executable=options.browser) as browser,
+    ):
+        return await log_in(browser, Hold(proxy.url, *pinning), login)
