@@ -127,6 +127,10 @@ def misses(
     if chosen["out"]:
         chosen["out"].write_text("".join(missed.to_line() for missed in found), "ascii")
         stderr().print(f"{chosen['out']}: {len(found)} misses", markup=False)
+        for name in sorted({missed.collection for missed in found}):
+            stderr().print(
+                f"  next: stillweb record amend {name} --misses {chosen['out']}", markup=False, soft_wrap=True
+            )
     elif chosen["as_json"]:
         for missed in found:
             click.echo(missed.to_line(), nl=False)
