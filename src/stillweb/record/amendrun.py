@@ -1,0 +1,241 @@
+"""One amend under way: the errands are done, those of a page together, and each is noted when it is through.
+
+Documents are visited as a crawl visits pages; other requests are sent with the cookies of the page that
+they come from, which is opened for that.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+
+from playwright.async_api import Browser, BrowserContext
+from playwright.async_api import Error as PlaywrightError
+
+from stillweb.browser.activity import Activity
+from stillweb.browser.context import open_context, plain_user_agent
+from stillweb.browser.launch import launch
+from stillweb.browser.settle import settle
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
+from stillweb.errors import InfraError, RecordError
+from stillweb.model import MUTATIONS, Page
+from stillweb.record.amendask import Asker, asker, browser_fields
+from stillweb.record.amendjournal import Journal, Outcome
+from stillweb.record.amendplan import Errand, Kind
+from stillweb.record.amendsieve import Sieve
+from stillweb.record.frontier import Visit
+from stillweb.record.login import read_storage_state
+from stillweb.record.loginrun import log_in
+from stillweb.record.options import RecordOptions
+from stillweb.record.proxy import RecordingProxy, recording_proxy
+from stillweb.record.recording import begin, pinning_of
+from stillweb.record.visit import Setting, extra_of, visit_page
+from stillweb.urls import wire_url
+
+__all__ = ["AmendOptions", "AmendRun", "OnOutcome"]
+
+_HTML = frozenset({"text/html", "application/xhtml+xml"})
+
+OnOutcome = Callable[[Outcome, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AmendOptions:
+    """How misses are fetched.
+
+    Attributes:
+        unsafe: whether requests are sent that may change the site (POST, PUT, PATCH, DELETE).
+        any_host: whether hosts are asked that nothing was recorded of.
+        storage_state: file of cookies and local storage, as Playwright writes it; None for nobody's.
+        page_timeout: seconds for a navigation or a request.
+        retries: further attempts at what failed.
+        browser: its executable; None to look for one.
+        record: how the sites are reached.
+        dry_run: whether to say only what would be done.
+    """
+
+    unsafe: bool = False
+    any_host: bool = False
+    storage_state: Path | None = None
+    page_timeout: float = 45.0
+    retries: int = 1
+    browser: Path | None = None
+    record: RecordOptions = field(default_factory=RecordOptions)
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class AmendRun:
+    """One amend under way."""
+
+    collection: Collection
+    ca: CertAuthority
+    options: AmendOptions
+    journal: Journal
+    sieve: Sieve
+    on_outcome: OnOutcome
+    recorded_at: str
+    notes: dict[str, int] = field(default_factory=dict)
+
+    async def fetch(self, errands: Sequence[Errand]) -> None:
+        """Do the errands, those of a page together."""
+        manifest = self.collection.manifest()
+        if not manifest.recorded_at:  # imported: its clock starts with its first capture, and goes on to
+            self.collection.write_manifest(replace(manifest, recorded_at=self.recorded_at))
+        profile, pinning = pinning_of(begin(self.collection))
+        options, left = self.options, len(errands)
+        login = read_storage_state(options.storage_state) if options.storage_state else None
+        reach = options.record
+        if login:
+            secrets = replace(reach.secrets, given=(*reach.secrets.given, *login.secrets))
+            reach = replace(reach, secrets=secrets)
+        async with (
+            recording_proxy(self.sieve, self.ca, reach) as recording,
+            launch(spki=self.ca.spki_hashes(), executable=options.browser) as browser,
+            asker(recording.url, self.ca, options.page_timeout) as asking,
+        ):
+            setting = Setting(
+                recording.url, profile, pinning, options.page_timeout, options.retries, recording.at_rest
+            )
+            if login:
+                setting = replace(setting, login=await log_in(browser, setting.hold, login))
+            doing = _Doing(self, recording, browser, setting, asking)
+            try:
+                for page, group in groupby(errands, key=lambda each: (each.kind, each.page)):
+                    async with _Origin(doing, page[1]) as origin:
+                        for errand in group:
+                            outcome = await doing.do(errand, origin)
+                            left -= 1
+                            self._note(outcome, left)
+                            recording.check()
+            finally:
+                self.notes = dict(recording.notes)
+
+    def _note(self, outcome: Outcome, left: int) -> None:
+        self.journal.outcomes[outcome.id] = outcome
+        self.journal.write(self.collection.path)
+        self.on_outcome(outcome, left)
+
+    def list_page(self, page: Page) -> None:
+        """Add a page to the collection's list, if it is not there."""
+        pages = self.collection.page_list()
+        if all(each.url != page.url for each in pages):
+            self.collection.write_pages([*pages, page])
+        if page.url not in self.journal.pages:
+            self.journal.pages.append(page.url)
+
+
+@dataclass(slots=True)
+class _Doing:
+    """What errands are done with."""
+
+    run: AmendRun
+    recording: RecordingProxy
+    browser: Browser
+    setting: Setting
+    asking: Asker
+
+    async def do(self, errand: Errand, origin: _Origin) -> Outcome:
+        """Fetch a miss by its means, again if it fails."""
+        missed = errand.missed
+        reason = ""
+        if errand.kind is not Kind.REQUEST:
+            reason = await self._visit(errand)
+        asked = missed.request()
+        place = (asked.method, wire_url(asked.url))
+        through = self.run.sieve.has(asked)
+        # What may change the site is sent once, whatever becomes of it.
+        for _ in range(1 if asked.method in MUTATIONS else self.setting.retries + 1):
+            if through:
+                break
+            if not self.browser.is_connected():
+                raise RecordError("the browser ended", hint="the same command goes on where this one was")
+            referer = missed.first.referer or errand.page
+            _, failure = await self.asking.ask(asked, origin.fields, referer, origin.context)
+            await self.recording.idle()
+            reason = self.recording.failed.get(missed.url) or failure or reason
+            answered = self.run.sieve.last.get(place)
+            through = answered is not None and answered.kept
+        answer = self.run.sieve.answers.get(errand.id) or self.run.sieve.last.get(place)
+        kept = through
+        if answer is not None and not answer.kept:
+            reason = f"answered with status {answer.status}, which is not kept"
+        return Outcome(
+            missed.method,
+            missed.url,
+            "recorded" if kept else "absent",
+            "" if kept else reason or "no answer came",
+            answer.status if answer else 0,
+            errand.count,
+            errand.id,
+        )
+
+    async def _visit(self, errand: Errand) -> str:
+        """Visit a document; return why it could not be loaded."""
+        url, run = errand.missed.url, self.run
+        number = len(run.journal.pages) + 1
+        name = f"amend-{run.journal.version}-{number:04d}"
+        folder = run.collection.baseline / name
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was cut short
+        visited = await visit_page(self.browser, self.setting, Visit(0, url, 0, seed=False), folder)
+        answer = run.sieve.answers.get(errand.id)
+        page = errand.kind is Kind.PAGE and answer is not None and answer.kept and answer.mime in _HTML
+        if visited.error or not page:
+            shutil.rmtree(folder, ignore_errors=True)
+            return visited.error
+        extra = extra_of(visited) | {"amended": run.journal.version}
+        run.list_page(
+            Page(
+                url, visited.timestamp, visited.title, name, seed=False, status=visited.status,
+                baseline=name, extra=extra,
+            )
+        )  # fmt: skip
+        return ""
+
+
+class _Origin:
+    """The page that misses come from, open while they are asked for; a bare context if there is none."""
+
+    def __init__(self, doing: _Doing, url: str) -> None:
+        self._doing = doing
+        self._url = url
+        self.context: BrowserContext | None = None
+        self.fields: Mapping[str, str] = {}
+
+    async def __aenter__(self) -> _Origin:
+        setting = self._doing.setting
+        agent = setting.profile.user_agent or plain_user_agent(self._doing.browser.version)
+        self.fields = {
+            "user-agent": agent,
+            "accept-language": setting.profile.locale,
+            "accept-encoding": "gzip, deflate, br, zstd",
+        }
+        self.context = await open_context(
+            self._doing.browser,
+            proxy=setting.proxy,
+            profile=setting.profile,
+            pinning=setting.pinning,
+            storage_state=setting.login.state if setting.login else None,
+        )
+        if self._url:
+            with suppress(PlaywrightError, InfraError):  # without its cookies, then
+                await self._load(self.context)
+        return self
+
+    async def _load(self, context: BrowserContext) -> None:
+        activity = Activity(context)
+        page = await context.new_page()
+        answer = await page.goto(self._url, timeout=1000 * self._doing.setting.page_timeout)
+        await settle(page, activity)
+        if answer is not None:
+            self.fields = {**self.fields, **browser_fields(await answer.request.all_headers())}
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.context is not None:
+            with suppress(PlaywrightError):  # the browser is gone already
+                await self.context.close()
