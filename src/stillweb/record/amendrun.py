@@ -30,7 +30,7 @@ from stillweb.record.amendplan import Errand, Kind
 from stillweb.record.amendsieve import Sieve
 from stillweb.record.frontier import Visit
 from stillweb.record.login import read_storage_state
-from stillweb.record.loginrun import log_in
+from stillweb.record.loginrun import Held
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy import RecordingProxy, recording_proxy
 from stillweb.record.recording import begin, pinning_of
@@ -103,7 +103,7 @@ class AmendRun:
                 recording.url, profile, pinning, options.page_timeout, options.retries, recording.at_rest
             )
             if login:
-                setting = replace(setting, login=await log_in(browser, setting.hold, login))
+                setting = replace(setting, login=Held(login, login.state))
             doing = _Doing(self, recording, browser, setting, asking)
             try:
                 for page, group in groupby(errands, key=lambda each: (each.kind, each.page)):
