@@ -6,7 +6,7 @@ Answers are passed on while they arrive and written when they are complete. An e
 failed, was cut off or is longer than `max_body` is remembered in `RecordingProxy` and never
 written. WebSockets and event streams are written when they end, by whosoever's hand, or when
 the recording does: a kill loses those that are open.
-Nothing is redacted yet: cookies, tokens and passwords of a recording are in its WARC files.
+Passwords, tokens and cookies are written as placeholders (`secrets`), unless they are to be kept.
 
 mitmproxy is imported when a proxy is started, since only those who record install it. It keeps
 its state in module globals: one recording proxy per program at a time.

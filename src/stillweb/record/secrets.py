@@ -66,7 +66,8 @@ def secrets_of(collection: Collection, options: SecretsOptions) -> Secrets | Non
     )
     made = Secrets(Placeholders.open(key_file(collection.root, collection.name)), names)
     for value in options.given:
-        made.learn(find.Found("given", "given", "", value), "")
+        if strong(value) or strong_password(value):  # others are secret in their fields alone
+            made.learn(find.Found("given", "given", "", value), "")
     return made
 
 
