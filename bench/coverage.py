@@ -134,6 +134,15 @@ def server_environment(info: Any, name: str) -> str:
     return str(info.collections[name])
 
 
+def walked_on(args: argparse.Namespace, name: str, url: str, seeds: list[int]) -> dict[str, Any]:
+    """Return what a walk came to, walked before or now."""
+    kept = args.root / f"{name}-{'-'.join(map(str, seeds))}-{args.steps}.json"
+    if not kept.exists():
+        kept.write_text(json.dumps(asyncio.run(walk(args.root, name, url, seeds, args.steps)), indent=1))
+    walked: dict[str, Any] = json.loads(kept.read_text())
+    return walked
+
+
 def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> dict[str, Any]:
     """Make the recording of a part, unless it lies there; return what that took."""
     made = {"crawl": name, "explore": f"{name}-explored", "amend": f"{name}-amended"}
@@ -157,7 +166,7 @@ def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> 
         limits += ["--explore-time", str(args.explore_time)] if args.explore_time else []
         told = stillweb(args.root, "record", "explore", made[part], *limits, *REACH)
     if part == "amend":
-        walked = asyncio.run(walk(args.root, made["explore"], urls[0], args.train, args.steps))
+        walked = walked_on(args, made["explore"], urls[0], args.train)
         file = args.root / f"{name}-misses.jsonl"
         file.write_text("".join(walked.pop("misses")).replace(f'"{made["explore"]}"', f'"{made["amend"]}"'))
         seal(Collection.open(collections, made[part]))
@@ -187,11 +196,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         for part in args.part:
             cost = prepare(args, name, urls, part)
             made = {"crawl": name, "explore": f"{name}-explored", "amend": f"{name}-amended"}[part]
-            kept = args.root / f"{made}-{'-'.join(map(str, args.test))}-{args.steps}.json"
-            if not kept.exists():
-                walked = asyncio.run(walk(args.root, made, urls[0], args.test, args.steps))
-                kept.write_text(json.dumps(walked, indent=1))
-            walked = json.loads(kept.read_text())
+            walked = walked_on(args, made, urls[0], args.test)
             walked.pop("misses")
             row[part] = {"cost": cost, "walked": walked}
             sys.stderr.write(f"{name} {part}: {json.dumps({k: v for k, v in walked.items()})[:1500]}\n")

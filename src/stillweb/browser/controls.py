@@ -45,12 +45,14 @@ class Form:
         frame: of the form.
         method: "get", "post" or "dialog".
         action: where it is sent, absolute.
+        hidden: its hidden fields, name and value.
     """
 
     number: int
     frame: str
     method: str
     action: str
+    hidden: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

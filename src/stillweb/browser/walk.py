@@ -37,13 +37,17 @@ _NO_PAGE = ("Download is starting", "ERR_ABORTED")  # a file to save, or an empt
 _TURNS = 20  # of the wheel, for a page that grows as it is scrolled
 
 _FIELDS = """(() => {
-  const forms = [], fields = [], nodes = [];
+  const forms = [], fields = [], hidden = [], nodes = [];
   const number = (form) => forms.includes(form) ? forms.indexOf(form) : forms.push(form) - 1;
   const walk = (root) => {
     for (const element of root.querySelectorAll("*")) {
       if (element.shadowRoot) walk(element.shadowRoot);
       if (!element.matches("button, input, select, textarea")) continue;
       const { form, type } = element;
+      if (type === "hidden") {
+        if (form) hidden.push([number(form), element.name, element.value]);
+        continue;
+      }
       const sends = form && (type === "submit" || type === "image");
       nodes.push(element);
       fields.push([form ? number(form) : -1, type, Boolean(element.required),
@@ -55,7 +59,7 @@ _FIELDS = """(() => {
     try { return new URL(form.getAttribute("action") ?? "", document.baseURI).href; } catch { return ""; }
   };
   const how = (form) => (form.getAttribute("method") ?? "get").toLowerCase();
-  return [JSON.stringify({ fields, forms: forms.map((form) => [how(form), where(form)]) }), ...nodes];
+  return [JSON.stringify({ fields, hidden, forms: forms.map((form) => [how(form), where(form)]) }), ...nodes];
 })()"""
 
 
@@ -286,7 +290,13 @@ async def fields_of(page: Page) -> dict[tuple[str, int], Field]:
 
 
 def _read_fields(frame: str, told: Mapping[str, Any], nodes: Sequence[int]) -> dict[tuple[str, int], Field]:
-    forms = [Form(number, frame, method, action) for number, (method, action) in enumerate(told["forms"])]
+    hidden: dict[int, list[tuple[str, str]]] = {}
+    for number, name, value in told["hidden"]:
+        hidden.setdefault(number, []).append((name, value))
+    forms = [
+        Form(number, frame, method, action, tuple(hidden.get(number, ())))
+        for number, (method, action) in enumerate(told["forms"])
+    ]
     found = {}
     for node, (number, kind, required, sends) in zip(nodes, told["fields"], strict=True):
         form = forms[number] if number >= 0 else None

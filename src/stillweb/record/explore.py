@@ -14,6 +14,7 @@ from stillweb.browser.launch import launch
 from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection
+from stillweb.collections.learn import Learned, merge, read_rules, write_rules
 from stillweb.collections.reachability import FILE, read_reach
 from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import RecordError
@@ -67,6 +68,8 @@ async def explore(
             finally:
                 run.finish()
                 report.seconds = monotonic() - started
+    if learned := run.tokens.rules():
+        write_rules(collection, merge(read_rules(collection), Learned(rules=learned)))
     report.summary = reach.summary()
     collection.write_manifest(replace(manifest, state="complete"))
     return report

@@ -28,6 +28,7 @@ class Place:
         state: its digest where it was seen, "" where nobody has been yet.
         base: where the last act was not tried yet: digest of the state that offers it.
         told: of that act, for people.
+        trying: whether it was entered before, and its controls are to be tried now.
     """
 
     path: tuple[Act, ...]
@@ -35,6 +36,7 @@ class Place:
     state: str = ""
     base: str = ""
     told: str = ""
+    trying: bool = False
 
     @classmethod
     def at(cls, url: str) -> Place:
@@ -49,7 +51,8 @@ class Place:
     @property
     def key(self) -> object:
         """What two ways to one place have in common."""
-        return self.url or self.state or self.path
+        place = self.url or self.state or self.path
+        return ("trying", place) if self.trying else place
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from playwright.async_api import Browser
@@ -29,6 +29,7 @@ from stillweb.record.explorefrontier import KEPT, ExploreFrontier, Place
 from stillweb.record.exploreknown import PROVEN, Asked, Known
 from stillweb.record.exploreoptions import ExploreEvent, ExploreOptions, ExploreReport
 from stillweb.record.exploreplan import Link, Offer, Plan, make_plan
+from stillweb.record.exploretokens import Tokens
 from stillweb.record.proxy import RecordingProxy
 from stillweb.record.scope import Scope
 from stillweb.urls import wire_url
@@ -107,6 +108,8 @@ class Run:
         self._report = report
         self._on_event = on_event
         self._frontier = ExploreFrontier()
+        self.tokens = Tokens()
+        self._plans: dict[str, Plan] = {}
         self._started = monotonic()
 
     async def explore(self, urls: Sequence[str]) -> None:
@@ -165,6 +168,9 @@ class Run:
             place = Place(path, reached.mutated, "" if len(path) == 1 else reached.state)
             last = number == len(states)
             weight = 0.0 if last else self._frontier.mark(place)
+            if not last and not reached.mutated:
+                again = replace(place, state=reached.state, trying=True)
+                self._frontier.add(again, weight * KEPT / max(1, reached.controls))
             for tried in actions.get(reached.state, ()):
                 self._take_up(reached, path, tried, weight * KEPT / max(1, reached.controls))
             if last:
@@ -185,10 +191,10 @@ class Run:
     async def _visit(self, place: Place, weight: float) -> None:
         async with self._grounds.walking() as walker:
             state = await self._arrive(walker, place)
-            if state is not None and state.digest not in self._reach.states:
-                await self._explore_here(
-                    _Stay(walker, place, state, weight * KEPT / max(1, len(state.controls)))
-                )
+            if state is not None:
+                self.tokens.see(state)
+                share = weight * KEPT / max(1, len(state.controls))
+                await self._stay(_Stay(walker, place, state, share))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._grounds.recording.idle(), _LAST_ANSWERS)
 
@@ -214,24 +220,48 @@ class Run:
         assert state is not None
         return state
 
-    async def _explore_here(self, stay: _Stay) -> None:
+    async def _stay(self, stay: _Stay) -> None:
+        """Write a new state down; try its controls at a second visit, or at once where the site was changed.
+
+        Between the two others have their turn: a page that many links lead to is worth more than the tenth
+        option of a list.
+        """
+        state, place = stay.state, stay.place
+        if place.trying:
+            plan = self._plans.pop(place.state or state.digest, None) or self._plan(state)
+            return await self._try_offers(stay, plan.offers)
+        if state.digest not in self._reach.states:
+            plan = self._enter(stay)
+            if place.mutated:
+                await self._look_behind(stay, plan)
+                await self._try_offers(stay, plan.offers)
+            elif self._settle_known(stay, plan):
+                self._plans[state.digest] = plan
+                self._frontier.add(replace(place, state=state.digest, trying=True), stay.share)
+        return None
+
+    def _settle_known(self, stay: _Stay, plan: Plan) -> bool:
+        """Write down what needs no trying; return whether anything is left."""
+        settled = [
+            self._reach.tried(stay.state.digest, offer.act.to_dict()) or self._is_settled(stay, offer)
+            for offer in plan.offers
+        ]
+        return not all(settled)
+
+    def _enter(self, stay: _Stay) -> Plan:
+        """Write a new state down, and what its links lead to."""
         state, place = stay.state, stay.place
         note = "" if place.state in ("", state.digest) else f"was {place.state} when it was found"
         path = tuple(act.to_dict() for act in place.path)
         self._write(ReachedState(state.digest, state.url, path, len(state.controls), place.mutated, note))
-        options = self._options
-        plan = make_plan(
-            state,
-            self._grounds.scope,
-            options.values,
-            options.avoid,
-            alike=options.alike,
-            seed=self._grounds.pinning.seed,
-        )
+        plan = self._plan(state)
         self._note_links(stay, plan)
-        if place.mutated:
-            await self._look_behind(stay, plan)
-        await self._try_offers(stay, plan.offers)
+        return plan
+
+    def _plan(self, state: State) -> Plan:
+        options, seed = self._options, self._grounds.pinning.seed
+        scope = self._grounds.scope
+        return make_plan(state, scope, options.values, options.avoid, alike=options.alike, seed=seed)
 
     def _note_links(self, stay: _Stay, plan: Plan) -> None:
         for link in plan.links:

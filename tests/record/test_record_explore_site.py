@@ -1,0 +1,125 @@
+"""A site explored by a real browser, in two goes; then it is gone, and its map is taken on the replay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stillweb import clock
+from stillweb.browser import launch
+from stillweb.collections.layout import Collection
+from stillweb.collections.reachability import FILE, Reach, read_reach
+from stillweb.collections.seal import seal
+from stillweb.env.reached import check_reach, sample_reach
+from stillweb.errors import RecordError
+from stillweb.model import Page
+from stillweb.record.explore import ExploreEvent, ExploreOptions, ExploreReport, explore
+from stillweb.record.explorevalues import Values
+from stillweb.record.options import ScopeKind
+from stillweb.record.scope import Scope
+from stillweb.replay.client import ReplayClient
+from stillweb.replay.server import ReplayOptions, serve
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
+]
+
+HOME = "https://site.test/"
+SHOP = """<h1>Shop</h1>
+<form action="/search"><input name="q" aria-label="Find"><button>Search</button></form>
+<button onclick="fetch('/more').then(r => r.text()).then(t => { out.innerHTML = t })">More</button>
+<div id=out></div>
+<a href="/item">Item</a> <a href="/logout">Log out</a> <a href="https://else.test/">Elsewhere</a>"""
+ITEM = """<h1>Item</h1><form method="post" action="/basket">
+<input type="hidden" name="csrf_token" value="%s"><button name="n" value="1">Add</button></form>"""
+
+
+def build(site) -> None:
+    site.page("/", SHOP)
+    home = site.answers["/"]
+    site.page("/search", "<h1>Found</h1>")
+    site.page("/more", "<h2>More</h2><button>Less</button>")
+    site.answers["/item"] = lambda asked: replace(
+        home, body=(ITEM % clock.new_id().replace("-", "")).encode()
+    )
+    site.page("/basket", '<h1>Basket</h1><a href="/receipt">Pay</a>')
+    site.page("/receipt", "<h1>Receipt</h1>")
+    site.page("/favicon.ico", "")
+
+
+async def go(collection: Collection, ca, site, budget: int) -> tuple[ExploreReport, list[ExploreEvent]]:
+    events: list[ExploreEvent] = []
+    values = Values({"q": ("kettle", "lamp")})
+    options = ExploreOptions(budget, values=values, record=site.options)
+    scope = Scope.of(ScopeKind.HOST, [HOME])
+    return await explore(collection, ca, scope, options, events.append), events
+
+
+def told(reach: Reach) -> set[tuple[str, str]]:
+    return {(each.told, each.how) for each in reach.actions.values()}
+
+
+async def test_what_an_agent_may_do_is_recorded_and_its_map_holds_in_replay(tmp_path: Path, ca, site) -> None:
+    build(site)
+    collection = Collection.create(tmp_path, "site")
+    collection.write_pages([Page(HOME, "20240506070809")])
+    first, events = await go(collection, ca, site, 3)
+    assert first.acts == 3 == len(events)
+    with (collection.path / FILE).open("a") as file:
+        file.write('{"version": 1, "kind": "act')  # a kill came between
+
+    second, _ = await go(collection, ca, site, 60)
+    assert second.acts < 60  # nothing is left to do
+    assert second.waiting == 0
+    assert second.faults == []
+    asked = [(each.method, each.path) for each in site.asked if each.path != "/favicon.ico"]
+    assert {
+        ("GET", "/search?q=kettle"),
+        ("GET", "/search?q=lamp"),
+        ("GET", "/more"),
+        ("GET", "/receipt"),
+    } <= set(asked)
+    assert asked.count(("POST", "/basket")) == 1
+    assert ("GET", "/logout") not in asked
+    posted = asked.index(("POST", "/basket"))
+    assert asked.index(("GET", "/search?q=lamp")) < posted < asked.index(("GET", "/receipt"))
+
+    reach = read_reach(collection.path / FILE)
+    assert {
+        ('click link "Log out"', "destructive"),
+        ('click link "Elsewhere"', "outside of the scope"),
+        ('click link "Item"', "recorded"),
+        ('click button "Add"', "tried"),
+        ('click button "More"', "tried"),
+    } <= told(reach)
+    assert {state.url.removeprefix(HOME) for state in reach.states.values()} >= {
+        "",
+        "item",
+        "basket",
+        "receipt",
+    }
+    assert collection.manifest().state == "complete"
+
+    site.answers.clear()  # the site is no more
+    seal(collection)
+    actions = sample_reach(reach, 100)
+    async with (
+        serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
+        ReplayClient(server.url) as client,
+        launch(spki=ca.spki_hashes()) as browser,
+    ):
+        checked = await check_reach(client, browser, "site", reach, actions)
+    assert len(checked) >= 8
+    assert [each for each in checked if not (each.holds and each.same_state and each.same_next)] == []
+
+
+async def test_a_collection_without_a_page_in_scope_says_what_to_do(tmp_path: Path, ca, site) -> None:
+    collection = Collection.create(tmp_path, "site")
+    with pytest.raises(RecordError, match="no page in scope") as caught:
+        await go(collection, ca, site, 3)
+    assert "--explore" in caught.value.hint
