@@ -180,9 +180,9 @@ async def _load(
     page = await context.new_page()
     began = perf()
     end = asyncio.get_running_loop().time() + _FOR_VISIT * setting.page_timeout
-    await _navigate(page, visit.url, _FOR_NAVIGATION * setting.page_timeout)
+    loaded = await _navigate(page, visit.url, _FOR_NAVIGATION * setting.page_timeout)
     witness.load_ms = 1000 * (perf() - began)
-    if lost := _lost_document(page.url, activity):
+    if not loaded and (lost := _lost_document(page.url, activity)):
         return Visited(visit, timestamp, error=lost)
     rest = await settle(page, activity, cap=min(_SETTLE_CAP, _FOR_SETTLING * setting.page_timeout))
     open_ones = [*activity.websockets, *(each.url for each in activity.requests if not each.ended)]
@@ -226,13 +226,15 @@ async def _load(
     )
 
 
-async def _navigate(page: BrowserPage, url: str, timeout: float) -> None:
+async def _navigate(page: BrowserPage, url: str, timeout: float) -> bool:
+    """Go to a page; return whether it has told that it is loaded."""
     try:
         await page.goto(url, wait_until="load", timeout=timeout * 1000)
     except PlaywrightTimeout:
         if page.url == "about:blank":
             raise PlaywrightTimeout(f"no document after {timeout:g} s") from None
-        # The document is there; something in it never ends loading. `settle` will say so.
+        return False  # something in it never ends loading
+    return True
 
 
 def _document_status(activity: Activity) -> int:
@@ -254,7 +256,10 @@ def _lost_document(url: str, activity: Activity) -> str:
     ]
     if not found or any(entry.ended and not entry.failure for entry in found):
         return ""
-    return next((entry.failure for entry in found if entry.failure), "its document has no end")
+    return next(
+        (entry.failure for entry in found if entry.failure),
+        "its document does not end, or a script in it loops",
+    )
 
 
 async def _links(probe: Probe) -> list[str]:
