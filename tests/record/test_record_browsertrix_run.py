@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from stillweb.collections.baselines import read_baseline
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
 from stillweb.errors import (
+    CollectionError,
     CollectionExists,
     ProgramNotFound,
     RecordError,
@@ -23,7 +25,7 @@ from stillweb.errors import (
     UpstreamUnreachable,
     UsageError,
 )
-from stillweb.record.browsertrix.run import BrowsertrixCrawl, Job
+from stillweb.record.browsertrix.run import BrowsertrixCrawl, Job, plan
 from stillweb.record.browsertrix.settings import Container
 from stillweb.record.options import CrawlOptions
 
@@ -136,6 +138,17 @@ async def test_a_stopped_crawl_is_partial_and_goes_on_to_the_same_end(job):
     assert "stopped" not in opened(job()).manifest().extra
     assert kept(job()) == kept(job("whole"))
     assert check(opened(job())) == []
+
+
+async def test_a_state_is_that_of_its_seeds_alone(job):
+    await interrupted(job(HOLD="1"))
+    same, other = job(append=True), replace(job(append=True), seeds=["http://docs.local:8480/"])
+    assert "finished" in plan(same).yaml
+    assert "finished" not in plan(other).yaml
+    (opened(same).path / "browsertrix/state.yaml").write_text("state: [")
+    with pytest.raises(CollectionError, match="not what a crawl left") as caught:
+        plan(same)
+    assert "state.yaml" in caught.value.hint
 
 
 async def test_a_second_signal_costs_the_package_and_not_what_was_recorded(job):

@@ -167,10 +167,10 @@ def compare_sides(
     else:
         page = replace(page, notes=(*page.notes, _foreign(recorded, replayed)))
     page, moved = _with_dom(page, recorded.dom, replayed.dom, ours=ours)
-    if recorded.picture or ours:
+    if ours or (recorded.picture and replayed.picture):
         page = _with_pictures(page, recorded.picture, replayed.picture, bench, masks, ours=ours)
     else:
-        page = replace(page, pictures=Pictures(replayed=replayed.picture))
+        page = replace(page, pictures=Pictures(recorded.picture, replayed.picture))
     context = Context(
         bench.collection,
         bench.gates,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,18 +147,25 @@ class Leftovers:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def read_state(collection: Collection) -> dict[str, Any] | None:
-    """Return the state that an interrupted crawl left in a collection.
+def read_state(collection: Collection, seeds: Sequence[str]) -> dict[str, Any] | None:
+    """Return the state that an interrupted crawl of the same seeds left in a collection.
 
     Raises:
-        CollectionError: if the file is none.
+        CollectionError: if a file is not what it should be.
     """
-    path = collection.path / _KEPT / _STATE
+    told = _yaml(collection.path / _KEPT / CONFIG)
+    if told is None or told.get("seeds") != [{"url": url} for url in seeds]:
+        return None  # its queue names seeds by number
+    state = _yaml(collection.path / _KEPT / _STATE)
+    return dict(state["state"]) if state and isinstance(state.get("state"), dict) else None
+
+
+def _yaml(path: Path) -> dict[str, Any] | None:
     try:
         told = yaml.safe_load(path.read_text("utf-8"))
     except FileNotFoundError:
         return None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         hint = f"rm {path}, to crawl from the seeds anew"
-        raise CollectionError(f"not the state of a crawl ({error})", path=path, hint=hint) from error
-    return dict(told["state"]) if isinstance(told, dict) and isinstance(told.get("state"), dict) else None
+        raise CollectionError(f"not what a crawl left ({error})", path=path, hint=hint) from error
+    return told if isinstance(told, dict) else None

@@ -79,7 +79,8 @@ def plan(job: Job) -> Plan:
     """
     check_name(job.name)
     there = (job.root / job.name).is_dir()
-    state = read_state(Collection.open(job.root, job.name)) if there else None
+    seeds = [seed_url(seed) for seed in job.seeds]
+    state = read_state(Collection.open(job.root, job.name), seeds) if there else None
     told = settings_of(job.name, job.seeds, job.options, job.container, state)
     work = Leftovers(job.root, job.name).path
     files = mounted_files(job.options, job.container)
