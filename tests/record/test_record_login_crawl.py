@@ -1,0 +1,288 @@
+"""Crawls that are logged in, and their replay: on a small site, and on the shared ones."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stillweb.browser.profile import Profile
+from stillweb.collections.layout import Collection
+from stillweb.collections.seal import seal
+from stillweb.env import Env
+from stillweb.errors import RecordError, UsageError
+from stillweb.record.behaviours import parse_behaviours
+from stillweb.record.crawl import crawl
+from stillweb.record.login import Sign, read_login, read_storage_state
+from stillweb.record.loginbyhand import ByHand, full_browser, log_in_by_hand
+from stillweb.record.options import CrawlOptions, RecordOptions
+from stillweb.record.recording import collection_to_fill
+from stillweb.record.resolve import parse_all
+from stillweb.replay.server import ReplayOptions, serve
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
+]
+
+HOME = "https://site.test/"
+COOKIE = "a8F3kd9Qm2Zx7LpV"
+TOKEN = "Zk2p9QwX7sLm4RtV"
+STEPS = """
+logged_in: {text: Welcome back}
+steps:
+  - goto: https://site.test/login
+  - fill: {selector: "input[type=password]", value: "${SITE_PASSWORD}"}
+  - click: button
+  - wait_for: {url: /home}
+"""
+
+
+class Members:
+    """A site whose pages know who has the cookie; `valid` is how often it does."""
+
+    def __init__(self, site, valid: int = 10**6) -> None:
+        self.valid = valid
+        site.page(
+            "/login",
+            "<form method=post action=/enter><input type=password name=password><button>in</button></form>",
+        )
+        for path in ("/", "/home", "/a", "/b", "/c"):
+            site.page(path, "")
+            page = site.answers[path]
+            site.answers[path] = lambda asked, page=page: replace(page, body=self.page(asked))
+        enter = replace(
+            page,
+            status=303,
+            headers=(("Location", "/home"), ("Set-Cookie", f"sid={COOKIE}; HttpOnly; Secure")),
+        )
+        site.answers["/enter"] = lambda asked: (
+            enter if b"Pass-word-17" in asked.body else replace(page, status=403)
+        )
+
+    def page(self, asked) -> bytes:
+        inside = f"sid={COOKIE}" in asked.headers.get("cookie", "") and self.valid > 0
+        self.valid -= inside
+        who = "Welcome back" if inside else "Who are you?"
+        links = "".join(f"<a href=/{name}>{name}</a>" for name in "abc")
+        script = "document.body.append(' theme ' + localStorage.getItem('theme'))"
+        return f"<!doctype html><title>{asked.path}</title>{who} {links}<script>{script}</script>".encode()
+
+
+def options(site, login, **more) -> CrawlOptions:
+    return CrawlOptions(record=site.options, login=login, behaviours=parse_behaviours("none"), jobs=1, **more)
+
+
+def archive_of(collection: Collection) -> bytes:
+    return b"".join(gzip.decompress(path.read_bytes()) for path in collection.warc_files())
+
+
+def text_of(collection: Collection, page) -> str:
+    return (collection.baseline / page.baseline / "text.txt").read_text()
+
+
+async def test_every_page_is_visited_as_who_the_steps_logged_in(tmp_path: Path, ca, site) -> None:
+    Members(site)
+    path = tmp_path / "steps.yaml"
+    path.write_text(STEPS)
+    login = read_login(path, {"SITE_PASSWORD": "Pass-word-17"})
+
+    with collection_to_fill(tmp_path, "site") as collection:
+        report = await crawl([HOME], collection, ca, options(site, login))
+
+    assert {text_of(collection, page).split()[0] for page in report.pages} == {"Welcome"}
+    written = archive_of(collection) + (collection.path / "manifest.json").read_bytes()
+    assert COOKIE.encode() not in written
+    assert b"Pass-word-17" not in written
+    members = collection.manifest().to_dict()["login"]
+    assert (members["kind"], members["logged_in"]) == ("steps", {"text": "Welcome back", "at": HOME + "home"})
+    # Pages first, then the login: nothing of it stands before them in the archive.
+    urls = [
+        capture.url.removeprefix(HOME) for capture in sorted(collection.captures(), key=lambda c: c.offset)
+    ]
+    assert urls[0] == ""
+    assert urls.index("enter") > urls.index("c")
+
+    seal(collection)
+    async with (
+        serve([collection], ca, ReplayOptions(port=0)) as server,
+        Env(server.url, observe=["text"]) as env,
+    ):
+        observation, info = await env.reset(url=HOME + "b")
+        assert "Welcome back" in observation.text
+        assert info["traffic"]["missed"] == []
+
+
+async def test_local_storage_of_a_state_is_there_when_pages_begin(tmp_path: Path, ca, site) -> None:
+    Members(site)
+    path = tmp_path / "state.json"
+    cookie = {
+        "name": "sid",
+        "value": COOKIE,
+        "domain": "site.test",
+        "path": "/",
+        "httpOnly": True,
+        "secure": True,
+    }
+    stored = [{"name": "theme", "value": "dark"}, {"name": "token", "value": TOKEN}]
+    origins = [{"origin": "https://site.test", "localStorage": stored}]
+    path.write_text(json.dumps({"cookies": [cookie], "origins": origins}))
+
+    with collection_to_fill(tmp_path, "site") as collection:
+        login = read_storage_state(path, Sign(text="Welcome back"))
+        report = await crawl([HOME], collection, ca, options(site, login, limit=1))
+
+    assert "theme dark" in text_of(collection, report.pages[0])
+    state = collection.manifest().to_dict()["login"]["storage_state"]
+    assert state["origins"][0]["localStorage"][0] == {"name": "theme", "value": "dark"}
+    assert TOKEN not in json.dumps(state)
+    assert COOKIE not in json.dumps(state)
+
+
+async def test_a_session_that_is_lost_ends_the_crawl_and_is_told(tmp_path: Path, ca, site) -> None:
+    Members(site, valid=3)  # the steps' own page, and two of the crawl
+    path = tmp_path / "steps.yaml"
+    path.write_text(STEPS)
+    login = read_login(path, {"SITE_PASSWORD": "Pass-word-17"})
+
+    with (
+        pytest.raises(
+            RecordError, match=r"not logged in: .*/home does not show text 'Welcome back'"
+        ) as caught,
+        collection_to_fill(tmp_path, "site") as collection,
+    ):
+        await crawl([HOME], collection, ca, options(site, login))
+
+    assert "--append" in caught.value.hint
+    assert collection.manifest().state == "partial"
+    assert [text_of(collection, page).split()[0] for page in collection.page_list()] == ["Welcome"] * 2
+
+
+async def test_a_step_that_fails_is_named(tmp_path: Path, ca, site) -> None:
+    Members(site)
+    path = tmp_path / "steps.yaml"
+    path.write_text(STEPS.replace("click: button", "click: '#['"))
+    login = read_login(path, {"SITE_PASSWORD": "Pass-word-17"})
+    with (
+        pytest.raises(RecordError, match=r"steps\.yaml: step 3 \(click #\[\): ") as caught,
+        collection_to_fill(tmp_path, "site") as collection,
+    ):
+        await crawl([HOME], collection, ca, options(site, login))
+    assert "https://site.test/login" in caught.value.hint
+
+
+# --- the shared sites -----------------------------------------------------------------------------------
+
+SITES_CA = Path(os.environ.get("STILLWEB_SITES_CA", "~/.cache/stillweb-sites/ca.pem")).expanduser()
+ENVIRONMENT = {"WIKI_PASSWORD": "demo", "SHOP_PASSWORD": "shopper-pass-1"}
+WIKI = """
+logged_in: {text: Log Out}
+steps:
+  - goto: https://wiki.test/doku.php?id=start&do=login
+  - fill: {selector: "#dokuwiki__content input[name=u]", value: demo}
+  - fill: {selector: "#dokuwiki__content input[name=p]", value: "${WIKI_PASSWORD}"}
+  - press: Enter
+  - wait_for: {text: Log Out}
+"""
+SHOP = """
+logged_in: {selector: "a[href*=logout]"}
+steps:
+  - goto: https://shop.test/accounts/login/
+  - fill: {selector: "#id_login-username", value: shopper@shop.test}
+  - fill: {selector: "#id_login-password", value: "${SHOP_PASSWORD}"}
+  - click: "[name=login_submit]"
+  - wait_for: {selector: "a[href*=logout]"}
+"""
+LOGINS = {
+    "wiki": (WIKI, ["https://wiki.test/doku.php?id=playground", "https://wiki.test/"], "Log Out"),
+    "shop": (SHOP, ["https://shop.test/accounts/profile/", "https://shop.test/basket/"], "Logout"),
+}
+
+
+@pytest.fixture
+def sites() -> RecordOptions:
+    """How the shared sites are reached."""
+    with socket.socket() as probe:
+        if not SITES_CA.is_file() or probe.connect_ex(("127.0.0.1", 8443)):
+            pytest.skip("the shared sites are not up (sites.py up wiki shop)")
+    rules = parse_all(["*.test=127.0.0.1:8443", "*.test:80=127.0.0.1:8480"])
+    return RecordOptions(resolve=rules, upstream_ca=SITES_CA)
+
+
+@pytest.mark.sites
+@pytest.mark.parametrize("name", LOGINS)
+async def test_a_real_site_is_replayed_as_it_was_to_who_was_logged_in(
+    name: str, tmp_path: Path, ca, sites
+) -> None:
+    steps, pages, shown = LOGINS[name]
+    path = tmp_path / "steps.yaml"
+    path.write_text(steps)
+    login = read_login(path, ENVIRONMENT)
+    given = CrawlOptions(record=sites, login=login, behaviours=parse_behaviours("menus"), depth=0)
+
+    with collection_to_fill(tmp_path, name) as collection:
+        await crawl(pages, collection, ca, given)
+
+    for page in collection.page_list():
+        assert shown.casefold() in text_of(collection, page).casefold()
+    seal(collection)
+    async with (
+        serve([collection], ca, ReplayOptions(port=0)) as server,
+        Env(server.url, observe=["text"]) as env,
+    ):
+        for url in pages:
+            observation, info = await env.reset(url=url)
+            assert shown.casefold() in observation.text.casefold()
+            assert info["traffic"]["missed"] == []
+
+
+# --- by hand ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def display(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A display without a screen."""
+    if not (program := shutil.which("Xvfb")):
+        pytest.skip("no Xvfb: apt install xvfb")
+    try:
+        full_browser()
+    except UsageError as error:
+        pytest.skip(str(error))
+    told, tell = os.pipe()
+    command = [program, "-displayfd", str(tell), "-screen", "0", "1280x1024x24"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, pass_fds=[tell], **quiet) as server:
+        os.close(tell)
+        with os.fdopen(told) as file:
+            number = file.readline().strip()  # once it listens
+        monkeypatch.setenv("DISPLAY", f":{number}")
+        yield
+        server.terminate()
+
+
+async def test_a_login_by_hand_is_saved_when_its_sign_is_shown(tmp_path: Path, ca, site, display) -> None:
+    Members(site)
+    typing: list[asyncio.Task[None]] = []
+
+    async def by_hand(page) -> None:
+        await page.fill("input[type=password]", "Pass-word-17")
+        await page.click("button")
+
+    save = tmp_path / "out" / "state.json"
+    chosen = ByHand(HOME + "login", save, Sign(text="Welcome back"), site.options, Profile())
+    await log_in_by_hand(ca, chosen, lambda page: typing.append(asyncio.ensure_future(by_hand(page))))
+
+    assert save.stat().st_mode & 0o777 == 0o600
+    assert [cookie["value"] for cookie in read_storage_state(save).state["cookies"]] == [COOKIE]
+    await typing[0]
