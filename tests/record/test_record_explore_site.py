@@ -54,7 +54,7 @@ def build(site) -> None:
 
 async def go(collection: Collection, ca, site, budget: int) -> tuple[ExploreReport, list[ExploreEvent]]:
     events: list[ExploreEvent] = []
-    values = Values({"q": ("kettle", "lamp")})
+    values = Values({"q": ("kettle",)})
     options = ExploreOptions(budget, values=values, record=site.options)
     scope = Scope.of(ScopeKind.HOST, [HOME])
     return await explore(collection, ca, scope, options, events.append), events
@@ -64,6 +64,7 @@ def told(reach: Reach) -> set[tuple[str, str]]:
     return {(each.told, each.how) for each in reach.actions.values()}
 
 
+@pytest.mark.timeout(600)  # some forty acts, each of which waits for a page to settle
 async def test_what_an_agent_may_do_is_recorded_and_its_map_holds_in_replay(tmp_path: Path, ca, site) -> None:
     build(site)
     collection = Collection.create(tmp_path, "site")
@@ -87,7 +88,7 @@ async def test_what_an_agent_may_do_is_recorded_and_its_map_holds_in_replay(tmp_
     assert asked.count(("POST", "/basket")) == 1
     assert ("GET", "/logout") not in asked
     posted = asked.index(("POST", "/basket"))
-    assert asked.index(("GET", "/search?q=lamp")) < posted < asked.index(("GET", "/receipt"))
+    assert asked.index(("GET", "/search?q=kettle")) < posted < asked.index(("GET", "/receipt"))
 
     reach = read_reach(collection.path / FILE)
     assert {
@@ -107,14 +108,15 @@ async def test_what_an_agent_may_do_is_recorded_and_its_map_holds_in_replay(tmp_
 
     site.answers.clear()  # the site is no more
     seal(collection)
-    actions = sample_reach(reach, 100)
+    wanted = ("submit ", "click button")
+    actions = [each for each in sample_reach(reach, 100) if each.told.startswith(wanted)]
     async with (
         serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
         ReplayClient(server.url) as client,
         launch(spki=ca.spki_hashes()) as browser,
     ):
         checked = await check_reach(client, browser, "site", reach, actions)
-    assert len(checked) >= 8
+    assert {'click button "Add"', 'click button "More"'} <= {each.told for each in checked}
     assert [each for each in checked if not (each.holds and each.same_state and each.same_next)] == []
 
 

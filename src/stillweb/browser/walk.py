@@ -24,7 +24,7 @@ from stillweb.browser.controls import Field, Form, State, state_of_survey
 from stillweb.browser.elements import ActionFailed
 from stillweb.browser.probe import FrameGone, Probe
 from stillweb.browser.profile import Pinning, Profile
-from stillweb.browser.settle import CAP, settle
+from stillweb.browser.settle import settle
 from stillweb.browser.survey import survey
 from stillweb.errors import InfraError
 
@@ -101,7 +101,7 @@ async def walking(
     profile: Profile,
     pinning: Pinning,
     accept: bool = False,
-    cap: float = CAP,
+    storage_state: Any = None,
 ) -> AsyncIterator[Walker]:
     """Open a fresh context and walk in it.
 
@@ -111,17 +111,19 @@ async def walking(
         profile: of the recording.
         pinning: of the recording.
         accept: whether dialogs are accepted.
-        cap: real seconds for a page to settle.
+        storage_state: cookies and local storage to begin with, as Playwright takes it.
 
     Raises:
         InfraError: if the browser fails.
     """
     try:
-        context = await open_context(browser, proxy=proxy, profile=profile, pinning=pinning)
+        context = await open_context(
+            browser, proxy=proxy, profile=profile, pinning=pinning, storage_state=storage_state
+        )
     except PlaywrightError as error:
         raise InfraError(f"no new context: {error.message}") from error
     try:
-        walker = Walker(context, accept=accept, cap=cap)
+        walker = Walker(context, accept=accept)
         await walker.begin()
         yield walker
     finally:
@@ -132,11 +134,10 @@ async def walking(
 class Walker:
     """A context, the page that is in front, and what has been asked for."""
 
-    def __init__(self, context: BrowserContext, *, accept: bool = False, cap: float = CAP) -> None:
+    def __init__(self, context: BrowserContext, *, accept: bool = False) -> None:
         self.bids = Bids()
         self._context = context
         self._accept = accept
-        self._cap = cap
         self._activity = Activity(context)
         self._taken = 0
         self._pages: list[Page] = []
@@ -188,7 +189,7 @@ class Walker:
             if not self._pages:
                 await self._context.new_page()
         try:
-            await settle(self.page, self._activity, cap=self._cap)
+            await settle(self.page, self._activity)
         except InfraError:
             if not self._pages or not self.page.is_closed():
                 raise

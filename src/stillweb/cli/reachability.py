@@ -35,7 +35,7 @@ __all__ = ["reachability_command"]
 @collections_option
 @certs_option
 @click.pass_context
-def reachability_command(ctx: click.Context, name: str, **given: Any) -> None:
+def reachability_command(ctx: click.Context, /, name: str, **given: Any) -> None:
     """Show which actions from which state have an answer in the archive.
 
     With --verify: exit status 1 if an action that was answered when it was recorded misses in the replay.

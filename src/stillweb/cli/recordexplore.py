@@ -96,6 +96,11 @@ def _patterns(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 )
 @click.option("--include", multiple=True, metavar="RE", help="Lead to links that match only. Repeatable.")
 @click.option("--exclude", multiple=True, metavar="RE", help="Do not lead to links that match. Repeatable.")
+@click.option(
+    "--storage-state",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Be logged in by cookies and local storage, as Playwright saves them.",
+)
 @reach_options
 @json_option
 def explore_command(name: str, **given: Any) -> None:
@@ -146,6 +151,7 @@ def _explore(
         alike=given["alike"],
         accept=given["destructive"],
         mutations=not given["read_only"],
+        storage_state=given["storage_state"],
         record=record,
     )
     with progress() as bar:

@@ -15,6 +15,7 @@ from stillweb import clock
 from stillweb.browser.controls import State
 from stillweb.browser.profile import Level
 from stillweb.browser.walk import Act, Walker, walking
+from stillweb.collections.loginstate import storage_state_of
 from stillweb.collections.reachability import Reach, ReachedState, Tried
 from stillweb.env.episode import close_session, profile_of
 from stillweb.env.opening import pinning_of
@@ -94,6 +95,7 @@ async def check_reach(
                 proxy=session.proxy,
                 profile=profile_of(None, manifest, None),
                 pinning=pinning_of(Level.CLOCK, manifest, None, None),
+                storage_state=storage_state_of(manifest),
             ) as walker:
                 taking = _Taking(client, session.id, walker)
                 checked.append(await taking.take(reach.states[tried.state], tried))

@@ -24,6 +24,7 @@ class ExploreOptions:
         alike: of controls of one kind that are tried in one state.
         accept: whether dialogs are accepted.
         mutations: whether to try what changes the site at all.
+        storage_state: file of cookies and local storage of a login, as Playwright writes them.
         browser: the browser's executable; None to look for one.
         record: how the sites are reached.
     """
@@ -35,6 +36,7 @@ class ExploreOptions:
     alike: int = 3
     accept: bool = False
     mutations: bool = True
+    storage_state: Path | None = None
     browser: Path | None = None
     record: RecordOptions = field(default_factory=RecordOptions)
 

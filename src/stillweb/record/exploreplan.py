@@ -197,7 +197,8 @@ class _Draft:
         needed = {each.key: self.values.for_field(each)[0] for each in fields if _must(each)}
         if not buttons and not any(each.role in _TYPED and each.tag != "select" for each in fields):
             return  # nothing to press Enter in: it is sent by its own script
-        for button in buttons or [None]:
+        pressed: list[Control | None] = [*buttons] or [None]
+        for button in pressed:
             for filled in self._fillings(fields, needed):
                 act = Act("submit", button.key if button else "", "", tuple(filled.items()))
                 method = (button.field.method if button and button.field else form.method).upper()
@@ -272,7 +273,8 @@ def _sampled(offers: Sequence[Offer], alike: int, rng: object) -> tuple[list[Off
     for kind, count in counts.items():
         drawn[kind] = set(rng.sample(range(count), alike)) if count > alike else set(range(count))  # type: ignore[attr-defined]
     places: Counter[str] = Counter()
-    tried, over = [], []
+    tried: list[Offer] = []
+    over: list[Offer] = []
     for offer in offers:
         (tried if places[offer.kind] in drawn[offer.kind] else over).append(offer)
         places[offer.kind] += 1

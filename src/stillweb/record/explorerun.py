@@ -66,6 +66,7 @@ class Grounds:
             profile=self.profile,
             pinning=self.pinning,
             accept=self.options.accept,
+            storage_state=self.options.storage_state,
         )
 
 
