@@ -88,7 +88,8 @@ def parse_sitemap(body: bytes) -> tuple[list[str], list[str], str]:
         lines = [line.strip() for line in body.decode("utf-8-sig", "replace").splitlines()]
         pages = [line for line in lines if line.startswith(("http://", "https://"))]
         return pages, [], "" if pages else "neither XML nor a list of URLs"
-    pages, files = [], []
+    pages: list[str] = []
+    files: list[str] = []
     try:
         for parent, text in _locations(body):
             (files if parent == "sitemap" else pages).append(text)

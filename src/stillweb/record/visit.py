@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urldefrag
 
-from playwright.async_api import Browser, BrowserContext
+from playwright.async_api import Browser, BrowserContext, Request
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page as BrowserPage
 from playwright.async_api import TimeoutError as PlaywrightTimeout
@@ -40,6 +40,8 @@ _SETTLE_CAP = 30.0  # real seconds; a live site is slower than its replay
 _FOR_BEHAVIOURS = 0.75  # of a page's time may be gone when the last of them ends
 _FOR_NAVIGATION, _FOR_SETTLING, _FOR_VISIT = 0.5, 1 / 3, 0.9  # of a page's time, at most
 _CLOSE_SECONDS = 15.0
+_AFTER_A_BREAK = 2.0  # seconds for the end of a navigation whose document has failed
+_ABORTED = "net::ERR_ABORTED"  # by the page itself, which goes elsewhere
 _LAST_ANSWERS = 5.0  # seconds for answers that are under way when the page is left
 
 
@@ -228,13 +230,39 @@ async def _load(
 
 async def _navigate(page: BrowserPage, url: str, timeout: float) -> bool:
     """Go to a page; return whether it has told that it is loaded."""
+    broken = asyncio.Event()
+
+    def failed(request: Request) -> None:
+        if request.failure != _ABORTED and _is_main_document(page, request):
+            broken.set()
+
+    page.on("requestfailed", failed)
+    going = asyncio.create_task(page.goto(url, wait_until="load", timeout=timeout * 1000))
+    breaking = asyncio.create_task(broken.wait())
     try:
-        await page.goto(url, wait_until="load", timeout=timeout * 1000)
+        await asyncio.wait({going, breaking}, return_when=asyncio.FIRST_COMPLETED)
+        if not going.done():  # a document that broke off may never be told to be loaded
+            await asyncio.wait({going}, timeout=_AFTER_A_BREAK)
+        if not going.done():
+            return False
+        await going
     except PlaywrightTimeout:
         if page.url == "about:blank":
             raise PlaywrightTimeout(f"no document after {timeout:g} s") from None
         return False  # something in it never ends loading
+    finally:
+        page.remove_listener("requestfailed", failed)
+        for task in (going, breaking):
+            task.cancel()
+        await asyncio.gather(going, breaking, return_exceptions=True)
     return True
+
+
+def _is_main_document(page: BrowserPage, request: Request) -> bool:
+    try:
+        return request.is_navigation_request() and request.frame == page.main_frame
+    except PlaywrightError:  # its frame is not there yet, or has gone
+        return False
 
 
 def _document_status(activity: Activity) -> int:
