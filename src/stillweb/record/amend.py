@@ -24,7 +24,7 @@ from stillweb.collections.store import remove_collection
 from stillweb.collections.versions import keep_version, versions
 from stillweb.errors import CollectionError
 from stillweb.record.amendjournal import Journal, Outcome
-from stillweb.record.amendplan import Errand, Kind, Known, Refusal, plan
+from stillweb.record.amendplan import Errand, Kind, Known, Refusal, identity, plan
 from stillweb.record.amendrun import AmendOptions, AmendRun, OnOutcome
 from stillweb.record.amendsieve import Sieve
 from stillweb.urls import to_timestamp
@@ -85,7 +85,9 @@ async def amend(
         known = Known(pack, rules)
         begun = journal.unfinished if journal else frozenset()
         errands, refusals = plan(misses, known, unsafe=options.unsafe, any_host=options.any_host, begun=begun)
-        report.outcomes = [_refused(each) for each in refusals]
+        through = journal.outcomes if journal else {}  # by the run that was cut short: told with the others
+        fresh = (each for each in refusals if identity(each.missed.request()) not in through)
+        report.outcomes = [_refused(each) for each in fresh]
         if options.dry_run:
             report.outcomes += [_planned(each) for each in errands]
             return report
