@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h2.config
 import h2.connection
@@ -227,7 +228,7 @@ async def test_an_exchange_that_cannot_be_written_stops_the_recording(collection
 
 async def test_no_failure_of_ours_is_swallowed(collection, ca, site) -> None:
     class Broken(CollectionWriter):
-        def write(self, exchange: Exchange, beside: Beside | None = None) -> Capture:
+        def write(self, exchange: Exchange, beside: Beside | None = None, redactions: Any = ()) -> Capture:
             raise KeyError("a mistake")
 
     site.page("/", "hi")
