@@ -86,8 +86,8 @@ def parse_sitemap(body: bytes) -> tuple[list[str], list[str], str]:
     """
     if not body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
         lines = [line.strip() for line in body.decode("utf-8-sig", "replace").splitlines()]
-        pages = [line for line in lines if line.startswith(("http://", "https://"))]
-        return pages, [], "" if pages else "neither XML nor a list of URLs"
+        listed = [line for line in lines if line.startswith(("http://", "https://"))]
+        return listed, [], "" if listed else "neither XML nor a list of URLs"
     pages: list[str] = []
     files: list[str] = []
     try:
