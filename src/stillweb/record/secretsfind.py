@@ -20,12 +20,15 @@ from stillweb.record.secretsnames import JWT, Names, strong
 
 __all__ = ["Found", "in_answer", "in_cookies_set", "in_request_fields", "in_text", "password_fields"]
 
+# Each begins at a boundary only, so that a long run of letters is tried once and not at each of them.
 _TOLD = re.compile(
-    r"""(["'&;]?)([A-Za-z_$][\w$.-]{1,63})(?:\1|&quot;)\s{0,4}[:=]\s{0,4}(["']|&quot;)([\x21-\x7e]{8,4096}?)\3"""
+    r"""(["'&;]?)(?<![\w$.-])([A-Za-z_$][\w$.-]{1,63})(?:\1|&quot;)\s{0,4}[:=]\s{0,4}(["']|&quot;)([\x21-\x7e]{8,4096}?)\3"""
 )
 _ASKED = re.compile(r"""[?&;]([A-Za-z_][\w.\-]{1,63})=([^&"'<>\s#;]{8,4096})""")
-_TAG = re.compile(r"<(input|meta)\b([^>]{0,8192})>", re.IGNORECASE)
-_ATTRIBUTE = re.compile(r"""([a-zA-Z-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+_TAG = re.compile(r"<(input|meta)\b([^<>]{0,8192})>", re.IGNORECASE)
+_ATTRIBUTE = re.compile(
+    r"""(?<![a-zA-Z-])([a-zA-Z-]{1,64})\s{0,8}=\s{0,8}(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))"""
+)
 _NOT_READ = re.compile(
     r"(?:image|audio|video|font)/|text/css|.*(?:javascript|ecmascript|octet-stream|wasm|zip)"
 )

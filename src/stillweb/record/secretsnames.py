@@ -13,7 +13,9 @@ import yaml
 __all__ = ["JWT", "Names", "strong", "strong_password"]
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-JWT = re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{2,}\.([A-Za-z0-9_-]{16,})")
+JWT = re.compile(
+    r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,8192}\.eyJ[A-Za-z0-9_-]{2,16384}\.([A-Za-z0-9_-]{16,2048})"
+)
 _NO_TOKEN = re.compile(r"[\s<>(){}\[\]]|://|[^\x21-\x7e]")
 _FILE = re.compile(r".*\.(?:js|mjs|css|html?|php|json|png|jpe?g|gif|svg|webp|woff2?|ico|map)", re.IGNORECASE)
 _UNIFORM = re.compile(r"[0-9.:,TZ+-]*")  # numbers, dates, versions
