@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,8 @@ class Reach:
 def to_line(line: ReachedState | Tried) -> str:
     """Return a line of the file."""
     kind = "state" if isinstance(line, ReachedState) else "action"
-    told = {name: value for name, value in asdict(line).items() if value not in ("", (), False)}
+    usual = {each.name: each.default for each in fields(line)}
+    told = {name: value for name, value in asdict(line).items() if value != usual[name]}
     return json.dumps({"version": VERSION, "kind": kind, **told}, ensure_ascii=False, sort_keys=True) + "\n"
 
 
@@ -171,7 +172,7 @@ def _read(loaded: Mapping[str, Any]) -> ReachedState | Tried:
         _pairs(loaded.get("requests", ())),
         _pairs(loaded.get("unanswered", ())),
         loaded.get("next", ""),
-        loaded["how"],
+        loaded.get("how", "tried"),
         loaded.get("error", ""),
     )
 

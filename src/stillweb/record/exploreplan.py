@@ -127,11 +127,7 @@ def make_plan(
     draft.collect()
     offers, over = _sampled(draft.offers, alike, clock.seeded("explore", seed, state.digest))
     left = [*draft.left, *((offer, "one of many alike") for offer in over)]
-    return Plan(
-        (Offer(Act("scroll"), "scroll to the end", "scroll", f"scroll {state.url}"), *offers),
-        tuple(draft.links),
-        tuple(left),
-    )
+    return Plan(tuple(offers), tuple(draft.links), tuple(left))
 
 
 @dataclass(slots=True)

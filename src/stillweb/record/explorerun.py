@@ -110,7 +110,8 @@ class Run:
         self._on_event = on_event
         self._frontier = ExploreFrontier()
         self.tokens = Tokens()
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, tuple[State, Plan]] = {}
+        self._crawled: frozenset[str] = frozenset()
         self._started = monotonic()
 
     async def explore(self, urls: Sequence[str]) -> None:
@@ -119,6 +120,7 @@ class Run:
         Raises:
             RecordError: if an exchange could not be written, or the browser ended or fails again and again.
         """
+        self._crawled = frozenset(urls)
         self._frontier.seed(urls)
         self._resume()
         faults = 0
@@ -190,6 +192,8 @@ class Run:
     # --- a state ------------------------------------------------------------------------------------
 
     async def _visit(self, place: Place, weight: float) -> None:
+        if place.trying and self._is_all_known(place.state):
+            return
         async with self._grounds.walking() as walker:
             state = await self._arrive(walker, place)
             if state is not None:
@@ -229,15 +233,20 @@ class Run:
         """
         state, place = stay.state, stay.place
         if place.trying:
-            plan = self._plans.pop(place.state or state.digest, None) or self._plan(state)
+            _, plan = self._plans.pop(place.state, None) or (state, self._plan(state))
+            if state.digest not in self._reach.states:  # it is another one at each load
+                plan = self._enter(stay)
             return await self._try_offers(stay, plan.offers)
         if state.digest not in self._reach.states:
             plan = self._enter(stay)
+            if place.url not in self._crawled:  # a crawl has scrolled its pages
+                scrolling = Act("scroll")
+                await self._try(stay.walker, state, state.digest, scrolling, "scroll to the end")
             if place.mutated:
                 await self._look_behind(stay, plan)
                 await self._try_offers(stay, plan.offers)
             elif self._settle_known(stay, plan):
-                self._plans[state.digest] = plan
+                self._plans[state.digest] = (state, plan)
                 self._frontier.add(replace(place, state=state.digest, trying=True), stay.share)
         return None
 
@@ -321,11 +330,27 @@ class Run:
                 self._frontier.add(place, stay.share)
             self._leave(stay.state, offer, WAITING if self._options.mutations else "changes the site")
             return True
+        return self._is_known(stay.state, offer)
+
+    def _is_all_known(self, digest: str) -> bool:
+        """Return whether what a state was to be entered again for was tried elsewhere since."""
+        held = self._plans.get(digest)
+        if held is None:
+            return False
+        state, plan = held
+        return all(
+            [
+                self._reach.tried(digest, offer.act.to_dict()) or self._is_known(state, offer)
+                for offer in plan.offers
+            ]
+        )
+
+    def _is_known(self, state: State, offer: Offer) -> bool:
         # What a form asks for by its address and its fields is the same wherever it stands.
         asked = self._known.does(offer.same, proven=1 if offer.act.do == "submit" else PROVEN)
         if asked is None:
             return False
-        self._leave(stay.state, offer, RECORDED, asked)
+        self._leave(state, offer, RECORDED, asked)
         return True
 
     def _lead(self, stay: _Stay, offer: Offer, before: State, after: State, *, changed: bool) -> None:
