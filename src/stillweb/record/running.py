@@ -48,6 +48,7 @@ class RecordingProxy:
         self._idle = asyncio.Event()
         self._idle.set()
         self._busy = asyncio.Event()
+        self._begun = asyncio.Event()
         self._last = clock.monotonic()
 
     @property
@@ -64,7 +65,8 @@ class RecordingProxy:
         await self._idle.wait()
 
     async def quiet(self, seconds: float) -> None:
-        """Wait until no request has been in flight for so long."""
+        """Wait until no request has been in flight for so long, from the first one on."""
+        await self._begun.wait()
         while True:
             await self._idle.wait()
             left = self._last + seconds - clock.monotonic()
@@ -153,6 +155,7 @@ class RecordingProxy:
         self._in_flight[flow_id] = port
         self._idle.clear()
         self._busy.set()
+        self._begun.set()
 
     def end(self, flow_id: str) -> None:
         """Count a request as no longer in flight."""
