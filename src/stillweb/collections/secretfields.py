@@ -177,7 +177,9 @@ def disguise_of(root: Path, name: str, redactions: Iterable[Mapping[str, Any]]) 
         where, field = str(told.get("where", "")), str(told.get("name", ""))
         places.setdefault((where, field.lower()), set()).add(str(told.get("host", "")))
     known = _read(path, state.st_mtime_ns, state.st_size)
-    return known and Disguise(known, {place: frozenset(hosts) for place, hosts in places.items()})
+    if known is None:
+        return None
+    return Disguise(known, {place: frozenset(hosts) for place, hosts in places.items()})
 
 
 @lru_cache(maxsize=32)
