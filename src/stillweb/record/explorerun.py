@@ -197,7 +197,6 @@ class Run:
         async with self._grounds.walking() as walker:
             state = await self._arrive(walker, place)
             if state is not None:
-                self.tokens.see(state)
                 share = weight * KEPT / max(1, len(state.controls))
                 await self._stay(_Stay(walker, place, state, share))
             with suppress(TimeoutError):
@@ -206,6 +205,7 @@ class Run:
     async def _arrive(self, walker: Walker, place: Place) -> State | None:
         """Go where a place is; None if there is no page, or none of ours."""
         state = await self._follow(walker, place.path[:-1] if place.base else place.path)
+        self.tokens.see(state)
         if place.base:
             state = (await self._try(walker, state, place.base, place.path[-1], place.told))[0]
         else:
