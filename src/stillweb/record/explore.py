@@ -53,7 +53,9 @@ async def explore(
     reach = read_reach(path)
     _end_line(path)
     known = Known(capture.url for capture in collection.captures() if capture.method == "GET")
-    manifest = begin(collection)
+    prior = collection.manifest()
+    manifest = replace(begin(collection), state=prior.state)
+    collection.write_manifest(manifest)  # whether the crawl came to its end is not changed by exploring
     report = ExploreReport()
     started = monotonic()
     with CollectionWriter(collection) as writer, path.open("a", encoding="utf-8") as lines:
@@ -71,7 +73,6 @@ async def explore(
     if learned := run.tokens.rules():
         write_rules(collection, merge(read_rules(collection), Learned(rules=learned)))
     report.summary = reach.summary()
-    collection.write_manifest(replace(manifest, state="complete"))
     return report
 
 
