@@ -26,6 +26,7 @@ from stillweb.cli.recordlogin import login_command, visit_given, visit_options
 from stillweb.cli.recordproxy import proxy_command
 from stillweb.cli.recordshared import name_options, reach_options, record_options, until_signal
 from stillweb.cli.recordtwice import tell_twice, twice_after, twice_options
+from stillweb.cli.sections import Sectioned
 from stillweb.errors import UsageError
 from stillweb.record.crawl import crawl
 from stillweb.record.options import CrawlOptions, ScopeKind
@@ -80,7 +81,23 @@ record.add_command(amend_command)
 record.add_command(explore_command)
 
 
-@record.command("crawl")
+_SECTIONS = {
+    "Which pages": (
+        *("scope", "depth", "include", "exclude", "sitemap", "robots"),
+        *("limit", "time_limit", "size_limit", "explore", "twice", "keep_second"),
+    ),
+    "How pages are visited": (
+        *("jobs", "delay", "rate", "page_timeout", "retries", "behaviours", "scroll_screens"),
+        *("behaviour_seconds", "viewport", "timezone", "locale", "seed"),
+    ),
+    "Login and secrets": (*("storage_state", "login_steps", "logged_in", "keep_secrets", "redact", "spare"),),
+    "Exploring (with --explore)": (*("explore_time", "values", "skip", "alike", "read_only", "destructive"),),
+    "Another engine": ("engine", "image", "docker", "docker_args", "settings", "browser_profile", "dry_run"),
+    "Sites and files": ("rules", "upstream_ca", "root", "certs_dir", "warc_size", "operator"),
+}
+
+
+@record.command("crawl", cls=Sectioned, sections=_SECTIONS)
 @click.argument("urls", nargs=-1, metavar="URL...")
 @name_options
 @click.option(

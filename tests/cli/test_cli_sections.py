@@ -1,0 +1,20 @@
+"""Options in sections: none is lost, none is named that is not there."""
+
+from __future__ import annotations
+
+from click.testing import CliRunner
+
+from stillweb.cli.record import crawl_command
+
+
+def test_each_option_of_crawl_stands_in_its_help_once():
+    text = CliRunner().invoke(crawl_command, ["--help"]).output
+    named = [name for names in crawl_command.sections.values() for name in names]
+    params = {param.name: param for param in crawl_command.params}
+    assert set(named) <= set(params)
+    assert len(named) == len(set(named))
+    begins = [line.split()[0].rstrip(",") for line in text.splitlines() if line.startswith("  -")]
+    assert sorted(begins) == sorted(
+        [*(param.opts[0] for param in params.values() if param.opts[0] != "urls"), "--help"]
+    )
+    assert text.index("Which pages:") < text.index("Sites and files:")
