@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from stillweb.browser import Requested
+from stillweb.browser import Requested, settle
 from stillweb.certs import CertAuthority
 from stillweb.cli import main
 from stillweb.cli.demo_site.site import HOSTS, Bookshop, open_shop
@@ -20,6 +20,7 @@ from stillweb.collections.baselines import read_baseline
 from stillweb.collections.layout import Collection
 from stillweb.collections.seal import seal
 from stillweb.collections.writer import CollectionWriter
+from stillweb.diff import look
 from stillweb.diff.look import join_ledger
 from stillweb.diff.run import DiffOptions, diff
 from stillweb.errors import CollectionError, CollectionNotFound
@@ -136,6 +137,17 @@ def test_an_untouched_recording_is_identical_to_its_replay(shop):
         assert page.pictures.recorded == page.pictures.replayed
     assert report.summary() == "3 of 3 pages identical, all gates passed"
     assert report.about["level"] == "clock"
+
+
+@pytest.mark.browser
+def test_a_slow_machine_does_not_cut_a_comparison_off(shop, monkeypatch):
+    monkeypatch.setitem(settle.__kwdefaults__, "cap", 0.1)  # what an env has would be far too little here
+    (page,) = compared(*shop, DiffOptions(limit=1)).pages
+    assert page.identical, page.to_dict()
+    assert not page.notes
+    monkeypatch.setattr(look, "_SETTLE_CAP", 0.1)
+    (page,) = compared(*shop, DiffOptions(limit=1)).pages
+    assert page.notes[0].startswith("did not settle: still changing after 0.1 s")
 
 
 @pytest.mark.browser

@@ -24,7 +24,7 @@ from stillweb.browser.activity import Activity, is_ours
 from stillweb.browser.context import open_context
 from stillweb.browser.probe import FrameGone, Probe
 from stillweb.browser.profile import Pinning, Profile
-from stillweb.browser.settle import settle
+from stillweb.browser.settle import PATIENT_CAP, settle
 from stillweb.browser.witness import Witness
 from stillweb.clock import now, perf
 from stillweb.errors import InfraError
@@ -36,7 +36,6 @@ from stillweb.record.loginrun import Held, Hold
 from stillweb.record.scope import page_links
 from stillweb.urls import to_timestamp
 
-_SETTLE_CAP = 30.0  # real seconds; a live site is slower than its replay
 _FOR_BEHAVIOURS = 0.75  # of a page's time may be gone when the last of them ends
 _FOR_NAVIGATION, _FOR_SETTLING, _FOR_VISIT = 0.5, 1 / 3, 0.9  # of a page's time, at most
 _CLOSE_SECONDS = 15.0
@@ -186,7 +185,7 @@ async def _load(
     witness.load_ms = 1000 * (perf() - began)
     if not loaded and (lost := _lost_document(page.url, activity)):
         return Visited(visit, timestamp, error=lost)
-    rest = await settle(page, activity, cap=min(_SETTLE_CAP, _FOR_SETTLING * setting.page_timeout))
+    rest = await settle(page, activity, cap=min(PATIENT_CAP, _FOR_SETTLING * setting.page_timeout))
     open_ones = [*activity.websockets, *(each.url for each in activity.requests if not each.ended)]
     with setting.at_rest(open_ones):
         await take_baseline(page, witness, rest, baseline)
