@@ -5,11 +5,12 @@ it in pywb.
                                  [--markdown FILE] [--json FILE]
 
 DIR/collections/SITE is recorded from the URLs that `sites.py urls` gives (the shared sites must be up; a
-collection that is there already is not recorded again). Everything after that is done with `--resolve` gone
-and on loopback alone: `stillweb diff` at its default gates on native and on pywb, both of which have no way
-to the sites. *Unexplained* are misses, noise aside, of what the recording did not see fail. Of pywb is said
-how many pages it loaded with the recorded status, and what of their requests it answered. `collections
-check` says whether the archive is whole. A page that breaks a gate is listed with its findings. Prints
+collection that is there already is not recorded again, and what its crawl said is read from DIR/record).
+Everything after that is done with `--resolve` gone and on loopback alone: `stillweb diff` at its default
+gates on native and on pywb, both of which have no way to the sites. *Unexplained* are misses, noise aside,
+of what the recording did not see fail. Of pywb is said how many pages it loaded with the recorded status,
+and what of their requests it answered. `collections check` says whether the archive is whole. A page that
+breaks a gate is listed with its findings. Prints
 JSON; exit status 1 if a site breaks a gate on native or misses something.
 """
 
@@ -39,13 +40,15 @@ def sites(shared: Path) -> dict[str, Any]:
 
 def recorded(args: argparse.Namespace, name: str, told: dict[str, Any]) -> dict[str, Any]:
     """Record a site unless it is there, and return what the crawl says of it."""
+    said = args.root / "record" / f"{name}.json"
     if (args.root / "collections" / name).exists():
-        return {"kept": True}
+        kept: dict[str, Any] = json.loads(said.read_text()) if said.exists() else {}
+        return kept | {"kept": True}
     urls = [*told["start"], *told["pages"]]
     options = ["-c", name, "--limit", str(args.pages), "--jobs", str(args.jobs)]
     options += ["--twice"] if args.twice else []
     crawl = stillweb(args.root, "record", "crawl", *urls, *options, *RESOLVE, "--upstream-ca", str(SITES_CA))
-    return {
+    told_of = {
         "seconds": crawl["real_seconds"],
         "pages": len(crawl.get("pages", [])),
         "not_loaded": crawl.get("failed_pages", {}),
@@ -55,6 +58,9 @@ def recorded(args: argparse.Namespace, name: str, told: dict[str, Any]) -> dict[
         "body_bytes": crawl.get("body_bytes", 0),
         "exit_status": crawl["exit_status"],
     }
+    said.parent.mkdir(parents=True, exist_ok=True)
+    said.write_text(json.dumps(told_of, indent=2))
+    return told_of
 
 
 def compared(args: argparse.Namespace, name: str, backend: str) -> dict[str, Any]:
