@@ -38,9 +38,6 @@ QUIET = 500
 CAP = 10.0
 """Real seconds after which settling ends; at EXACT, where load must not decide, six times as many."""
 
-PATIENT_CAP = 30.0
-"""The same where a baseline is taken; its comparison gets twice as many: load must not decide there, too."""
-
 HORIZON = 3000
 """Virtual milliseconds granted to a page that keeps changing."""
 

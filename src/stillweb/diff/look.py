@@ -27,7 +27,7 @@ from stillweb import clock
 from stillweb.browser import Level, Pinning, Profile, Requested, open_context, settle
 from stillweb.browser.outline import boxes_of
 from stillweb.browser.portrait import Portrait, portrait
-from stillweb.browser.settle import CAP, PATIENT_CAP
+from stillweb.browser.settle import CAP
 from stillweb.browser.witness import Witness
 from stillweb.collections.loginstate import storage_state_of
 from stillweb.collections.manifest import Manifest
@@ -44,8 +44,8 @@ from stillweb.urls import from_timestamp, wire_url
 _MACHINE = "ERR_NETWORK_CHANGED"
 _VISITS = 3
 
-# Real seconds, more than a recording has: a comparison that they cut off tells of the machine's load.
-_SETTLE_CAP = 2 * PATIENT_CAP
+# Real seconds, twice what a recording has: a comparison that they cut off tells of the machine's load.
+_SETTLE_CAP = 60.0
 
 _LOOSE = frozenset({Tier.MISS, Tier.NOISE, *GUESSES})
 

@@ -24,7 +24,7 @@ from stillweb.browser.activity import Activity, is_ours
 from stillweb.browser.context import open_context
 from stillweb.browser.probe import FrameGone, Probe
 from stillweb.browser.profile import Pinning, Profile
-from stillweb.browser.settle import PATIENT_CAP, settle
+from stillweb.browser.settle import settle
 from stillweb.browser.witness import Witness
 from stillweb.clock import now, perf
 from stillweb.errors import InfraError
@@ -185,7 +185,7 @@ async def _load(
     witness.load_ms = 1000 * (perf() - began)
     if not loaded and (lost := _lost_document(page.url, activity)):
         return Visited(visit, timestamp, error=lost)
-    rest = await settle(page, activity, cap=min(PATIENT_CAP, _FOR_SETTLING * setting.page_timeout))
+    rest = await settle(page, activity, cap=_FOR_SETTLING * setting.page_timeout)
     open_ones = [*activity.websockets, *(each.url for each in activity.requests if not each.ended)]
     with setting.at_rest(open_ones):
         await take_baseline(page, witness, rest, baseline)
