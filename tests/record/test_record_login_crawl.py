@@ -11,15 +11,21 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from stillweb.browser.profile import Profile
+from stillweb.collections.baselines import read_baseline
+from stillweb.collections.httpblocks import decode_body
 from stillweb.collections.layout import Collection
+from stillweb.collections.placeholders import Placeholders, key_file
 from stillweb.collections.seal import seal
+from stillweb.collections.secretfields import canonical, cookie_pairs
 from stillweb.env import Env
 from stillweb.errors import RecordError, UsageError
+from stillweb.model import header
 from stillweb.record.behaviours import parse_behaviours
 from stillweb.record.crawl import crawl
 from stillweb.record.login import Sign, read_login, read_storage_state
@@ -27,6 +33,7 @@ from stillweb.record.loginbyhand import ByHand, full_browser, log_in_by_hand
 from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.recording import collection_to_fill
 from stillweb.record.resolve import parse_all
+from stillweb.record.secretsnames import strong
 from stillweb.replay.server import ReplayOptions, serve
 
 pytestmark = [
@@ -50,10 +57,14 @@ steps:
 
 
 class Members:
-    """A site whose pages know who has the cookie; `valid` is how often it does."""
+    """A site whose pages know who has the cookie, another one at each login; `valid` is how often it does.
+
+    Nothing but `HttpOnly` says that the cookie is secret.
+    """
 
     def __init__(self, site, valid: int = 10**6) -> None:
         self.valid = valid
+        self.issued = [COOKIE]
         site.page(
             "/login",
             "<form method=post action=/enter><input type=password name=password><button>in</button></form>",
@@ -62,30 +73,49 @@ class Members:
             site.page(path, "")
             page = site.answers[path]
             site.answers[path] = lambda asked, page=page: replace(page, body=self.page(asked))
-        enter = replace(
-            page,
-            status=303,
-            headers=(("Location", "/home"), ("Set-Cookie", f"sid={COOKIE}; HttpOnly; Secure")),
-        )
         site.answers["/enter"] = lambda asked: (
-            enter if b"Pass-word-17" in asked.body else replace(page, status=403)
+            self.enter(page) if b"Pass-word-17" in asked.body else replace(page, status=403)
         )
 
+    def enter(self, page):
+        self.issued.append(f"{COOKIE}{len(self.issued)}Rk4")
+        cookie = f"visitor={self.issued[-1]}; HttpOnly; Secure"
+        return replace(page, status=303, headers=(("Location", "/home"), ("Set-Cookie", cookie)))
+
     def page(self, asked) -> bytes:
-        inside = f"sid={COOKIE}" in asked.headers.get("cookie", "") and self.valid > 0
+        sent = asked.headers.get("cookie", "").partition("visitor=")[2]
+        inside = sent in self.issued and self.valid > 0
         self.valid -= inside
         who = "Welcome back" if inside else "Who are you?"
         links = "".join(f"<a href=/{name}>{name}</a>" for name in "abc")
         script = "document.body.append(' theme ' + localStorage.getItem('theme'))"
-        return f"<!doctype html><title>{asked.path}</title>{who} {links}<script>{script}</script>".encode()
+        token = f"<input type=hidden name=csrf value={TOKEN[:-2]}{len(self.issued)}q>" if inside else ""
+        text = f"<!doctype html><title>{asked.path}</title>{who} {links}{token}<script>{script}</script>"
+        return text.encode()
 
 
 def options(site, login, **more) -> CrawlOptions:
     return CrawlOptions(record=site.options, login=login, behaviours=parse_behaviours("none"), jobs=1, **more)
 
 
-def archive_of(collection: Collection) -> bytes:
-    return b"".join(gzip.decompress(path.read_bytes()) for path in collection.warc_files())
+def all_of(collection: Collection) -> bytes:
+    """What a collection's files hold, unpacked."""
+    content = [path.read_bytes() for path in collection.path.rglob("*") if path.is_file()]
+    return b"".join(gzip.decompress(each) if each[:2] == b"\x1f\x8b" else each for each in content)
+
+
+def assert_baselines_tell_what_is_written(collection: Collection) -> None:
+    """Check that each digest of a baseline is that of a body in the archive."""
+    written = set()
+    for capture in collection.captures():
+        response = collection.read_capture(capture).response
+        body = decode_body(response.raw_body, header(response.headers, "content-encoding"))
+        written.add(sha256(body or b"").hexdigest())
+    for page in collection.page_list():
+        requests = read_baseline(collection.baseline / page.baseline).requests
+        told = {request.body for request in requests if request.body}
+        assert told
+        assert told <= written
 
 
 def text_of(collection: Collection, page) -> str:
@@ -93,7 +123,7 @@ def text_of(collection: Collection, page) -> str:
 
 
 async def test_every_page_is_visited_as_who_the_steps_logged_in(tmp_path: Path, ca, site) -> None:
-    Members(site)
+    members = Members(site)
     path = tmp_path / "steps.yaml"
     path.write_text(STEPS)
     login = read_login(path, {"SITE_PASSWORD": "Pass-word-17"})
@@ -102,11 +132,13 @@ async def test_every_page_is_visited_as_who_the_steps_logged_in(tmp_path: Path, 
         report = await crawl([HOME], collection, ca, options(site, login))
 
     assert {text_of(collection, page).split()[0] for page in report.pages} == {"Welcome"}
-    written = archive_of(collection) + (collection.path / "manifest.json").read_bytes()
-    assert COOKIE.encode() not in written
-    assert b"Pass-word-17" not in written
-    members = collection.manifest().to_dict()["login"]
-    assert (members["kind"], members["logged_in"]) == ("steps", {"text": "Welcome back", "at": HOME + "home"})
+    assert len(members.issued) == 3  # to who logs in beside the crawl, and to who is recorded
+    written = all_of(collection)
+    for secret in (*members.issued[1:], TOKEN[:-2], "Pass-word-17"):
+        assert secret.encode() not in written
+    assert_baselines_tell_what_is_written(collection)
+    member = collection.manifest().to_dict()["login"]
+    assert (member["kind"], member["logged_in"]) == ("steps", {"text": "Welcome back", "at": HOME + "home"})
     # Pages first, then the login: nothing of it stands before them in the archive.
     urls = [
         capture.url.removeprefix(HOME) for capture in sorted(collection.captures(), key=lambda c: c.offset)
@@ -128,7 +160,7 @@ async def test_local_storage_of_a_state_is_there_when_pages_begin(tmp_path: Path
     Members(site)
     path = tmp_path / "state.json"
     cookie = {
-        "name": "sid",
+        "name": "visitor",
         "value": COOKIE,
         "domain": "site.test",
         "path": "/",
@@ -220,6 +252,21 @@ def sites() -> RecordOptions:
     return RecordOptions(resolve=rules, upstream_ca=SITES_CA)
 
 
+def assert_cookies_are_placeholders(collection: Collection) -> None:
+    """Check that whatever was sent as a cookie and looks drawn is none of the site's."""
+    placeholders = Placeholders.open(key_file(collection.root, collection.name))
+    sent = {
+        canonical(value)
+        for capture in collection.captures()
+        for name, line in collection.read_capture(capture).request.headers
+        if name.lower() == "cookie"
+        for _, value in cookie_pairs(line)
+    }
+    drawn = {value for value in sent if strong(value)}
+    assert drawn
+    assert all(placeholders.drew(value) for value in drawn)
+
+
 @pytest.mark.sites
 @pytest.mark.parametrize("name", LOGINS)
 async def test_a_real_site_is_replayed_as_it_was_to_who_was_logged_in(
@@ -236,6 +283,8 @@ async def test_a_real_site_is_replayed_as_it_was_to_who_was_logged_in(
 
     for page in collection.page_list():
         assert shown.casefold() in text_of(collection, page).casefold()
+    assert_baselines_tell_what_is_written(collection)
+    assert_cookies_are_placeholders(collection)
     seal(collection)
     async with (
         serve([collection], ca, ReplayOptions(port=0)) as server,
@@ -272,7 +321,7 @@ def display(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def test_a_login_by_hand_is_saved_when_its_sign_is_shown(tmp_path: Path, ca, site, display) -> None:
-    Members(site)
+    members = Members(site)
     typing: list[asyncio.Task[None]] = []
 
     async def by_hand(page) -> None:
@@ -284,5 +333,5 @@ async def test_a_login_by_hand_is_saved_when_its_sign_is_shown(tmp_path: Path, c
     await log_in_by_hand(ca, chosen, lambda page: typing.append(asyncio.ensure_future(by_hand(page))))
 
     assert save.stat().st_mode & 0o777 == 0o600
-    assert [cookie["value"] for cookie in read_storage_state(save).state["cookies"]] == [COOKIE]
+    assert [cookie["value"] for cookie in read_storage_state(save).state["cookies"]] == members.issued[1:]
     await typing[0]

@@ -89,10 +89,6 @@ async def _crawl(
     options: CrawlOptions,
     on_event: OnEvent,
 ) -> CrawlReport:
-    if options.secrets:
-        secrets = options.record.secrets
-        secrets = replace(secrets, given=(*secrets.given, *options.secrets))
-        options = replace(options, record=replace(options.record, secrets=secrets))
     scope = Scope.of(options.scope, seeds, options.include, options.exclude)
     state = read_state(collection)
     before = _before(collection, state)
@@ -113,7 +109,11 @@ async def _crawl(
     )
     held = None
     if options.login:
-        held = await log_in_aside(ca, options, options.login, pinning_of(manifest), scope.seeds[0])
+        place = scope.seeds[0]
+        held = await log_in_aside(
+            ca, options.login, pinning_of(manifest), place, options.record, executable=options.browser
+        )
+        options = replace(options, record=options.record.knowing(held.secrets))
         manifest = _logged_in(collection, options, manifest, held)
     with CollectionWriter(collection) as writer:
         async with AsyncExitStack() as stack:

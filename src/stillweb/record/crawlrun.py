@@ -127,6 +127,7 @@ class CrawlRun:
         for _ in range(_BROWSERS):
             browser = await self.browsers.get()
             visited = await visit_page(browser, self.setting, visit, folder)
+            self.recording.sweep(folder)
             if browser.is_connected() or not visited.error:
                 return visited
         return replace(visited, error=f"the browser ended at it: {visited.error}")

@@ -29,6 +29,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from stillweb.collections.secretfields import canonical
 from stillweb.errors import UsageError
 from stillweb.record.secretsnames import strong, strong_password
 
@@ -196,7 +197,7 @@ def read_storage_state(path: Path, sign: Sign | None = None) -> Login:
 
 def secrets_in_state(state: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the values that look like secrets; by their names others are known when they are sent."""
-    values = [cookie["value"] for cookie in state["cookies"]]
+    values = [canonical(cookie["value"]) for cookie in state["cookies"]]
     for origin in state.get("origins", ()):
         values += [entry["value"] for entry in origin.get("localStorage", ())]
     return tuple(dict.fromkeys(value for value in values if strong(value)))

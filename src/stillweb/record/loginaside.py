@@ -20,7 +20,7 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.writer import CollectionWriter
 from stillweb.record.login import Login
 from stillweb.record.loginrun import Held, Hold, log_in
-from stillweb.record.options import CrawlOptions, RecordOptions
+from stillweb.record.options import RecordOptions
 from stillweb.record.proxy import RecordingProxy, recording_proxy
 
 __all__ = ["log_in_aside", "passing_proxy"]
@@ -37,9 +37,23 @@ async def passing_proxy(ca: CertAuthority, options: RecordOptions) -> AsyncItera
 
 
 async def log_in_aside(
-    ca: CertAuthority, options: CrawlOptions, login: Login, pinning: tuple[Profile, Pinning], seed: str
+    ca: CertAuthority,
+    login: Login,
+    pinning: tuple[Profile, Pinning],
+    seed: str,
+    record: RecordOptions,
+    *,
+    executable: Path | None = None,
 ) -> Held:
-    """Return the login that a crawl uses.
+    """Return the login that a recording uses; its steps are taken now.
+
+    Args:
+        ca: signs for the sites.
+        login: how.
+        pinning: of the recording.
+        seed: page that shows whether a storage state holds, if nobody said another.
+        record: how the sites are reached.
+        executable: of the browser; None to look for one.
 
     Raises:
         RecordError: if a step fails, or what shows the login is not there in the end.
@@ -47,7 +61,7 @@ async def log_in_aside(
     if login.kind == "storage-state":
         return Held(login, login.state, (login.sign.at or seed) if login.sign else "")
     async with (
-        passing_proxy(ca, options.record) as proxy,
-        launch(spki=ca.spki_hashes(), executable=options.browser) as browser,
+        passing_proxy(ca, record) as proxy,
+        launch(spki=ca.spki_hashes(), executable=executable) as browser,
     ):
         return await log_in(browser, Hold(proxy.url, *pinning), login)

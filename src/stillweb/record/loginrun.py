@@ -21,7 +21,7 @@ from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import settle
 from stillweb.errors import InfraError, RecordError
 from stillweb.polling import poll
-from stillweb.record.login import Login, LoginStep, Sign
+from stillweb.record.login import Login, LoginStep, Sign, secrets_in_state
 
 __all__ = ["Held", "Hold", "log_in", "shows"]
 
@@ -55,6 +55,11 @@ class Held:
     _pages: int = 0
     _asked: int = -_RARELY
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What a recording must not write: what the login was given, and what it was let in by."""
+        return (*self.login.secrets, *secrets_in_state(self.state))
 
     async def see(self, browser: Browser, hold: Hold, page: Page) -> None:
         """Look whether a page shows that the login holds; ask another one if it does not.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -48,6 +49,11 @@ class RecordOptions:
     secrets: SecretsOptions = field(default_factory=SecretsOptions)
     warc_size: int | None = None
     operator: str = ""
+
+    def knowing(self, secrets: Iterable[str]) -> RecordOptions:
+        """Return the options of a recording that knows these secrets from the first request on."""
+        given = tuple(dict.fromkeys((*self.secrets.given, *secrets)))
+        return replace(self, secrets=replace(self.secrets, given=given))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +105,3 @@ class CrawlOptions:
     budget: Budget = field(default_factory=Budget)
     browser: Path | None = None
     record: RecordOptions = field(default_factory=RecordOptions)
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """Values of the login that are not to be written anywhere."""
-        return self.login.secrets if self.login else ()

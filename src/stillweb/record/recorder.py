@@ -29,9 +29,9 @@ from stillweb.record.flows import (
 from stillweb.record.options import RecordOptions
 from stillweb.record.passed import Outcome, Passed
 from stillweb.record.resolve import resolve
-from stillweb.record.secrets import secrets_of
-from stillweb.record.secretssweep import sweep
 from stillweb.record.running import RecordingProxy
+from stillweb.record.secrets import secrets_of
+from stillweb.record.secretssweep import sweep, sweep_baseline
 from stillweb.record.streams import Body, EventStream, Socket
 from stillweb.urls import wire_url
 
@@ -90,7 +90,9 @@ class Recorder:
     ) -> None:
         self._writer = writer
         writer.settle(rotate=options.warc_size, operator=options.operator)
-        self._secrets = secrets_of(writer.collection, options.secrets)
+        self._secrets = secrets = secrets_of(writer.collection, options.secrets)
+        if secrets is not None:
+            recording.sweep = lambda folder: sweep_baseline(folder, secrets)
         self._options = options
         self.recording = recording
         self._desk = desk

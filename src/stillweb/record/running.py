@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from stillweb import clock
 from stillweb.errors import RecordError
@@ -29,6 +30,7 @@ class RecordingProxy:
         account: what became of each request.
         told: called with each request that is over.
         warned: called with what a person at the terminal should know.
+        sweep: takes secrets out of the baseline of a page that is through.
     """
 
     def __init__(self) -> None:
@@ -43,6 +45,7 @@ class RecordingProxy:
         self.account = Account()
         self.told: list[Callable[[Passed], None]] = []
         self.warned: list[Callable[[str], None]] = []
+        self.sweep: Callable[[Path], None] = lambda folder: None
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight: dict[str, int] = {}
         self._idle = asyncio.Event()

@@ -31,6 +31,7 @@ from stillweb.collections.secretfields import exchange_fields, exchange_json
 from stillweb.model import Exchange, Headers, Request, Response, header
 from stillweb.record import secretsfind as find
 from stillweb.record.secretsbodies import decode, encode, unpacked_chunks, with_length, without_coding
+from stillweb.record.secretsdigests import Digests
 from stillweb.record.secretsnames import JWT, Names, strong, strong_password
 from stillweb.record.secretsoptions import SecretsOptions
 from stillweb.record.secretssearch import Hit, Search
@@ -76,6 +77,7 @@ class Secrets:
 
     Attributes:
         late: secrets that may stand in what was written before they were known, to look for.
+        digests: of the bodies that were changed.
     """
 
     def __init__(self, placeholders: Placeholders, names: Names) -> None:
@@ -86,6 +88,7 @@ class Secrets:
         self._late_origins: list[_Origin] = []
         self._password_fields: set[tuple[str, str]] = set()
         self.late = Search()
+        self.digests = Digests()
 
     def learn(self, found: find.Found, host: str, *, late: bool = False) -> None:
         """Look for a secret from now on."""
@@ -228,6 +231,7 @@ class Secrets:
         made = response
         body, found = self._search.sub(plain or b"")
         if found:
+            self.digests.note(response, plain or b"", body)
             coding = header(response.headers, "content-encoding")
             timed = read_chunks(beside.block) if beside is not None and beside.type == "metadata" else None
             if beside is not None and timed is not None:

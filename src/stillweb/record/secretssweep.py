@@ -12,6 +12,7 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
+from stillweb.collections.absent import RESOURCES
 from stillweb.collections.frames import is_socket_url
 from stillweb.collections.httpblocks import parse_response, payload_start
 from stillweb.collections.layout import Collection
@@ -23,7 +24,7 @@ from stillweb.model import header
 from stillweb.record.secrets import Secrets
 from stillweb.record.secretsbodies import decode, encode
 
-__all__ = ["sweep"]
+__all__ = ["sweep", "sweep_baseline"]
 
 _APART = frozenset({"archive", "indexes", "pack", "versions", "damaged"})
 _URIS = frozenset({"WARC-Target-URI", "WARC-Refers-To-Target-URI"})
@@ -38,10 +39,19 @@ def sweep(writer: CollectionWriter, secrets: Secrets) -> None:
         _clean(path, secrets)
 
 
+def sweep_baseline(folder: Path, secrets: Secrets) -> None:
+    """Put right the digests of a page that is through: after a kill nobody knows what they were."""
+    path = folder / RESOURCES
+    if path.is_file():
+        content = path.read_bytes()
+        if (clean := secrets.digests.exchange(content)) != content:
+            write_atomically(path, clean)
+
+
 def _changed(record: WarcRecord, collection: Collection, secrets: Secrets) -> WarcRecord | None:
     """Return a record without late secrets; None if it has none."""
     head, body = record.block, b""
-    kind, coding = "beside", ""
+    kind, coding, parsed = "beside", "", None
     if record.get("Content-Type").startswith("application/http"):
         at = len(head) if is_socket_url(record.target_uri) else payload_start(head)
         head, body = record.block[:at], record.block[at:]
@@ -52,6 +62,8 @@ def _changed(record: WarcRecord, collection: Collection, secrets: Secrets) -> Wa
     clean_head, in_head = secrets.late.sub(head)
     clean, in_body = secrets.late.sub(plain or b"")
     packed = encode(clean, coding) if in_body else body
+    if in_body and parsed:
+        secrets.digests.note(parsed, plain or b"", clean)
     if len(packed) != len(body):
         clean_head = clean_head.replace(b": %d\r\n" % len(body), b": %d\r\n" % len(packed), 1)
     found = secrets.redactions("beside" if kind == "beside" else f"{kind} head", in_head, late=True)
@@ -83,5 +95,7 @@ def _clean(path: Path, secrets: Secrets) -> None:
     except (OSError, EOFError, zlib.error):
         return  # no gzip after all
     clean = secrets.content(plain)
+    if path.name == RESOURCES:
+        clean = secrets.digests.exchange(clean)
     if clean != plain:
         write_atomically(path, gzip.compress(clean, 6, mtime=0) if packed else clean)
