@@ -1,12 +1,14 @@
 """How often an agent that clicks about leaves what is recorded: without --explore, with it, and after amend.
 
     python bench/coverage.py --root DIR [--only docs,shop] [--limit 15] [--explore 200] [--explore-time 300]
-                             [--steps 200] [--train 101,102] [--test 201] [--part crawl,explore,amend]
+                             [--steps 200] [--train 201,202,203] [--test 301,302,303]
+                             [--part crawl,explore,amend]
 
 The shared sites must be up. Each site is crawled into DIR/collections/NAME (`--limit` pages); a copy of it is
-explored (NAME-explored); a copy of that is amended (NAME-amended) by what the agent missed on the seeds
-`--train`. On each of the three the agent takes `--steps` steps per seed of `--test`, which nothing before has
-seen. What lies there already is taken up again.
+explored (NAME-explored); a copy of that is amended (NAME-amended) by what the agent missed on all the
+seeds of `--train`, but for what it asked for by pressing what the explorer leaves alone (delete, save). On
+each of the three the agent takes `--steps` steps per seed of `--test`, which nothing before has seen. What lies
+there already is taken up again: recordings by name, walks by name, seed and steps.
 
 The agent is `stillweb.env.explore.propose_trace`: it knows observations and its seed alone, and clicks, fills
 (one of five texts), chooses, scrolls, hovers, goes back and opens again what it has seen; from a page that is
@@ -15,7 +17,9 @@ DIR/values.yaml.
 
 Per site and recording: *asking* are the steps that sent a request; *missed* those of them with a miss; *off*
 those of the missed ones whose every miss is on a host that the recording does not hold (links that lead away
-from a closed site); *dead* the steps that ended on a page that was missed or has nothing to act on.
+from a closed site); *dead* the steps that ended on a page that was missed or has nothing to act on. Seconds
+are real, and those of all runs that a recording is made of: crawl; crawl and explore; crawl, explore and
+amend (the walks of the training seeds record nothing, and are not in it).
 Prints JSON, and a Markdown table on stderr.
 """
 
@@ -41,6 +45,7 @@ from stillweb.env import Env, EnvOptions
 from stillweb.env.explore import propose_trace
 from stillweb.env.observation import Observation
 from stillweb.errors import InfraError, TaskError
+from stillweb.record.exploreplan import Avoid
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 from stillweb.replay.ledgerfile import Line
 from stillweb.replay.misses import gather
@@ -49,30 +54,53 @@ from stillweb.urls import host_of, wire_url
 REACH = (*RESOLVE, "--upstream-ca", str(SITES_CA))
 PARTS = ("crawl", "explore", "amend")
 # What would change a site that others use at the same time.
-SKIPPED = ("--explore-skip", r"\bsave\b|\bdeploy\b|\bpublish\b")
+SKIPPED = r"\bsave\b|\bdeploy\b|\bpublish\b"
 VALUES = 'fields: {"*": [Ada, "7", blue, "a longer text, with a comma"]}\n'
 
 
 class Counting:
-    """An Env that counts what its steps ask for; passed to the agent in place of it."""
+    """An Env that counts what its steps ask for; passed to the agent in place of it.
 
-    def __init__(self, env: Env, hosts: set[str]) -> None:
+    Attributes:
+        pressed: numbers of the ledger that came of controls which are not to be pressed on the live site.
+    """
+
+    def __init__(self, env: Env, client: ReplayClient, hosts: set[str]) -> None:
         self._env = env
+        self._client = client
         self._hosts = hosts
+        self._avoid = Avoid.of([SKIPPED])
+        self._seen: Observation | None = None
+        self.pressed: set[int] = set()
         self.counts: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.session = ""
 
     async def reset(self, **given: Any) -> Any:
-        observation, info = await self._env.reset(**given)
+        self._seen, info = await self._env.reset(**given)
         self.session = info["session"]
-        return observation, info
+        return self._seen, info
 
     async def step(self, action: Any) -> Any:
+        avoided = self._is_avoided(action)
+        before = await self._last() if avoided else 0
         told = await self._env.step(action)
+        if avoided:
+            self.pressed.update(range(before + 1, await self._last() + 1))
         self._count(action, told[0], told[4]["traffic"])
+        self._seen = told[0]
         return told
+
+    def _is_avoided(self, action: Any) -> bool:
+        assert self._seen is not None
+        nodes = [node for node in self._seen.nodes if node.bid and node.bid == action.get("bid")]
+        return any(self._avoid.forbids(f'{node.role} "{node.name}"') for node in nodes)
+
+    async def _last(self) -> int:
+        """Return the number of the session's last answer so far."""
+        ledger = await self._client.ledger(self.session)
+        return max((entry.seq for entry in ledger.entries), default=0)
 
     def _count(self, action: Any, observation: Observation, traffic: dict[str, Any]) -> None:
         self.counts["steps"] += 1
@@ -86,61 +114,72 @@ class Counting:
         self.counts["dead"] += gone or not any(node.bid for node in observation.nodes)
 
 
-async def walk(root: Path, name: str, url: str, seeds: list[int], steps: int) -> dict[str, Any]:
+async def walk(root: Path, name: str, url: str, seed: int, steps: int) -> dict[str, Any]:
     """Let the agent walk on a recording; return counts, and the misses as a file of misses has them."""
     collection = Collection.open(root / "collections", name)
     seal(collection)
     ca = CertAuthority.load_or_init(root / "certs")
     hosts = {host_of(capture.url) for capture in collection.captures()}
-    counts: Counter[str] = Counter()
-    missed: Counter[str] = Counter()
     lines: list[Line] = []
+    avoid = Avoid.of([SKIPPED])
     began = clock.perf()
     async with (
         serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
         ReplayClient(server.url) as client,
+        Env(server.url, name, options=EnvOptions(max_steps=steps + 1)) as env,
     ):
-        for seed in seeds:
-            options = EnvOptions(max_steps=steps + 1)
-            async with Env(server.url, name, options=options) as env:
-                agent = Counting(env, hosts)
-                try:
-                    await propose_trace(agent, url, seed, steps)  # type: ignore[arg-type]
-                except (InfraError, TaskError) as error:
-                    sys.stderr.write(f"{name} seed {seed}: {error}\n")
-                    counts["broken"] += 1
-                counts.update(agent.counts)
-                missed.update(agent.missed)
-                if agent.session:
-                    ledger = await client.ledger(agent.session, closed=True)
-                    environment = server_environment(await client.info(), name)
-                    lines += [Line(agent.session, name, environment, each) for each in ledger.entries]
-    found = [replace(each) for each in gather(lines)]
-    rate = round(counts["missed"] / counts["asking"], 4) if counts["asking"] else None
-    inside = counts["missed"] - counts["off"]
+        agent = Counting(env, client, hosts)
+        try:
+            await propose_trace(agent, url, seed, steps)  # type: ignore[arg-type]
+        except (InfraError, TaskError) as error:
+            sys.stderr.write(f"{name} seed {seed}: {error}\n")
+            agent.counts["broken"] += 1
+        if agent.session:
+            ledger = await client.ledger(agent.session, closed=True)
+            environment = str((await client.info()).collections[name])
+            lines = [Line(agent.session, name, environment, each) for each in ledger.entries]
+    kept = [
+        line
+        for line in lines
+        if line.entry.seq not in agent.pressed and not avoid.forbids("", line.entry.url)
+    ]
     return {
-        **dict(counts),
-        "miss_rate": rate,
-        "miss_rate_inside": round(inside / counts["asking"], 4) if counts["asking"] else None,
-        "dead_rate": round(counts["dead"] / counts["steps"], 4) if counts["steps"] else None,
+        "counts": dict(agent.counts),
         "seconds": round(clock.perf() - began, 1),
-        "missed_most": missed.most_common(25),
-        "reasons": Counter(each.reason.partition(":")[0] for each in found).most_common(10),
-        "misses": [each.to_line() for each in found],
+        "missed": agent.missed.most_common(),
+        "reasons": Counter(each.reason.partition(":")[0] for each in gather(lines)).most_common(),
+        "withheld": len(list(gather(lines))) - len(list(gather(kept))),
+        "misses": [each.to_line() for each in gather(kept)],
     }
 
 
-def server_environment(info: Any, name: str) -> str:
-    return str(info.collections[name])
-
-
 def walked_on(args: argparse.Namespace, name: str, url: str, seeds: list[int]) -> dict[str, Any]:
-    """Return what a walk came to, walked before or now."""
-    kept = args.root / f"{name}-{'-'.join(map(str, seeds))}-{args.steps}.json"
-    if not kept.exists():
-        kept.write_text(json.dumps(asyncio.run(walk(args.root, name, url, seeds, args.steps)), indent=1))
-    walked: dict[str, Any] = json.loads(kept.read_text())
-    return walked
+    """Return what walks came to, walked before or now, all seeds together."""
+    counts: Counter[str] = Counter()
+    missed: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    result: dict[str, Any] = {"seeds": {}, "seconds": 0.0, "withheld": 0, "misses": []}
+    for seed in seeds:
+        kept = args.root / f"{name}-{seed}-{args.steps}.json"
+        if not kept.exists():
+            kept.write_text(json.dumps(asyncio.run(walk(args.root, name, url, seed, args.steps)), indent=1))
+        walked = json.loads(kept.read_text())
+        counts.update(walked["counts"])
+        missed.update(dict(walked["missed"]))
+        reasons.update(dict(walked["reasons"]))
+        result["seeds"][seed] = walked["counts"]
+        for key in ("seconds", "withheld", "misses"):
+            result[key] += walked[key]
+    asking, inside = counts["asking"], counts["missed"] - counts["off"]
+    return {
+        **dict(counts),
+        "miss_rate": round(counts["missed"] / asking, 4) if asking else None,
+        "miss_rate_inside": round(inside / asking, 4) if asking else None,
+        "dead_rate": round(counts["dead"] / counts["steps"], 4) if counts["steps"] else None,
+        "missed_most": missed.most_common(25),
+        "reasons": reasons.most_common(10),
+        **result,
+    }
 
 
 def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> dict[str, Any]:
@@ -162,7 +201,7 @@ def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> 
     if part == "explore":
         values = args.root / "values.yaml"
         values.write_text(VALUES)
-        limits = ["--budget", str(args.explore), "--values", str(values), *SKIPPED]
+        limits = ["--budget", str(args.explore), "--values", str(values), "--explore-skip", SKIPPED]
         limits += ["--explore-time", str(args.explore_time)] if args.explore_time else []
         told = stillweb(args.root, "record", "explore", made[part], *limits, *REACH)
     if part == "amend":
@@ -178,7 +217,12 @@ def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> 
             "outcomes": Counter(each["outcome"] for each in told.get("outcomes", ())),
         }
     small = {key: value for key, value in told.items() if key not in ("pages", "outcomes") or part == "amend"}
-    small["captures"] = sum(1 for _ in Collection.open(collections, made[part]).captures())
+    collection = Collection.open(collections, made[part])
+    small["captures"] = sum(1 for _ in collection.captures())
+    small["page_count"] = len(collection.page_list())
+    before = {"explore": "crawl", "amend": "explore"}.get(part)
+    whole = prepare(args, name, urls, before)["whole_seconds"] if before else 0
+    small["whole_seconds"] = round(whole + told["real_seconds"], 1)
     kept.write_text(json.dumps(small, indent=1))
     return small
 
@@ -205,9 +249,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def markdown(result: dict[str, Any]) -> str:
     lines = [
-        "| site | recording | captures | recorded in s | steps | asking | missed | off | miss rate | inside "
-        "| dead ends |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| site | recording | pages | acts | captures | recorded in s | seeds | steps | asking "
+        "| missed | off | miss rate | inside | dead ends |",
+        "|---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in result.items():
         for part, told in row.items():
@@ -215,8 +259,9 @@ def markdown(result: dict[str, Any]) -> str:
             cells = [walked.get(key, 0) for key in ("steps", "asking", "missed", "off")]
             rates = [walked["miss_rate"], walked["miss_rate_inside"], walked["dead_rate"]]
             told_rates = [f"{100 * rate:.1f} %" if rate is not None else "-" for rate in rates]
-            spent = cost.get("seconds") or cost["real_seconds"]
-            cells = [name, part, cost["captures"], round(spent), *cells, *told_rates]
+            acts = row["explore"]["cost"]["acts"] if part != "crawl" and "explore" in row else 0
+            spent = [cost["page_count"], acts, cost["captures"], round(cost["whole_seconds"])]
+            cells = [name, part, *spent, ", ".join(map(str, walked["seeds"])), *cells, *told_rates]
             lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
@@ -233,7 +278,7 @@ def main() -> None:
     parser.add_argument("--explore", type=int, default=200)
     parser.add_argument("--explore-time", type=float)
     parser.add_argument("--steps", type=int, default=200)
-    for name, usual in (("--train", [101, 102]), ("--test", [201])):
+    for name, usual in (("--train", [201, 202, 203]), ("--test", [301, 302, 303])):
         parser.add_argument(name, type=lambda text: [int(each) for each in text.split(",")], default=usual)
     args = parser.parse_args()
     args.root.mkdir(parents=True, exist_ok=True)

@@ -95,7 +95,11 @@ class Avoid:
         addresses = [control.url]
         if control.field and control.field.form and control.field.method:
             addresses.append(control.field.form.action)
-        return any(pattern.search(control.told) for pattern in self.names) or any(
+        return self.forbids(control.told, *addresses)
+
+    def forbids(self, told: str, *addresses: str) -> bool:
+        """Return whether what is named so (`Control.told`), or leads to one of these, is to be left alone."""
+        return any(pattern.search(told) for pattern in self.names) or any(
             pattern.search(address) for pattern in self.addresses for address in addresses if address
         )
 
