@@ -7,8 +7,8 @@
 The shared sites must be up. Each site is crawled into DIR/collections/NAME (`--limit` pages); a copy of it is
 explored (NAME-explored); a copy of that is amended (NAME-amended) by what the agent missed on all the
 seeds of `--train`, but for what it asked for by pressing what the explorer leaves alone (delete, save). On
-each of the three the agent takes `--steps` steps per seed of `--test`, which nothing before has seen. What lies
-there already is taken up again: recordings by name, walks by name, seed and steps.
+each of the three the agent takes `--steps` steps per seed of `--test`, which nothing before has seen. What
+lies there already is taken up again: recordings by name, walks by name, seed and steps.
 
 The agent is `stillweb.env.explore.propose_trace`: it knows observations and its seed alone, and clicks, fills
 (one of five texts), chooses, scrolls, hovers, goes back and opens again what it has seen; from a page that is
@@ -196,6 +196,9 @@ def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> 
         shutil.rmtree(collections / made[part], ignore_errors=True)
         skipped = shutil.ignore_patterns("pack", "versions", "diff")
         shutil.copytree(collections / source, collections / made[part], ignore=skipped)
+        secrets = collections / ".secrets" / f"{source}.jsonl"  # so that placeholders stay what they are
+        if secrets.exists():
+            shutil.copy2(secrets, secrets.with_name(f"{made[part]}.jsonl"))
         manifest = Collection.open(collections, made[part]).manifest()
         Collection.open(collections, made[part]).write_manifest(replace(manifest, name=made[part]))
     if part == "explore":
