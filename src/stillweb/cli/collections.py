@@ -196,11 +196,11 @@ def show_command(name: str, show_captures: bool, volatile: bool, as_json: bool, 
     print_redactions(redactions)
     if added:
         columns = ["version", "kept", "at", "#recorded", "#absent", "#captures", "pages"]
-        rows = [[each[column.lstrip("#")] for column in columns] for each in added]
-        print_table(columns, rows, title="added by record amend")
+        amended = [[each[column.lstrip("#")] for column in columns] for each in added]
+        print_table(columns, amended, title="added by record amend")
     if lacking:
-        rows = [[each["method"], each["url"], each["reason"]] for each in lacking]
-        print_table(["method", "url", "reason"], rows, title="asked for in vain")
+        asked = [[each["method"], each["url"], each["reason"]] for each in lacking]
+        print_table(["method", "url", "reason"], asked, title="asked for in vain")
 
 
 def _show_captures(collection: Collection, as_json: bool) -> None:

@@ -16,6 +16,7 @@ import click
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, print_table, progress, stderr
 from stillweb.cli.options import json_option
+from stillweb.cli.recordlogin import login_given, login_options, tell_stranger
 from stillweb.cli.recordshared import reach_options, record_options, until_signal
 from stillweb.collections.layout import Collection
 from stillweb.record.amend import AmendOptions, AmendReport, Outcome, amend
@@ -38,11 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option("--unsafe", is_flag=True, help="Send POST, PUT, PATCH, DELETE too: they may change the site.")
 @click.option("--scope-any", "any_host", is_flag=True, help="Also ask hosts that nothing was recorded of.")
-@click.option(
-    "--storage-state",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Cookies and local storage of a login, as Playwright writes them.",
-)
+@login_options
 @click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Of what failed.")
 @click.option(
     "--page-timeout",
@@ -75,7 +72,11 @@ def amend_command(ctx: click.Context, /, **given: Any) -> None:
     if others:
         named = ", ".join(sorted(others))
         stderr().print(f"{others.total()} misses are of other collections: {named}", markup=False)
-    options = AmendOptions(record=record_options(given), **{each: given[each] for each in _NAMES})
+    login = login_given(given)
+    tell_stranger(collection, login)
+    options = AmendOptions(
+        record=record_options(given), login=login, **{each: given[each] for each in _NAMES}
+    )
     ca = CertAuthority.load_or_init(given["certs_dir"])
     with progress() as bar:
         task = bar.add_task("asking", total=None)
@@ -95,7 +96,7 @@ def amend_command(ctx: click.Context, /, **given: Any) -> None:
         ctx.exit(1)
 
 
-_NAMES = ("unsafe", "any_host", "storage_state", "retries", "page_timeout", "dry_run")
+_NAMES = ("unsafe", "any_host", "retries", "page_timeout", "dry_run")
 
 
 def _wanted(source: str) -> list[Missed]:

@@ -13,11 +13,13 @@ import click
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, progress
 from stillweb.cli.options import json_option
+from stillweb.cli.recordlogin import login_given, login_options, tell_stranger
 from stillweb.cli.recordshared import reach_options, record_options, until_signal
 from stillweb.collections.layout import Collection
 from stillweb.record.explore import ExploreEvent, ExploreOptions, ExploreReport, explore
 from stillweb.record.exploreplan import Avoid
 from stillweb.record.explorevalues import read_values
+from stillweb.record.login import Login
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.scope import Scope
 
@@ -96,11 +98,7 @@ def _patterns(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 )
 @click.option("--include", multiple=True, metavar="RE", help="Lead to links that match only. Repeatable.")
 @click.option("--exclude", multiple=True, metavar="RE", help="Do not lead to links that match. Repeatable.")
-@click.option(
-    "--storage-state",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Be logged in by cookies and local storage, as Playwright saves them.",
-)
+@login_options
 @reach_options
 @json_option
 def explore_command(name: str, **given: Any) -> None:
@@ -120,7 +118,10 @@ def explore_command(name: str, **given: Any) -> None:
     seeds = [page.url for page in pages if page.seed] or [page.url for page in pages]
     scope = Scope.of(ScopeKind(given["scope"]), seeds, given["include"], given["exclude"])
     ca = CertAuthority.load_or_init(given["certs_dir"])
-    report = _explore(collection, ca, scope, given["budget"], record_options(given), given)
+    login = login_given(given)
+    tell_stranger(collection, login)
+    options = _options(given["budget"], given, record_options(given), login)
+    report = _explore(collection, ca, scope, options)
     if given["as_json"]:
         print_json({"collection": name, **asdict(report)})
     else:
@@ -132,18 +133,14 @@ def explore_after(
 ) -> ExploreReport:
     """Explore what a crawl has recorded, in the crawl's scope."""
     scope = Scope.of(crawled.scope, given["urls"], crawled.include, crawled.exclude)
-    return _explore(collection, ca, scope, given["explore"], crawled.record, given)
+    options = _options(given["explore"], given, crawled.record, crawled.login)
+    return _explore(collection, ca, scope, options)
 
 
-def _explore(
-    collection: Collection,
-    ca: CertAuthority,
-    scope: Scope,
-    budget: int,
-    record: RecordOptions,
-    given: dict[str, Any],
-) -> ExploreReport:
-    options = ExploreOptions(
+def _options(
+    budget: int, given: dict[str, Any], record: RecordOptions, login: Login | None
+) -> ExploreOptions:
+    return ExploreOptions(
         budget,
         seconds=given["explore_time"],
         values=read_values(given["values"]),
@@ -151,11 +148,16 @@ def _explore(
         alike=given["alike"],
         accept=given["destructive"],
         mutations=not given["read_only"],
-        storage_state=given["storage_state"],
+        login=login,
         record=record,
     )
+
+
+def _explore(
+    collection: Collection, ca: CertAuthority, scope: Scope, options: ExploreOptions
+) -> ExploreReport:
     with progress() as bar:
-        task = bar.add_task("exploring", total=budget)
+        task = bar.add_task("exploring", total=options.budget)
 
         def show(event: ExploreEvent) -> None:
             text = f"{event.states} states, {event.waiting} wait, {event.body_bytes / 1e6:.1f} MB"

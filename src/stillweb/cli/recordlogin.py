@@ -12,6 +12,8 @@ from stillweb.browser.profile import Profile
 from stillweb.certs import CertAuthority
 from stillweb.cli.options import certs_option
 from stillweb.cli.recordshared import until_signal
+from stillweb.collections.layout import Collection
+from stillweb.collections.loginstate import LOGIN
 from stillweb.errors import UsageError
 from stillweb.record.behaviours import Behaviour, Budget, parse_behaviours
 from stillweb.record.login import Login, parse_sign, read_login, read_storage_state
@@ -19,7 +21,7 @@ from stillweb.record.loginbyhand import ByHand, log_in_by_hand
 from stillweb.record.options import RecordOptions
 from stillweb.record.resolve import parse_all
 
-__all__ = ["login_command", "visit_given", "visit_options"]
+__all__ = ["login_command", "login_given", "login_options", "tell_stranger", "visit_given", "visit_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,6 +53,16 @@ def visit_options(command: F) -> F:
             show_default=True,
             help="Seconds for each behaviour on one page.",
         ),
+    )
+    command = login_options(command)
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def login_options(command: F) -> F:
+    """Add as whom sites are visited; `login_given` reads it."""
+    options = (
         click.option(
             "--storage-state",
             type=_FILE,
@@ -79,11 +91,16 @@ def visit_given(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "behaviours": parse_behaviours(given["behaviours"]),
         "budget": Budget(screens=given["scroll_screens"], seconds=given["behaviour_seconds"]),
-        "login": _login(given),
+        "login": login_given(given),
     }
 
 
-def _login(given: Mapping[str, Any]) -> Login | None:
+def login_given(given: Mapping[str, Any]) -> Login | None:
+    """Return as whom sites are visited; None for nobody.
+
+    Raises:
+        UsageError: if a file or a sign is none, or there are two ways to log in.
+    """
     state, steps, said = given["storage_state"], given["login_steps"], given["logged_in"]
     if state and steps:
         raise UsageError("--storage-state and --login are two ways to log in", hint="give one of them")
@@ -94,6 +111,16 @@ def _login(given: Mapping[str, Any]) -> Login | None:
     if said:
         raise UsageError("--logged-in goes with --storage-state", hint="say how to log in")
     return read_login(steps) if steps else None
+
+
+def tell_stranger(collection: Collection, login: Login | None) -> None:
+    """Say so if a recording that is logged in is added to as nobody."""
+    if login is None and collection.manifest().extra.get(LOGIN):
+        click.echo(
+            f"{collection.name} was recorded logged in, and is added to as nobody: "
+            "--login or --storage-state logs in",
+            err=True,
+        )
 
 
 @click.command("login")

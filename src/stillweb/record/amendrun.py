@@ -29,8 +29,8 @@ from stillweb.record.amendjournal import Journal, Outcome
 from stillweb.record.amendplan import Errand, Kind
 from stillweb.record.amendsieve import Sieve
 from stillweb.record.frontier import Visit
-from stillweb.record.login import read_storage_state
-from stillweb.record.loginrun import Held
+from stillweb.record.login import Login
+from stillweb.record.loginaside import log_in_aside
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy import RecordingProxy, recording_proxy
 from stillweb.record.recording import begin, pinning_of
@@ -51,7 +51,7 @@ class AmendOptions:
     Attributes:
         unsafe: whether requests are sent that may change the site (POST, PUT, PATCH, DELETE).
         any_host: whether hosts are asked that nothing was recorded of.
-        storage_state: file of cookies and local storage, as Playwright writes it; None for nobody's.
+        login: who fetches them; None for nobody.
         page_timeout: seconds for a navigation or a request.
         retries: further attempts at what failed.
         browser: its executable; None to look for one.
@@ -61,7 +61,7 @@ class AmendOptions:
 
     unsafe: bool = False
     any_host: bool = False
-    storage_state: Path | None = None
+    login: Login | None = None
     page_timeout: float = 45.0
     retries: int = 1
     browser: Path | None = None
@@ -89,11 +89,13 @@ class AmendRun:
             self.collection.write_manifest(replace(manifest, recorded_at=self.recorded_at))
         profile, pinning = pinning_of(begin(self.collection))
         options, left = self.options, len(errands)
-        login = read_storage_state(options.storage_state) if options.storage_state else None
-        reach = options.record
-        if login:
-            secrets = replace(reach.secrets, given=(*reach.secrets.given, *login.secrets))
-            reach = replace(reach, secrets=secrets)
+        held, reach = None, options.record
+        if options.login:
+            first = next((page.url for page in self.collection.page_list()), "")
+            held = await log_in_aside(
+                self.ca, options.login, (profile, pinning), first, reach, executable=options.browser
+            )
+            reach = reach.knowing(held.secrets)
         async with (
             recording_proxy(self.sieve, self.ca, reach) as recording,
             launch(spki=self.ca.spki_hashes(), executable=options.browser) as browser,
@@ -102,8 +104,7 @@ class AmendRun:
             setting = Setting(
                 recording.url, profile, pinning, options.page_timeout, options.retries, recording.at_rest
             )
-            if login:
-                setting = replace(setting, login=Held(login, login.state))
+            setting = replace(setting, login=held)
             doing = _Doing(self, recording, browser, setting, asking)
             try:
                 for page, group in groupby(errands, key=lambda each: (each.kind, each.page)):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stillweb.browser.launch import launch
+from stillweb.browser.profile import Pinning, Profile
 from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection
@@ -21,6 +22,7 @@ from stillweb.errors import RecordError
 from stillweb.record.exploreknown import Known
 from stillweb.record.exploreoptions import ExploreEvent, ExploreOptions, ExploreReport
 from stillweb.record.explorerun import Grounds, Run
+from stillweb.record.loginaside import log_in_aside
 from stillweb.record.proxy import recording_proxy
 from stillweb.record.recording import begin, pinning_of
 from stillweb.record.scope import Scope
@@ -56,6 +58,7 @@ async def explore(
     prior = collection.manifest()
     manifest = replace(begin(collection), state=prior.state)
     collection.write_manifest(manifest)  # whether the crawl came to its end is not changed by exploring
+    options = await _logged_in(ca, options, pinning_of(manifest), urls[0])
     report = ExploreReport()
     started = monotonic()
     with CollectionWriter(collection) as writer, path.open("a", encoding="utf-8") as lines:
@@ -74,6 +77,16 @@ async def explore(
         write_rules(collection, merge(read_rules(collection), Learned(rules=learned)))
     report.summary = reach.summary()
     return report
+
+
+async def _logged_in(
+    ca: CertAuthority, options: ExploreOptions, pinning: tuple[Profile, Pinning], url: str
+) -> ExploreOptions:
+    """Return the options with what every context begins with."""
+    if options.login is None:
+        return options
+    held = await log_in_aside(ca, options.login, pinning, url, options.record, executable=options.browser)
+    return replace(options, storage_state=held.state, record=options.record.knowing(held.secrets))
 
 
 def _end_line(path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from stillweb.record.exploreplan import Avoid
 from stillweb.record.explorevalues import Values
+from stillweb.record.login import Login
 from stillweb.record.options import RecordOptions
 
 __all__ = ["ExploreEvent", "ExploreOptions", "ExploreReport"]
@@ -24,7 +27,8 @@ class ExploreOptions:
         alike: of controls of one kind that are tried in one state.
         accept: whether dialogs are accepted.
         mutations: whether to try what changes the site at all.
-        storage_state: file of cookies and local storage of a login, as Playwright writes them.
+        login: who explores; None for nobody.
+        storage_state: cookies and local storage of every context; those of the login, if there is one.
         browser: the browser's executable; None to look for one.
         record: how the sites are reached.
     """
@@ -36,7 +40,8 @@ class ExploreOptions:
     alike: int = 3
     accept: bool = False
     mutations: bool = True
-    storage_state: Path | None = None
+    login: Login | None = None
+    storage_state: Mapping[str, Any] | None = None
     browser: Path | None = None
     record: RecordOptions = field(default_factory=RecordOptions)
 

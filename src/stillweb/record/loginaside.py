@@ -58,10 +58,15 @@ async def log_in_aside(
     Raises:
         RecordError: if a step fails, or what shows the login is not there in the end.
     """
-    if login.kind == "storage-state":
-        return Held(login, login.state, (login.sign.at or seed) if login.sign else "")
+    held = Held(login, login.state, (login.sign.at or seed) if login.sign else "")
+    if not (login.steps or held.at):
+        return held
     async with (
         passing_proxy(ca, record) as proxy,
         launch(spki=ca.spki_hashes(), executable=executable) as browser,
     ):
-        return await log_in(browser, Hold(proxy.url, *pinning), login)
+        hold = Hold(proxy.url, *pinning)
+        if login.steps:
+            return await log_in(browser, hold, login)
+        await held.ask(browser, hold)
+        return held

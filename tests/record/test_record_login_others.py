@@ -1,0 +1,98 @@
+"""What is recorded after a crawl that was logged in: the second recording, exploring, amending."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from members import STEPS, TOKEN, Members, all_of
+
+from stillweb.cli import cli
+from stillweb.collections.httpblocks import decode_body
+from stillweb.collections.layout import Collection
+from stillweb.model import header
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
+]
+
+HOME = "https://site.test/"
+
+
+def recorded(root: Path, ca, site, *command: str) -> Result:
+    reach = ("--resolve", site.resolve, "--upstream-ca", str(site.ca_file))
+    where = ("--collections", str(root), "--certs", str(ca.folder))
+    return CliRunner().invoke(cli, ["record", *command, *reach, *where])
+
+
+def strangers(site) -> list[str]:
+    """Return the pages that somebody asked for without the cookie."""
+    pages = ("/", "/home", "/a", "/b", "/c")
+    return [each.path for each in site.asked if each.path in pages and "cookie" not in each.headers]
+
+
+def test_a_crawls_login_is_that_of_all_that_follows(tmp_path: Path, ca, site, monkeypatch) -> None:
+    members = Members(site)
+    steps = tmp_path / "steps.yaml"
+    steps.write_text(STEPS)
+    monkeypatch.setenv("SITE_PASSWORD", "Pass-word-17")
+
+    crawl = ("crawl", HOME, "-c", "site", "--limit", "1", "--behaviours", "none", "--login", str(steps))
+    ran = recorded(tmp_path, ca, site, *crawl, "--twice", "--keep-second", "--explore", "2")
+
+    assert ran.exit_code == 0, ran.output
+    assert strangers(site) == []
+    # Beside the crawl and for it, the same for the second recording, and beside the exploration.
+    assert len(members.issued) == 1 + 5
+    assert "/a" in {each.path for each in site.asked}
+    written = all_of(Collection.open(tmp_path, "site"))
+    for secret in (*members.issued, TOKEN[:-2], "Pass-word-17"):
+        assert secret.encode() not in written
+
+
+@pytest.mark.parametrize("logged_in", [True, False])
+def test_amending_is_logged_in_by_a_storage_state(tmp_path: Path, ca, site, logged_in: bool) -> None:
+    members = Members(site)
+    state, misses = tmp_path / "state.json", tmp_path / "misses.txt"
+    cookie = {"name": "visitor", "value": members.issued[0], "domain": "site.test", "path": "/"}
+    state.write_text(json.dumps({"cookies": [cookie], "origins": []}))
+    misses.write_text(f"{HOME}a\n")
+    login = ("--storage-state", str(state), "--logged-in", "text:Welcome back")
+    crawl = ("crawl", HOME, "-c", "site", "--limit", "1", "--behaviours", "none", *login)
+    assert recorded(tmp_path, ca, site, *crawl).exit_code == 0
+    if not logged_in:
+        members.valid = 0  # the session is over
+
+    ran = recorded(tmp_path, ca, site, "amend", "site", "--misses", str(misses), *login)
+
+    collection = Collection.open(tmp_path, "site")
+    added = {each.url: each for each in collection.captures() if each.source.startswith("amend-")}
+    assert strangers(site) == []
+    assert members.issued[0].encode() not in all_of(collection)
+    if not logged_in:
+        assert f"not logged in: {HOME} does not show text 'Welcome back'" in str(ran.exception)
+        assert not added
+        return
+    assert ran.exit_code == 0, ran.output
+    response = collection.read_capture(added[f"{HOME}a"]).response
+    body = decode_body(response.raw_body, header(response.headers, "content-encoding"))
+    assert b"Welcome back" in (body or b"")
+
+
+def test_a_logged_in_recording_that_is_added_to_as_nobody_says_so(tmp_path: Path, ca, site) -> None:
+    members = Members(site)
+    state, misses = tmp_path / "state.json", tmp_path / "misses.txt"
+    cookie = {"name": "visitor", "value": members.issued[0], "domain": "site.test", "path": "/"}
+    state.write_text(json.dumps({"cookies": [cookie], "origins": []}))
+    misses.write_text(f"{HOME}a\n")
+    crawl = ("crawl", HOME, "-c", "site", "--limit", "1", "--behaviours", "none")
+    assert recorded(tmp_path, ca, site, *crawl, "--storage-state", str(state)).exit_code == 0
+
+    ran = recorded(tmp_path, ca, site, "amend", "site", "--misses", str(misses), "--dry-run")
+
+    assert "site was recorded logged in, and is added to as nobody" in ran.stderr
