@@ -167,7 +167,7 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
             | ({"twice": asdict(again)} if again else {})
         )
     else:
-        tell(report, given["name"])
+        tell(report, collection)
         if again:
             tell_twice(given["name"], again)
         if explored:

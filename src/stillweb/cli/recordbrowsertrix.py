@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from stillweb.cli.console import print_json, stderr
 from stillweb.cli.recordlimits import Bar, tell
+from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
 from stillweb.record.browsertrix.run import BrowsertrixCrawl, Job, plan
 from stillweb.record.browsertrix.settings import IMAGE, Container
@@ -156,7 +157,7 @@ def crawl_by_browsertrix(ctx: click.Context, given: dict[str, Any], options: Cra
     if given["as_json"]:
         print_json(asdict(report) | {"collection": job.name})
     else:
-        tell(report, job.name)
+        tell(report, Collection.open(job.root, job.name))
     if crawl.interrupted:
         raise click.Abort
     if any(url in report.failed_pages for url in report.seeds):

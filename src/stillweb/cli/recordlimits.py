@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from stillweb.cli.console import progress
+from stillweb.cli.redacted import redacted_in_words
+from stillweb.collections.layout import Collection
+from stillweb.record.behaviours import in_words
 from stillweb.record.report import CrawlEvent, CrawlReport
 
 __all__ = ["LIMIT_NAMES", "Bar", "limit_options", "tell"]
@@ -126,12 +129,16 @@ class Bar:
             self.say(f"recorded at another attempt: {event.url}: {event.retried}")
 
 
-def tell(report: CrawlReport, name: str) -> None:
-    """Say what a crawl has recorded: the sum to stdout, what is missing to stderr."""
+def tell(report: CrawlReport, collection: Collection) -> None:
+    """Say what a crawl has recorded: the sums to stdout, what is missing to stderr."""
     click.echo(
-        f"{name}: {len(report.pages)} pages, {len(report.failed_pages)} not loaded, "
+        f"{collection.name}: {len(report.pages)} pages, {len(report.failed_pages)} not loaded, "
         f"{report.exchanges} exchanges, {report.body_bytes} bytes, {report.captures} captures"
     )
+    if report.behaviours:
+        click.echo(f"  done with pages: {in_words(report.behaviours)}")
+    if redacted := redacted_in_words(collection.manifest().redactions):
+        click.echo(f"  {redacted}")
     if report.stopped:
         click.echo(f"partial: ended by {report.stopped}; the same with --append goes on", err=True)
     for line in report.repaired:

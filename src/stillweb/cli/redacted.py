@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,7 +10,20 @@ import click
 
 from stillweb.cli.console import print_table
 
-__all__ = ["print_redactions"]
+__all__ = ["print_redactions", "redacted_in_words"]
+
+_KINDS = {"given": "values of the login", "jwt": "signatures of JWTs", "unread": "bodies not searched"}
+
+
+def redacted_in_words(redactions: Iterable[Mapping[str, Any]]) -> str:
+    """Return in one line how often what was taken out; "" if nothing was."""
+    counts: Counter[str] = Counter()
+    for row in redactions:
+        if row.get("kind") == "kept":
+            return "secrets were kept (--keep-secrets)"
+        counts[str(row.get("kind"))] += int(row.get("count", 0))
+    told = ", ".join(f"{count} x {_KINDS.get(kind, kind)}" for kind, count in sorted(counts.items()))
+    return f"redacted: {told}" if told else ""
 
 
 def print_redactions(redactions: Iterable[Mapping[str, Any]]) -> None:
