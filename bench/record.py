@@ -1,17 +1,17 @@
 """What recording costs: pages per minute and processor time per page, beside plain Playwright's.
 
-Both sides visit the same pages of docs.test, data.test or any other site that is up, each in a fresh context,
-with the same browser, flags, profile and waits: load event, `settle` (500 ms of the page's own clock without
-change), scroll to the end and settle as the behaviour `scroll` does, links. `plain` goes to the site directly
-and keeps nothing;
-`portrait` also takes what a baseline holds (picture, text, trees, digests of bodies); `recorded` is
-`stillweb record crawl`: all of that, through the recording proxy, written to disk.
+Both sides visit the same pages of docs.test, shop.test or any other sites that are up, each in a fresh
+context, with the same browser, flags, profile and waits: load event, `settle` (500 ms of the page's own clock
+without change), the same behaviours (`--behaviours`: none, all, or some), links. `plain` goes to the site
+directly and keeps nothing; `portrait` also takes what a baseline holds (picture, text, trees, digests of
+bodies); `recorded` is `stillweb record crawl`: all of that, through the recording proxy, written to disk.
 
-    python bench/record.py [--site docs] [--pages 24] [--rounds 3] [--jobs 1,4]
+    python bench/record.py [--pages docs=16,shop=12] [--behaviours none] [--rounds 3] [--jobs 1,4]
 
 The sides take turns, each a program of its own, measured from its first page to its last; processor time is
-that of all its processes, browser included. Prints JSON: medians over rounds, and ratios of neighbours in
-time. `browsertrix` quotes the README of the shared archives, measured on another day. Never gates.
+that of all its processes, browser included, and by what they are (`python` is ours, `driver` Playwright's).
+Prints JSON: medians over rounds, and ratios of neighbours in time. `browsertrix` quotes the README of the
+shared archives, measured on another day. Never gates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import base64
 import hashlib
 import json
 import os
-import resource
 import socket
 import ssl
 import statistics
@@ -30,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,7 +37,9 @@ from urllib.parse import urlsplit
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import load_der_x509_certificate
 from playwright.async_api import Browser, BrowserContext, async_playwright
+from processroles import roles
 
+from stillweb.browser.activity import Activity
 from stillweb.browser.context import open_context
 from stillweb.browser.launch import FLAGS, find_browser
 from stillweb.browser.probe import Probe
@@ -49,7 +51,7 @@ from stillweb.clock import now
 from stillweb.collections.layout import Collection
 from stillweb.record import visit
 from stillweb.record.baseline import take_baseline
-from stillweb.record.behaviours import Behaviour, Conduct, Stage
+from stillweb.record.behaviours import Behaviour, Conduct, Stage, parse_behaviours
 from stillweb.record.behaviours_run import behave
 from stillweb.record.crawl import crawl
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
@@ -57,8 +59,8 @@ from stillweb.record.resolve import parse_all
 
 SITES_CA = Path("~/.cache/stillweb-sites/ca.pem").expanduser()
 RESOLVE = ("*.test=127.0.0.1:8443", "*.test:80=127.0.0.1:8480")
-ONLY = frozenset({Behaviour.SCROLL})
 SIDES = ("plain", "portrait", "recorded")
+ROLES = ("python", "driver", "browser", "renderer", "utility")
 BROWSERTRIX = {
     "source": "shared/archives/browsertrix/README.md, browsertrix-crawler 1.14.1, 40 pages of the Python "
     "manual, screenshot, text, WACZ, 2 shared cores",
@@ -101,43 +103,39 @@ class Meter:
     """Time, and processor time of this program and all below it, from the first page to the last."""
 
     def __init__(self) -> None:
-        self.marks: list[tuple[float, float, float]] = []
+        self._marks: list[tuple[float, Counter[str]]] = []
 
     def page(self, _: object = None) -> None:
         """Note that a page is through."""
-        own = resource.getrusage(resource.RUSAGE_SELF)
-        self.marks.append((time.perf_counter(), tree_seconds(os.getpid()), own.ru_utime + own.ru_stime))
+        self._marks.append((time.perf_counter(), seconds_by_role()))
 
     def told(self) -> dict[str, float]:
         """Return what a page costs; the first is left out, since modules are still read for it."""
-        first, last, pages = self.marks[0], self.marks[-1], len(self.marks) - 1
-        seconds, used, own = (b - a for a, b in zip(first, last, strict=True))
+        (begun, before), (ended, after), pages = self._marks[0], self._marks[-1], len(self._marks) - 1
+        used = {role: 1000 * (after[role] - before[role]) / pages for role in after}
         return {
-            "pages_per_minute": 60 * pages / seconds,
-            "cpu_ms_per_page": 1000 * used / pages,
-            "own_cpu_ms_per_page": 1000 * own / pages,
+            "pages_per_minute": 60 * pages / (ended - begun),
+            "cpu_ms_per_page": sum(used.values()),
+            **{f"{role}_ms_per_page": each for role, each in sorted(used.items()) if role in ROLES},
         }
 
 
-def tree_seconds(root: int) -> float:
-    """Return the processor time of a process and all below it, those that have ended included."""
-    parents, used = {}, {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
+def seconds_by_role() -> Counter[str]:
+    """Return the processor time of this program and all below it; ended renderers are told by the zygote."""
+    used: Counter[str] = Counter()
+    for pid, role in roles(os.getpid()).items():
         try:
-            fields = path.read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:  # it has ended meanwhile
             continue
-        pid = int(path.parent.name)
-        parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15]))
-    below, found = [root], 0
-    while below:
-        pid = below.pop()
-        found += used.get(pid, 0)
-        below += [child for child, parent in parents.items() if parent == pid]
-    return found / os.sysconf("SC_CLK_TCK")
+        used[role] += int(fields[11]) + int(fields[12])
+        used["renderer" if role == "zygote" else role] += int(fields[13]) + int(fields[14])
+    return Counter({role: ticks / os.sysconf("SC_CLK_TCK") for role, ticks in used.items()})
 
 
-async def plain(urls: list[str], jobs: int, folder: Path, meter: Meter, *, look: bool) -> None:
+async def plain(
+    urls: list[str], jobs: int, conduct: Conduct, folder: Path, meter: Meter, *, look: bool
+) -> None:
     """Visit the pages directly."""
     flags = [flag for flag in FLAGS if not flag.startswith("--host-resolver-rules")]
     flags.append("--host-resolver-rules=MAP *.test:443 127.0.0.1:8443, MAP *.test:80 127.0.0.1:8480")
@@ -152,7 +150,7 @@ async def plain(urls: list[str], jobs: int, folder: Path, meter: Meter, *, look:
 
         async def work() -> None:
             for number, url in left:
-                await plain_visit(direct, url, folder / str(number) if look else None)
+                await plain_visit(direct, url, conduct, folder / str(number) if look else None)
                 meter.page()
 
         await asyncio.gather(*(work() for _ in range(jobs)))
@@ -172,15 +170,17 @@ class Direct:
         return await self._browser.new_context(**options | {"proxy": None})
 
 
-async def plain_visit(browser: Direct, url: str, baseline: Path | None) -> None:
+async def plain_visit(browser: Direct, url: str, conduct: Conduct, baseline: Path | None) -> None:
     pinning = Pinning(Level.CLOCK, 0, now())
     context = await open_context(browser, proxy="", profile=Profile(), pinning=pinning)
     try:
-        witness = Witness(context)
+        # Bodies are asked for, and digests made of them, for a baseline alone.
+        witness = Witness(context) if baseline else None
+        activity = witness.activity if witness else Activity(context)
         page = await context.new_page()
         await page.goto(url, wait_until="load")
-        rest = await settle(page, witness.activity)
-        if baseline:
+        rest = await settle(page, activity)
+        if witness and baseline:
             await take_baseline(page, witness, rest, baseline)
         probe = await Probe.of(page)
 
@@ -188,37 +188,43 @@ async def plain_visit(browser: Direct, url: str, baseline: Path | None) -> None:
             await visit._links(probe)
 
         await gather()
-        await behave(Stage(page, probe, witness.activity, Conduct(ONLY), gather, seconds=60))
-        await witness.activity.idle()
-        await witness.close()
+        await behave(Stage(page, probe, activity, conduct, gather, seconds=60))
+        await page.title()
+        await activity.idle()
+        if witness:
+            await witness.close()
     finally:
         await context.close()
 
 
-async def recorded(urls: list[str], jobs: int, folder: Path, meter: Meter) -> None:
-    options = CrawlOptions(scope=ScopeKind.PAGE, jobs=jobs, behaviours=ONLY, record=reach())
+async def recorded(
+    urls: list[str], jobs: int, wanted: frozenset[Behaviour], folder: Path, meter: Meter
+) -> None:
+    options = CrawlOptions(scope=ScopeKind.PAGE, jobs=jobs, behaviours=wanted, record=reach())
     collection = Collection.create(folder, "bench")
     ca = CertAuthority.load_or_init(folder / "certs")
     report = await crawl(urls, collection, ca, options, meter.page)
     assert len(report.pages) == len(urls), report.failed_pages
 
 
-def one(side: str, jobs: int, urls: list[str]) -> dict[str, float]:
+def one(side: str, jobs: int, wanted: frozenset[Behaviour], urls: list[str]) -> dict[str, float]:
     """Run one side in this program."""
     meter = Meter()
     with tempfile.TemporaryDirectory() as folder:
         if side == "recorded":
-            asyncio.run(recorded(urls, jobs, Path(folder), meter))
+            asyncio.run(recorded(urls, jobs, wanted, Path(folder), meter))
         else:
-            asyncio.run(plain(urls, jobs, Path(folder), meter, look=side == "portrait"))
+            visits = plain(urls, jobs, Conduct(wanted), Path(folder), meter, look=side == "portrait")
+            asyncio.run(visits)
     return meter.told()
 
 
-def compare(urls: list[str], jobs: int, rounds: int) -> dict[str, object]:
+def compare(urls: list[str], jobs: int, behaviours: str, rounds: int) -> dict[str, object]:
     runs: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     for _ in range(rounds):
         for side in SIDES:
-            command = [sys.executable, __file__, "--side", side, "--jobs", str(jobs), *urls]
+            command = [sys.executable, __file__, "--side", side, "--jobs", str(jobs)]
+            command += ["--behaviours", behaviours, *urls]
             told = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=900)
             runs[side].append(json.loads(told.stdout))
     result: dict[str, object] = {
@@ -238,19 +244,28 @@ def compare(urls: list[str], jobs: int, rounds: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--site", default="docs")
-    parser.add_argument("--pages", type=int, default=24)
+    parser.add_argument("--pages", default="docs=16,shop=12", help="how many of which sites")
+    parser.add_argument("--behaviours", default="none", help="as `record crawl` takes it")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", default="1,4")
     parser.add_argument("--side", choices=SIDES, help="one run of one side")
     parser.add_argument("urls", nargs="*")
     given = parser.parse_args()
     if given.side:
-        print(json.dumps(one(given.side, int(given.jobs), given.urls)))
+        print(json.dumps(one(given.side, int(given.jobs), parse_behaviours(given.behaviours), given.urls)))
         return
-    urls = given.urls or pages_of(given.site, given.pages)
-    result = {f"jobs {jobs}": compare(urls, jobs, given.rounds) for jobs in map(int, given.jobs.split(","))}
-    print(json.dumps({"pages": len(urls), **result, "browsertrix": BROWSERTRIX}, indent=2))
+    asked = [each.partition("=") for each in given.pages.split(",")]
+    urls = given.urls or [url for site, _, count in asked for url in pages_of(site, int(count))]
+    result = {
+        f"jobs {jobs}": compare(urls, jobs, given.behaviours, given.rounds)
+        for jobs in map(int, given.jobs.split(","))
+    }
+    print(
+        json.dumps(
+            {"pages": len(urls), "behaviours": given.behaviours, **result, "browsertrix": BROWSERTRIX},
+            indent=2,
+        )
+    )
 
 
 if __name__ == "__main__":
