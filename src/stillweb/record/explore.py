@@ -19,9 +19,11 @@ from stillweb.collections.learn import Learned, merge, read_rules, write_rules
 from stillweb.collections.reachability import FILE, read_reach
 from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import RecordError
+from stillweb.record.explorebook import Book
+from stillweb.record.exploregrounds import Grounds
 from stillweb.record.exploreknown import Known
 from stillweb.record.exploreoptions import ExploreEvent, ExploreOptions, ExploreReport
-from stillweb.record.explorerun import Grounds, Run
+from stillweb.record.explorerun import Run
 from stillweb.record.loginaside import log_in_aside
 from stillweb.record.proxy import recording_proxy
 from stillweb.record.recording import begin, pinning_of
@@ -67,7 +69,7 @@ async def explore(
             launch(spki=ca.spki_hashes(), executable=options.browser) as browser,
         ):
             grounds = Grounds(browser, recording, *pinning_of(manifest), scope, options)
-            run = Run(grounds, reach, known, lines, report, on_event)
+            run = Run(grounds, Book(reach, known, lines, report, recording, on_event))
             try:
                 await run.explore(urls)
             finally:

@@ -99,6 +99,12 @@ class ExploreFrontier:
                 return waiting.place, waiting.weight
         return None
 
+    def addresses(self) -> list[str]:
+        """Return the addresses that nobody has entered yet, the likeliest first."""
+        waiting = [each for each in self._known.values() if not each.taken and each.place.url]
+        waiting.sort(key=lambda each: (-each.weight, each.number))
+        return [each.place.url for each in waiting if not each.place.trying and not each.place.mutated]
+
     def mark(self, place: Place) -> float:
         """Count a state as taken, as it was by a run before; return its weight."""
         waiting = self._known.setdefault(place.key, _Waiting(place, len(self._known)))

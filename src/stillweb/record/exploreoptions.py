@@ -20,7 +20,7 @@ class ExploreOptions:
     """How far and how an exploration goes.
 
     Attributes:
-        budget: acts at most; entering a state is one.
+        budget: acts at most; entering a state is one. Beside them, links at most that are opened only.
         seconds: real time at most; None for no limit.
         values: what forms are filled with.
         avoid: controls to be left alone.
@@ -63,6 +63,7 @@ class ExploreReport:
 
     Attributes:
         acts, seconds: spent.
+        opened: links that were opened beside, without being explored.
         exchanges, body_bytes: written by this run.
         waiting: states that it did not come to.
         faults: what the browser did not stand, one line each.
@@ -70,6 +71,7 @@ class ExploreReport:
     """
 
     acts: int = 0
+    opened: int = 0
     seconds: float = 0.0
     exchanges: int = 0
     body_bytes: int = 0

@@ -10,64 +10,34 @@ the site again: replay shows a session that made the change what was recorded ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TextIO
 
-from playwright.async_api import Browser
-
-from stillweb.browser.activity import Requested
 from stillweb.browser.controls import State
-from stillweb.browser.profile import Pinning, Profile
-from stillweb.browser.walk import Act, Walker, walking
+from stillweb.browser.walk import Act, Walker
 from stillweb.clock import monotonic
-from stillweb.collections.reachability import Reach, ReachedState, Tried, to_line
+from stillweb.collections.reachability import ReachedState, Tried
 from stillweb.errors import InfraError, RecordError
 from stillweb.model import MUTATIONS
+from stillweb.record.explorebook import RECORDED, WAITING, Book
 from stillweb.record.explorefrontier import KEPT, ExploreFrontier, Place
-from stillweb.record.exploreknown import PROVEN, Asked, Known
-from stillweb.record.exploreoptions import ExploreEvent, ExploreOptions, ExploreReport
+from stillweb.record.exploregrounds import Grounds
+from stillweb.record.exploreknown import PROVEN, Asked
+from stillweb.record.explorelinks import open_links
 from stillweb.record.exploreplan import Link, Offer, Plan, make_plan
+from stillweb.record.exploreresume import resume
 from stillweb.record.exploretokens import Tokens
-from stillweb.record.proxy import RecordingProxy
-from stillweb.record.scope import Scope
 from stillweb.urls import wire_url
 
-__all__ = ["WAITING", "Grounds", "Run"]
+__all__ = ["Run"]
 
-WAITING = "not come to"
-RECORDED = "recorded"
 _READS = 0.75  # share of the budget after which what changes the site has its turn
+_LATE = 0.9  # share of the time after which no link is only opened
 _BEHIND = 6  # pages looked at behind an act that changed the site
 _LAST_ANSWERS = 5.0  # seconds for answers under way when a context is left
 _FAULTS = 5  # of the browser in a row, after which exploring ends
-_LISTED = 60  # requests of one act
-_ABORTED = "ERR_ABORTED"  # what became a download, or was overtaken: the proxy knows whether it was recorded
 _HARMLESS = frozenset(("click", "hover", "scroll"))  # leave no form filled
-
-
-@dataclass(frozen=True, slots=True)
-class Grounds:
-    """Where an exploration goes, and how."""
-
-    browser: Browser
-    recording: RecordingProxy
-    profile: Profile
-    pinning: Pinning
-    scope: Scope
-    options: ExploreOptions
-
-    def walking(self) -> AbstractAsyncContextManager[Walker]:
-        """Return a fresh context to walk in."""
-        return walking(
-            self.browser,
-            proxy=self.recording.url,
-            profile=self.profile,
-            pinning=self.pinning,
-            accept=self.options.accept,
-            storage_state=self.options.storage_state,
-        )
 
 
 @dataclass(slots=True)
@@ -85,29 +55,13 @@ class Run:
 
     Args:
         grounds: where it goes.
-        reach: the map so far; added to.
-        known: what is recorded; added to.
-        lines: the file of the map.
-        report: added to.
-        on_event: told after each act.
+        book: what it writes down.
     """
 
-    def __init__(
-        self,
-        grounds: Grounds,
-        reach: Reach,
-        known: Known,
-        lines: TextIO,
-        report: ExploreReport,
-        on_event: Callable[[ExploreEvent], None],
-    ) -> None:
+    def __init__(self, grounds: Grounds, book: Book) -> None:
         self._grounds = grounds
         self._options = grounds.options
-        self._reach = reach
-        self._known = known
-        self._lines = lines
-        self._report = report
-        self._on_event = on_event
+        self._book = book
         self._frontier = ExploreFrontier()
         self.tokens = Tokens()
         self._plans: dict[str, tuple[State, Plan]] = {}
@@ -122,15 +76,24 @@ class Run:
         """
         self._crawled = frozenset(urls)
         self._frontier.seed(urls)
-        self._resume()
+        resume(self._frontier, self._book.reach, self._grounds.scope)
         faults = 0
-        while self._spent() < 1 and (taken := self._take()):
+        swept = False
+        while self._spent() < 1:
+            if not swept and self._spent() >= _READS:
+                swept = True
+                await open_links(
+                    self._grounds, self._book, self._frontier, self._options.budget, self._is_late
+                )
+            taken = self._take()
+            if taken is None:
+                break
             try:
                 await self._visit(*taken)
                 faults = 0
             except InfraError as error:
                 faults += 1
-                self._report.faults.append(f"{taken[0].path[-1].value or taken[0].told}: {error}")
+                self._book.report.faults.append(f"{taken[0].path[-1].value or taken[0].told}: {error}")
                 if faults == _FAULTS or not self._grounds.browser.is_connected():
                     raise RecordError(
                         f"the browser failed {faults} times in a row: {error}",
@@ -139,55 +102,26 @@ class Run:
             self._grounds.recording.check()
 
     def finish(self) -> None:
-        """Say of each link that waited whether it was come to, and count."""
-        for tried in list(self._reach.actions.values()):
-            if tried.how == WAITING and any(url in self._known for _, url in tried.requests):
-                self._write(Tried(tried.state, tried.action, tried.told, tried.requests, how=RECORDED))
-        self._report.waiting = len(self._frontier)
-        self._report.exchanges = self._grounds.recording.exchanges
-        self._report.body_bytes = self._grounds.recording.body_bytes
+        """Say of each link that waited whether it was come to, and sum up."""
+        self._book.close(len(self._frontier))
 
     # --- what is next -------------------------------------------------------------------------------
 
     def _spent(self) -> float:
         """Return the share of the budget that is spent."""
-        share = self._report.acts / self._options.budget
+        share = self._book.report.acts / self._options.budget
         if self._options.seconds is not None:
             share = max(share, (monotonic() - self._started) / self._options.seconds)
         return share
 
+    def _is_late(self) -> bool:
+        """Return whether what changes the site must have its turn, for there is not much time left."""
+        seconds = self._options.seconds
+        return seconds is not None and monotonic() - self._started >= _LATE * seconds
+
     def _take(self) -> tuple[Place, float] | None:
         changing = self._spent() >= _READS
         return self._frontier.take(mutated=changing) or self._frontier.take(mutated=not changing)
-
-    def _resume(self) -> None:
-        """Take up the map of a run before; its last state may not be through."""
-        states = list(self._reach.states.values())
-        actions: dict[str, list[Tried]] = {}
-        for tried in self._reach.actions.values():
-            actions.setdefault(tried.state, []).append(tried)
-        for number, reached in enumerate(states, 1):
-            path = tuple(Act.from_dict(act) for act in reached.path)
-            place = Place(path, reached.mutated, "" if len(path) == 1 else reached.state)
-            last = number == len(states)
-            weight = 0.0 if last else self._frontier.mark(place)
-            if not last and not reached.mutated:
-                again = replace(place, state=reached.state, trying=True)
-                self._frontier.add(again, weight * KEPT / max(1, reached.controls))
-            for tried in actions.get(reached.state, ()):
-                self._take_up(reached, path, tried, weight * KEPT / max(1, reached.controls))
-            if last:
-                del self._reach.states[reached.state]
-                self._frontier.add(place, 1.0)
-
-    def _take_up(self, reached: ReachedState, path: tuple[Act, ...], tried: Tried, share: float) -> None:
-        if tried.how not in (WAITING, RECORDED):
-            return
-        act = Act.from_dict(tried.action)
-        if tried.requests and self._grounds.scope.contains(tried.requests[0][1]):
-            self._frontier.add(Place.at(tried.requests[0][1]), share)
-        elif tried.how == WAITING:
-            self._frontier.add(Place((*path, act), mutated=True, base=reached.state, told=tried.told), share)
 
     # --- a state ------------------------------------------------------------------------------------
 
@@ -210,7 +144,7 @@ class Run:
             state = (await self._try(walker, state, place.base, place.path[-1], place.told))[0]
         else:
             self._count(f"open {place.path[-1].value}" if place.url else f"go to {place.told or 'a state'}")
-            self._recorded(walker.take_requests())
+            self._book.recorded(walker.take_requests())
         if not state.url.startswith(("http://", "https://")) or not self._grounds.scope.contains(
             wire_url(state.url)
         ):
@@ -233,11 +167,12 @@ class Run:
         """
         state, place = stay.state, stay.place
         if place.trying:
-            _, plan = self._plans.pop(place.state, None) or (state, self._plan(state))
-            if state.digest not in self._reach.states:  # it is another one at each load
+            held = self._plans.pop(place.state, None)
+            plan = held[1] if held else self._plan(state)
+            if state.digest not in self._book.reach.states:  # it is another one at each load
                 plan = self._enter(stay)
             return await self._try_offers(stay, plan.offers)
-        if state.digest not in self._reach.states:
+        if state.digest not in self._book.reach.states:
             plan = self._enter(stay)
             if place.url not in self._crawled:  # a crawl has scrolled its pages
                 scrolling = Act("scroll")
@@ -253,7 +188,7 @@ class Run:
     def _settle_known(self, stay: _Stay, plan: Plan) -> bool:
         """Write down what needs no trying; return whether anything is left."""
         settled = [
-            self._reach.tried(stay.state.digest, offer.act.to_dict()) or self._is_settled(stay, offer)
+            self._book.reach.tried(stay.state.digest, offer.act.to_dict()) or self._is_settled(stay, offer)
             for offer in plan.offers
         ]
         return not all(settled)
@@ -263,7 +198,9 @@ class Run:
         state, place = stay.state, stay.place
         note = "" if place.state in ("", state.digest) else f"was {place.state} when it was found"
         path = tuple(act.to_dict() for act in place.path)
-        self._write(ReachedState(state.digest, state.url, path, len(state.controls), place.mutated, note))
+        self._book.write(
+            ReachedState(state.digest, state.url, path, len(state.controls), place.mutated, note)
+        )
         plan = self._plan(state)
         self._note_links(stay, plan)
         return plan
@@ -277,10 +214,10 @@ class Run:
         for link in plan.links:
             self._frontier.add(Place.at(link.url), stay.share)
         for link in {link.url: link for link in plan.links}.values():
-            how = RECORDED if link.url in self._known else WAITING
-            self._leave(stay.state, link, how, (("GET", link.url),))
+            how = RECORDED if link.url in self._book.known else WAITING
+            self._book.leave(stay.state, link, how, (("GET", link.url),))
         for left, why in plan.left:
-            self._leave(stay.state, left, why, (("GET", left.url),) if isinstance(left, Link) else ())
+            self._book.leave(stay.state, left, why, (("GET", left.url),) if isinstance(left, Link) else ())
 
     async def _look_behind(self, stay: _Stay, plan: Plan) -> None:
         """Open pages that a changed site leads to, before it is changed again."""
@@ -291,7 +228,7 @@ class Run:
             if self._spent() >= 1:
                 return
             await stay.walker.do(Act("open", value=link.url))
-            self._recorded(stay.walker.take_requests())
+            self._book.recorded(stay.walker.take_requests())
             self._count(f"behind {stay.place.told}: {link.url}")
         await self._back(stay)
 
@@ -300,7 +237,8 @@ class Run:
         for offer in offers:
             if self._spent() >= 1:
                 return
-            if self._reach.tried(stay.state.digest, offer.act.to_dict()) or self._is_settled(stay, offer):
+            tried = self._book.reach.tried(stay.state.digest, offer.act.to_dict())
+            if tried or self._is_settled(stay, offer):
                 continue
             here = here or await self._back(stay)
             before = here
@@ -328,7 +266,7 @@ class Run:
                 path = (*stay.place.path, offer.act)
                 place = Place(path, mutated=True, base=stay.state.digest, told=offer.told)
                 self._frontier.add(place, stay.share)
-            self._leave(stay.state, offer, WAITING if self._options.mutations else "changes the site")
+            self._book.leave(stay.state, offer, WAITING if self._options.mutations else "changes the site")
             return True
         return self._is_known(stay.state, offer)
 
@@ -340,22 +278,22 @@ class Run:
         state, plan = held
         return all(
             [
-                self._reach.tried(digest, offer.act.to_dict()) or self._is_known(state, offer)
+                self._book.reach.tried(digest, offer.act.to_dict()) or self._is_known(state, offer)
                 for offer in plan.offers
             ]
         )
 
     def _is_known(self, state: State, offer: Offer) -> bool:
         # What a form asks for by its address and its fields is the same wherever it stands.
-        asked = self._known.does(offer.same, proven=1 if offer.act.do == "submit" else PROVEN)
+        asked = self._book.known.does(offer.same, proven=1 if offer.act.do == "submit" else PROVEN)
         if asked is None:
             return False
-        self._leave(state, offer, RECORDED, asked)
+        self._book.leave(state, offer, RECORDED, asked)
         return True
 
     def _lead(self, stay: _Stay, offer: Offer, before: State, after: State, *, changed: bool) -> None:
         """Add where an act has led to, if that is somewhere else."""
-        if after.digest == before.digest or after.digest in self._reach.states:
+        if after.digest == before.digest or after.digest in self._book.reach.states:
             return
         if not self._grounds.scope.contains(wire_url(after.url)):
             return
@@ -377,47 +315,16 @@ class Run:
         self, walker: Walker, state: State, base: str, act: Act, told: str, same: str = ""
     ) -> tuple[State, Asked]:
         """Act, look, and write down what came of it."""
-        self._recorded(walker.take_requests())
+        self._book.recorded(walker.take_requests())
         error = await walker.do(act, state)
         after = await walker.look()
-        asked, unanswered = self._recorded(walker.take_requests())
+        asked, unanswered = self._book.recorded(walker.take_requests())
         if same and not error:
             stayed = after.digest == state.digest
-            self._known.did(same, base, asked, stayed=stayed)
-        self._write(
-            Tried(base, act.to_dict(), told, asked[:_LISTED], unanswered, after.digest, "tried", error)
-        )
+            self._book.known.did(same, base, asked, stayed=stayed)
+        self._book.tried(Tried(base, act.to_dict(), told, asked, unanswered, after.digest, "tried", error))
         self._count(told)
         return after, asked
 
-    def _recorded(self, requests: Sequence[Requested]) -> tuple[Asked, Asked]:
-        """Take note of what was recorded; return what was asked for, and of that what was not answered."""
-        recording = self._grounds.recording
-        asked, unanswered = [], []
-        for request in requests:
-            url = wire_url(request.url)
-            asked.append((request.method, url))
-            lost = request.failure and _ABORTED not in request.failure
-            if lost or url in recording.failed or url in recording.aborted:
-                unanswered.append((request.method, url))
-            elif request.method == "GET":
-                self._known.add(url)
-        return tuple(dict.fromkeys(asked)), tuple(dict.fromkeys(unanswered))
-
-    def _leave(self, state: State, what: Offer | Link, how: str, asked: Asked = ()) -> None:
-        if not self._reach.tried(state.digest, what.act.to_dict()):
-            self._write(Tried(state.digest, what.act.to_dict(), what.told, asked, how=how))
-
     def _count(self, told: str) -> None:
-        self._report.acts += 1
-        recording = self._grounds.recording
-        self._on_event(
-            ExploreEvent(
-                told, self._report.acts, len(self._reach.states), len(self._frontier), recording.body_bytes
-            )
-        )
-
-    def _write(self, line: ReachedState | Tried) -> None:
-        self._reach.add(line)
-        self._lines.write(to_line(line))
-        self._lines.flush()
+        self._book.count(told, len(self._frontier))
