@@ -33,7 +33,33 @@ LATE = """<h1>Late</h1><p>loading</p><script>fetch("/api/late").then((r) => r.js
     document.body.append(Object.assign(document.createElement("button"), {textContent: item}));
   }
 })</script>"""
+# Still drawn when the page has settled, since a canvas is no change of the tree of elements.
+CHART = """<h1>Chart</h1><canvas width=400 height=200></canvas><script>
+const canvas = document.querySelector("canvas"), pen = canvas.getContext("2d"), start = performance.now();
+const draw = () => {
+  const part = Math.min(1, (performance.now() - start) / 1000);
+  pen.fillRect(0, 0, 400 * part, 200);
+  if (part < 1) requestAnimationFrame(draw);
+};
+requestAnimationFrame(draw)</script>"""
+# What Sphinx's search does: a result every 5 ms, and a request for the summary of each.
+LIST = """<h1>Searching</h1><ul></ul><script>
+const list = document.querySelector("ul"), results = [...Array(24).keys()];
+const show = () => {
+  if (!results.length) return void (document.querySelector("h1").textContent = "Found 24");
+  const item = document.createElement("li"), n = results.shift();
+  fetch("/api/price?" + n).then((r) => r.text()).then((t) => item.append(n + " costs " + t));
+  list.append(item);
+  setTimeout(show, 5);
+};
+show()</script>"""
+# Redacted where it is written, and a checksum in the baseline of what the page got.
+TOKEN = """<h1>Token</h1><form><input type=hidden name=csrf value={0}></form><script>
+const token = "{0}"; document.title += token.length;</script>""".format("qX7rT2bN9wLk4vZs8dHf3gJm6pYc1aUe")
 ANSWERS = {
+    "/token": page("Token", TOKEN),
+    "/chart": page("Chart", CHART),
+    "/list": page("List", LIST),
     "/styled": page("Styled", "<link rel=stylesheet href=/style.css><h1>Styled</h1>" + FILLER),
     "/style.css": (200, "text/css", b"body { background: #204060; color: white; font-size: 22px }"),
     "/price": page("Price", "<h1>Price</h1><p></p>" + SHOWS.format("'/api/price'")),
@@ -55,7 +81,10 @@ ANSWERS = {
     "/late": page("Late", LATE),
     "/api/late": (200, "application/json", b'["First", "Second", "Third"]'),
 }  # fmt: skip
-PAGES = ("/styled", "/price", "/picture", "/shifted", "/script", "/old", "/posting", "/late")
+PAGES = (
+    *("/styled", "/price", "/picture", "/shifted", "/script", "/old", "/posting", "/late"),
+    *("/chart", "/list", "/token"),
+)
 
 
 @asynccontextmanager
@@ -71,7 +100,7 @@ async def faulty_site(hold: frozenset[str] = frozenset()) -> AsyncIterator[int]:
             if path in hold:
                 await reader.read()
                 return
-            status, kind, body = ANSWERS.get(path, (404, "text/plain", b"nothing here"))
+            status, kind, body = ANSWERS.get(path.partition("?")[0], (404, "text/plain", b"nothing here"))
             field = "Location" if status == 302 else "Content-Type"
             lines = [f"HTTP/1.1 {status} Told", f"{field}: {kind}", f"Content-Length: {len(body)}"]
             writer.write("\r\n".join([*lines, "Connection: close", "", ""]).encode() + body)

@@ -110,6 +110,7 @@ def test_nothing_is_found_where_nothing_is_planted(recorded):
             assert page.pictures.replayed == page.pictures.recorded
             assert {"bodies", "dom", "ssim", "console", "loaded", "recall"} <= set(page.scores)
         assert report.exit_status == 0
+    assert '"part":"response body"' in recorded[0].redactions_file.read_text()  # of /token, in a script, too
 
 
 # Page -> kind, subject, and a word of the explanation, of the first finding; then the kinds that follow.
@@ -132,7 +133,7 @@ def test_each_planted_fault_is_found_and_named(recorded):
         first, *others = found[path].findings
         assert (first.kind.value, first.subject) == (kind, subject), found[path].to_dict()
         assert word in first.explanation
-        assert first.mend.startswith("stillweb ")
+        assert "stillweb " in first.mend
         assert first.severity == "error"
         assert effects <= {each.kind.value for each in others}, found[path].to_dict()
         assert found[path].failures(report.gates)
@@ -148,7 +149,7 @@ def test_each_planted_fault_is_found_and_named(recorded):
 
 
 def test_a_page_whose_requests_had_no_end_was_recorded_half_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(visit, "_SETTLE_CAP", 1.0)
+    monkeypatch.setattr(visit, "_FOR_SETTLING", 1 / 90)
     monkeypatch.setattr(visit, "_LAST_ANSWERS", 0.1)
     collection, ca = record(tmp_path, "half", ["/late"], hold=frozenset({"/api/late"}))
     report = compared(collection, ca)

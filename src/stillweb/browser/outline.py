@@ -58,6 +58,15 @@ _BOXES = """((selectors) => selectors.flatMap((selector) => {
 }))(%s)"""
 
 
+def checksum(code: str) -> str:
+    """Return what a line `#code` says of a script or style whose source in a document this is."""
+    units = code.replace("\r\n", "\n").replace("\r", "\n").encode("utf-16-le", "surrogatepass")
+    made = 0x811C9DC5  # as `sum` in the script above
+    for low, high in zip(units[::2], units[1::2], strict=True):
+        made = ((made ^ (low | high << 8)) * 0x01000193) & 0xFFFFFFFF
+    return f"{len(units) // 2} {made:x}"
+
+
 async def outline(page: Page) -> str:
     """Return the tree of a page, its frames' behind its own, each under a line `#frame URL`.
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from stillweb.collections.absent import RESOURCES
+from stillweb.collections.baselines import DOM
 from stillweb.collections.frames import is_socket_url
 from stillweb.collections.httpblocks import parse_response, payload_start
 from stillweb.collections.layout import Collection
@@ -41,11 +44,9 @@ def sweep(writer: CollectionWriter, secrets: Secrets) -> None:
 
 def sweep_baseline(folder: Path, secrets: Secrets) -> None:
     """Put right the digests of a page that is through: after a kill nobody knows what they were."""
-    path = folder / RESOURCES
-    if path.is_file():
-        content = path.read_bytes()
-        if (clean := secrets.digests.exchange(content)) != content:
-            write_atomically(path, clean)
+    for path in (folder / RESOURCES, folder / DOM):
+        if path.is_file():
+            _put_right(path, partial(_with_digests, path.name, secrets))
 
 
 def _changed(record: WarcRecord, collection: Collection, secrets: Secrets) -> WarcRecord | None:
@@ -88,14 +89,22 @@ def _files(collection: Collection) -> list[Path]:
 
 
 def _clean(path: Path, secrets: Secrets) -> None:
+    _put_right(path, lambda plain: _with_digests(path.name, secrets, secrets.content(plain)))
+
+
+def _with_digests(name: str, secrets: Secrets, plain: bytes) -> bytes:
+    if name == RESOURCES:
+        return secrets.digests.exchange(plain)
+    return secrets.digests.exchange_code(plain) if name == DOM else plain
+
+
+def _put_right(path: Path, change: Callable[[bytes], bytes]) -> None:
     content = path.read_bytes()
     packed = path.suffix == ".gz"
     try:
         plain = gzip.decompress(content) if packed else content
     except (OSError, EOFError, zlib.error):
         return  # no gzip after all
-    clean = secrets.content(plain)
-    if path.name == RESOURCES:
-        clean = secrets.digests.exchange(clean)
+    clean = change(plain)
     if clean != plain:
         write_atomically(path, gzip.compress(clean, 6, mtime=0) if packed else clean)
