@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -18,8 +19,17 @@ from warcio.archiveiterator import ArchiveIterator
 from stillweb.collections.check import check
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
+from stillweb.collections.writer import CollectionWriter
+from stillweb.model import Exchange, Request, Response
+from stillweb.record.byproxy import record_by_proxy
+from stillweb.record.recording import begin
 
-pytestmark = pytest.mark.browser
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
+]
 
 HOME = "https://site.test/"
 
@@ -140,6 +150,31 @@ def test_a_proxy_that_nothing_went_through_leaves_no_collection(tmp_path: Path, 
     assert (program.returncode, errors) == (0, "")
     assert "nothing to keep" in out
     assert list((tmp_path / "c").iterdir()) == []
+
+
+@pytest.mark.parametrize(("stopped", "state"), [("", "complete"), ("--limit 2", "partial")])
+async def test_the_proxy_mends_what_a_kill_left_and_finishes_no_crawl(
+    tmp_path: Path, ca, site, stopped: str, state: str
+) -> None:
+    collection = Collection.create(tmp_path, "site")
+    manifest = begin(collection)
+    collection.write_manifest(replace(manifest, extra={"stopped": stopped} if stopped else {}))
+    with CollectionWriter(collection) as writer:
+        for name in ("a", "b"):
+            writer.write(Exchange(Request("GET", HOME + name), Response(200, "OK"), "20240506070809"))
+    (warc,) = collection.warc_files()
+    os.truncate(warc, warc.stat().st_size - 20)
+    told: list[str] = []
+
+    def started(recording) -> None:
+        recording.warned.append(told.append)
+
+    await record_by_proxy(collection, ca, site.options, started, time_limit=0.1)
+
+    assert [each for each in check(collection) if each.severity == "error"] == []
+    assert any(line.startswith("mended: ") for line in told)
+    assert [capture.url for capture in collection.captures()] == [HOME + "a"]
+    assert collection.manifest().state == state
 
 
 def test_the_proxy_records_until_ctrl_c(tmp_path: Path, site) -> None:

@@ -15,7 +15,7 @@ from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import RecordError
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy import RecordingProxy, recording_proxy
-from stillweb.record.recording import begin
+from stillweb.record.recording import STOPPED, begin, mend
 
 __all__ = ["record_by_proxy"]
 
@@ -44,10 +44,13 @@ async def record_by_proxy(
         RecordError: if an exchange could not be written.
     """
     manifest = begin(collection)  # it says `partial` until the end
+    mended = mend(collection)
     try:
         with CollectionWriter(collection) as writer:
             async with recording_proxy(writer, ca, options) as recording:
                 on_start(recording)
+                for line in mended:
+                    recording.warn(f"mended: {line}")
                 with suppress(asyncio.CancelledError):  # Ctrl-C is the way to end it
                     await _until_over(recording, until_idle, time_limit)
     except OSError as error:
@@ -57,7 +60,8 @@ async def record_by_proxy(
         ) from error
     if not collection.page_list():
         collection.write_pages(find_pages(collection, list(collection.captures())))
-    collection.write_manifest(replace(manifest, state="complete"))
+    if STOPPED not in manifest.extra:  # else a crawl is to be gone on with, before and after this
+        collection.write_manifest(replace(manifest, state="complete"))
 
 
 async def _until_over(recording: RecordingProxy, until_idle: float | None, time_limit: float | None) -> None:

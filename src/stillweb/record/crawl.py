@@ -23,8 +23,7 @@ from stillweb.clock import perf
 from stillweb.collections.layout import Collection
 from stillweb.collections.loginstate import LOGIN, with_login
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.repair import repair
-from stillweb.collections.writer import CollectionWriter, is_fresh
+from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import RecordError, UpstreamUnreachable
 from stillweb.model import Page
 from stillweb.record.behaviours import Conduct
@@ -38,7 +37,7 @@ from stillweb.record.loginredact import redacted_state
 from stillweb.record.loginrun import Held, log_in
 from stillweb.record.options import CrawlOptions
 from stillweb.record.proxy import recording_proxy
-from stillweb.record.recording import begin, pinning_of, read_state
+from stillweb.record.recording import STOPPED, begin, mend, pinning_of, read_state
 from stillweb.record.report import CrawlEvent, CrawlReport
 from stillweb.record.robots import Robots
 from stillweb.record.scope import Scope, seed_url
@@ -51,7 +50,6 @@ __all__ = ["CrawlEvent", "CrawlReport", "OnEvent", "crawl"]
 
 _DOWNLOAD = "Download is starting"  # Playwright's words
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_STOPPED = "stopped"  # member of the manifest: why it is partial
 
 OnEvent = Callable[[CrawlEvent], None]
 
@@ -98,8 +96,7 @@ async def _crawl(
     manifest = _stopped(manifest, "interrupted")  # as a kill would leave it
     collection.write_manifest(manifest)
     report = CrawlReport(seeds=scope.seeds, pages=before)
-    if not is_fresh(collection):  # it was killed: what broke off is cut off, and kept beside
-        report.repaired = repair(collection)
+    report.repaired = mend(collection)
     frontier: Frontier[Visited] = Frontier(
         scope,
         depth=options.depth,
@@ -181,9 +178,9 @@ def _logged_in(collection: Collection, options: CrawlOptions, manifest: Manifest
 
 def _stopped(manifest: Manifest, why: str) -> Manifest:
     """Return a manifest that says why it is partial; one that is complete if there is no reason."""
-    extra = {name: value for name, value in manifest.extra.items() if name != _STOPPED}
+    extra = {name: value for name, value in manifest.extra.items() if name != STOPPED}
     if why:
-        extra[_STOPPED] = why
+        extra[STOPPED] = why
     return replace(manifest, state="partial" if why else "complete", extra=extra)
 
 

@@ -17,12 +17,14 @@ from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.clock import now
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest, write_atomically
+from stillweb.collections.repair import repair
 from stillweb.collections.writer import is_fresh
 from stillweb.errors import CollectionError, UpstreamUnreachable
 from stillweb.record.frontier import CrawlState, Visit
 from stillweb.urls import from_timestamp, to_timestamp
 
 STATE_FILE = "crawl.json"
+STOPPED = "stopped"  # member of the manifest: why a crawl is partial
 
 
 @contextmanager
@@ -47,6 +49,11 @@ def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterat
     finally:
         if collection.path.is_dir() and next(collection.captures(), None) is None and is_fresh(collection):
             shutil.rmtree(collection.path)
+
+
+def mend(collection: Collection) -> list[str]:
+    """Cut off what a kill left broken, and make the index anew; return what was mended."""
+    return [] if is_fresh(collection) else repair(collection)
 
 
 def begin(collection: Collection, *, seed: int = 0, profile: dict[str, object] | None = None) -> Manifest:
