@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from stillweb.browser.controls import Control, Field, Form, State
 from stillweb.browser.walk import Act
-from stillweb.collections.reachability import FILE, ReachedState, Tried, read_reach, to_line
+from stillweb.collections.reachability import FILE, Reach, ReachedState, Tried, read_reach, to_line
 from stillweb.errors import CollectionError, UsageError
+from stillweb.record.explorebook import RECORDED, WAITING
 from stillweb.record.explorefrontier import ExploreFrontier, Place
 from stillweb.record.exploreknown import Known
 from stillweb.record.exploreplan import Avoid, make_plan
+from stillweb.record.exploreresume import resume
 from stillweb.record.explorevalues import Values, read_values
 from stillweb.record.options import ScopeKind
 from stillweb.record.scope import Scope
@@ -148,6 +150,43 @@ def test_the_frontier_hands_out_each_place_once_the_heaviest_first(added):
     assert dict(taken) == weights
     assert [weight for _, weight in taken] == sorted((weight for _, weight in taken), reverse=True)
     assert frontier.take(mutated=True) is None
+
+
+def test_addresses_that_wait_are_listed_the_likeliest_first_and_stay_where_they_are():
+    frontier = ExploreFrontier()
+    frontier.seed(["https://site.test/a", "https://site.test/b", "https://site.test/c"])
+    frontier.add(Place.at("https://site.test/c"), 0.5)
+    open_a = Act("open", value="https://site.test/a")
+    frontier.add(Place((open_a, Act("click", "menu")), state="opened"), 9.0)
+    frontier.add(Place.at("https://site.test/after"), 0.1)
+    frontier.add(Place((open_a, Act("click", "add")), mutated=True, base="d"), 9.0)
+    frontier.mark(Place.at("https://site.test/b"))
+    listed = ["https://site.test/c", "https://site.test/a", "https://site.test/after"]
+    assert frontier.addresses() == listed
+    assert len(frontier) == 5
+    frontier.take(mutated=False)  # the open menu
+    frontier.take(mutated=False)
+    assert frontier.addresses() == listed[1:]
+
+
+def test_a_run_goes_on_with_links_that_were_only_opened_and_with_what_changes_the_site():
+    reach = Reach()
+    for line in (
+        ReachedState("first", "https://site.test/", (Act("open", value="https://site.test/").to_dict(),), 3),
+        Tried("first", Act("click", "1").to_dict(), "a", (("GET", "https://site.test/a"),), how=RECORDED),
+        Tried("first", Act("click", "2").to_dict(), "add", how=WAITING),
+        Tried("first", Act("click", "3").to_dict(), "b", (("GET", "https://else.test/b"),), how="outside"),
+        ReachedState("last", "https://site.test/z", (Act("open", value="https://site.test/z").to_dict(),), 0),
+    ):
+        reach.add(line)
+    frontier = ExploreFrontier()
+    frontier.seed(["https://site.test/"])
+    resume(frontier, reach, SCOPE)
+    assert frontier.addresses() == ["https://site.test/z", "https://site.test/a"]
+    taken = frontier.take(mutated=True)
+    assert taken is not None
+    assert (taken[0].base, taken[0].told) == ("first", "add")
+    assert list(reach.states) == ["first"]  # the last one was perhaps not through
 
 
 def test_what_changes_the_site_waits_in_a_queue_of_its_own_and_what_was_taken_stays_taken():
