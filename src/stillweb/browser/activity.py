@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
 from playwright.async_api import BrowserContext, Page, Request, Response, WebSocket
@@ -77,7 +76,7 @@ class Activity:
 
     Args:
         context: whose requests.
-        on_finished: told of each request that ended well.
+        on_finished: told of the answer to each request that ended well.
 
     Attributes:
         requests: all of them, in the order in which they were begun.
@@ -87,34 +86,29 @@ class Activity:
     """
 
     def __init__(
-        self, context: BrowserContext, on_finished: Callable[[Request, Requested], None] | None = None
+        self, context: BrowserContext, on_finished: Callable[[Response, Requested], None] | None = None
     ) -> None:
         self._told = on_finished
         self.requests: list[Requested] = []
         self.websockets: list[str] = []
         self.generation = 0
         self.broken = ""
-        self._context = context
         self._closed = False
         self._sockets: dict[Key, str] = {}
         self._known: dict[Key, Requested] = {}
+        self._answers: dict[Request, Response] = {}
         self._pending: dict[Key, Requested] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self._listeners: tuple[tuple[str, Any], ...] = ()
         if world := state_of(context).world:
             world.activity = self
             return
-        self._listeners = (
-            ("request", self._on_request),
-            ("response", self._on_response),
-            ("requestfinished", self._on_finished),
-            ("requestfailed", self._on_failed),
-            ("page", self._on_page),
-        )
-        for event, heard in self._listeners:
-            context.on(event, heard)  # type: ignore[call-overload]
+        context.on("request", self._on_request)
+        context.on("response", self._on_response)
+        context.on("requestfinished", self._on_finished)
+        context.on("requestfailed", self._on_failed)
+        context.on("page", self._on_page)
         for page in context.pages:
             self._on_page(page)
 
@@ -140,18 +134,23 @@ class Activity:
         self.websockets = []
 
     def close(self) -> None:
-        """Stop listening."""
+        """Take no note of anything any more.
+
+        The listeners stay until the context is closed, which comes next: to take one away is a message to
+        the browser's driver.
+        """
         self._closed = True
-        for event, heard in self._listeners:
-            self._context.remove_listener(event, heard)
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         self._pending.clear()
         self._known.clear()
+        self._answers.clear()
         self._idle.set()
 
     def _on_page(self, page: Page) -> None:
+        if self._closed:
+            return
         page.on("websocket", partial(self._on_websocket, page))
         # What a closed page still waited for is never told to have ended.
         page.on("close", self._on_page_closed)
@@ -235,15 +234,21 @@ class Activity:
         self.began(request, request.url, request.method, request.resource_type)
 
     def _on_response(self, response: Response) -> None:
-        self.answered(response.request, response.status)
+        if self._closed:
+            return
+        request = response.request
+        if self._told:
+            self._answers[request] = response
+        self.answered(request, response.status)
 
     def _on_finished(self, request: Request) -> None:
-        entry = self._known.get(request)
+        entry, answer = self._known.get(request), self._answers.pop(request, None)
         self.ended(request)
-        if entry and self._told:
-            self._told(request, entry)
+        if entry and answer and self._told:
+            self._told(answer, entry)
 
     def _on_failed(self, request: Request) -> None:
+        self._answers.pop(request, None)
         self.ended(request, request.failure or "failed")
 
     def _end(self, request: Key) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 
 from playwright.async_api import Error as PlaywrightError
-from playwright.async_api import Request
+from playwright.async_api import Response
 
 from stillweb.browser.activity import Requested
 
@@ -26,11 +26,11 @@ class BodyDigests:
     def __init__(self) -> None:
         self._asked: set[asyncio.Task[None]] = set()
 
-    def __call__(self, request: Request, entry: Requested) -> None:
-        """Ask for the body of a request that has ended."""
+    def __call__(self, response: Response, entry: Requested) -> None:
+        """Ask for the body of an answer that has come whole."""
         if entry.status in _NO_BODY or 300 <= entry.status < 400 or entry.resource_type in _UNASKED:
             return
-        task = asyncio.create_task(_note(request, entry))
+        task = asyncio.create_task(_note(response, entry))
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
 
@@ -46,10 +46,8 @@ class BodyDigests:
         await asyncio.gather(*self._asked, return_exceptions=True)
 
 
-async def _note(request: Request, entry: Requested) -> None:
+async def _note(response: Response, entry: Requested) -> None:
     try:
-        response = await request.response()
-        if response is not None:
-            entry.body = hashlib.sha256(await response.body()).hexdigest()
+        entry.body = hashlib.sha256(await response.body()).hexdigest()
     except PlaywrightError:
         return  # let go of by the browser, or gone with its page: then it is not known
