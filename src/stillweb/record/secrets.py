@@ -182,7 +182,7 @@ class Secrets:
         plain = decode(response.raw_body, coding) if response.raw_body else b""
         if plain is None:
             taken.append(Redaction("response body", "unread", "coding", coding, host))
-        text = (plain or b"").decode("utf-8", "replace")
+        text = (plain or b"").decode("utf-8", "replace") if find.is_read(response) else ""
         for found in find.in_answer(response, text, self._names):
             self.learn(found, host)
         if "html" in response.mime:

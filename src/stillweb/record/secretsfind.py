@@ -18,7 +18,15 @@ from stillweb.collections.secretfields import CREDENTIALS, canonical, cookie_pai
 from stillweb.model import Request, Response
 from stillweb.record.secretsnames import JWT, Names, strong
 
-__all__ = ["Found", "in_answer", "in_cookies_set", "in_request_fields", "in_text", "password_fields"]
+__all__ = [
+    "Found",
+    "in_answer",
+    "in_cookies_set",
+    "in_request_fields",
+    "in_text",
+    "is_read",
+    "password_fields",
+]
 
 # Each begins at a boundary only, so that a long run of letters is tried once and not at each of them.
 _TOLD = re.compile(
@@ -69,8 +77,13 @@ def in_answer(response: Response, text: str, names: Names) -> Iterator[Found]:
             yield from _named("header", name, value, names)
             yield from _in_queries(value, names)
         yield from _jwts("header", name, value)
-    if not _NOT_READ.match(response.mime):
+    if is_read(response):
         yield from in_text(text, names)
+
+
+def is_read(response: Response) -> bool:
+    """Tell whether an answer's body is one in which secrets are looked for by their names."""
+    return not _NOT_READ.match(response.mime)
 
 
 def in_cookies_set(response: Response, names: Names) -> Iterator[Found]:
