@@ -14,7 +14,7 @@ from stillweb.errors import CollectionError, UsageError
 from stillweb.record.explorebook import RECORDED, WAITING
 from stillweb.record.explorefrontier import ExploreFrontier, Place
 from stillweb.record.exploreknown import Known
-from stillweb.record.exploreplan import Avoid, make_plan
+from stillweb.record.exploreplan import Avoid, make_plan, other_fills
 from stillweb.record.exploreresume import resume
 from stillweb.record.explorevalues import Values, read_values
 from stillweb.record.options import ScopeKind
@@ -124,6 +124,17 @@ def test_values_come_from_names_then_from_anybody_then_from_the_type(tmp_path: P
     number = control("3", "spinbutton", field=Field("number", SEARCH))
     assert values.for_field(number) == ("1",)
     assert Values().for_field(field("4", SEARCH)) == ("test",)
+
+
+def test_what_is_asked_while_it_is_typed_is_typed_with_each_value():
+    values = Values({"q": ("kettle", "lamp"), "*": ("Ada",)})
+    state = State("https://site.test/", "d", (field("1", SEARCH, label=("q",)),))
+    [first] = [each for each in make_plan(state, SCOPE, values, NOBODY).offers if each.act.do == "fill"]
+    others = other_fills(state, first, values)
+    assert [first.act.value, *(each.act.value for each in others)] == ["kettle", "lamp", "Ada"]
+    assert len({each.same for each in (first, *others)}) == 3  # none is known by another
+    assert other_fills(state, others[0], values) == []
+    assert other_fills(State("https://site.test/", "d", ()), first, values) == []
 
 
 @pytest.mark.parametrize("text", ["fields: [", "just a text", "fields: {q: [{a: 1}]}"])

@@ -25,7 +25,7 @@ from stillweb.record.explorevalues import Values
 from stillweb.record.scope import Scope
 from stillweb.urls import wire_url
 
-__all__ = ["Avoid", "Link", "Offer", "Plan", "make_plan"]
+__all__ = ["Avoid", "Link", "Offer", "Plan", "make_plan", "other_fills"]
 
 _CHECKS = frozenset(("checkbox", "radio", "switch"))
 _TYPED = frozenset(
@@ -132,6 +132,17 @@ def make_plan(
     offers, over = _sampled(draft.offers, alike, clock.seeded("explore", seed, state.digest))
     left = [*draft.left, *((offer, "one of many alike") for offer in over)]
     return Plan(tuple(offers), tuple(draft.links), tuple(left))
+
+
+def other_fills(state: State, offer: Offer, values: Values) -> list[Offer]:
+    """Return the offers to fill a field with its other values, for one that asks while it is typed into."""
+    control = state.find(offer.act.control)
+    if control is None:
+        return []
+    texts = values.for_field(control)[:_SENT]
+    if offer.act.value != texts[0]:
+        return []
+    return [_offer(Act("fill", control.key, text), control, text) for text in texts[1:]]
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from stillweb.record.explorefrontier import KEPT, ExploreFrontier, Place
 from stillweb.record.exploregrounds import Grounds
 from stillweb.record.exploreknown import PROVEN, Asked
 from stillweb.record.explorelinks import open_links
-from stillweb.record.exploreplan import Link, Offer, Plan, make_plan
+from stillweb.record.exploreplan import Link, Offer, Plan, make_plan, other_fills
 from stillweb.record.exploreresume import resume
 from stillweb.record.exploretokens import Tokens
 from stillweb.urls import wire_url
@@ -66,6 +66,7 @@ class Run:
         self.tokens = Tokens()
         self._plans: dict[str, tuple[State, Plan]] = {}
         self._crawled: frozenset[str] = frozenset()
+        self._swept = False
         self._started = monotonic()
 
     async def explore(self, urls: Sequence[str]) -> None:
@@ -78,13 +79,9 @@ class Run:
         self._frontier.seed(urls)
         resume(self._frontier, self._book.reach, self._grounds.scope)
         faults = 0
-        swept = False
         while self._spent() < 1:
-            if not swept and self._spent() >= _READS:
-                swept = True
-                await open_links(
-                    self._grounds, self._book, self._frontier, self._options.budget, self._is_late
-                )
+            if self._spent() >= _READS:
+                await self._open_links()
             taken = self._take()
             if taken is None:
                 break
@@ -100,6 +97,14 @@ class Run:
                         hint="stillweb record explore NAME goes on from here",
                     ) from error
             self._grounds.recording.check()
+        await self._open_links()
+
+    async def _open_links(self) -> None:
+        """Open what will not be come to, once, and before the site is changed if the budget ends there."""
+        if not self._swept:
+            self._swept = True
+            limit = self._options.budget
+            await open_links(self._grounds, self._book, self._frontier, limit, self._is_late)
 
     def finish(self) -> None:
         """Say of each link that waited whether it was come to, and sum up."""
@@ -233,10 +238,19 @@ class Run:
         await self._back(stay)
 
     async def _try_offers(self, stay: _Stay, offers: Sequence[Offer]) -> None:
+        """Try offers; what is left behind one that changed the site, in a fresh context each time."""
+        left = await self._try_here(stay, offers)
+        while left:
+            async with self._grounds.walking() as walker:
+                again = replace(stay, walker=walker)
+                left = await self._try_here(replace(again, state=await self._back(again)), left)
+
+    async def _try_here(self, stay: _Stay, offers: Sequence[Offer]) -> list[Offer]:
+        """Try offers until one changes the site; return those that are left."""
         here: State | None = stay.state
-        for offer in offers:
-            if self._spent() >= 1:
-                return
+        todo = list(offers)
+        while todo and self._spent() < 1:
+            offer = todo.pop(0)
             tried = self._book.reach.tried(stay.state.digest, offer.act.to_dict())
             if tried or self._is_settled(stay, offer):
                 continue
@@ -247,17 +261,13 @@ class Run:
             )
             changed = any(method in MUTATIONS for method, _ in asked)
             self._lead(stay, offer, before, after, changed=changed)
+            if asked and offer.act.do == "fill":  # it is sent as it is typed: each text is a request
+                todo[:0] = other_fills(stay.state, offer, self._options.values)
             if changed and not stay.place.mutated:
-                return await self._go_on_elsewhere(stay, offers)
+                return todo
             stayed = after.digest == before.digest
             here = after if stayed and offer.act.do in _HARMLESS else None
-        return None
-
-    async def _go_on_elsewhere(self, stay: _Stay, offers: Sequence[Offer]) -> None:
-        """Try the rest in a fresh context: in this one the site was changed."""
-        async with self._grounds.walking() as walker:
-            await self._back(_Stay(walker, stay.place, stay.state, stay.share))
-            await self._try_offers(_Stay(walker, stay.place, await walker.look(), stay.share), offers)
+        return []
 
     def _is_settled(self, stay: _Stay, offer: Offer) -> bool:
         """Put off what changes the site, and what is known from other pages; return whether it was either."""
