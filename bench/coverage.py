@@ -252,7 +252,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def markdown(result: dict[str, Any]) -> str:
     lines = [
-        "| site | recording | pages | acts | captures | recorded in s | seeds | steps | asking "
+        "| site | recording | pages | acts + links | captures | recorded in s | seeds | steps | asking "
         "| missed | off | miss rate | inside | dead ends |",
         "|---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
@@ -262,7 +262,8 @@ def markdown(result: dict[str, Any]) -> str:
             cells = [walked.get(key, 0) for key in ("steps", "asking", "missed", "off")]
             rates = [walked["miss_rate"], walked["miss_rate_inside"], walked["dead_rate"]]
             told_rates = [f"{100 * rate:.1f} %" if rate is not None else "-" for rate in rates]
-            acts = row["explore"]["cost"]["acts"] if part != "crawl" and "explore" in row else 0
+            explored = row["explore"]["cost"] if part != "crawl" and "explore" in row else {}
+            acts = f"{explored['acts']} + {explored.get('opened', 0)}" if explored else "0"
             spent = [cost["page_count"], acts, cost["captures"], round(cost["whole_seconds"])]
             cells = [name, part, *spent, ", ".join(map(str, walked["seeds"])), *cells, *told_rates]
             lines.append("| " + " | ".join(map(str, cells)) + " |")
