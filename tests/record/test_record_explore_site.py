@@ -69,9 +69,9 @@ async def test_what_an_agent_may_do_is_recorded_and_its_map_holds_in_replay(tmp_
     build(site)
     collection = Collection.create(tmp_path, "site")
     collection.write_pages([Page(HOME, "20240506070809")])
-    first, events = await go(collection, ca, site, 3)
-    assert first.acts == 3 == len(events) - first.opened
-    assert first.opened  # what three acts did not come to is recorded all the same
+    first, events = await go(collection, ca, site, 1)
+    assert (first.acts, first.opened, len(events)) == (1, 1, 2)
+    assert [capture.url for capture in collection.captures()].count(f"{HOME}item") == 1  # opened only
     with (collection.path / FILE).open("a") as file:
         file.write('{"version": 1, "kind": "act')  # a kill came between
 
