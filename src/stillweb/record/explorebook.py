@@ -9,9 +9,9 @@ from typing import TextIO
 from stillweb.browser.activity import Requested
 from stillweb.browser.controls import State
 from stillweb.collections.reachability import Reach, ReachedState, Tried, to_line
-from stillweb.record.exploreknown import Asked, Known
+from stillweb.record.exploreknown import PROVEN, Asked, Known
 from stillweb.record.exploreoptions import ExploreEvent, ExploreReport
-from stillweb.record.exploreplan import Link, Offer
+from stillweb.record.exploreplan import Link, Offer, Plan
 from stillweb.record.proxy import RecordingProxy
 from stillweb.urls import wire_url
 
@@ -65,6 +65,24 @@ class Book:
         """Write down that something is not tried, unless the map says what came of it."""
         if not self.reach.tried(state.digest, what.act.to_dict()):
             self.write(Tried(state.digest, what.act.to_dict(), what.told, asked, how=how))
+
+    def knows(self, state: State, offer: Offer) -> bool:
+        """Return whether it is known from other pages what an offer does; then it is written down so."""
+        # What a form asks for by its address and its fields is the same wherever it stands.
+        asked = self.known.does(offer.same, proven=1 if offer.act.do == "submit" else PROVEN)
+        if asked is None:
+            return False
+        self.leave(state, offer, RECORDED, asked)
+        return True
+
+    def knows_all(self, state: State, plan: Plan) -> bool:
+        """Return whether nothing of a plan is left to be tried; what is known is written down."""
+        return all(
+            [
+                self.reach.tried(state.digest, each.act.to_dict()) or self.knows(state, each)
+                for each in plan.offers
+            ]
+        )
 
     def recorded(self, requests: Sequence[Requested]) -> tuple[Asked, Asked]:
         """Take note of what was recorded; return what was asked for, and of that what was not answered."""

@@ -23,7 +23,7 @@ from stillweb.model import MUTATIONS
 from stillweb.record.explorebook import RECORDED, WAITING, Book
 from stillweb.record.explorefrontier import KEPT, ExploreFrontier, Place
 from stillweb.record.exploregrounds import Grounds
-from stillweb.record.exploreknown import PROVEN, Asked
+from stillweb.record.exploreknown import Asked
 from stillweb.record.explorelinks import open_links
 from stillweb.record.exploreplan import Link, Offer, Plan, make_plan, other_fills
 from stillweb.record.exploreresume import resume
@@ -131,7 +131,8 @@ class Run:
     # --- a state ------------------------------------------------------------------------------------
 
     async def _visit(self, place: Place, weight: float) -> None:
-        if place.trying and self._is_all_known(place.state):
+        held = self._plans.get(place.state) if place.trying else None
+        if held and self._book.knows_all(*held):  # it was tried elsewhere since
             return
         async with self._grounds.walking() as walker:
             state = await self._arrive(walker, place)
@@ -278,28 +279,7 @@ class Run:
                 self._frontier.add(place, stay.share)
             self._book.leave(stay.state, offer, WAITING if self._options.mutations else "changes the site")
             return True
-        return self._is_known(stay.state, offer)
-
-    def _is_all_known(self, digest: str) -> bool:
-        """Return whether what a state was to be entered again for was tried elsewhere since."""
-        held = self._plans.get(digest)
-        if held is None:
-            return False
-        state, plan = held
-        return all(
-            [
-                self._book.reach.tried(digest, offer.act.to_dict()) or self._is_known(state, offer)
-                for offer in plan.offers
-            ]
-        )
-
-    def _is_known(self, state: State, offer: Offer) -> bool:
-        # What a form asks for by its address and its fields is the same wherever it stands.
-        asked = self._book.known.does(offer.same, proven=1 if offer.act.do == "submit" else PROVEN)
-        if asked is None:
-            return False
-        self._book.leave(state, offer, RECORDED, asked)
-        return True
+        return self._book.knows(stay.state, offer)
 
     def _lead(self, stay: _Stay, offer: Offer, before: State, after: State, *, changed: bool) -> None:
         """Add where an act has led to, if that is somewhere else."""
