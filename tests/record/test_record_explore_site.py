@@ -34,6 +34,7 @@ SHOP = """<h1>Shop</h1>
 <form action="/search"><input name="q" aria-label="Find"><button>Search</button></form>
 <button onclick="fetch('/more').then(r => r.text()).then(t => { out.innerHTML = t })">More</button>
 <div id=out></div>
+<input name="s" aria-label="Suggest" oninput="fetch('/suggest?s=' + this.value)">
 <a href="/item">Item</a> <a href="/logout">Log out</a> <a href="https://else.test/">Elsewhere</a>"""
 ITEM = """<h1>Item</h1><form method="post" action="/basket">
 <input type="hidden" name="csrf_token" value="%s"><button name="n" value="1">Add</button></form>"""
@@ -43,6 +44,7 @@ def build(site) -> None:
     site.page("/", SHOP)
     home = site.answers["/"]
     site.page("/search", "<h1>Found</h1>")
+    site.page("/suggest", "<p>Perhaps</p>")
     site.page("/more", "<h2>More</h2><button>Less</button>")
     site.answers["/item"] = lambda asked: replace(
         home, body=(ITEM % clock.new_id().replace("-", "")).encode()
@@ -54,7 +56,7 @@ def build(site) -> None:
 
 async def go(collection: Collection, ca, site, budget: int) -> tuple[ExploreReport, list[ExploreEvent]]:
     events: list[ExploreEvent] = []
-    values = Values({"q": ("kettle",)})
+    values = Values({"q": ("kettle",), "s": ("Ada", "Eve")})
     options = ExploreOptions(budget, values=values, record=site.options)
     scope = Scope.of(ScopeKind.HOST, [HOME])
     return await explore(collection, ca, scope, options, events.append), events
@@ -82,6 +84,7 @@ async def test_what_an_agent_may_do_is_recorded_and_its_map_holds_in_replay(tmp_
     asked = [(each.method, each.path) for each in site.asked if each.path != "/favicon.ico"]
     paths = {path for method, path in asked if method == "GET"}
     assert {"/search?q=kettle", "/more", "/receipt"} <= paths
+    assert {"/suggest?s=Ada", "/suggest?s=Eve"} <= paths  # it asks while it is typed into
     assert asked.count(("POST", "/basket")) == 1
     assert ("GET", "/logout") not in asked
     posted = asked.index(("POST", "/basket"))
