@@ -164,6 +164,9 @@ async def test_the_proxy_mends_what_a_kill_left_and_finishes_no_crawl(
             writer.write(Exchange(Request("GET", HOME + name), Response(200, "OK"), "20240506070809"))
     (warc,) = collection.warc_files()
     os.truncate(warc, warc.stat().st_size - 20)
+    os.utime(
+        warc, (warc.stat().st_atime, collection.index_file.stat().st_mtime + 1)
+    )  # a kill leaves the index older
     told: list[str] = []
 
     def started(recording) -> None:

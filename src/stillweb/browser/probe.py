@@ -69,6 +69,7 @@ class Probe:
         self._navigating: set[str] = set()
         self._arrived = asyncio.Event()
         self._arrived.set()
+        self._can_be_asked = asyncio.Event()  # whether the main frame's document has its isolated world
         self._newer_script = ""
         self._newer_at: tuple[str, int] = ("", 0)
         self._frames: list[FrameInfo] = []  # as they were asked for; empty once they have changed
@@ -111,6 +112,7 @@ class Probe:
         for frame in await probe.frames():
             made = await probe.send("Page.createIsolatedWorld", frameId=frame.id, worldName=WORLD)
             probe._worlds[frame.id] = made["executionContextId"]
+            probe._note_main()
             await probe.send("Runtime.evaluate", expression=script, contextId=made["executionContextId"])
         _probes[page] = probe  # not before: a probe attached by half would see empty pages
         return probe
@@ -170,6 +172,7 @@ class Probe:
 
         walk((await self.send("Page.getFrameTree"))["frameTree"], "")
         self._main = found[0].id
+        self._note_main()
         if moves == self._moves:
             self._frames = found
         return list(found)
@@ -317,11 +320,13 @@ class Probe:
     async def arrived(self, patience: float) -> bool:
         """Wait until no frame is on its way to another document; return whether it came to that.
 
-        A navigation that comes to nothing (204, a download) may never say so: hence the patience.
+        A navigation that comes to nothing (204, a download) may never say so: hence the patience. The main
+        frame can be asked then: whoever tries again after `FrameGone` waits here, and does not spin.
         """
         try:
             async with asyncio.timeout(patience):
                 await self._arrived.wait()
+                await self._can_be_asked.wait()
         except TimeoutError:
             self._navigating.clear()
             self._arrived.set()
@@ -332,6 +337,7 @@ class Probe:
         context = event["context"]
         if context["name"] == WORLD:
             self._worlds[context["auxData"]["frameId"]] = context["id"]
+            self._note_main()
             self.documents += 1
         elif context["auxData"].get("isDefault"):
             self._own_worlds[context["auxData"]["frameId"]] = context["id"]
@@ -339,13 +345,21 @@ class Probe:
     def _on_world_gone(self, event: dict[str, Any]) -> None:
         gone = event["executionContextId"]
         self._worlds = {frame: world for frame, world in self._worlds.items() if world != gone}
+        self._note_main()
         self._own_worlds = {frame: world for frame, world in self._own_worlds.items() if world != gone}
         self.learnt.pop(gone, None)
 
     def _on_worlds_cleared(self, _: dict[str, Any]) -> None:
         self._worlds.clear()
+        self._note_main()
         self._own_worlds.clear()
         self.learnt.clear()
+
+    def _note_main(self) -> None:
+        if self._main in self._worlds:
+            self._can_be_asked.set()
+        else:
+            self._can_be_asked.clear()
 
     def _on_frames(self, _: dict[str, Any]) -> None:
         self._moves += 1
