@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from hashlib import sha256
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from members import COOKIE, STEPS, TOKEN, Members, all_of
+from shared_sites import sites_up
 
 from stillweb.browser.profile import Profile
 from stillweb.collections.baselines import read_baseline
@@ -31,7 +31,6 @@ from stillweb.record.login import Sign, read_login, read_storage_state
 from stillweb.record.loginbyhand import ByHand, full_browser, log_in_by_hand
 from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.recording import collection_to_fill
-from stillweb.record.resolve import parse_all
 from stillweb.record.secretsnames import strong
 from stillweb.replay.server import ReplayOptions, serve
 
@@ -161,7 +160,6 @@ async def test_a_step_that_fails_is_named(tmp_path: Path, ca, site) -> None:
 
 # --- the shared sites -----------------------------------------------------------------------------------
 
-SITES_CA = Path(os.environ.get("STILLWEB_SITES_CA", "~/.cache/stillweb-sites/ca.pem")).expanduser()
 ENVIRONMENT = {"WIKI_PASSWORD": "demo", "SHOP_PASSWORD": "shopper-pass-1"}
 WIKI = """
 logged_in: {text: Log Out}
@@ -190,11 +188,7 @@ LOGINS = {
 @pytest.fixture
 def sites() -> RecordOptions:
     """How the shared sites are reached."""
-    with socket.socket() as probe:
-        if not SITES_CA.is_file() or probe.connect_ex(("127.0.0.1", 8443)):
-            pytest.skip("the shared sites are not up (sites.py up wiki shop)")
-    rules = parse_all(["*.test=127.0.0.1:8443", "*.test:80=127.0.0.1:8480"])
-    return RecordOptions(resolve=rules, upstream_ca=SITES_CA)
+    return sites_up("shop", "wiki")
 
 
 def assert_cookies_are_placeholders(collection: Collection) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import os
 import shutil
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser
+from shared_sites import sites_up
 
 from stillweb.browser.context import open_context
 from stillweb.browser.launch import launch
@@ -28,7 +27,6 @@ from stillweb.model import header
 from stillweb.record.byproxy import record_by_proxy
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy import RecordingProxy
-from stillweb.record.resolve import parse_all
 from stillweb.replay.server import ReplayOptions, serve
 from stillweb.urls import from_timestamp
 
@@ -39,8 +37,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
 ]
-
-SITES_CA = Path(os.environ.get("STILLWEB_SITES_CA", "~/.cache/stillweb-sites/ca.pem")).expanduser()
 
 
 @dataclass(frozen=True)
@@ -82,11 +78,7 @@ SHOP = Login(
 
 @pytest.fixture
 def options() -> RecordOptions:
-    with socket.socket() as probe:
-        if not SITES_CA.is_file() or probe.connect_ex(("127.0.0.1", 8443)):
-            pytest.skip("the shared sites are not up (sites.py up wiki shop)")
-    rules = parse_all(["*.test=127.0.0.1:8443", "*.test:80=127.0.0.1:8480"])
-    return RecordOptions(resolve=rules, upstream_ca=SITES_CA)
+    return sites_up("shop", "wiki")
 
 
 async def record_login(

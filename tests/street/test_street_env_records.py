@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from live_site import LiveSite, live_site
+from shared_sites import sites_up
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.check import check
@@ -33,7 +33,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
 ]
-SITES_CA = Path(os.environ.get("STILLWEB_SITES_CA", "~/.cache/stillweb-sites/ca.pem")).expanduser()
 KINDS = ("axtree", "screenshot")
 
 Choice = Callable[[Any], dict[str, Any]]  # from an observation to an action
@@ -138,13 +137,8 @@ def trajectories(folder: Path) -> list[Path]:
     ids=["docs-network", "shop-clock"],
 )
 async def test_an_episode_on_a_live_site_replays(tmp_path: Path, ca, level: str, url: str, choices) -> None:
-    with socket.socket() as probe:
-        if not SITES_CA.is_file() or probe.connect_ex(("127.0.0.1", 8443)):
-            pytest.skip("the shared sites are not up (sites.py up docs shop)")
-    rules = parse_all(["*.test=127.0.0.1:8443", "*.test:80=127.0.0.1:8480"])
-    options = RecordOptions(resolve=rules, upstream_ca=SITES_CA)
-
-    live, replayed = await there_and_again(tmp_path, ca, options, level, url, choices)
+    site = url.split("/")[2].removesuffix(".test")
+    live, replayed = await there_and_again(tmp_path, ca, sites_up(site), level, url, choices)
 
     assert replayed == live
     assert all(each["misses"] == (0, []) and each["action"]["status"] == "ok" for each in live)

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from shared_sites import RESOLVE, SITES_CA, sites_up
 
 pytestmark = [pytest.mark.sites, pytest.mark.browser, pytest.mark.timeout(600)]
 
-SITES_CA = Path(os.environ.get("STILLWEB_SITES_CA", "~/.cache/stillweb-sites/ca.pem")).expanduser()
-RESOLVE = ("--resolve", "*.test=127.0.0.1:8443", "--resolve", "*.test:80=127.0.0.1:8480")
+REACHED = (*(word for rule in RESOLVE for word in ("--resolve", rule)), "--upstream-ca", str(SITES_CA))
 SEEDS = {"docs": "https://docs.test/", "data": "https://data.test/"}
-
-
-@pytest.fixture(scope="module")
-def sites() -> Path:
-    """The CA of the sites that run on loopback; skips where they do not."""
-    with socket.socket() as probe:
-        if not SITES_CA.is_file() or probe.connect_ex(("127.0.0.1", 8443)):
-            pytest.skip("the shared sites are not up (sites.py up docs data)")
-    return SITES_CA
 
 
 def stillweb(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,13 +28,14 @@ def stillweb(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module", params=SEEDS)
-def recorded(request, sites, tmp_path_factory) -> tuple[Path, str]:
+def recorded(request, tmp_path_factory) -> tuple[Path, str]:
     """A folder with four pages of a site recorded into a collection of its name."""
     name = request.param
+    sites_up(name)
     folder = tmp_path_factory.mktemp(name)
     ran = stillweb(
         folder, "record", "crawl", SEEDS[name], "-c", name, "--limit", "4",
-        *RESOLVE, "--upstream-ca", str(sites),
+        *REACHED,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     return folder, name
@@ -82,10 +73,11 @@ def test_every_recorded_page_replays_without_a_miss(recorded, backend, tmp_path)
     assert (tmp_path / "index.html").stat().st_size > 10_000
 
 
-def test_the_editor_of_node_red_is_shown_as_recorded(sites, tmp_path: Path) -> None:
+def test_the_editor_of_node_red_is_shown_as_recorded(tmp_path: Path) -> None:
+    sites_up("flows")
     recorded = stillweb(
         tmp_path, "record", "crawl", "https://flows.test/", "-c", "flows", "--limit", "1",
-        *RESOLVE, "--upstream-ca", str(sites),
+        *REACHED,
     )  # fmt: skip
     assert recorded.returncode == 0, recorded.stderr
     for _ in range(2):
