@@ -51,7 +51,7 @@ docs: setup      ## write docs/cli.md from --help
 lock:            ## pin the newest dependencies anew (needs uv on the PATH)
 	echo uv | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade \
 	  --custom-compile-command "make lock" -o requirements/uv.lock -
-	uv pip compile pyproject.toml --extra record --group dev --quiet --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --extra record --extra serve --extra agents --group dev --quiet --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --upgrade --custom-compile-command "make lock" -o requirements/dev.lock
 	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --constraint requirements/dev.lock --custom-compile-command "make lock" -o requirements/replay.lock \

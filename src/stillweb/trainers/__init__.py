@@ -1,0 +1,1 @@
+"""What trainers call: the batch runner, agents, and adapters to their frameworks."""
