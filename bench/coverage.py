@@ -41,7 +41,7 @@ from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.seal import seal
-from stillweb.env import Env, EnvOptions
+from stillweb.env import EnvOptions, VectorEnv, VectorOptions
 from stillweb.env.explore import propose_trace
 from stillweb.env.observation import Observation
 from stillweb.errors import InfraError, TaskError
@@ -55,18 +55,19 @@ REACH = (*RESOLVE, "--upstream-ca", str(SITES_CA))
 PARTS = ("crawl", "explore", "amend")
 # What would change a site that others use at the same time.
 SKIPPED = r"\bsave\b|\bdeploy\b|\bpublish\b"
-VALUES = 'fields: {"*": [Ada, "7", blue, "a longer text, with a comma"]}\n'
+VALUES = 'fields: {"*": [Ada, "7", blue, "a longer text, with a comma", ""]}\n'
 
 
 class Counting:
-    """An Env that counts what its steps ask for; passed to the agent in place of it.
+    """A session that counts what its steps ask for; passed to the agent in place of an Env.
 
     Attributes:
         pressed: numbers of the ledger that came of controls which are not to be pressed on the live site.
     """
 
-    def __init__(self, env: Env, client: ReplayClient, hosts: set[str]) -> None:
-        self._env = env
+    def __init__(self, vector: VectorEnv, number: int, client: ReplayClient, hosts: set[str]) -> None:
+        self._vector = vector
+        self._number = number
         self._client = client
         self._hosts = hosts
         self._avoid = Avoid.of([SKIPPED])
@@ -78,14 +79,14 @@ class Counting:
         self.session = ""
 
     async def reset(self, **given: Any) -> Any:
-        self._seen, info = await self._env.reset(**given)
+        self._seen, info = await self._vector.reset(self._number, **given)
         self.session = info["session"]
         return self._seen, info
 
     async def step(self, action: Any) -> Any:
         avoided = self._is_avoided(action)
         before = await self._last() if avoided else 0
-        told = await self._env.step(action)
+        told = await self._vector.step(self._number, action)
         if avoided:
             self.pressed.update(range(before + 1, await self._last() + 1))
         self._count(action, told[0], told[4]["traffic"])
@@ -113,44 +114,52 @@ class Counting:
         gone = f"GET {wire_url(observation.url)}" in traffic["missed"]
         self.counts["dead"] += gone or not any(node.bid for node in observation.nodes)
 
+    async def told(self, name: str) -> dict[str, Any]:
+        """Return counts, and the misses as a file of misses has them."""
+        lines: list[Line] = []
+        if self.session:
+            ledger = await self._client.ledger(self.session, closed=True)
+            environment = str((await self._client.info()).collections[name])
+            lines = [Line(self.session, name, environment, each) for each in ledger.entries]
+        kept = [
+            line
+            for line in lines
+            if line.entry.seq not in self.pressed and not self._avoid.forbids("", line.entry.url)
+        ]
+        return {
+            "counts": dict(self.counts),
+            "missed": self.missed.most_common(),
+            "reasons": Counter(each.reason.partition(":")[0] for each in gather(lines)).most_common(),
+            "withheld": len(list(gather(lines))) - len(list(gather(kept))),
+            "misses": [each.to_line() for each in gather(kept)],
+        }
 
-async def walk(root: Path, name: str, url: str, seed: int, steps: int) -> dict[str, Any]:
-    """Let the agent walk on a recording; return counts, and the misses as a file of misses has them."""
+
+async def walk(root: Path, name: str, url: str, seeds: list[int], steps: int) -> dict[int, dict[str, Any]]:
+    """Let agents walk on a recording, one for each seed, beside each other; return what came of each."""
     collection = Collection.open(root / "collections", name)
     seal(collection)
     ca = CertAuthority.load_or_init(root / "certs")
     hosts = {host_of(capture.url) for capture in collection.captures()}
-    lines: list[Line] = []
-    avoid = Avoid.of([SKIPPED])
-    began = clock.perf()
+    options = VectorOptions(env=EnvOptions(max_steps=steps + 1), at_once=len(seeds))
     async with (
         serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
         ReplayClient(server.url) as client,
-        Env(server.url, name, options=EnvOptions(max_steps=steps + 1)) as env,
+        VectorEnv(server.url, len(seeds), collection=name, options=options) as vector,
     ):
-        agent = Counting(env, client, hosts)
-        try:
-            await propose_trace(agent, url, seed, steps)  # type: ignore[arg-type]
-        except (InfraError, TaskError) as error:
-            sys.stderr.write(f"{name} seed {seed}: {error}\n")
-            agent.counts["broken"] += 1
-        if agent.session:
-            ledger = await client.ledger(agent.session, closed=True)
-            environment = str((await client.info()).collections[name])
-            lines = [Line(agent.session, name, environment, each) for each in ledger.entries]
-    kept = [
-        line
-        for line in lines
-        if line.entry.seq not in agent.pressed and not avoid.forbids("", line.entry.url)
-    ]
-    return {
-        "counts": dict(agent.counts),
-        "seconds": round(clock.perf() - began, 1),
-        "missed": agent.missed.most_common(),
-        "reasons": Counter(each.reason.partition(":")[0] for each in gather(lines)).most_common(),
-        "withheld": len(list(gather(lines))) - len(list(gather(kept))),
-        "misses": [each.to_line() for each in gather(kept)],
-    }
+
+        async def one(number: int, seed: int) -> dict[str, Any]:
+            agent = Counting(vector, number, client, hosts)
+            began = clock.perf()
+            try:
+                await propose_trace(agent, url, seed, steps)  # type: ignore[arg-type]
+            except (InfraError, TaskError) as error:
+                sys.stderr.write(f"{name} seed {seed}: {error}\n")
+                agent.counts["broken"] += 1
+            return await agent.told(name) | {"seconds": round(clock.perf() - began, 1)}
+
+        told = await asyncio.gather(*(one(number, seed) for number, seed in enumerate(seeds)))
+    return dict(zip(seeds, told, strict=True))
 
 
 def walked_on(args: argparse.Namespace, name: str, url: str, seeds: list[int]) -> dict[str, Any]:
@@ -159,10 +168,12 @@ def walked_on(args: argparse.Namespace, name: str, url: str, seeds: list[int]) -
     missed: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     result: dict[str, Any] = {"seeds": {}, "seconds": 0.0, "withheld": 0, "misses": []}
-    for seed in seeds:
-        kept = args.root / f"{name}-{seed}-{args.steps}.json"
-        if not kept.exists():
-            kept.write_text(json.dumps(asyncio.run(walk(args.root, name, url, seed, args.steps)), indent=1))
+    files = {seed: args.root / f"{name}-{seed}-{args.steps}.json" for seed in seeds}
+    todo = [seed for seed, kept in files.items() if not kept.exists()]
+    for some in (todo[at : at + args.beside] for at in range(0, len(todo), args.beside)):
+        for seed, told in asyncio.run(walk(args.root, name, url, some, args.steps)).items():
+            files[seed].write_text(json.dumps(told, indent=1))
+    for seed, kept in files.items():
         walked = json.loads(kept.read_text())
         counts.update(walked["counts"])
         missed.update(dict(walked["missed"]))
@@ -205,6 +216,7 @@ def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> 
         values = args.root / "values.yaml"
         values.write_text(VALUES)
         limits = ["--budget", str(args.explore), "--values", str(values), "--explore-skip", SKIPPED]
+        limits += ["--explore-links", str(args.links)] if args.links is not None else []
         limits += ["--explore-time", str(args.explore_time)] if args.explore_time else []
         told = stillweb(args.root, "record", "explore", made[part], *limits, *REACH)
     if part == "amend":
@@ -243,7 +255,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         for part in args.part:
             cost = prepare(args, name, urls, part)
             made = {"crawl": name, "explore": f"{name}-explored", "amend": f"{name}-amended"}[part]
-            walked = walked_on(args, made, urls[0], args.test)
+            # What exploring leaves out is what amend is given: its seeds are as new to the exploration.
+            walked = walked_on(args, made, urls[0], args.train if part == "explore" else args.test)
             walked.pop("misses")
             row[part] = {"cost": cost, "walked": walked}
             sys.stderr.write(f"{name} {part}: {json.dumps({k: v for k, v in walked.items()})[:1500]}\n")
@@ -280,8 +293,10 @@ def main() -> None:
     parser.add_argument("--part", type=lambda text: text.split(","), default=list(PARTS))
     parser.add_argument("--limit", type=int, default=15)
     parser.add_argument("--explore", type=int, default=200)
+    parser.add_argument("--links", type=int)
     parser.add_argument("--explore-time", type=float)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--beside", type=int, default=4, help="seeds that walk beside each other")
     for name, usual in (("--train", [201, 202, 203]), ("--test", [301, 302, 303])):
         parser.add_argument(name, type=lambda text: [int(each) for each in text.split(",")], default=usual)
     args = parser.parse_args()

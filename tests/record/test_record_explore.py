@@ -14,6 +14,7 @@ from stillweb.errors import CollectionError, UsageError
 from stillweb.record.explorebook import RECORDED, WAITING
 from stillweb.record.explorefrontier import ExploreFrontier, Place
 from stillweb.record.exploreknown import Known
+from stillweb.record.exploreleads import GetForm, Input, Lead, asked_by
 from stillweb.record.exploreplan import Avoid, make_plan, other_fills
 from stillweb.record.exploreresume import resume
 from stillweb.record.explorevalues import Values, read_values
@@ -173,11 +174,45 @@ def test_addresses_that_wait_are_listed_the_likeliest_first_and_stay_where_they_
     frontier.add(Place((open_a, Act("click", "add")), mutated=True, base="d"), 9.0)
     frontier.mark(Place.at("https://site.test/b"))
     listed = ["https://site.test/c", "https://site.test/a", "https://site.test/after"]
-    assert frontier.addresses() == listed
+    assert addresses_of(frontier) == listed
     assert len(frontier) == 5
     frontier.take(mutated=False)  # the open menu
     frontier.take(mutated=False)
-    assert frontier.addresses() == listed[1:]
+    assert addresses_of(frontier) == listed[1:]
+
+
+def addresses_of(frontier: ExploreFrontier) -> list[str]:
+    found: dict[str, float] = {}
+    while likeliest := frontier.likeliest(found.__contains__):
+        found[likeliest[0]] = likeliest[1]
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    return list(found)
+
+
+def test_what_a_form_asks_for_by_its_address_is_told_without_sending_it():
+    values = Values({"q": ("red kettle",), "*": ("Ada~",)})
+    fields = (
+        Input("q", "search", required=True),
+        Input("by", "hidden", "name"),
+        Input("sort", "select-one", "up", options=("up", "down")),
+        Input("all", "checkbox", "on"),
+        Input("size", "radio", "s", on=True),
+        Input("size", "radio", "l"),
+        Input("", "text", "of no name"),
+        Input("go", "submit", "Find", told="Find"),
+    )
+    found = asked_by(GetForm("https://site.test/find?old=1", fields), values)
+    plain = "q=red+kettle&by=name&sort=up&size=s"
+    assert {lead.url.removeprefix("https://site.test/find?") for lead in found if lead.told != "button"} == {
+        f"{plain}&go=Find",
+        "q=Ada%7E&by=name&sort=up&size=s&go=Find",
+        "q=red+kettle&by=name&sort=down&size=s&go=Find",
+        "q=red+kettle&by=name&sort=up&all=on&size=s&go=Find",
+        "q=red+kettle&by=name&sort=up&size=l&go=Find",
+    }
+    # By Enter or a script no button is named.
+    assert Lead(f"https://site.test/find?{plain}", "button") in found
+    assert asked_by(GetForm("", fields), values) == []
 
 
 def test_a_run_goes_on_with_links_that_were_only_opened_and_with_what_changes_the_site():
@@ -193,7 +228,7 @@ def test_a_run_goes_on_with_links_that_were_only_opened_and_with_what_changes_th
     frontier = ExploreFrontier()
     frontier.seed(["https://site.test/"])
     resume(frontier, reach, SCOPE)
-    assert frontier.addresses() == ["https://site.test/z", "https://site.test/a"]
+    assert addresses_of(frontier) == ["https://site.test/z", "https://site.test/a"]
     taken = frontier.take(mutated=True)
     assert taken is not None
     assert (taken[0].base, taken[0].told) == ("first", "add")

@@ -43,6 +43,12 @@ def explore_options(command: F) -> F:
             "--explore-time", type=click.FloatRange(1), metavar="SECONDS", help="Explore no longer than that."
         ),
         click.option(
+            "--explore-links",
+            type=click.IntRange(0),
+            metavar="N",
+            help="Addresses at most that are opened beside, without being explored; BUDGET if not told.",
+        ),
+        click.option(
             "--values",
             multiple=True,
             type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -142,6 +148,7 @@ def _options(
 ) -> ExploreOptions:
     return ExploreOptions(
         budget,
+        links=given["explore_links"],
         seconds=given["explore_time"],
         values=read_values(given["values"]),
         avoid=Avoid.of(given["skip"], destructive=given["destructive"]),

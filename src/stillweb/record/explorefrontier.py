@@ -8,7 +8,7 @@ What can only be reached by changing the site has a queue of its own.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stillweb.browser.walk import Act
@@ -99,11 +99,20 @@ class ExploreFrontier:
                 return waiting.place, waiting.weight
         return None
 
-    def addresses(self) -> list[str]:
-        """Return the addresses that nobody has entered yet, the likeliest first."""
-        waiting = [each for each in self._known.values() if not each.taken and each.place.url]
-        waiting.sort(key=lambda each: (-each.weight, each.number))
-        return [each.place.url for each in waiting if not each.place.trying and not each.place.mutated]
+    def likeliest(self, passed: Callable[[str], bool]) -> tuple[str, float] | None:
+        """Return the likeliest address that nobody has entered yet, and its weight; None if there is none.
+
+        Args:
+            passed: tells whether an address is passed over.
+        """
+        waiting = (
+            each
+            for each in self._known.values()
+            if each.place.url and not (each.taken or each.place.trying or each.place.mutated)
+        )
+        order = sorted(waiting, key=lambda each: (-each.weight, each.number))
+        found = (each for each in order if not passed(each.place.url))
+        return next(((each.place.url, each.weight) for each in found), None)
 
     def mark(self, place: Place) -> float:
         """Count a state as taken, as it was by a run before; return its weight."""

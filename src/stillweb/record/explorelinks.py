@@ -3,7 +3,7 @@
 A state costs a fresh context, a survey of the page and all that is tried there. Where the budget ends, most
 of what somebody who clicks about would miss is plain pages, one link away from what was entered: to open them
 takes a fraction of that. Nothing has changed the site by then, so they are recorded as a session finds them
-that has changed nothing.
+that has changed nothing. What they lead to (`exploreleads`) waits with them, so that this goes on.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from stillweb.browser.walk import Act
+from stillweb.browser.walk import Act, Walker
 from stillweb.errors import InfraError
 from stillweb.record.explorebook import Book
-from stillweb.record.explorefrontier import ExploreFrontier
+from stillweb.record.explorefrontier import KEPT, ExploreFrontier, Place
 from stillweb.record.exploregrounds import Grounds
+from stillweb.record.exploreleads import leads_of
+from stillweb.urls import wire_url
 
 __all__ = ["open_links"]
 
@@ -39,26 +41,41 @@ async def open_links(
     Raises:
         RecordError: if an exchange could not be written.
     """
-    urls = [url for url in frontier.addresses() if url not in book.known][:limit]
-    for some in _in_parts(urls):
+    tried: set[str] = set()
+
+    def passed(url: str) -> bool:
+        return url in tried or url in book.known
+
+    while len(tried) < limit and not is_late() and frontier.likeliest(passed):
         try:
             async with grounds.walking() as walker:
-                for url in some:
-                    if is_late():
-                        return
-                    if url in book.known:  # a link before it was sent on to it
-                        continue
-                    await walker.do(Act("open", value=url))
+                for _ in range(min(_A_CONTEXT, limit - len(tried))):
+                    found = frontier.likeliest(passed)
+                    if found is None or is_late():
+                        break
+                    tried.add(found[0])
+                    await walker.do(Act("open", value=found[0]))
                     book.recorded(walker.take_requests())
-                    book.count_opened(url, len(frontier))
+                    await _note_leads(grounds, frontier, walker, found[1])
+                    book.count_opened(found[0], len(frontier))
                     grounds.recording.check()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(grounds.recording.idle(), _LAST_ANSWERS)
         except InfraError as error:  # a page that the browser does not stand; the others have their turn
-            book.report.faults.append(f"{some[0]} and behind: {error}")
+            book.report.faults.append(f"opening links: {error}")
             if not grounds.browser.is_connected():
                 return
 
 
-def _in_parts(urls: list[str]) -> list[list[str]]:
-    return [urls[at : at + _A_CONTEXT] for at in range(0, len(urls), _A_CONTEXT)]
+async def _note_leads(grounds: Grounds, frontier: ExploreFrontier, walker: Walker, weight: float) -> None:
+    """Hand the weight of a page that was opened on to where it leads."""
+    if not grounds.scope.contains(wire_url(walker.page.url)):
+        return
+    options = grounds.options
+    leads = [
+        lead.url
+        for lead in await leads_of(walker.page, options.values)
+        if grounds.scope.contains(lead.url) and not options.avoid.forbids(lead.told, lead.url)
+    ]
+    for url in leads:
+        frontier.add(Place.at(url), weight * KEPT / len(leads))

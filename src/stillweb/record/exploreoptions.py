@@ -20,7 +20,8 @@ class ExploreOptions:
     """How far and how an exploration goes.
 
     Attributes:
-        budget: acts at most; entering a state is one. Beside them, links at most that are opened only.
+        budget: acts at most; entering a state is one.
+        links: addresses at most that are opened only, beside the acts; None for as many as acts.
         seconds: real time at most; None for no limit.
         values: what forms are filled with.
         avoid: controls to be left alone.
@@ -34,6 +35,7 @@ class ExploreOptions:
     """
 
     budget: int
+    links: int | None = None
     seconds: float | None = None
     values: Values = field(default_factory=Values)
     avoid: Avoid = field(default_factory=Avoid.of)

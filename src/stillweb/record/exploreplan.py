@@ -25,14 +25,14 @@ from stillweb.record.explorevalues import Values
 from stillweb.record.scope import Scope
 from stillweb.urls import wire_url
 
-__all__ = ["Avoid", "Link", "Offer", "Plan", "make_plan", "other_fills"]
+__all__ = ["OPTIONS", "SENT", "Avoid", "Link", "Offer", "Plan", "make_plan", "other_fills"]
 
 _CHECKS = frozenset(("checkbox", "radio", "switch"))
 _TYPED = frozenset(
     ("textbox", "searchbox", "spinbutton", "combobox", "Date", "DateTime", "InputTime", "ColorWell")
 )
-_SENT = 6  # values of one field that a form is sent with
-_OPTIONS = 12  # of a list
+SENT = 6  # values of one field that a form is sent with
+OPTIONS = 12  # of a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def other_fills(state: State, offer: Offer, values: Values) -> list[Offer]:
     control = state.find(offer.act.control)
     if control is None:
         return []
-    texts = values.for_field(control)[:_SENT]
+    texts = values.for_field(control)[:SENT]
     if offer.act.value != texts[0]:
         return []
     return [_offer(Act("fill", control.key, text), control, text) for text in texts[1:]]
@@ -170,7 +170,7 @@ class _Draft:
         if control.url:
             return self._link(control)
         if control.tag == "select":
-            for option in control.options[:_OPTIONS]:
+            for option in control.options[:OPTIONS]:
                 self.offers.append(_offer(Act("select", control.key, option), control, option))
             return None
         kind = control.field.type if control.field else ""
@@ -230,10 +230,10 @@ class _Draft:
 
     def _choices(self, control: Control) -> Sequence[str]:
         if control.tag == "select":
-            return control.options[:_OPTIONS]
+            return control.options[:OPTIONS]
         if control.role in _CHECKS:
             return ("true",)
-        return self.values.for_field(control)[:_SENT]
+        return self.values.for_field(control)[:SENT]
 
 
 def _forms(controls: Iterable[Control]) -> list[tuple[Form, list[Control]]]:

@@ -103,7 +103,7 @@ class Run:
         """Open what will not be come to, once, and before the site is changed if the budget ends there."""
         if not self._swept:
             self._swept = True
-            limit = self._options.budget
+            limit = self._options.budget if self._options.links is None else self._options.links
             await open_links(self._grounds, self._book, self._frontier, limit, self._is_late)
 
     def finish(self) -> None:

@@ -59,7 +59,11 @@ class Values:
     def for_field(self, control: Control) -> tuple[str, ...]:
         """Return what a field is filled with: values of its names, then any field's; else what is usual."""
         kind = control.field.type if control.field else ""
-        names = [name.casefold() for name in (*control.label, control.name) if name]
+        return self.named((*control.label, control.name), kind)
+
+    def named(self, called: Iterable[str], kind: str) -> tuple[str, ...]:
+        """Return what a field of these names is filled with, at least one value; `kind` is its DOM type."""
+        names = [name.casefold() for name in called if name]
         own = [
             value
             for glob, values in self.by_name.items()
