@@ -25,6 +25,7 @@
     ├── ReplayError             the replay server or its back-end failed
     │   └── SessionLost         with the worker that kept it
     ├── TaskError               a task file or an evaluator is wrong
+    ├── AgentError              an agent, or the model that it asks, failed: no reward either
     └── EnvError                the environment
         ├── ResetNeeded
         ├── EnvClosed
@@ -172,6 +173,10 @@ class SessionLost(ReplayError):
 
 class TaskError(StillwebError):
     """Raised when a task file cannot be read or an evaluator cannot be run as written."""
+
+
+class AgentError(StillwebError):
+    """Raised when an agent, or the model that it asks, fails."""
 
 
 class EnvError(StillwebError):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,12 +11,12 @@ import click
 
 from stillweb.cli.options import certs_option, collections_option
 from stillweb.cli.recordsecrets import archive_given, archive_options
+from stillweb.cli.signals import until_signal
 from stillweb.record.options import RecordOptions
 from stillweb.record.resolve import parse_all
 
 __all__ = ["name_options", "reach_options", "record_options", "until_signal"]
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -63,29 +61,3 @@ def record_options(given: dict[str, Any], **more: Any) -> RecordOptions:
         **archive_given(given),
         **more,
     )
-
-
-def until_signal(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine; SIGINT and SIGTERM cancel it once, so that it can end cleanly.
-
-    Raises:
-        Abort: if it was cancelled; the command line then ends with status 130.
-    """
-
-    async def under_signals() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-
-        def stop() -> None:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)  # a second signal ends the program at once
-            if task is not None:
-                task.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
-        return await main
-
-    try:
-        return asyncio.run(under_signals())
-    except asyncio.CancelledError:
-        raise click.Abort from None

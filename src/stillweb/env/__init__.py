@@ -9,7 +9,7 @@ from stillweb.env.explore import propose_trace
 from stillweb.env.miniwob import miniwob_tasks
 from stillweb.env.observation import Observation, Observe, Tab
 from stillweb.env.pool import PoolOptions
-from stillweb.env.rollout import Rollout, RolloutOptions
+from stillweb.env.rollout import Outcome, Planned, Rollout, RolloutOptions
 from stillweb.env.tables import tool_schema
 from stillweb.env.tabs import DialogAnswers
 from stillweb.env.task import (
@@ -42,6 +42,8 @@ __all__ = [
     "Judge",
     "Observation",
     "Observe",
+    "Outcome",
+    "Planned",
     "PoolOptions",
     "Rollout",
     "RolloutOptions",

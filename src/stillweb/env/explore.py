@@ -19,7 +19,7 @@ from stillweb.env.trace import Trace
 from stillweb.errors import UsageError
 from stillweb.urls import wire_url
 
-__all__ = ["propose_trace"]
+__all__ = ["Walk", "propose_trace"]
 
 _CLICKED = frozenset(
     ("link", "button", "checkbox", "radio", "tab", "switch", "menuitem", "option", "treeitem", "gridcell")
@@ -44,7 +44,7 @@ async def propose_trace(
         InfraError: if browser or proxy fail.
     """
     start = task.start_url if task else url
-    walk = _Walk(start, seed)
+    walk = Walk(start, seed)
     observation, info = await env.reset(task=task, url=None if task else start)
     if observation.axtree is None:
         raise UsageError("exploring needs the accessibility tree", hint='Env(..., observe=("axtree",))')
@@ -57,14 +57,22 @@ async def propose_trace(
     return Trace(name or f"explored-{seed}", tuple(walk.actions), "" if task else url, task)
 
 
-class _Walk:
-    def __init__(self, start: str, seed: int) -> None:
+class Walk:
+    """Chooses actions from what is seen, equal ones for equal seeds.
+
+    Args:
+        start: where it turns back to.
+        seed: of the choices.
+    """
+
+    def __init__(self, start: str, seed: int | str) -> None:
         self.actions: list[Mapping[str, Any]] = []
         self._rng = clock.seeded("trace", seed)
         self._start = start
         self._held: list[str] = []  # pages that were seen, in the order of first sight
 
     def choose(self, observation: Observation, info: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an action that the page offers."""
         if f"GET {wire_url(observation.url)}" in info["traffic"]["missed"] or not observation.nodes:
             turned = bool(self.actions) and self.actions[-1]["action"] == "back"
             return {"action": "goto", "url": self._start} if turned else {"action": "back"}

@@ -3,15 +3,17 @@
 What ends an episode is kept apart, because only one of them is a reward: `ok` has one; `infra_error`
 (browser or proxy failed, and so did every further attempt with the same seed), `task_error` (the
 collection does not hold the start page) and `agent_error` (the agent raised) have none. Nothing
-that happens in one session is seen by another, and episodes that ended stay as they are.
+that happens in one session is seen by another, and episodes that ended stay as they are. An episode is
+told once its trajectory is written to the end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,9 @@ from stillweb.errors import InfraError, TaskError, UsageError
 if TYPE_CHECKING:
     from stillweb.env.vector import VectorEnv
 
-__all__ = ["Agent", "Outcome", "Played", "Policy", "Rollout", "RolloutOptions", "play"]
+__all__ = ["Agent", "Outcome", "Planned", "Played", "Policy", "Rollout", "RolloutOptions", "play"]
+
+_TRAFFIC = ("requests", "hits", "misses", "noise")
 
 Action = Mapping[str, Any] | str
 
@@ -49,12 +53,28 @@ class RolloutOptions:
 
     Attributes:
         max_concurrent: episodes at once; 0 for as many as there are sessions.
+        max_resets: of these, how many may begin at once, with the browsers that start for them; 0 for all.
         attempts: that an episode is given while browser or proxy fail; each with the same seed.
         seed: of all episodes, instead of the task's or the recording's.
     """
 
     max_concurrent: int = 0
+    max_resets: int = 0
     attempts: int = 1
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An episode to be played, where a task is played more than once.
+
+    Attributes:
+        number: of the task's episodes, from 0; policies find it in `info["episode_number"]`.
+        seed: of the pages' randomness, instead of that of the options.
+    """
+
+    task: Task
+    number: int = 0
     seed: int | None = None
 
 
@@ -75,12 +95,15 @@ class Rollout:
         task: that was played.
         outcome: how it ended.
         reward: None unless the outcome is `ok`.
-        steps: of the last attempt.
+        steps: of the last attempt, as far as it came.
         attempts: how many there were.
         errors: what failed in each attempt but a good last one.
-        start: digests of the first observation.
-        info: of the last step; {} where there was none.
+        start: digests of the first observation; None where there was none.
+        info: of the last step; None where nothing was seen.
         seconds: for the last attempt.
+        number: of the task's episodes, see `Planned`.
+        episodes: identifiers of the attempts in their order; "" for one that did not begin.
+        traffic: requests, hits, misses and noise of the last attempt.
     """
 
     task: Task
@@ -94,14 +117,34 @@ class Rollout:
     start: Mapping[str, str] | None = None
     info: Mapping[str, Any] | None = None
     seconds: float = 0.0
+    number: int = 0
+    episodes: tuple[str, ...] = ()
+    traffic: Mapping[str, int] = field(default_factory=dict)
 
 
 class _AgentFailed(Exception):
     """Raised within this module when the agent's own code has raised."""
 
 
+@dataclass(slots=True)
+class _Course:
+    """What came of one attempt so far."""
+
+    steps: list[Played] = field(default_factory=list)
+    start: Mapping[str, str] | None = None
+    info: Mapping[str, Any] | None = None
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    traffic: Counter[str] = field(default_factory=Counter)
+
+    def note(self, info: Mapping[str, Any]) -> None:
+        self.info = info
+        self.traffic.update({kind: info["traffic"][kind] for kind in _TRAFFIC})
+
+
 async def play(
-    vector: VectorEnv, agent: Agent, tasks: Iterable[Task], options: RolloutOptions
+    vector: VectorEnv, agent: Agent, tasks: Iterable[Task | Planned], options: RolloutOptions
 ) -> AsyncGenerator[Rollout]:
     """Play tasks and yield the episodes as they end; when the caller leaves off, what runs is left.
 
@@ -109,11 +152,12 @@ async def play(
         UsageError: if tasks or options are wrong, at the first that is.
     """
     jobs = min(len(vector), options.max_concurrent or len(vector))
-    if options.attempts < 1 or jobs < 1:
-        raise UsageError("attempts and max_concurrent must be at least 1")
+    if options.attempts < 1 or jobs < 1 or options.max_resets < 0:
+        raise UsageError("attempts and max_concurrent must be at least 1, max_resets at least 0")
     ended: asyncio.Queue[Rollout] = asyncio.Queue()
+    player = _Player(vector, agent, options, asyncio.Semaphore(options.max_resets or jobs))
     todo = iter(tasks)
-    workers = [asyncio.ensure_future(_work(vector, i, agent, todo, options, ended)) for i in range(jobs)]
+    workers = [asyncio.ensure_future(player.work(i, todo, ended)) for i in range(jobs)]
     work = asyncio.gather(*workers)
     try:
         while not (work.done() and ended.empty()):
@@ -131,72 +175,80 @@ async def play(
         await asyncio.wait(workers)
 
 
-async def _work(
-    vector: VectorEnv,
-    i: int,
-    agent: Agent,
-    todo: Iterator[Task],
-    options: RolloutOptions,
-    ended: asyncio.Queue[Rollout],
-) -> None:
-    try:
-        for task in todo:
-            ended.put_nowait(await _play_one(vector, i, agent, task, options))
-    finally:
-        await vector.leave(i)
+@dataclass(frozen=True, slots=True)
+class _Player:
+    """Plays episodes in the sessions of a vector, each worker in a session of its own."""
 
+    vector: VectorEnv
+    agent: Agent
+    options: RolloutOptions
+    resets: asyncio.Semaphore
 
-async def _play_one(vector: VectorEnv, i: int, agent: Agent, task: Task, options: RolloutOptions) -> Rollout:
-    errors: list[str] = []
-    for attempt in range(1, options.attempts + 1):
-        told = {"attempts": attempt, "errors": errors}
-        began = clock.perf()
+    async def work(self, i: int, todo: Iterator[Task | Planned], ended: asyncio.Queue[Rollout]) -> None:
         try:
-            return await _attempt(vector, i, agent, task, options.seed, told)
+            for each in todo:
+                planned = each if isinstance(each, Planned) else Planned(each)
+                ended.put_nowait(await self._play(i, planned))
+        finally:
+            await self.vector.leave(i)
+
+    async def _play(self, i: int, planned: Planned) -> Rollout:
+        errors: list[str] = []
+        episodes: list[str] = []
+        while True:
+            course, began = _Course(), clock.perf()
+            outcome = await self._outcome(i, planned, course, errors)
+            episodes.append(course.info["episode"] if course.info else "")
+            if outcome is not Outcome.OK:
+                await self.vector.leave(i)  # so that what is written of the episode has its end
+            if outcome is not Outcome.INFRA_ERROR or len(episodes) >= self.options.attempts:
+                break
+            await self.vector.proxy_ready()  # a worker that died comes back within seconds
+        return Rollout(
+            task=planned.task,
+            outcome=outcome,
+            reward=course.reward if outcome is Outcome.OK else None,
+            terminated=course.terminated,
+            truncated=course.truncated,
+            steps=tuple(course.steps),
+            attempts=len(episodes),
+            errors=tuple(errors),
+            start=course.start,
+            info=course.info,
+            seconds=clock.perf() - began,
+            number=planned.number,
+            episodes=tuple(episodes),
+            traffic=dict(course.traffic),
+        )
+
+    async def _outcome(self, i: int, planned: Planned, course: _Course, errors: list[str]) -> Outcome:
+        try:
+            await self._attempt(i, planned, course)
         except InfraError as error:
-            outcome = Outcome.INFRA_ERROR
-            errors.append(str(error))
-            if attempt < options.attempts:
-                await vector.proxy_ready()  # a worker that died comes back within seconds
+            outcome, failure = Outcome.INFRA_ERROR, str(error)
         except TaskError as error:
-            outcome = Outcome.TASK_ERROR
-            errors.append(str(error))
-            break
+            outcome, failure = Outcome.TASK_ERROR, str(error)
         except _AgentFailed as error:
-            outcome = Outcome.AGENT_ERROR
-            errors.append(str(error))
-            break
-    return Rollout(task, outcome, attempts=attempt, errors=tuple(errors), seconds=clock.perf() - began)
+            outcome, failure = Outcome.AGENT_ERROR, str(error)
+        else:
+            return Outcome.OK
+        errors.append(failure)
+        return outcome
 
-
-async def _attempt(
-    vector: VectorEnv, i: int, agent: Agent, task: Task, seed: int | None, told: Mapping[str, Any]
-) -> Rollout:
-    began = clock.perf()
-    observation, info = await vector.reset(i, task=task, seed=seed)
-    start = dict(observation.digests)
-    policy = await _asked(lambda: agent(task))
-    steps: list[Played] = []
-    terminated = truncated = False
-    reward = 0.0
-    while not (terminated or truncated):
-        seen, known = observation, info
-        action = await _asked(lambda: policy(seen, known))  # noqa: B023 - asked at once
-        observation, reward, terminated, truncated, info = await vector.step(i, action)
-        steps.append(Played(action, info["action"]["status"], dict(observation.digests)))
-    return Rollout(
-        task=task,
-        outcome=Outcome.OK,
-        reward=reward,
-        terminated=terminated,
-        truncated=truncated,
-        steps=tuple(steps),
-        attempts=told["attempts"],
-        errors=tuple(told["errors"]),
-        start=start,
-        info=info,
-        seconds=clock.perf() - began,
-    )
+    async def _attempt(self, i: int, planned: Planned, course: _Course) -> None:
+        seed = self.options.seed if planned.seed is None else planned.seed
+        async with self.resets:
+            observation, info = await self.vector.reset(i, task=planned.task, seed=seed)
+        course.start = dict(observation.digests)
+        course.note(info)
+        policy = await _asked(lambda: self.agent(planned.task))
+        while not (course.terminated or course.truncated):
+            seen, known = observation, {**info, "episode_number": planned.number}
+            action = await _asked(lambda: policy(seen, known))  # noqa: B023 - asked at once
+            observation, reward, terminated, truncated, info = await self.vector.step(i, action)
+            course.steps.append(Played(action, info["action"]["status"], dict(observation.digests)))
+            course.note(info)
+            course.reward, course.terminated, course.truncated = reward, terminated, truncated
 
 
 async def _asked(call: Callable[[], Any]) -> Any:

@@ -7,7 +7,8 @@
 
 Equal episodes have equal `trajectory.jsonl`, byte for byte; hence nothing stands in it that the next run
 would have otherwise. Lines are appended as they come and files of the store appear whole or not at all, so
-that a crash leaves everything up to the last step; an episode without an end was cut short.
+that a crash leaves everything up to the last step; an episode without an end was cut short. The folder of
+an episode that has ended may be moved to any place below ROOT.
 """
 
 from __future__ import annotations
@@ -102,8 +103,9 @@ class Trajectory:
 
     @property
     def store(self) -> Store:
-        """Where its observations are."""
-        return Store(self.path.parent.parent)
+        """Where its observations are: beside its folder, or beside one of those that hold it."""
+        roots = self.path.absolute().parents[1:]
+        return Store(next((root for root in roots if (root / "store").is_dir()), roots[0]))
 
     @classmethod
     def load(cls, path: Path) -> Self:

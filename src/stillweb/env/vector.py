@@ -30,7 +30,7 @@ from stillweb.env.fork import Past, retrace
 from stillweb.env.observation import Observation
 from stillweb.env.options import EnvOptions
 from stillweb.env.pool import BrowserPool, BrowserState, Lease, PoolOptions
-from stillweb.env.rollout import Agent, Rollout, RolloutOptions, play
+from stillweb.env.rollout import Agent, Planned, Rollout, RolloutOptions, play
 from stillweb.env.started import Started
 from stillweb.env.task import Task
 from stillweb.errors import (
@@ -205,7 +205,7 @@ class VectorEnv(Started):
         await self._seats[i].leave()
 
     def rollout(
-        self, agent: Agent, tasks: Iterable[Task], options: RolloutOptions | None = None
+        self, agent: Agent, tasks: Iterable[Task | Planned], options: RolloutOptions | None = None
     ) -> AsyncGenerator[Rollout]:
         """Play tasks with an agent and yield the episodes as they end, in whatever order that is.
 
