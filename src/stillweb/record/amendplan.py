@@ -59,6 +59,11 @@ class Errand:
     page: str = ""
     count: int = 1
 
+    @property
+    def changes(self) -> bool:
+        """Whether it may change the site."""
+        return self.missed.method in MUTATIONS
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -71,8 +76,15 @@ class Refusal:
 
 def identity(request: Request) -> str:
     """Return which request this is, whoever sends it: 64 hex digits."""
+    return _identity(request, _key(request))
+
+
+def _key(request: Request) -> bytes:
     content_type = header(request.headers, "content-type")
-    key = request_key(request.method, request.url, content_type, request.raw_body)
+    return request_key(request.method, request.url, content_type, request.raw_body)
+
+
+def _identity(request: Request, key: bytes) -> str:
     told = {
         name.lower(): value.strip()
         for name, value in request.headers
@@ -101,6 +113,11 @@ class Known:
     def hosts(self) -> Set[str]:
         """The hosts that anything was recorded of."""
         return self._hosts
+
+    def likeness(self, request: Request) -> str:
+        """Return the same for requests that differ in what varies by itself only."""
+        aliases = [alias.key for alias in self._rules.aliases(request) if not alias.guessed]
+        return _identity(request, aliases[0] if aliases else _key(request))
 
     def holds(self, request: Request) -> bool:
         """Whether any capture could answer the request's method, URL and body, however it came about.
@@ -173,9 +190,9 @@ def plan(
     refusals = []
     for missed in misses:
         request = missed.request()
-        name = identity(request)
-        if before := errands.get(name):
-            errands[name] = _counted(before, missed)
+        name, same = identity(request), known.likeness(request)
+        if before := errands.get(same):
+            errands[same] = _counted(before, missed)
             continue
         if name not in begun and known.answers(request):
             refusals.append(Refusal(missed, "it is recorded already", present=True))
@@ -185,11 +202,14 @@ def plan(
             page = missed.first.page or missed.first.referer
             kind = _kind(missed)
             own = kind is not Kind.REQUEST
-            errands[name] = Errand(
+            errands[same] = Errand(
                 name, kind, missed, "" if own else _page(page, known, any_host), missed.count
             )
     order = list(Kind)
-    return sorted(errands.values(), key=lambda each: (order.index(each.kind), each.page)), refusals
+    # What changes the site comes last: till then it is as a session finds it that has changed nothing.
+    return sorted(
+        errands.values(), key=lambda each: (order.index(each.kind), each.changes, each.page)
+    ), refusals
 
 
 def _counted(errand: Errand, missed: Missed) -> Errand:

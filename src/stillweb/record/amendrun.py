@@ -1,31 +1,30 @@
 """One amend under way: the errands are done, those of a page together, and each is noted when it is through.
 
 Documents are visited as a crawl visits pages; other requests are sent with the cookies of the page that
-they come from, which is opened for that.
+they come from, which is opened for that. What may change the site comes last, each from a page opened for it
+alone, with the tokens that the site gives out now; forms are sent by the browser.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
-from playwright.async_api import Browser, BrowserContext
-from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Browser
 
-from stillweb.browser.activity import Activity
-from stillweb.browser.context import open_context, plain_user_agent
 from stillweb.browser.launch import launch
-from stillweb.browser.settle import settle
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.errors import InfraError, RecordError
-from stillweb.model import MUTATIONS, Page
-from stillweb.record.amendask import Asker, asker, browser_fields
+from stillweb.collections.learn import Learned, merge, read_rules, write_rules
+from stillweb.collections.rules import Rule
+from stillweb.errors import RecordError
+from stillweb.model import Page, Request
+from stillweb.record.amendask import Asker, asker
 from stillweb.record.amendjournal import Journal, Outcome
+from stillweb.record.amendorigin import Origin
 from stillweb.record.amendplan import Errand, Kind
 from stillweb.record.amendsieve import Sieve
 from stillweb.record.frontier import Visit
@@ -40,6 +39,7 @@ from stillweb.urls import wire_url
 __all__ = ["AmendOptions", "AmendRun", "OnOutcome"]
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
+
 
 OnOutcome = Callable[[Outcome, int], None]
 
@@ -81,6 +81,7 @@ class AmendRun:
     on_outcome: OnOutcome
     recorded_at: str
     notes: dict[str, int] = field(default_factory=dict)
+    learned: tuple[Rule, ...] = ()
 
     async def fetch(self, errands: Sequence[Errand]) -> None:
         """Do the errands, those of a page together."""
@@ -107,8 +108,8 @@ class AmendRun:
             setting = replace(setting, login=held)
             doing = _Doing(self, recording, browser, setting, asking)
             try:
-                for page, group in groupby(errands, key=lambda each: (each.kind, each.page)):
-                    async with _Origin(doing, page[1]) as origin:
+                for place, group in groupby(errands, key=_place):
+                    async with Origin(browser, setting, place[1]) as origin:
                         for errand in group:
                             outcome = await doing.do(errand, origin)
                             left -= 1
@@ -118,6 +119,9 @@ class AmendRun:
                 self.notes = dict(recording.notes)
 
     def _note(self, outcome: Outcome, left: int) -> None:
+        if self.learned and outcome.outcome == "recorded":
+            write_rules(self.collection, merge(read_rules(self.collection), Learned(rules=self.learned)))
+            self.learned = ()
         self.journal.outcomes[outcome.id] = outcome
         self.journal.write(self.collection.path)
         self.on_outcome(outcome, left)
@@ -141,28 +145,29 @@ class _Doing:
     setting: Setting
     asking: Asker
 
-    async def do(self, errand: Errand, origin: _Origin) -> Outcome:
+    async def do(self, errand: Errand, origin: Origin) -> Outcome:
         """Fetch a miss by its means, again if it fails."""
-        missed = errand.missed
+        missed, sieve = errand.missed, self.run.sieve
         reason = ""
-        if errand.kind is not Kind.REQUEST:
-            reason = await self._visit(errand)
         asked = missed.request()
         place = (asked.method, wire_url(asked.url))
-        through = self.run.sieve.has(asked)
-        # What may change the site is sent once, whatever becomes of it.
-        for _ in range(1 if asked.method in MUTATIONS else self.setting.retries + 1):
+        if errand.kind is not Kind.REQUEST:
+            reason = await self._visit(errand)
+        elif errand.changes and not sieve.has(asked):
+            sieve.last.pop(place, None)
+            asked = await self._renewed(errand, origin)
+        through = sieve.has(missed.request())
+        for _ in range(1 if errand.changes else self.setting.retries + 1):
             if through:
                 break
             if not self.browser.is_connected():
                 raise RecordError("the browser ended", hint="the same command goes on where this one was")
-            referer = missed.first.referer or errand.page
-            _, failure = await self.asking.ask(asked, origin.fields, referer, origin.context)
+            failure = await self._ask(errand, asked, origin)
             await self.recording.idle()
             reason = self.recording.failed.get(missed.url) or failure or reason
-            answered = self.run.sieve.last.get(place)
+            answered = sieve.last.get(place)
             through = answered is not None and answered.kept
-        answer = self.run.sieve.answers.get(errand.id) or self.run.sieve.last.get(place)
+        answer = sieve.answers.get(errand.id) or sieve.last.get(place)
         kept = through
         if answer is not None and not answer.kept:
             reason = f"answered with status {answer.status}, which is not kept"
@@ -175,6 +180,26 @@ class _Doing:
             errand.count,
             errand.id,
         )
+
+    async def _renewed(self, errand: Errand, origin: Origin) -> Request:
+        """Return what changes the site with the tokens of its page as it is now."""
+        run, missed = self.run, errand.missed
+        asked, learned = await origin.renewed(missed.request(), missed.first.referer, run.sieve.rules)
+        if learned:
+            run.sieve.learn(learned)
+            run.learned += learned
+        return asked
+
+    async def _ask(self, errand: Errand, asked: Request, origin: Origin) -> str:
+        """Send a request; return why there is no answer. What may change the site is sent once."""
+        missed = errand.missed
+        if errand.changes and await origin.submit(asked):
+            await self.recording.idle()
+            place = (asked.method, wire_url(asked.url))
+            if place in self.run.sieve.last or missed.url in self.recording.failed:
+                return ""
+        referer = missed.first.referer or errand.page
+        return (await self.asking.ask(asked, origin.fields, referer, origin.context))[1]
 
     async def _visit(self, errand: Errand) -> str:
         """Visit a document; return why it could not be loaded."""
@@ -199,44 +224,6 @@ class _Doing:
         return ""
 
 
-class _Origin:
-    """The page that misses come from, open while they are asked for; a bare context if there is none."""
-
-    def __init__(self, doing: _Doing, url: str) -> None:
-        self._doing = doing
-        self._url = url
-        self.context: BrowserContext | None = None
-        self.fields: Mapping[str, str] = {}
-
-    async def __aenter__(self) -> _Origin:
-        setting = self._doing.setting
-        agent = setting.profile.user_agent or plain_user_agent(self._doing.browser.version)
-        self.fields = {
-            "user-agent": agent,
-            "accept-language": setting.profile.locale,
-            "accept-encoding": "gzip, deflate, br, zstd",
-        }
-        self.context = await open_context(
-            self._doing.browser,
-            proxy=setting.proxy,
-            profile=setting.profile,
-            pinning=setting.pinning,
-            storage_state=setting.login.state if setting.login else None,
-        )
-        if self._url:
-            with suppress(PlaywrightError, InfraError):  # without its cookies, then
-                await self._load(self.context)
-        return self
-
-    async def _load(self, context: BrowserContext) -> None:
-        activity = Activity(context)
-        page = await context.new_page()
-        answer = await page.goto(self._url, timeout=1000 * self._doing.setting.page_timeout)
-        await settle(page, activity)
-        if answer is not None:
-            self.fields = {**self.fields, **browser_fields(await answer.request.all_headers())}
-
-    async def __aexit__(self, *_: object) -> None:
-        if self.context is not None:
-            with suppress(PlaywrightError):  # the browser is gone already
-                await self.context.close()
+def _place(errand: Errand) -> tuple[Kind, str, str]:
+    """Return what errands have in common that are done together; what changes the site is done alone."""
+    return errand.kind, errand.page, errand.id if errand.changes else ""

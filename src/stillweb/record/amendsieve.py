@@ -8,13 +8,14 @@ and so is a second answer to what this run has written.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from http import HTTPStatus
 
 from stillweb.collections.frames import Beside
 from stillweb.collections.layout import Collection
 from stillweb.collections.meaning import MEANT
 from stillweb.collections.redactions import Redaction
-from stillweb.collections.rules import Rules
+from stillweb.collections.rules import Rule, Rules
 from stillweb.collections.writer import CollectionWriter
 from stillweb.model import MUTATIONS, Capture, Exchange, Request
 from stillweb.record.amendplan import Known, identity, keys_of
@@ -69,6 +70,15 @@ class Sieve(CollectionWriter):
         self.answers: dict[str, Answer] = {}
         self.last: dict[tuple[str, str], Answer] = {}
         self.added = 0
+
+    @property
+    def rules(self) -> Rules:
+        """The rules of the collection, with those learned since."""
+        return self._rules
+
+    def learn(self, rules: tuple[Rule, ...]) -> None:
+        """Take note of what else varies by itself, before anything is written in which it does."""
+        self._rules = replace(self._rules, volatile=self._rules.volatile + rules)
 
     def has(self, request: Request) -> bool:
         """Whether this run has brought what answers a request.

@@ -1,0 +1,147 @@
+"""What is missed behind a form is sent with the token that the site gives out now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+
+from stillweb import clock
+from stillweb.collections.layout import Collection
+from stillweb.collections.learn import read_rules
+from stillweb.collections.misses import Missed
+from stillweb.collections.parts import Where
+from stillweb.collections.rules import Rules
+from stillweb.collections.seal import seal
+from stillweb.env.env import Env
+from stillweb.model import Request
+from stillweb.record.amend import AmendOptions, amend
+from stillweb.record.amendtokens import LivePage, renewed, rules_for, token_places
+from stillweb.record.crawl import crawl
+from stillweb.record.options import CrawlOptions, ScopeKind
+from stillweb.record.recording import collection_to_fill
+from stillweb.replay.client import ReplayClient
+from stillweb.replay.ledgerfile import Line
+from stillweb.replay.misses import gather
+from stillweb.replay.server import ReplayOptions, serve
+
+HOME = "https://site.test/"
+OLD, NEW = "A1b2C3d4E5f6G7h8", "Z9y8X7w6V5u4T3s2"
+FORM = """<link rel=icon href=data:,><form method=post action=/add>
+<input type=hidden name=csrf_token value={token}><input type=hidden name=item value=7>
+<button style="position:absolute;left:0;top:0;width:200px;height:40px">Add</button></form>"""
+
+
+def build(site) -> None:
+    """A site that gives each visitor a token and takes no other; what a form leads to has a script."""
+    site.page("/", FORM)
+    home = site.answers["/"]
+    given: dict[str, str] = {}
+
+    def front(asked):
+        session = clock.new_id()
+        given[session] = clock.new_id().replace("-", "")
+        body = home.body.replace(b"{token}", given[session].encode())
+        return replace(home, body=body, headers=(("Set-Cookie", f"visitor={session}; Path=/"),))
+
+    def add(asked):
+        session = asked.headers.get("cookie", "").removeprefix("visitor=")
+        token = parse_qs(asked.body.decode()).get("csrf_token", [""])[0]
+        if given.get(session) != token:
+            return replace(home, body=b"a stale token", status=403)
+        return replace(home, body=b"", status=302, headers=(("Location", "/added"),))
+
+    site.answers |= {"/": front, "/add": add}
+    site.page("/added", "<script src=/added.js></script><h1>added</h1>")
+    site.answers["/added.js"] = replace(home, body=b"document.title = 'added'", type="text/javascript")
+
+
+async def played(collection: Collection, ca) -> tuple[list[Missed], str]:
+    """Press the button on the replay; return what was missed, and the title of the page that it led to."""
+    options = ReplayOptions(port=0, session_ports=None)
+    seal(collection)
+    async with (
+        serve([collection], ca, options) as server,
+        ReplayClient(server.url) as client,
+        Env(server.url) as env,
+    ):
+        _, info = await env.reset(url=HOME)
+        observation, *_ = await env.step({"action": "click", "x": 20, "y": 20})
+        entries = (await client.ledger(info["session"])).entries
+    return gather(Line(info["session"], collection.name, "", each) for each in entries), observation.title
+
+
+@pytest.mark.browser
+@pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib")
+async def test_a_form_is_sent_with_the_live_token_and_answers_that_of_the_recording(
+    tmp_path: Path, ca, site
+) -> None:
+    build(site)
+    with collection_to_fill(tmp_path, "site") as collection:
+        await crawl([HOME], collection, ca, CrawlOptions(record=site.options, scope=ScopeKind.PAGE))
+    missed, _ = await played(collection, ca)
+    assert [(each.method, each.url) for each in missed] == [("POST", f"{HOME}add")]
+    assert not read_rules(collection).own
+
+    report = await amend(collection, missed, ca, AmendOptions(unsafe=True, record=site.options))
+
+    assert [(each.outcome, each.status) for each in report.outcomes] == [("recorded", 302)]
+    posted = [asked for asked in site.asked if asked.method == "POST"]
+    assert len(posted) == 1  # it may have placed an order
+    added = [each.url.removeprefix(HOME) for each in collection.captures() if "amend" in each.source]
+    assert sorted(added) == ["add", "added", "added.js"]  # what it led to, with what that asks for
+    assert [(rule.where, rule.name, rule.method) for rule in read_rules(collection).own] == [
+        (Where.FORM, "csrf_token", "POST")
+    ]
+    assert await played(collection, ca) == ([], "added")
+    again = await amend(collection, missed, ca, AmendOptions(unsafe=True, record=site.options))
+    assert [each.outcome for each in again.outcomes] == ["present"]
+
+
+FIELDS = (("content-type", "application/x-www-form-urlencoded"), ("sec-fetch-dest", "document"))
+
+
+@pytest.mark.parametrize(
+    ("page", "sent"),
+    [
+        # Of the form that is sent there; of any other; of what scripts read.
+        (LivePage([(f"{HOME}x", {"csrf_token": OLD}), (f"{HOME}add", {"csrf_token": NEW})]), NEW),
+        (LivePage([(f"{HOME}else", {"csrf_token": NEW})]), NEW),
+        (LivePage(metas={"viewport": "width=800", "csrf-token": NEW}), NEW),
+        (LivePage([(f"{HOME}add", {"n": "2"})]), OLD),
+    ],
+)
+def test_the_token_of_the_page_is_put_in_and_nothing_else(page: LivePage, sent: str) -> None:
+    asked = Request("POST", f"{HOME}add", FIELDS, f"csrf_token={OLD}&n=1".encode())
+    made = renewed(asked, token_places(asked, Rules()), page)
+    assert made.raw_body == f"csrf_token={sent}&n=1".encode()
+    assert (made.url, made.headers) == (asked.url, asked.headers)
+    rules = rules_for(asked, made, HOME, Rules())
+    assert bool(rules) == (sent == NEW)
+    if rules:
+        keys = [{alias.key for alias in Rules(rules).aliases(each)} for each in (asked, made)]
+        assert keys[0] == keys[1] != set()
+        other = Request("POST", f"{HOME}add", FIELDS, made.raw_body + b"&more=1")
+        assert keys[0].isdisjoint(alias.key for alias in Rules(rules).aliases(other))
+
+
+def test_a_place_that_a_rule_names_is_a_token_too_and_reads_have_none() -> None:
+    rules = Rules.parse("version: 1\nvolatile:\n  - {where: form, name: stamp, shape: token, method: POST}\n")
+    asked = Request("POST", f"{HOME}add", FIELDS, f"stamp={OLD}".encode())
+    page = LivePage([(f"{HOME}add", {"stamp": NEW})])
+    made = renewed(asked, token_places(asked, rules), page)
+    assert made.raw_body == f"stamp={NEW}".encode()
+    assert rules_for(asked, made, HOME, rules) == ()
+    assert token_places(asked, Rules()) == set()
+    assert token_places(Request("GET", f"{HOME}add?csrf_token={OLD}"), rules) == set()
+
+
+def test_scripts_send_what_their_page_holds_now() -> None:
+    fields = (("content-type", "application/json"), ("sec-fetch-dest", "empty"), ("X-CSRFToken", OLD))
+    asked = Request("POST", f"{HOME}api", fields, b"{}")
+    made = renewed(asked, set(), LivePage(cookies={"csrftoken": NEW}, metas={"csrf-token": OLD}))
+    assert made.headers == (*fields[:2], ("x-csrftoken", NEW), ("x-csrf-token", OLD))
