@@ -179,6 +179,14 @@ class VectorEnv(Started):
             await seat.leave_drained()
         return observation, reward, terminated, truncated, info
 
+    async def observe(self, i: int, *kinds: str) -> Observation:
+        """Look at the page of session i without a step, as `Env.observe` does."""
+        seat = self._seat(i)
+        if seat.env is None:
+            raise ResetNeeded(f"session {i} has no episode", hint=f"await vector.reset({i}, task=...)")
+        async with self._reported(seat, "observe"):
+            return await seat.env.observe(*kinds)
+
     async def fork(self, i: int, into: Sequence[int]) -> None:
         """Bring other sessions to where session i stands; what they did before is left.
 
