@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["until_signal"]
+__all__ = ["on_signals", "until_signal"]
 
 T = TypeVar("T")
+
+
+def on_signals() -> asyncio.Event:
+    """Return an event that Ctrl-C and SIGTERM set; the next one ends the program at once."""
+    stopped = asyncio.Event()
+
+    def stop(number: int) -> None:
+        if stopped.is_set():
+            os._exit(128 + number)  # not by its default action: the first program of a container has none
+        stopped.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    return stopped
 
 
 def until_signal(main: Coroutine[Any, Any, T]) -> T:
