@@ -224,8 +224,10 @@ def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> 
         file = args.root / f"{name}-misses.jsonl"
         file.write_text("".join(walked.pop("misses")).replace(f'"{made["explore"]}"', f'"{made["amend"]}"'))
         seal(Collection.open(collections, made[part]))
-        told = stillweb(args.root, "record", "amend", made[part], "--misses", str(file), "--unsafe", *REACH)
+        limits = ["--unsafe", "--links", str(args.amend_links), "--values", str(args.root / "values.yaml")]
+        told = stillweb(args.root, "record", "amend", made[part], "--misses", str(file), *limits, *REACH)
         told = {
+            "opened": told.get("opened", 0),
             "train": walked,
             "real_seconds": told["real_seconds"],
             "exit_status": told["exit_status"],
@@ -295,6 +297,7 @@ def main() -> None:
     parser.add_argument("--explore", type=int, default=200)
     parser.add_argument("--links", type=int)
     parser.add_argument("--explore-time", type=float)
+    parser.add_argument("--amend-links", type=int, default=100)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--beside", type=int, default=4, help="seeds that walk beside each other")
     for name, usual in (("--train", [201, 202, 203]), ("--test", [301, 302, 303])):

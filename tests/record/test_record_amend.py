@@ -76,7 +76,8 @@ def build(site) -> None:
     page("/api", lambda asked: kind(b"a part" if "hx-request" in asked.headers else b"a page"))
     page("/who", lambda asked: kind(asked.headers.get("cookie", "nobody").encode(), type="text/plain"))
     page("/lost", lambda asked: kind(b"later", status=503))
-    site.page("/deep", "<link rel=stylesheet href=/style.css><script src=/deep.js></script><h1>deep</h1>")
+    site.page("/deep", "<link rel=stylesheet href=/style.css><script src=/deep.js></script><a href=/deeper>on</a>")
+    site.page("/deeper", "<a href=/deepest>on</a>")
     page("/deep.js", kind(b"document.title = 'deeper'", type="text/javascript"))
     page("/favicon.ico", kind(b"", type="image/x-icon"))
 
@@ -124,7 +125,7 @@ async def test_what_was_missed_is_fetched_and_all_else_answers_as_before(tmp_pat
     assert sorted(each.url.removeprefix(HOME) for each in missed) == ["api?part=1", "deep", "lost", "who"]
     first = seal(collection).environment_id
 
-    report = await amend(collection, missed, ca, AmendOptions(record=site.options))
+    report = await amend(collection, missed, ca, AmendOptions(record=site.options, links=1))
 
     outcomes = {each.url.removeprefix(HOME): each for each in report.outcomes}
     assert {name: each.outcome for name, each in outcomes.items()} == {
@@ -138,7 +139,9 @@ async def test_what_was_missed_is_fetched_and_all_else_answers_as_before(tmp_pat
     added = sorted(
         each.url.removeprefix(HOME) for each in collection.captures() if each.source.startswith("amend-")
     )
-    assert added == ["api?part=1", "deep", "deep.js", "who"]
+    # And one page that it leads to.
+    assert added == ["api?part=1", "deep", "deep.js", "deeper", "who"]
+    assert report.opened == 1
     assert report.captures == len(added)
     assert not [each for each in check(collection) if each.severity == "error"]
 

@@ -21,6 +21,7 @@ from stillweb.cli.recordshared import reach_options, record_options, until_signa
 from stillweb.collections.layout import Collection
 from stillweb.record.amend import AmendOptions, AmendReport, Outcome, amend
 from stillweb.record.amendinput import read_wanted
+from stillweb.record.explorevalues import read_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,19 @@ if TYPE_CHECKING:
     default=45.0,
     show_default=True,
     help="Seconds for a navigation or a request.",
+)
+@click.option(
+    "--links",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Addresses at most that are opened, too, because a fetched page leads there (links, GET forms).",
+)
+@click.option(
+    "--values",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="What those forms are filled with, as of `record explore`. Repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be fetched; ask nobody, add nothing.")
 @reach_options
@@ -75,7 +89,10 @@ def amend_command(ctx: click.Context, /, **given: Any) -> None:
     login = login_given(given)
     tell_stranger(collection, login)
     options = AmendOptions(
-        record=record_options(given), login=login, **{each: given[each] for each in _NAMES}
+        record=record_options(given),
+        login=login,
+        values=read_values(given["values"]),
+        **{each: given[each] for each in _NAMES},
     )
     ca = CertAuthority.load_or_init(given["certs_dir"])
     with progress() as bar:
@@ -96,7 +113,7 @@ def amend_command(ctx: click.Context, /, **given: Any) -> None:
         ctx.exit(1)
 
 
-_NAMES = ("unsafe", "any_host", "retries", "page_timeout", "dry_run")
+_NAMES = ("unsafe", "any_host", "retries", "page_timeout", "dry_run", "links")
 
 
 def _wanted(source: str) -> list[Missed]:

@@ -42,6 +42,7 @@ class AmendReport:
         before, after: environment ids; equal if nothing was added.
         outcomes: of every miss, equal ones once.
         captures: added.
+        opened: addresses that were opened because a page that was fetched leads there.
         pages: URLs of pages added.
         notes: what passed without being recorded, with counts.
     """
@@ -52,6 +53,7 @@ class AmendReport:
     after: str = ""
     outcomes: list[Outcome] = field(default_factory=list)
     captures: int = 0
+    opened: int = 0
     pages: list[str] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
 
@@ -108,7 +110,7 @@ async def amend(
             finally:
                 journal.captures += sieve.added
                 journal.write(collection.path)
-                report.notes = dict(run.notes)
+                report.notes, report.opened = dict(run.notes), run.opened
     _finish(collection, journal, report, len(errands))
     return report
 

@@ -24,12 +24,16 @@ from stillweb.errors import RecordError
 from stillweb.model import Page, Request
 from stillweb.record.amendask import Asker, asker
 from stillweb.record.amendjournal import Journal, Outcome
+from stillweb.record.amendleads import open_leads
 from stillweb.record.amendorigin import Origin
 from stillweb.record.amendplan import Errand, Kind
 from stillweb.record.amendsieve import Sieve
+from stillweb.record.exploreoptions import ExploreOptions
+from stillweb.record.explorevalues import Values
 from stillweb.record.frontier import Visit
 from stillweb.record.login import Login
 from stillweb.record.loginaside import log_in_aside
+from stillweb.record.loginrun import Held
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy import RecordingProxy, recording_proxy
 from stillweb.record.recording import begin, pinning_of
@@ -57,6 +61,8 @@ class AmendOptions:
         browser: its executable; None to look for one.
         record: how the sites are reached.
         dry_run: whether to say only what would be done.
+        links: addresses at most that are opened because a page that was fetched leads there.
+        values: of the forms among these.
     """
 
     unsafe: bool = False
@@ -67,6 +73,8 @@ class AmendOptions:
     browser: Path | None = None
     record: RecordOptions = field(default_factory=RecordOptions)
     dry_run: bool = False
+    links: int = 0
+    values: Values = field(default_factory=Values)
 
 
 @dataclass(slots=True)
@@ -82,6 +90,7 @@ class AmendRun:
     recorded_at: str
     notes: dict[str, int] = field(default_factory=dict)
     learned: tuple[Rule, ...] = ()
+    opened: int = 0
 
     async def fetch(self, errands: Sequence[Errand]) -> None:
         """Do the errands, those of a page together."""
@@ -107,16 +116,28 @@ class AmendRun:
             )
             setting = replace(setting, login=held)
             doing = _Doing(self, recording, browser, setting, asking)
+            reads = [each for each in errands if not each.changes]
             try:
-                for place, group in groupby(errands, key=_place):
-                    async with Origin(browser, setting, place[1]) as origin:
-                        for errand in group:
-                            outcome = await doing.do(errand, origin)
-                            left -= 1
-                            self._note(outcome, left)
-                            recording.check()
+                for part in (reads, errands[len(reads) :]):
+                    for place, group in groupby(part, key=_place):
+                        async with Origin(browser, setting, place[1]) as origin:
+                            for errand in group:
+                                outcome = await doing.do(errand, origin)
+                                left -= 1
+                                self._note(outcome, left)
+                                recording.check()
+                    if part is reads:  # before the site is changed
+                        grounds = (browser, recording, profile, pinning)
+                        self.opened = await open_leads(
+                            self.collection, self.journal.pages, grounds, self._leading(held)
+                        )
             finally:
                 self.notes = dict(recording.notes)
+
+    def _leading(self, held: Held | None) -> ExploreOptions:
+        options = self.options
+        state = held.state if held else None
+        return ExploreOptions(0, options.links, values=options.values, storage_state=state)
 
     def _note(self, outcome: Outcome, left: int) -> None:
         if self.learned and outcome.outcome == "recorded":
