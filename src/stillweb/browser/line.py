@@ -21,6 +21,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import httpx
+import orjson
 import websockets
 from playwright.async_api import Browser
 from playwright.async_api import Error as PlaywrightError
@@ -171,7 +172,7 @@ class Line:
             return answer
         self._waiting[self._ids] = (session, answer)
         # websockets writes at once what fits; in order of the calls, since nothing is awaited before.
-        sending = asyncio.ensure_future(self._socket.send(json.dumps(message)))
+        sending = asyncio.ensure_future(self._socket.send(_written(message), text=True))
         sending.add_done_callback(_taken)
         return answer
 
@@ -218,8 +219,8 @@ class Line:
 
     async def _read(self) -> None:
         try:
-            async for text in self._socket:
-                self._take(json.loads(text))
+            while True:
+                self._take(_read(await self._socket.recv(decode=False)))
         except websockets.ConnectionClosed:
             pass
         finally:  # whatever it was: nobody shall wait for an answer any more
@@ -354,6 +355,20 @@ async def open_line(browser: Browser, port: int) -> AsyncIterator[Line]:
 async def _close(browser: Browser) -> None:
     with suppress(PlaywrightError):
         await browser.close(reason="the line to it broke")
+
+
+def _written(message: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(message)
+    except TypeError:  # half characters, which JavaScript has and orjson has not
+        return json.dumps(message).encode()
+
+
+def _read(text: bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except ValueError:  # the same, or a number too large for it
+        return json.loads(text)
 
 
 def _taken(answer: asyncio.Future[Any]) -> None:

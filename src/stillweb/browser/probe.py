@@ -56,6 +56,7 @@ class Probe:
         page: the page.
         documents: how many documents its frames have begun since the probe was attached.
         learnt: by isolated world the nodes that it knows by number (`listening`).
+        numbered: by isolated world the backend node ids of the nodes that it has told of, by its own number.
     """
 
     def __init__(self, page: Page, session: PlainSession | LineSession) -> None:
@@ -66,6 +67,7 @@ class Probe:
         self._worlds: dict[str, int] = {}
         self._own_worlds: dict[str, int] = {}
         self.learnt: dict[int, set[int]] = {}
+        self.numbered: dict[int, list[int]] = {}
         self._navigating: set[str] = set()
         self._arrived = asyncio.Event()
         self._arrived.set()
@@ -226,6 +228,26 @@ class Probe:
                 raise answer
         return [None if isinstance(answer, BaseException) else answer for answer in answers]
 
+    async def evaluate_numbered(self, call: Callable[[int], str], frame: FrameInfo) -> tuple[str, list[int]]:
+        """Evaluate, as `evaluate_nodes`, what tells nodes by their numbers in a frame's isolated world.
+
+        Args:
+            call: the expression, by how many of the numbers are known; it yields the nodes beyond.
+            frame: which.
+
+        Returns:
+            The text, and the backend node ids by number.
+
+        Raises:
+            FrameGone, InfraError: as `evaluate_nodes`.
+        """
+        world = self.worlds(frame)[1]
+        numbered = self.numbered.setdefault(world, [])
+        known = len(numbered)
+        text, fresh = await self.evaluate_nodes(call(known), frame)
+        numbered[known:] = fresh  # maybe some of them again, where two calls were under way
+        return text, numbered
+
     async def evaluate_nodes(self, expression: str, frame: FrameInfo) -> tuple[str, list[int]]:
         """Evaluate an expression that yields an array of a text and DOM nodes, in one round trip.
 
@@ -306,16 +328,21 @@ class Probe:
         if self._newer_at == (source, self.documents):  # with a document another renderer may have come
             return
         documents = self.documents
-        added = await self.send("Page.addScriptToEvaluateOnNewDocument", source=source)
-        if self._newer_script:
-            try:
-                await self.send("Page.removeScriptToEvaluateOnNewDocument", identifier=self._newer_script)
-            except InfraError as error:
-                # What was added while another renderer took over the page went with the old one.
-                if "Script not found" not in str(error):
-                    raise
+        added, _ = await asyncio.gather(
+            self.send("Page.addScriptToEvaluateOnNewDocument", source=source), self._forget_newer_script()
+        )
         self._newer_script = added["identifier"]
         self._newer_at = (source, documents)
+
+    async def _forget_newer_script(self) -> None:
+        if not self._newer_script:
+            return
+        try:
+            await self.send("Page.removeScriptToEvaluateOnNewDocument", identifier=self._newer_script)
+        except InfraError as error:
+            # What was added while another renderer took over the page went with the old one.
+            if "Script not found" not in str(error):
+                raise
 
     async def arrived(self, patience: float) -> bool:
         """Wait until no frame is on its way to another document; return whether it came to that.
@@ -348,12 +375,14 @@ class Probe:
         self._note_main()
         self._own_worlds = {frame: world for frame, world in self._own_worlds.items() if world != gone}
         self.learnt.pop(gone, None)
+        self.numbered.pop(gone, None)
 
     def _on_worlds_cleared(self, _: dict[str, Any]) -> None:
         self._worlds.clear()
         self._note_main()
         self._own_worlds.clear()
         self.learnt.clear()
+        self.numbered.clear()
 
     def _note_main(self) -> None:
         if self._main in self._worlds:

@@ -13,10 +13,12 @@ import asyncio
 import functools
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
+import orjson
 from playwright.async_api import Page
 
 from stillweb.browser.bids import Bids
@@ -119,6 +121,7 @@ async def survey(
     viewport: bool = False,
     only: Literal["", "nodes", "acting"] = "",
     pointed: bool = True,
+    after: asyncio.Future[Any] | None = None,
 ) -> Survey:
     """Return what a page shows.
 
@@ -130,6 +133,7 @@ async def survey(
             them, and without texts that only say names, but with backend node ids of all that the tree may
             tell of; "acting" for what can be acted on, and of what is around that the place alone.
         pointed: whether listeners, and cursors other than a hand, count as something to act on.
+        after: who gives bids before; the page is looked at meanwhile.
 
     Raises:
         InfraError: if the page is closed, has crashed, or never holds still for long enough.
@@ -139,7 +143,7 @@ async def survey(
     options |= {"acting": only == "acting", "pointed": pointed}
     for _ in range(_ATTEMPTS):
         try:
-            return await _Surveying(page, probe, bids, options).run()
+            return await _Surveying(page, probe, bids, options).run(after)
         except FrameGone:
             await probe.arrived(_PATIENCE)
     raise InfraError(f"{page.url}: frames came and went too fast to be looked at")
@@ -154,24 +158,39 @@ class _Surveying:
         self.bids = bids
         self.options = options
         self.owners: dict[int, FrameInfo] = {}
+        self.looks: dict[str, tuple[list[dict[str, Any]], list[int]]] = {}  # by frame id
         self.items: list[Item] = []
         self.children: list[list[int]] = []
 
-    async def run(self) -> Survey:
+    async def run(self, after: asyncio.Future[Any] | None) -> Survey:
         frames = await self.probe.frames()
-        self.bids.begin(self.page, frames)
         owners = await asyncio.gather(
             *(self.probe.send("DOM.getFrameOwner", frameId=frame.id) for frame in frames[1:])
         )
         self.owners = {owner["backendNodeId"]: frame for owner, frame in zip(owners, frames[1:], strict=True)}
-        await self._enter(frames[0], -1, (0.0, 0.0), None)
+        await self._look_into(frames[0], None)
+        if after:
+            await asyncio.wait([after])
+            if [(f.id, f.loader) for f in await self.probe.frames()] != [(f.id, f.loader) for f in frames]:
+                raise FrameGone(frames[0].id)  # the bids are of other documents by now
+        self.bids.begin(self.page, frames)
+        self._enter(frames[0], -1, (0.0, 0.0))
         return Survey(tuple(self.items), tuple(map(tuple, self.children)))
 
-    async def _enter(
-        self, frame: FrameInfo, around: int, origin: tuple[float, float], clip: list[float] | None
-    ) -> None:
-        """Append what a frame shows; it begins at `origin` in the main viewport, and shows its own `clip`."""
-        records, nodes = await self._look(frame, clip)
+    async def _look_into(self, frame: FrameInfo, clip: list[float] | None) -> None:
+        """Have what a frame shows of its own `clip` told, and the frames in it."""
+        records, nodes = self.looks[frame.id] = await self._look(frame, clip)
+        for record in records:
+            if "within" not in record or (inner := self.owners.get(nodes[record["n"]])) is None:
+                continue
+            left, top = record["origin"]
+            x0, y0, x1, y1 = record["within"]
+            if not self.options["viewport"] or (x1 > x0 and y1 > y0):
+                await self._look_into(inner, [x0 - left, y0 - top, x1 - left, y1 - top])
+
+    def _enter(self, frame: FrameInfo, around: int, origin: tuple[float, float]) -> None:
+        """Append what a frame shows; it begins at `origin` in the main viewport."""
+        records, nodes = self.looks[frame.id]
         indices: list[int] = []
         for record in records:
             parent = indices[record["p"]] if record["p"] >= 0 else around
@@ -186,18 +205,9 @@ class _Surveying:
             self.items.append(item)
             self.children.append([])
             inner = self.owners.get(item.backend_node_id) if "within" in record else None
-            if inner is not None:
-                await self._enter_inner(inner, record, indices[-1], origin)
-
-    async def _enter_inner(
-        self, inner: FrameInfo, record: dict[str, Any], index: int, origin: tuple[float, float]
-    ) -> None:
-        left, top = record["origin"]
-        x0, y0, x1, y1 = record["within"]
-        if self.options["viewport"] and (x1 <= x0 or y1 <= y0):
-            return
-        clip = [x0 - left, y0 - top, x1 - left, y1 - top]
-        await self._enter(inner, index, (origin[0] + left, origin[1] + top), clip)
+            if inner is not None and inner.id in self.looks:
+                left, top = record["origin"]
+                self._enter(inner, indices[-1], (origin[0] + left, origin[1] + top))
 
     def _item(
         self, record: dict[str, Any], frame: FrameInfo, parent: int, origin: tuple[float, float]
@@ -235,8 +245,10 @@ class _Surveying:
         await _prepare(self.probe, frame)
         heard = await listening(self.probe, frame) if self.options["pointed"] else None
         options = json.dumps({**self.options, "clip": clip, "listening": heard})
-        told, nodes = await self.probe.evaluate_nodes(f"survey({options})", frame)
-        return json.loads(told)["list"], nodes
+        told, nodes = await self.probe.evaluate_numbered(
+            lambda known: f"survey({{...{options}, known: {known}}})", frame
+        )
+        return orjson.loads(told)["list"], nodes
 
 
 async def pointed_at(probe: Probe, frame: FrameInfo) -> dict[int, list[int]]:
@@ -248,14 +260,24 @@ async def pointed_at(probe: Probe, frame: FrameInfo) -> dict[int, list[int]]:
         FrameGone: if the frame is, or navigates meanwhile.
     """
     await _prepare(probe, frame)
-    told, nodes = await probe.evaluate_nodes(f"pointed.all({await listening(probe, frame)})", frame)
+    heard = await listening(probe, frame)
+    told, nodes = await probe.evaluate_numbered(lambda known: f"pointed.all({heard}, {known})", frame)
+    numbers, places = orjson.loads(told)
     found: dict[int, list[int]] = {}
-    for node, around in zip(nodes, json.loads(told), strict=True):
+    for number, around in zip(numbers, places, strict=True):
         if around < 0:
-            found[node] = []
+            found[nodes[number]] = []
         else:
-            found[nodes[around]].append(node)
+            found[nodes[numbers[around]]].append(nodes[number])
     return found
+
+
+async def hear(probe: Probe) -> None:
+    """Have what listens in a page's frames known in this one look (`Probe.looking`)."""
+    with suppress(FrameGone):  # who needs it asks again
+        for frame in await probe.frames():
+            await _prepare(probe, frame)
+            await listening(probe, frame)
 
 
 async def _prepare(probe: Probe, frame: FrameInfo) -> None:

@@ -9,6 +9,7 @@ trajectory can refer to pictures it does not carry.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,11 +26,14 @@ from stillweb.browser.markdown import markdown_text, plain_text
 from stillweb.browser.marks import draw_marks, markable
 from stillweb.browser.observe import page_html, page_text, screenshot
 from stillweb.browser.probe import Probe, well_formed
-from stillweb.browser.survey import Box, Item, Survey, survey
+from stillweb.browser.survey import Box, Item, Survey, hear, survey
+from stillweb.env.both import both
 from stillweb.env.forms import Form, Observe, observe_kinds
 
 __all__ = ["Element", "Form", "Observation", "Observe", "Tab", "observe_kinds", "take_observation"]
 
+# Those that are written of a survey of everything.
+_SURVEYED = (Observe.DOM, Observe.COMPACT, Observe.MARKDOWN)
 _TEXTS = ("axtree", "dom", "compact", "markdown", "text", "html")
 
 
@@ -149,15 +153,12 @@ async def take_observation(
     pages: Sequence[Page], active: Page, bids: Bids, kinds: Sequence[Form], error: str = ""
 ) -> Observation:
     """Observe the active page."""
-    tabs = [
-        Tab(index, page.url, well_formed(await page.title()), page is active)
-        for index, page in enumerate(pages)
-    ]
     look = _Look(active, bids)
-    parts: dict[str, Any] = {}
-    with (await Probe.of(active)).looking():
-        for form in kinds:
-            parts |= await look.part(form)
+    titles, parts = await both(asyncio.gather(*(page.title() for page in pages)), look.parts(kinds))
+    tabs = [
+        Tab(index, page.url, well_formed(title), page is active)
+        for index, (page, title) in enumerate(zip(pages, titles, strict=True))
+    ]
     observation = Observation(
         url=active.url,
         title=next((tab.title for tab in tabs if tab.active), ""),
@@ -179,6 +180,22 @@ class _Look:
         self._surveys: dict[bool, Survey] = {}
         self._acts: dict[bool, Survey] = {}
         self._pictures: dict[bool, bytes] = {}
+
+    async def parts(self, kinds: Sequence[Form]) -> dict[str, Any]:
+        """Return the parts of an observation that forms are."""
+        parts: dict[str, Any] = {}
+        probe = await Probe.of(self._page)
+        with probe.looking():
+            tree = next((form for form in kinds if form.kind is Observe.AXTREE and not form.viewport), None)
+            if tree and any(form.kind in _SURVEYED and not form.viewport for form in kinds):
+                # The browser does one thing after the other; what it has told of is read meanwhile.
+                await hear(probe)
+                first = asyncio.ensure_future(self._axtree(tree))
+                parts, self._surveys[False] = await both(first, self._seen(False, after=first))
+                kinds = [form for form in kinds if form is not tree]
+            for form in kinds:
+                parts |= await self.part(form)
+        return parts
 
     async def part(self, form: Form) -> dict[str, Any]:
         if form.kind is Observe.AXTREE:
@@ -235,8 +252,11 @@ class _Look:
 
     async def _survey(self, viewport: bool) -> Survey:
         if viewport not in self._surveys:
-            self._surveys[viewport] = await survey(self._page, self._bids, viewport=viewport)
+            self._surveys[viewport] = await self._seen(viewport)
         return self._surveys[viewport]
+
+    async def _seen(self, viewport: bool, after: asyncio.Future[Any] | None = None) -> Survey:
+        return await survey(self._page, self._bids, viewport=viewport, after=after)
 
     async def _acting(self, viewport: bool) -> Survey:
         """Return what can be acted on; of a survey of everything, if there is one."""

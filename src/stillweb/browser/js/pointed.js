@@ -21,7 +21,31 @@
 
   const learnt = new Map(); // CDP's number of a node -> the node, as long as it lives
 
+  // The nodes that the driver is told of have numbers, so that it is told of each once: it says how many of them it knows.
+  // `fresh` are the ones beyond.
+  let numbers = new WeakMap();
+  let fresh = [], told = 0;
+  const numberOf = (node) => {
+    let number = numbers.get(node);
+    if (number === undefined) {
+      numbers.set(node, number = told + fresh.length);
+      fresh.push(node);
+    }
+    return number;
+  };
+
   globalThis.pointed = {
+    numberOf,
+    begin(known) {
+      if (known < told || known > told + fresh.length) { // it has forgotten, as with a document that left its window
+        numbers = new WeakMap();
+        fresh = [];
+      } else fresh = fresh.slice(known - told);
+      told = known;
+    },
+    telling(text) {
+      return [text, ...fresh];
+    },
     learn(numbers, ...nodes) {
       for (let i = 0; i < numbers.length; i++) learnt.set(numbers[i], new WeakRef(nodes[i]));
     },
@@ -64,9 +88,10 @@
       };
     },
 
-    // All of a document that are no controls, and the texts in them. Returns the nodes in tree order, after JSON: of
-    // each text the place of the innermost such element around it, of each element -1.
-    all(listening) {
+    // All of a document that are no controls, and the texts in them, in tree order: their numbers, and of each text the place
+    // of the innermost such element around it, of each element -1.
+    all(listening, known) {
+      this.begin(known);
       const acts = this.finder(listening);
       const nodes = [], around = [];
       const todo = document.documentElement ? [[document.documentElement, -1]] : [];
@@ -92,7 +117,7 @@
           if (type === Node.ELEMENT_NODE || (type === Node.TEXT_NODE && index >= 0)) todo.push([children[i], index]);
         }
       }
-      return [JSON.stringify(around), ...nodes];
+      return this.telling(JSON.stringify([nodes.map(numberOf), around]));
     },
   };
 })()

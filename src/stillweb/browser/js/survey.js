@@ -111,7 +111,6 @@
       this.clip = clipper(this.view);
       this.acts = pointed.finder(listening);
       this.list = [];
-      this.nodes = [];
     }
 
     // Ancestors are written when the first of what is in them is: `place.index` is -1 until then.
@@ -125,8 +124,7 @@
     }
 
     give(node, record) {
-      record.n = this.nodes.length;
-      this.nodes.push(node);
+      record.n = pointed.numberOf(node);
       return record;
     }
 
@@ -174,9 +172,14 @@
         const states = statesOf(element, role);
         if (Object.keys(states).length) record.states = states;
       }
-      const kept = {};
-      for (const name of KEPT) if (element.hasAttribute(name)) kept[name] = element.getAttribute(name);
-      if (Object.keys(kept).length) record.attrs = kept;
+      if (element.hasAttributes()) {
+        const kept = {};
+        for (const name of KEPT) {
+          const value = element.getAttribute(name);
+          if (value !== null) kept[name] = value;
+        }
+        if (Object.keys(kept).length) record.attrs = kept;
+      }
       if (element.localName === "a" && element.href) record.url = String(element.href?.baseVal ?? element.href);
       if (element.localName === "img" && element.currentSrc) record.url = element.currentSrc;
       const display = style.display;
@@ -185,7 +188,7 @@
 
     text(node, place) {
       if (!node.data || (!node.data.trim() && !this.list.length)) return;
-      const by = node.parentElement?.closest(NAMED);
+      const by = (this.rough || this.viewport) && node.parentElement?.closest(NAMED);
       const named = by && !by.hasAttribute("aria-label") && !by.hasAttribute("aria-labelledby");
       if (this.rough && (named || !this.viewport)) return;
       const blank = !node.data.trim();
@@ -318,9 +321,12 @@
         }
       }
       const whole = (_, value) => typeof value === "string" ? value.toWellFormed() : value; // as UTF-8 has it
-      return [JSON.stringify({ list: this.list }, whole), ...this.nodes];
+      return pointed.telling(JSON.stringify({ list: this.list }, whole));
     }
   }
 
-  globalThis.survey = (options) => new Walk(options).run();
+  globalThis.survey = (options) => {
+    pointed.begin(options.known); // nodes by number
+    return new Walk(options).run();
+  };
 })()
