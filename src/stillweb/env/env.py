@@ -22,8 +22,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import asdict
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from playwright.async_api import Browser
@@ -31,21 +30,21 @@ from playwright.async_api import Browser
 from stillweb.browser.launch import launch
 from stillweb.browser.profile import Level
 from stillweb.browser.settle import Settled
-from stillweb.collections.loginstate import storage_state_of
 from stillweb.env.action import Action, ActionResult, ActionStatus, InvalidAction, parse
-from stillweb.env.determinism import Determinism, level_of, probe_level
-from stillweb.env.episode import Episode, Guise, Replay, close_session, made, open_episode, profile_of
+from stillweb.env.ahead import Ahead
+from stillweb.env.beginning import Begun, Ground, Start, info_of
+from stillweb.env.determinism import level_of, probe_level
+from stillweb.env.episode import Episode, Replay
 from stillweb.env.faults import infra
 from stillweb.env.fork import Past, check_past, fork
 from stillweb.env.observation import Observation, observe_kinds, take_observation
-from stillweb.env.opening import check_start, collection_of, pinning_of
 from stillweb.env.options import EnvOptions
-from stillweb.env.perform import open_start, perform
-from stillweb.env.recording import check_live_fork, check_live_level, start_failure
-from stillweb.env.scoring import score_end, set_up
+from stillweb.env.perform import perform
+from stillweb.env.recording import check_live_fork, check_live_level
+from stillweb.env.scoring import score_end
 from stillweb.env.started import Started
 from stillweb.env.taskvalue import Task
-from stillweb.env.trajectorylog import Outcome, TrajectoryLog
+from stillweb.env.trajectorylog import Outcome
 from stillweb.errors import (
     EnvClosed,
     InfraError,
@@ -107,6 +106,8 @@ class Env(Started):
         self._episode: Episode | None = None
         self._past: Past | None = None
         self._closed = False
+        self._ahead = Ahead(self._options, self._level)
+        self._leaving: set[asyncio.Task[bool]] = set()
 
     async def start(self) -> None:
         """Reach the replay server, have a browser and probe the level. `reset` does so where needed.
@@ -144,15 +145,18 @@ class Env(Started):
             TaskError: if the collection does not hold the start page.
             InfraError: if browser or proxy fail.
         """
-        if (task is None) == (url is None):
-            raise UsageError("reset needs either a task or a URL")
+        start = Start.of(task, url, seed)
         with self._one_at_a_time():
             for attempt in range(1, _ATTEMPTS + 1):
-                await self._leave_episode()
-                await self.start()
+                begun = await self._prepared(start)
+                if begun is None:
+                    await self._leave_episode()
+                    await self.start()
+                else:
+                    self._leave_behind()
                 try:
                     async with infra("reset", self._options.step_seconds):
-                        return await self._reset(task, task.start_url if task else str(url), seed)
+                        return await self._begin(begun, start)
                 except TaskError as error:
                     self._raise_if_closed(error)  # a page that is closed under its navigation shows none
                     raise
@@ -165,6 +169,29 @@ class Env(Started):
                         raise
                     logger.warning("network changed during reset", extra={"attempt": attempt})
         raise AssertionError("unreachable")
+
+    def prepare(self, *, task: Task | None = None, url: str | None = None, seed: int | None = None) -> None:
+        """Say what the next reset will ask for, so that it is prepared meanwhile (`EnvOptions.ahead`).
+
+        Unless said so, that is what the last one asked for. A reset that asks for something else begins
+        as it does without.
+
+        Raises:
+            UsageError: if nothing is to be prepared, or neither or both of task and URL are given.
+            ResetNeeded: before the first reset.
+        """
+        self._raise_if_closed()
+        start = Start.of(task, url, seed)
+        if not self._options.ahead:
+            raise UsageError("no starts are prepared ahead", hint='EnvOptions(ahead=1), at level "exact"')
+        if self._episode is None:
+            raise ResetNeeded("no episode is under way", hint="await env.reset(task=...)")
+        self._ahead.prepare(self._ground(), start)
+
+    @property
+    def ahead(self) -> Ahead:
+        """The starts that are prepared for the next resets."""
+        return self._ahead
 
     async def step(self, action: Mapping[str, Any] | str) -> tuple[Observation, float, bool, bool, Info]:
         """Take an action; return observation, reward, terminated, truncated and info.
@@ -208,7 +235,7 @@ class Env(Started):
             level=self._level.value,
             observe=[kind.value for kind in self._kinds],
             browser=self._browser,
-            options=self._options,
+            options=replace(self._options, ahead=0),  # it is stepped from where it stands, and not reset
         )
 
     async def observe(self, *kinds: str) -> Observation:
@@ -234,9 +261,12 @@ class Env(Started):
         A reset or step that is under way ends with `EnvClosed`.
         """
         self._closed = True
+        await self._ahead.close()
         await self._leave_episode()
         await self._idle.wait()
         await self._leave_episode()
+        await self._ahead.close()  # of a reset that ended meanwhile
+        await self._left_behind()
         await self._launched.aclose()
         await self._resources.aclose()
 
@@ -257,56 +287,34 @@ class Env(Started):
 
     # --- reset -------------------------------------------------------------------------------------
 
-    async def _reset(self, task: Task | None, url: str, seed: int | None) -> tuple[Observation, Info]:
-        assert self._replay is not None
-        assert self._browser is not None
-        collection = collection_of(self._collection, task, list(self._replay.info.collections))
-        client = self._replay.client
-        session = await made(client.open_session(collection), partial(close_session, client))
+    async def _begin(self, begun: Begun | None, start: Start) -> tuple[Observation, Info]:
+        """Make an episode the one under way: one that was prepared, or a new one."""
+        ahead = begun is not None
+        if begun is None:
+            begun = await self._ground().begin(start, self._hold)
+        else:
+            self._hold(begun.episode)
+        episode, observation, info = begun.episode, begun.observation, begun.info
         try:
-            self._replay = await self._replay.of(session)
-            manifest = self._replay.info.manifests.get(collection, {})
-            profile = profile_of(self._options.profile, manifest, task)
-            pinning = pinning_of(self._level, manifest, task, seed)
-            state = self._options.storage_state
-            if state is None:
-                state = storage_state_of(manifest)
-        except BaseException:
-            await close_session(client, session)
-            raise
-        episode = await open_episode(
-            self._browser,
-            self._replay,
-            session,
-            task,
-            Guise(profile, pinning, state),
-        )
-        self._episode = episode
-        episode.log = TrajectoryLog(self._options, episode.id, episode.context)
-        episode.tabs.configure(self._options.dialogs, self._options.downloads)
-        try:
-            self._raise_if_closed()
-            landed = await self._open_start(episode, url)
-            settled = await episode.settle()
-            settled = await set_up(episode) or settled
-            observation = await self._observe(episode, "")
-            info = await self._info(episode, ActionResult(), settled)
-            check_start(url, landed, info)
-            info["goal"] = episode.goal
-            episode.downloads += info["downloads"]
-            await episode.log.began(task, url, observation, info)
+            if episode.log:
+                await episode.log.began(start.task, start.url, observation, info, ahead=ahead)
         except BaseException:
             episode.over = True
             raise
-        self._past = Past(task, url, pinning.seed, session.environment_id)
+        self._replay = episode.replay
+        self._past = Past(start.task, start.url, episode.pinning.seed, episode.session.environment_id)
         self._past.add(None, observation, info)
+        self._ahead.prepare(self._ground(), start)
         return observation, info
 
-    async def _open_start(self, episode: Episode, url: str) -> str:
-        try:
-            return await open_start(episode.page, url)
-        except InfraError as error:
-            raise await start_failure(episode, url, error) from error
+    def _hold(self, episode: Episode) -> None:
+        self._episode = episode
+        self._raise_if_closed()
+
+    def _ground(self) -> Ground:
+        assert self._replay is not None
+        assert self._browser is not None
+        return Ground(self._replay, self._browser, self._level, self._kinds, self._options, self._collection)
 
     async def _leave_episode(self) -> None:
         episode, self._episode = self._episode, None
@@ -322,8 +330,28 @@ class Env(Started):
         if not closed:
             await self._drop_browser()
 
+    def _leave_behind(self) -> None:
+        """Leave the episode while the next one goes on already."""
+        if self._episode is not None:
+            leaving = asyncio.ensure_future(self._episode.close())
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+        self._episode = self._past = None
+
+    async def _left_behind(self) -> None:
+        while self._leaving:
+            await asyncio.wait(self._leaving)
+
+    async def _prepared(self, start: Start) -> Begun | None:
+        """Return an episode that has begun so, on a browser that is there; None if there is none."""
+        self._raise_if_closed()
+        if self._replay is None or self._browser is None or not self._browser.is_connected():
+            return None
+        return await self._ahead.take(self._ground(), start)
+
     async def _drop_browser(self) -> None:
         """Let go of a browser that does not answer, if it is ours, so that the next reset starts another."""
+        await self._ahead.close()
         if self._shared is None:
             self._browser = None
             await self._launched.aclose()
@@ -342,7 +370,7 @@ class Env(Started):
         limit = (episode.task.max_steps if episode.task else 0) or chosen.max_steps
         truncated = not terminated and episode.steps >= limit
         observation = await self._observe(episode, result.error)
-        info = await self._info(episode, result, settled)
+        info = await info_of(episode, result, settled)
         if score:
             info["score"] = {"reward": score.reward, "reasons": list(score.reasons)}
         episode.over = terminated or truncated
@@ -368,28 +396,6 @@ class Env(Started):
 
     async def _observe(self, episode: Episode, error: str) -> Observation:
         return await take_observation(episode.tabs.pages, episode.page, episode.bids, self._kinds, error)
-
-    async def _info(self, episode: Episode, result: ActionResult, settled: Settled | None) -> Info:
-        assert self._replay is not None
-        assert self._browser is not None
-        pinning = episode.pinning
-        stamp = Determinism(self._level, pinning.seed, pinning.start, self._browser.version, episode.profile)
-        return {
-            "episode": episode.id,
-            "task": episode.task.id if episode.task else "",
-            "session": episode.session.id,
-            "collection": episode.session.collection,
-            "environment_id": episode.session.environment_id,
-            "backend": self._replay.info.backend,
-            "level": self._level.value,
-            "seed": pinning.seed,
-            "determinism": stamp.to_dict() | {"flags": episode.take_flags()},
-            "step": episode.steps,
-            "action": result.to_dict(),
-            "settle": asdict(settled) if settled else None,
-            "traffic": (await episode.traffic()).to_dict(),
-            **await episode.tabs.take_events(),
-        }
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:

@@ -119,6 +119,12 @@ class Episode:
         """The active page."""
         return self.tabs.active
 
+    @property
+    def flags(self) -> list[str]:
+        """What was met so far that level EXACT could not pin; nothing at other levels."""
+        world = state_of(self.context).world
+        return list(world.flags) if world else []
+
     async def settle(self, *, ms: int = 0) -> Settled:
         """Wait until the active page has settled; or, at level CLOCK, let just `ms` of its time pass.
 
@@ -142,10 +148,8 @@ class Episode:
         return await settle(page, self.activity)
 
     def take_flags(self) -> list[str]:
-        """Return what was met since the last call that level EXACT could not pin; nothing at other levels."""
-        world = state_of(self.context).world
-        flags = list(world.flags) if world else []
-        taken, self._flagged = flags[self._flagged :], len(flags)
+        """Return those of the flags that are new since the last call."""
+        taken, self._flagged = self.flags[self._flagged :], len(self.flags)
         return taken
 
     async def traffic(self) -> Traffic:

@@ -33,6 +33,8 @@ class EnvOptions:
         uploads: files and folders that the action `upload` may give to pages; nothing else is.
         downloads: folder that keeps what pages offer for download, each file under its SHA-256.
         dialogs: how dialogs of pages are answered.
+        ahead: how many starts are kept prepared for the next resets, at level "exact" only; each takes the
+            memory of a session (docs/observations.md).
     """
 
     max_steps: int = 30
@@ -48,3 +50,4 @@ class EnvOptions:
     uploads: tuple[Path, ...] = ()
     downloads: Path | None = None
     dialogs: DialogAnswers = field(default_factory=DialogAnswers)
+    ahead: int = 0

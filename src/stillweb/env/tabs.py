@@ -135,11 +135,19 @@ class Tabs:
         Raises:
             InfraError: if a page crashed or none is open.
         """
+        self.check()
+        return self._visited[-1]
+
+    def check(self) -> None:
+        """Check that there is a page to act on.
+
+        Raises:
+            InfraError: if a page crashed or none is open.
+        """
         if self._crashed:
             raise InfraError(f"the page {self._crashed} crashed")
         if not self._visited:
             raise InfraError("no page is open")
-        return self._visited[-1]
 
     def activate(self, page: Page) -> None:
         """Make a page the active one."""

@@ -54,11 +54,19 @@ class TrajectoryLog:
         self._ended = self._root is None
 
     async def began(
-        self, task: Task | None, url: str, observation: Observation, info: Mapping[str, Any]
+        self,
+        task: Task | None,
+        url: str,
+        observation: Observation,
+        info: Mapping[str, Any],
+        *,
+        ahead: bool = False,
     ) -> None:
-        """Write the header and what was seen after the reset."""
+        """Write the header and what was seen after the reset, which may have been prepared ahead of it."""
         if self._root is None:
             return
+        if ahead:
+            self._began = clock.perf()
         machine = {"fonts": await in_thread(fonts_digest), "cpu": cpu_family()}
         header = {
             "format": FORMAT,

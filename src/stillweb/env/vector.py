@@ -60,7 +60,8 @@ class VectorOptions:
         env: of each session.
         at_once: resets and steps that are worked on at once, the others wait for their turn in order of
             arrival; 0 for twice the machine's cores, at least 4. More do not make a machine faster, but each
-            of them slower, until limits in real seconds are met that say nothing of the page.
+            of them slower, until limits in real seconds are met that say nothing of the page. Beside them a
+            quarter as many starts are prepared ahead (`EnvOptions.ahead`).
     """
 
     pool: PoolOptions = field(default_factory=PoolOptions)
@@ -134,7 +135,9 @@ class VectorEnv(Started):
         self._pool: BrowserPool | None = None
         self._seats = [_Seat(self) for _ in range(n)]
         self._starting = asyncio.Lock()
-        self._gate = asyncio.Semaphore(self._options.at_once or max(4, 2 * (os.cpu_count() or 1)))
+        at_once = self._options.at_once or max(4, 2 * (os.cpu_count() or 1))
+        self._gate = asyncio.Semaphore(at_once)
+        self._preparing = asyncio.Semaphore(max(1, at_once // 4))  # whoever waits for a step comes first
         self._closed = False
 
     def __len__(self) -> int:
@@ -178,6 +181,15 @@ class VectorEnv(Started):
         if terminated or truncated:
             await seat.leave_drained()
         return observation, reward, terminated, truncated, info
+
+    def prepare(
+        self, i: int, *, task: Task | None = None, url: str | None = None, seed: int | None = None
+    ) -> None:
+        """Say what the next reset of session i will ask for, as `Env.prepare` does."""
+        seat = self._seat(i)
+        if seat.env is None:
+            raise ResetNeeded(f"session {i} has no episode", hint=f"await vector.reset({i}, task=...)")
+        seat.env.prepare(task=task, url=url, seed=seed)
 
     async def observe(self, i: int, *kinds: str) -> Observation:
         """Look at the page of session i without a step, as `Env.observe` does."""
@@ -271,7 +283,9 @@ class VectorEnv(Started):
 
     def env_on(self, lease: Lease) -> Env:
         """Return an env on a leased browser."""
-        return Env(self._proxy, **self._named, browser=lease.browser, options=self._options.env)
+        env = Env(self._proxy, **self._named, browser=lease.browser, options=self._options.env)
+        env.ahead.gate = self._preparing
+        return env
 
     async def _probe(self, browser: Browser) -> None:
         await probe_level(browser, self._level)

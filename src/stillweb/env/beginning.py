@@ -1,0 +1,152 @@
+"""How an episode begins: from what a reset asks for to the first observation.
+
+`Env.reset` does it when it is asked to, `Ahead` before that; it is the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Self
+
+from playwright.async_api import Browser
+
+from stillweb.browser.profile import Level
+from stillweb.browser.settle import Settled
+from stillweb.collections.loginstate import storage_state_of
+from stillweb.env.action import ActionResult
+from stillweb.env.determinism import Determinism
+from stillweb.env.episode import Episode, Guise, Replay, close_session, made, open_episode, profile_of
+from stillweb.env.observation import Form, Observation, take_observation
+from stillweb.env.opening import check_start, collection_of, pinning_of
+from stillweb.env.options import EnvOptions
+from stillweb.env.perform import open_start
+from stillweb.env.recording import start_failure
+from stillweb.env.scoring import set_up
+from stillweb.env.taskvalue import Task
+from stillweb.env.trajectorylog import TrajectoryLog
+from stillweb.errors import InfraError, UsageError
+
+__all__ = ["Begun", "Ground", "Start", "info_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a reset asks for."""
+
+    task: Task | None
+    url: str
+    seed: int | None
+
+    @classmethod
+    def of(cls, task: Task | None, url: str | None, seed: int | None) -> Self:
+        """Return the start of a task, or at a URL.
+
+        Raises:
+            UsageError: if neither or both are given.
+        """
+        if (task is None) == (url is None):
+            raise UsageError("reset needs either a task or a URL")
+        return cls(task, task.start_url if task else str(url), seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An episode after its reset."""
+
+    start: Start
+    episode: Episode
+    observation: Observation
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What all episodes of an env begin on."""
+
+    replay: Replay
+    browser: Browser
+    level: Level
+    kinds: tuple[Form, ...]
+    options: EnvOptions
+    collection: str | None
+
+    async def begin(self, start: Start, hold: Callable[[Episode], None]) -> Begun:
+        """Open the start in a new context and session, wait until it has settled, and observe it.
+
+        Args:
+            start: what to open.
+            hold: is given the episode as soon as there is one, and has to close it from then on.
+
+        Raises:
+            UsageError: if no collection is known.
+            TaskError: if the collection does not hold the start page.
+            InfraError: if browser or proxy fail.
+        """
+        episode = await self._open(start)
+        try:
+            hold(episode)
+            episode.log = TrajectoryLog(self.options, episode.id, episode.context)
+            episode.tabs.configure(self.options.dialogs, self.options.downloads)
+            landed = await self._open_page(episode, start.url)
+            settled = await episode.settle()
+            settled = await set_up(episode) or settled
+            observation = await take_observation(
+                episode.tabs.pages, episode.page, episode.bids, self.kinds, ""
+            )
+            info = await info_of(episode, ActionResult(), settled)
+            check_start(start.url, landed, info)
+        except BaseException:
+            episode.over = True
+            raise
+        info["goal"] = episode.goal
+        episode.downloads += info["downloads"]
+        return Begun(start, episode, observation, info)
+
+    async def _open(self, start: Start) -> Episode:
+        task = start.task
+        collection = collection_of(self.collection, task, list(self.replay.info.collections))
+        client = self.replay.client
+        session = await made(client.open_session(collection), partial(close_session, client))
+        try:
+            replay = await self.replay.of(session)
+            manifest = replay.info.manifests.get(collection, {})
+            profile = profile_of(self.options.profile, manifest, task)
+            pinning = pinning_of(self.level, manifest, task, start.seed)
+            state = self.options.storage_state
+            if state is None:
+                state = storage_state_of(manifest)
+        except BaseException:
+            await close_session(client, session)
+            raise
+        return await open_episode(self.browser, replay, session, task, Guise(profile, pinning, state))
+
+    async def _open_page(self, episode: Episode, url: str) -> str:
+        try:
+            return await open_start(episode.page, url)
+        except InfraError as error:
+            raise await start_failure(episode, url, error) from error
+
+
+async def info_of(episode: Episode, result: ActionResult, settled: Settled | None) -> dict[str, Any]:
+    """Return what reset and step tell beside the observation."""
+    pinning, browser = episode.pinning, episode.context.browser
+    assert browser is not None
+    stamp = Determinism(pinning.level, pinning.seed, pinning.start, browser.version, episode.profile)
+    return {
+        "episode": episode.id,
+        "task": episode.task.id if episode.task else "",
+        "session": episode.session.id,
+        "collection": episode.session.collection,
+        "environment_id": episode.session.environment_id,
+        "backend": episode.replay.info.backend,
+        "level": pinning.level.value,
+        "seed": pinning.seed,
+        "determinism": stamp.to_dict() | {"flags": episode.take_flags()},
+        "step": episode.steps,
+        "action": result.to_dict(),
+        "settle": asdict(settled) if settled else None,
+        "traffic": (await episode.traffic()).to_dict(),
+        **await episode.tabs.take_events(),
+    }
