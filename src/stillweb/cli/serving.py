@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,11 +25,25 @@ async def replayed(
         yield proxy
         return
     ca = CertAuthority.load_or_init(certs_dir)
+    await _sealed(collection)
+    async with served(collection, ca, backend) as url:
+        yield url
+
+
+@asynccontextmanager
+async def replayed_together(collections: Sequence[Collection], certs_dir: Path) -> AsyncIterator[str]:
+    """Give the URL of one replay of several collections, started on free ports; the first is the default."""
+    ca = CertAuthority.load_or_init(certs_dir)
+    for collection in collections:
+        await _sealed(collection)
+    async with serve(collections, ca, ReplayOptions(port=0, session_ports=None)) as native:
+        yield native.url
+
+
+async def _sealed(collection: Collection) -> None:
     if why := why_unsealed(collection):
         stderr().print(f"sealing {collection.name}: {why}", markup=False)
         await asyncio.to_thread(ensure_sealed, collection)
-    async with served(collection, ca, backend) as url:
-        yield url
 
 
 @asynccontextmanager

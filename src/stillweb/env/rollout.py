@@ -34,8 +34,9 @@ Action = Mapping[str, Any] | str
 Policy = Callable[[Observation, dict[str, Any]], Action | Awaitable[Action]]
 """Chooses the next action from what is seen; may be a coroutine function."""
 
-Agent = Callable[[Task], Policy]
-"""Makes the policy of one episode, so that what it remembers is that episode's; anew for each attempt."""
+Agent = Callable[[Task], Policy | Awaitable[Policy]]
+"""Makes the policy of one episode, so that what it remembers is that episode's; anew for each attempt. May be
+a coroutine function."""
 
 
 class Outcome(StrEnum):

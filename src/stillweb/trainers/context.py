@@ -110,6 +110,11 @@ class Context:
     goal: str
     options: ContextOptions = field(default_factory=ContextOptions)
     _rounds: list[_Round] = field(default_factory=list, init=False)
+    _system: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        """Say what stays the same all the time."""
+        self._system = system_text(self.goal, self.options)
 
     def saw(self, observation: Observation, info: Mapping[str, Any]) -> None:
         """Add what was seen after the reset, or after the action said last."""
@@ -187,7 +192,7 @@ class Context:
     # --- rounds as messages ------------------------------------------------------------------------
 
     def _told(self, shape: _Shape) -> list[Message]:
-        messages: list[Message] = [{"role": "system", "content": system_text(self.goal, self.options)}]
+        messages: list[Message] = [{"role": "system", "content": self._system}]
         begin = len(self._rounds) - shape.full
         for index in range(begin, len(self._rounds)):
             each = self._rounds[index]

@@ -74,7 +74,8 @@ def read_reply(text: str | None, calls: Sequence[ToolCall] = (), *, tool: str = 
         return Reply(_called(calls[0], tool), said, called=True)
     found = list(_candidates(said))
     actions = [each for each in found if isinstance(parse(each), Action)]
-    return Reply(([said, *found, *actions])[-1], said)
+    chosen: list[Mapping[str, Any] | str] = [said, *found, *actions]
+    return Reply(chosen[-1], said)
 
 
 def _called(call: ToolCall, tool: str) -> Mapping[str, Any] | str:

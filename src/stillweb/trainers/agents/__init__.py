@@ -1,0 +1,94 @@
+"""Agents that come with stillweb, and the way to others: by a name on the command line.
+
+random              what a page offers, drawn by seed, task and episode (`agents/drawn.py`)
+scripted:PATH       what a trace says, or the one that a folder has for the task (`agents/scripted.py`)
+openai              what a model at an OpenAI-compatible endpoint says (`agents/endpoint.py`)
+MODULE:NAME         one's own: a function from a task to a policy (`stillweb.env.rollout.Agent`)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stillweb.env.rollout import Agent
+from stillweb.errors import UsageError
+
+__all__ = ["load_agent"]
+
+T = TypeVar("T")
+
+
+def load_agent(name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None) -> Agent:
+    """Return an agent by its name.
+
+    Args:
+        name: see above.
+        seed: of its draws.
+        options: of `random` and `openai`; one's own agent is called with them, if there are any, and
+            gives the agent.
+
+    Raises:
+        UsageError: if there is none of that name, or it takes no such options.
+        ExtraNotInstalled: for `openai` without its package.
+    """
+    given = dict(options or {})
+    kind, _, rest = name.partition(":")
+    if kind == "scripted" and rest:
+        from stillweb.trainers.agents.scripted import Scripted
+
+        _options(dict, {}, given, name)
+        return Scripted(Path(rest))
+    if name == "random":
+        from stillweb.trainers.agents.drawn import Drawn, DrawnOptions
+
+        return Drawn(seed, _options(DrawnOptions, {}, given, name))
+    if name == "openai":
+        from stillweb.trainers.agents.endpoint import Endpoint, EndpointOptions
+
+        return Endpoint(_options(EndpointOptions, {"seed": seed}, given, name))
+    if not rest:
+        raise UsageError(f"no agent is called {name!r}", hint="random, scripted:PATH, openai or MODULE:NAME")
+    return _imported(kind, rest, given)
+
+
+def _imported(module: str, name: str, options: Mapping[str, Any]) -> Agent:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # where `python -m` would look, too
+    try:
+        found: Any = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # a module that is there lacks another one
+        raise UsageError(
+            f"no module is called {module!r}", hint="MODULE:NAME, looked for here and on PYTHONPATH"
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"{module} has no {name!r}")
+        found = getattr(found, part)
+    agent = found(**options) if options else found
+    if not callable(agent):
+        raise UsageError(f"{module}:{name} is no agent", hint="a function from a task to a policy")
+    return agent  # type: ignore[no-any-return]  # what it is called with is its author's matter
+
+
+def _options(kind: type[T], usual: Mapping[str, Any], given: Mapping[str, Any], name: str) -> T:
+    """Return options of an agent, texts read as the types that they stand for."""
+    from pydantic import TypeAdapter, ValidationError  # slow to import
+
+    takes = getattr(kind, "__dataclass_fields__", {})
+    if unknown := [key for key in given if key not in takes]:
+        raise UsageError(
+            f"{name} takes no option {', '.join(unknown)}", hint=f"it takes: {', '.join(takes) or 'none'}"
+        )
+    try:
+        return TypeAdapter(kind).validate_python({**usual, **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(f"option {where} of {name}: {first['msg']}, it is {first['input']!r}") from error

@@ -1,0 +1,64 @@
+"""The agent `scripted`: does what a trace says, then terminates.
+
+A trace (`stillweb.env.trace`) or a trajectory, for all tasks; or a folder that has one for each: `ID.jsonl`,
+a trajectory's folder `ID/`, or those of a batch, of each episode its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stillweb.env.observation import Observation
+from stillweb.env.rollout import Policy
+from stillweb.env.taskvalue import Task
+from stillweb.env.trace import Trace
+from stillweb.env.trajectory import FILE
+from stillweb.errors import UsageError
+from stillweb.trainers.batchfolder import folder_name
+
+__all__ = ["Scripted"]
+
+
+class Scripted:
+    """The agent.
+
+    Args:
+        path: of a trace, or of a folder of them.
+
+    Raises:
+        UsageError: if there is nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise UsageError(f"{path}: there is no trace and no folder of traces")
+        self._path = path
+
+    def __call__(self, task: Task) -> Policy:
+        """Return the policy of an episode."""
+        actions: Iterator[Mapping[str, Any]] | None = None
+
+        def policy(observation: Observation, info: dict[str, Any]) -> Mapping[str, Any]:
+            nonlocal actions
+            if actions is None:
+                actions = iter(Trace.load(self._of(task, info.get("episode_number", 0))).actions)
+            return next(actions, {"action": "terminate"})
+
+        return policy
+
+    def _of(self, task: Task, number: int) -> Path:
+        if self._path.is_file() or (self._path / FILE).is_file():
+            return self._path
+        name = folder_name(task.id)
+        places = (
+            f"{name}.jsonl",
+            f"{name}/{FILE}",
+            f"tasks/{name}/{number}/{FILE}",
+            f"tasks/{name}/0/{FILE}",
+        )
+        for place in places:
+            if (self._path / place).is_file():
+                return self._path / place
+        raise UsageError(f"{self._path} has no trace of {task.id}", hint=f"it would be {name}.jsonl")
