@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import signal
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
@@ -18,6 +16,7 @@ import click
 from stillweb.cli.console import print_json, progress, stderr
 from stillweb.cli.ledger import ledger, misses, sessions
 from stillweb.cli.options import certs_option, collections_option, json_option
+from stillweb.cli.signals import on_signals
 
 if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
@@ -252,7 +251,7 @@ async def _serve_native(
     else:
         serving = serve(collections, ca, options)
     async with serving as server:
-        stopped = _on_signals()
+        stopped = on_signals()
         ports = (await server.info())["session_ports"]
         facts = {"proxy": server.url, "control": server.url, "session_ports": ports}
         gc.freeze()  # to walk over what was loaded takes tens of ms, while answers wait
@@ -274,7 +273,7 @@ async def _serve_pywb(
         fuzzy=chosen["pywb_fuzzy"],
     )
     async with serve_pywb(collections, ca, options) as server:
-        stopped = _on_signals()
+        stopped = on_signals()
         _announce({"proxy": server.proxy, "control": server.url}, collections, ca, as_json)
         await _until(stopped, server.wait())
 
@@ -296,7 +295,7 @@ async def _serve_front(
         ),
     )
     async with serve_front(collections, ca, options) as (front, hermetic):
-        stopped = _on_signals()
+        stopped = on_signals()
         _announce({"proxy": front.url, "control": front.url, "on_miss": "pywb"}, collections, ca, as_json)
         await _until(stopped, hermetic.wait())
     _print_totals(Counter(hermetic.totals))
@@ -317,20 +316,6 @@ async def _until(stopped: asyncio.Event, failing: Coroutine[Any, Any, None]) -> 
 def _print_totals(totals: Counter[str]) -> None:
     counts = ", ".join(f"{count} {tier}" for tier, count in totals.most_common())
     stderr().print(f"answered {totals.total()} requests" + (f": {counts}" if counts else ""))
-
-
-def _on_signals() -> asyncio.Event:
-    """Return an event that Ctrl-C and SIGTERM set; the next one ends the program at once."""
-    stopped = asyncio.Event()
-
-    def stop(number: int) -> None:
-        if stopped.is_set():
-            os._exit(128 + number)  # not by its default action: the first program of a container has none
-        stopped.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
-    return stopped
 
 
 def _announce(facts: dict[str, str], collections: list[Collection], ca: CertAuthority, as_json: bool) -> None:

@@ -1,0 +1,74 @@
+"""How the server stands: as JSON, as a stream of events, as Prometheus reads it, and whether it is well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from sse_starlette.sse import EventSourceResponse
+
+from stillweb.server import figures
+from stillweb.server.engine import Engine
+from stillweb.server.report import status_of
+from stillweb.server.status import Status
+from stillweb.server.web import EngineOf, Json
+
+__all__ = ["router"]
+
+_APART = 0.25  # seconds between two events at least
+_AGES = 5.0  # at most: ages grow though nothing happens
+
+
+def router() -> APIRouter:
+    """Return the routes."""
+    made = APIRouter(tags=["monitor"])
+    made.add_api_route("/v1/status", status, methods=["GET"], response_model=Status)
+    made.add_api_route("/v1/stream", stream, methods=["GET"], response_class=EventSourceResponse)
+    made.add_api_route("/metrics", metrics, methods=["GET"], response_class=Response)
+    made.add_api_route("/health", health, methods=["GET"])
+    made.add_api_route("/ready", ready, methods=["GET"])
+    return made
+
+
+async def status(engine: EngineOf) -> Status:
+    """Tell how the server and each session stands."""
+    return status_of(engine)
+
+
+async def stream(engine: EngineOf) -> EventSourceResponse:
+    """Send the status as events: one at once, then at every change, at most four a second."""
+    return EventSourceResponse(_events(engine), ping=15)
+
+
+async def metrics(engine: EngineOf) -> Response:
+    """Give figures to Prometheus."""
+    return Response(figures.render(status_of(engine)), headers={"Content-Type": figures.MEDIA_TYPE})
+
+
+async def health() -> Response:
+    """Tell that the program lives."""
+    return Json({"status": "ok"})
+
+
+async def ready(engine: EngineOf) -> Response:
+    """Tell whether leases are given and the replay can take episodes; else 503 and what is missing."""
+    missing = ["this server ends"] if engine.desk.draining else []
+    if not await engine.vector.proxy_ready(0):
+        missing.append(f"the replay at {engine.proxy}")
+    code = HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK
+    return Json({"ready": not missing, "missing": missing}, status_code=code)
+
+
+async def _events(engine: Engine) -> AsyncIterator[dict[str, str]]:
+    closing = asyncio.ensure_future(engine.closing.wait())
+    seen = engine.changes
+    try:
+        while not closing.done():
+            yield {"event": "status", "data": status_of(engine).model_dump_json()}
+            await asyncio.wait([closing], timeout=_APART)
+            seen = await engine.changed(seen, _AGES)
+    finally:
+        closing.cancel()
