@@ -36,6 +36,11 @@ COMMANDS = {
         "Serve collections as a proxy in which real URLs replay frozen.",
     ),
     "env": ("stillweb.cli.env", "env", "Try tasks and actions on a replayed collection."),
+    "serve": (
+        "stillweb.cli.serve",
+        "serve_command",
+        "Serve episodes to trainers over HTTP: leases, steps, pictures.",
+    ),
     "rescore": ("stillweb.cli.rescore", "rescore", "Score trajectories again, from what they hold."),
     "diff": ("stillweb.cli.diff", "diff", "Compare a recording with its replay, page by page."),
     "certify": (
