@@ -15,9 +15,10 @@ The agent is `stillweb.env.explore.propose_trace`: it knows observations and its
 not held it turns back. The explorer is told the same texts, as who makes tasks tells what agents will type:
 DIR/values.yaml.
 
-Per site and recording: *asking* are the steps that sent a request; *missed* those of them with a miss; *off*
-those of the missed ones whose every miss is on a host that the recording does not hold (links that lead away
-from a closed site); *dead* the steps that ended on a page that was missed or has nothing to act on. Seconds
+Per site and recording: *asking* are the steps that sent a request; *left* those of them that led off the
+site: every miss is on a host that the recording does not hold, nor can a recording of a closed site. They are
+counted apart: the miss rate is that of the other asking steps, *with those that left* that of all. *Missed*
+are the others with a miss; *dead* the steps that ended on a page that was missed or has nothing to act on. Seconds
 are real, and those of all runs that a recording is made of: crawl; crawl and explore; crawl, explore and
 amend (the walks of the training seeds record nothing, and are not in it).
 Prints JSON, and a Markdown table on stderr.
@@ -107,9 +108,8 @@ class Counting:
         self.counts["steps"] += 1
         self.counts["asking"] += traffic["requests"] > traffic["noise"]
         if traffic["misses"]:
-            self.counts["missed"] += 1
             hosts = {host_of(missed.partition(" ")[2]) for missed in traffic["missed"]}
-            self.counts["off"] += not hosts & self._hosts
+            self.counts["missed" if hosts & self._hosts else "left"] += 1
             self.missed.update(f"{action['action']}: {missed}" for missed in traffic["missed"])
         gone = f"GET {wire_url(observation.url)}" in traffic["missed"]
         self.counts["dead"] += gone or not any(node.bid for node in observation.nodes)
@@ -181,12 +181,16 @@ def walked_on(args: argparse.Namespace, name: str, url: str, seeds: list[int]) -
         result["seeds"][seed] = walked["counts"]
         for key in ("seconds", "withheld", "misses"):
             result[key] += walked[key]
-    asking, inside = counts["asking"], counts["missed"] - counts["off"]
+    asking, left, missed_steps = (counts[each] for each in ("asking", "left", "missed"))
+
+    def share(some: int, of: int) -> float | None:
+        return round(some / of, 4) if of else None
+
     return {
         **dict(counts),
-        "miss_rate": round(counts["missed"] / asking, 4) if asking else None,
-        "miss_rate_inside": round(inside / asking, 4) if asking else None,
-        "dead_rate": round(counts["dead"] / counts["steps"], 4) if counts["steps"] else None,
+        "miss_rate": share(missed_steps, asking - left),
+        "miss_rate_all": share(missed_steps + left, asking),
+        "dead_rate": share(counts["dead"], counts["steps"]),
         "missed_most": missed.most_common(25),
         "reasons": reasons.most_common(10),
         **result,
@@ -268,14 +272,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 def markdown(result: dict[str, Any]) -> str:
     lines = [
         "| site | recording | pages | acts + links | captures | recorded in s | seeds | steps | asking "
-        "| missed | off | miss rate | inside | dead ends |",
+        "| left | missed | miss rate | with those that left | dead ends |",
         "|---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in result.items():
         for part, told in row.items():
             walked, cost = told["walked"], told["cost"]
-            cells = [walked.get(key, 0) for key in ("steps", "asking", "missed", "off")]
-            rates = [walked["miss_rate"], walked["miss_rate_inside"], walked["dead_rate"]]
+            cells = [walked.get(key, 0) for key in ("steps", "asking", "left", "missed")]
+            rates = [walked["miss_rate"], walked["miss_rate_all"], walked["dead_rate"]]
             told_rates = [f"{100 * rate:.1f} %" if rate is not None else "-" for rate in rates]
             explored = row["explore"]["cost"] if part != "crawl" and "explore" in row else {}
             acts = f"{explored['acts']} + {explored.get('opened', 0)}" if explored else "0"

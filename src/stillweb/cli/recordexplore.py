@@ -186,5 +186,7 @@ def tell_explored(name: str, report: ExploreReport) -> None:
         f"{name}: {report.acts} acts, {said['states']} states, {report.waiting} not come to, "
         f"{report.exchanges} exchanges; {said['answered']} of {said['actions']} actions have an answer"
     )
+    for line in report.repaired:
+        click.echo(f"  mended: {line}", err=True)
     for fault in report.faults:
         click.echo(f"  given up: {fault}", err=True)

@@ -26,7 +26,7 @@ from stillweb.record.exploreoptions import ExploreEvent, ExploreOptions, Explore
 from stillweb.record.explorerun import Run
 from stillweb.record.loginaside import log_in_aside
 from stillweb.record.proxy import recording_proxy
-from stillweb.record.recording import begin, pinning_of
+from stillweb.record.recording import begin, mend, pinning_of
 from stillweb.record.scope import Scope
 
 __all__ = ["ExploreEvent", "ExploreOptions", "ExploreReport", "explore"]
@@ -56,12 +56,12 @@ async def explore(
     path = collection.path / FILE
     reach = read_reach(path)
     _end_line(path)
+    report = ExploreReport(repaired=mend(collection))  # what a kill left: its index tells less than there is
     known = Known(capture.url for capture in collection.captures() if capture.method == "GET")
     prior = collection.manifest()
     manifest = replace(begin(collection), state=prior.state)
     collection.write_manifest(manifest)  # whether the crawl came to its end is not changed by exploring
     options = await _logged_in(ca, options, pinning_of(manifest), urls[0])
-    report = ExploreReport()
     started = monotonic()
     with CollectionWriter(collection) as writer, path.open("a", encoding="utf-8") as lines:
         async with (

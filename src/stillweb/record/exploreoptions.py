@@ -70,6 +70,7 @@ class ExploreReport:
         waiting: states that it did not come to.
         faults: what the browser did not stand, one line each.
         summary: of the map.
+        repaired: what a kill had left broken, one line each.
     """
 
     acts: int = 0
@@ -80,3 +81,4 @@ class ExploreReport:
     waiting: int = 0
     faults: list[str] = field(default_factory=list)
     summary: dict[str, object] = field(default_factory=dict)
+    repaired: list[str] = field(default_factory=list)
