@@ -18,9 +18,9 @@ DIR/values.yaml.
 Per site and recording: *asking* are the steps that sent a request; *left* those of them that led off the
 site: every miss is on a host that the recording does not hold, nor can a recording of a closed site. They are
 counted apart: the miss rate is that of the other asking steps, *with those that left* that of all. *Missed*
-are the others with a miss; *dead* the steps that ended on a page that was missed or has nothing to act on. Seconds
-are real, and those of all runs that a recording is made of: crawl; crawl and explore; crawl, explore and
-amend (the walks of the training seeds record nothing, and are not in it).
+are the others with a miss; *dead* the steps that ended on a page that was missed or has nothing to act on.
+Seconds are real, and those of all runs that a recording is made of: crawl; crawl and explore; crawl, explore
+and amend (the walks of the training seeds record nothing, and are not in it).
 Prints JSON, and a Markdown table on stderr.
 """
 
