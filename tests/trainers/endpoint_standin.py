@@ -1,0 +1,86 @@
+"""A server that speaks the chat-completions protocol and says what it is told to."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+def called(name="browser", arguments="{}", text=None):
+    """An answer that calls a tool."""
+    call = {"id": "chatcmpl-9x", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return 200, {"role": "assistant", "content": text, "tool_calls": [call]}, {}
+
+
+def said(text):
+    """An answer in text."""
+    return 200, {"role": "assistant", "content": text}, {}
+
+
+def refused(status, code="", message="no", **headers):
+    """An error, with fields of its head."""
+    return status, {"error": {"message": message, "type": "x", "code": code}}, headers
+
+
+class Standin:
+    """What is answered, one after the other, the last one again and again; and what was asked."""
+
+    def __init__(self, answers):
+        self.answers = list(answers)
+        self.asked = []
+        self.url = ""
+
+    def answer(self):
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@contextmanager
+def standin(*answers) -> Iterator[Standin]:
+    """Run one on a free port; an answer is a triple as above, or a function from what is asked to one."""
+    told = Standin(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            told.asked.append({"path": self.path, "key": self.headers["Authorization"], **asked})
+            answer = told.answer()
+            status, body, headers = answer(asked) if callable(answer) else answer
+            if status == 200 and body is not None:
+                choice = {"index": 0, "message": body, "finish_reason": "stop"}
+                body = {
+                    "id": "c",
+                    "object": "chat.completion",
+                    "created": 0,
+                    "model": "m",
+                    "choices": [choice],
+                }
+            text = json.dumps(body or {"id": "c", "object": "chat.completion", "choices": []}).encode()
+            self.send_response(status)
+            for name, value in {
+                **headers,
+                "Content-Type": "application/json",
+                "Content-Length": len(text),
+            }.items():
+                self.send_header(name.replace("_", "-"), str(value))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    told.url = f"http://127.0.0.1:{server.server_port}/v1"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield told
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
