@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 
-from stillweb.collections.accept import excludes
+from stillweb.collections.fitting import Asked
 from stillweb.collections.keys import request_key
-from stillweb.collections.meaning import MEANT, PREFERRED, browsers_own, page_set
+from stillweb.collections.meaning import MEANT, page_set
 from stillweb.collections.misses import Missed
 from stillweb.collections.pack import Entry, Pack
-from stillweb.collections.packformat import vary_digest
 from stillweb.collections.rules import Rules
 from stillweb.model import MUTATIONS, Request, header
 from stillweb.urls import host_of, wire_url
@@ -129,7 +128,8 @@ class Known:
 
     def answers(self, request: Request) -> bool:
         """Whether a capture answers the request with the fields that it has."""
-        return any(_fits(entry, request) for entry in self._rows(request))
+        asked = Asked(request, lambda name: not self._rules.ignores(request, name))
+        return any(not asked.other_meaning(entry) for entry in self._rows(request))
 
     def _rows(self, request: Request) -> Iterator[Entry]:
         if self._pack is None:
@@ -154,19 +154,6 @@ def _spellings(url: str) -> list[str]:
     scheme, _, rest = wire_url(url).partition("://")
     other = _OTHER_SCHEME.get(scheme)
     return [url] if other is None or ":" in rest.partition("/")[0] else [url, f"{other}://{rest}"]
-
-
-def _fits(entry: Entry, request: Request) -> bool:
-    """Return whether a capture is of a request with these fields, as replay weighs them."""
-    varied = {name for name, _ in entry.varies}
-    for name, digest in entry.varies:
-        own = name.startswith(PREFERRED) or browsers_own(name)
-        if not own and digest != vary_digest(header(request.headers, name)):
-            return False
-    if any(name.lower() in MEANT - varied and value.strip() for name, value in request.headers):
-        return False
-    answered = 200 <= entry.status < 300
-    return not (answered and excludes(header(request.headers, "accept"), entry.mime))
 
 
 def plan(

@@ -26,11 +26,10 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urljoin
 
-from stillweb.collections.accept import excludes, rank
+from stillweb.collections.accept import rank
+from stillweb.collections.fitting import Asked
 from stillweb.collections.keys import request_key
-from stillweb.collections.meaning import MEANT, PREFERRED, browsers_own
 from stillweb.collections.pack import Entry
-from stillweb.collections.packformat import vary_digest
 from stillweb.model import MUTATIONS, Request, header
 from stillweb.replay.ranges import asked_span, recorded_span
 from stillweb.urls import wire_url
@@ -42,9 +41,6 @@ _KEEPING_METHOD = frozenset({307, 308})  # RFC 9110 §15.4.8, §15.4.9
 _LOCATION = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _WHEN = re.compile(rb"(?<=\r\n)(?:date|age):[^\r\n]*(?:\r\n|$)", re.IGNORECASE)
 _MAX_HOPS = 8
-_ABSENT = vary_digest("")
-# Both are weighed apart: Accept as media types, Cookie within an epoch.
-_NO_PREFERENCE = frozenset({"cookie", "range", "if-range", "if-none-match", "if-modified-since"})
 
 
 class Rows(Protocol):
@@ -81,8 +77,8 @@ def usable(
         The captures, and why the first was refused if none is left.
     """
     found = [Candidate(row, index.entry(row)) for row in rows]
-    asked = _Asked(request, counts)
-    kept = [candidate for candidate in found if not asked.refuses(candidate.entry)]
+    asked = Asked(request, counts)
+    kept = [candidate for candidate in found if not _refuses(request, asked, candidate.entry)]
     if len(kept) > 1:
         kept = _without_circles(kept, request, index)
         kept = _fewest(kept, asked.strangeness([candidate.entry for candidate in kept]))
@@ -90,7 +86,7 @@ def usable(
         kept = _fewest(kept, [asked.differences(candidate.entry) for candidate in kept])
     kept = [c if asked.same_cookies(c.entry) else Candidate(c.row, c.entry, False) for c in kept]
     kept.sort(key=lambda candidate: candidate.entry.order)
-    return kept, asked.refuses(found[0].entry) if found and not kept else ""
+    return kept, _refuses(request, asked, found[0].entry) if found and not kept else ""
 
 
 def same_answer(candidates: Iterable[Candidate]) -> bool:
@@ -106,78 +102,9 @@ def _timeless(entry: Entry) -> bytes:
     return _WHEN.sub(b"", bytes(entry.head))
 
 
-class _Asked:
-    """A request, as captures are held against it."""
-
-    def __init__(self, request: Request, counts: Callable[[str], bool]) -> None:
-        self._request = request
-        self._counts = counts
-        self._digests: dict[str, bytes] = {}
-        self._accept = header(request.headers, "accept")
-        self._meant = sorted(MEANT & {name.lower() for name, value in request.headers if value.strip()})
-
-    def refuses(self, entry: Entry) -> str:
-        """Return why a capture cannot answer; "" if it can."""
-        return _unfit(self._request, entry) or self._other_meaning(entry)
-
-    def _other_meaning(self, entry: Entry) -> str:
-        for name, digest in entry.varies:
-            if name.startswith(PREFERRED) or browsers_own(name):
-                continue
-            if digest != self._digest(name) and self._counts(name):
-                return f"recorded with another {self._spelling(name)}"
-        # Who shows a credential where none was shown may be somebody, and get somebody's answer.
-        if self._meant:
-            varied = {name for name, _ in entry.varies}
-            for name in self._meant:
-                if name not in varied and self._counts(name):
-                    return f"recorded without {self._spelling(name)}"
-        if not 200 <= entry.status < 300 or not excludes(self._accept, entry.mime):
-            return ""
-        # Where the server gave it to this very field, sealing has noted so.
-        heedless = ("accept", self._digest("accept")) in entry.varies
-        return "" if heedless else f"recorded as {entry.mime}, which this request does not accept"
-
-    def strangeness(self, entries: list[Entry]) -> list[int]:
-        """Return for each capture in how many fields that pages set its recorded request was another.
-
-        What one capture notes and another does not, the other's request did not have: sealing notes all.
-        """
-        noted = [
-            {name.removeprefix(PREFERRED): digest for name, digest in entry.varies if not browsers_own(name)}
-            for entry in entries
-        ]
-        if not any(noted):
-            return [0] * len(entries)
-        # A field in which all of them are alike tells nothing apart.
-        telling = [
-            name
-            for name in sorted(set().union(*noted))
-            if len({each.get(name, _ABSENT) for each in noted}) > 1 and self._counts(name)
-        ]
-        return [sum(each.get(name, _ABSENT) != self._digest(name) for name in telling) for each in noted]
-
-    def differences(self, entry: Entry) -> int:
-        """Return in how many varied fields of the browser's own the recorded request was another."""
-        return sum(
-            browsers_own(name)
-            and name not in _NO_PREFERENCE
-            and digest != self._digest(name)
-            and self._counts(name)
-            for name, digest in entry.varies
-        )
-
-    def same_cookies(self, entry: Entry) -> bool:
-        """Return whether a capture does not depend on cookies, or was recorded with these."""
-        return all(digest == self._digest(name) for name, digest in entry.varies if name == "cookie")
-
-    def _digest(self, name: str) -> bytes:
-        if name not in self._digests:
-            self._digests[name] = vary_digest(header(self._request.headers, name))
-        return self._digests[name]
-
-    def _spelling(self, name: str) -> str:
-        return next((each for each, _ in self._request.headers if each.lower() == name), name)
+def _refuses(request: Request, asked: Asked, entry: Entry) -> str:
+    """Return why a capture cannot answer; "" if it can."""
+    return _unfit(request, entry) or asked.other_meaning(entry)
 
 
 def _fewest(candidates: list[Candidate], counted: Sequence[int]) -> list[Candidate]:
