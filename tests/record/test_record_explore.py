@@ -173,7 +173,14 @@ def test_addresses_that_wait_are_listed_the_likeliest_first_and_stay_where_they_
     frontier.add(Place.at("https://site.test/after"), 0.1)
     frontier.add(Place((open_a, Act("click", "add")), mutated=True, base="d"), 9.0)
     frontier.mark(Place.at("https://site.test/b"))
-    listed = ["https://site.test/c", "https://site.test/a", "https://site.test/after"]
+    frontier.note("https://site.test/after", 0.1)
+    frontier.note("https://site.test/noted", 0.15)
+    listed = [
+        "https://site.test/c",
+        "https://site.test/a",
+        "https://site.test/after",
+        "https://site.test/noted",
+    ]
     assert addresses_of(frontier) == listed
     assert len(frontier) == 5
     frontier.take(mutated=False)  # the open menu

@@ -68,6 +68,7 @@ class ExploreFrontier:
     """States to enter, each once."""
 
     _known: dict[object, _Waiting] = field(default_factory=dict)
+    _noted: dict[str, float] = field(default_factory=dict)
     _heaps: tuple[list[tuple[float, int, object]], list[tuple[float, int, object]]] = field(
         default_factory=lambda: ([], [])
     )
@@ -99,20 +100,23 @@ class ExploreFrontier:
                 return waiting.place, waiting.weight
         return None
 
+    def note(self, url: str, weight: float) -> None:
+        """Take note of an address that is to be opened only: `likeliest` has it, `take` has not."""
+        self._noted[url] = self._noted.get(url, 0.0) + weight
+
     def likeliest(self, passed: Callable[[str], bool]) -> tuple[str, float] | None:
         """Return the likeliest address that nobody has entered yet, and its weight; None if there is none.
 
         Args:
             passed: tells whether an address is passed over.
         """
-        waiting = (
-            each
-            for each in self._known.values()
-            if each.place.url and not (each.taken or each.place.trying or each.place.mutated)
-        )
-        order = sorted(waiting, key=lambda each: (-each.weight, each.number))
-        found = (each for each in order if not passed(each.place.url))
-        return next(((each.place.url, each.weight) for each in found), None)
+        weights = dict(self._noted)
+        for each in self._known.values():
+            if each.place.url and not (each.taken or each.place.trying or each.place.mutated):
+                weights[each.place.url] = weights.get(each.place.url, 0.0) + each.weight
+        found = ((-weight, url) for url, weight in weights.items() if not passed(url))
+        best = min(found, default=None)
+        return None if best is None else (best[1], -best[0])
 
     def mark(self, place: Place) -> float:
         """Count a state as taken, as it was by a run before; return its weight."""

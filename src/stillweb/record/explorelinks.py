@@ -3,7 +3,8 @@
 A state costs a fresh context, a survey of the page and all that is tried there. Where the budget ends, most
 of what somebody who clicks about would miss is plain pages, one link away from what was entered: to open them
 takes a fraction of that. Nothing has changed the site by then, so they are recorded as a session finds them
-that has changed nothing. What they lead to (`exploreleads`) waits with them, so that this goes on.
+that has changed nothing. What they, and states that were entered, lead to by address (`exploreleads`) is
+opened in its turn.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from contextlib import suppress
 from stillweb.browser.walk import Act, Walker
 from stillweb.errors import InfraError
 from stillweb.record.explorebook import Book
-from stillweb.record.explorefrontier import KEPT, ExploreFrontier, Place
+from stillweb.record.explorefrontier import KEPT, ExploreFrontier
 from stillweb.record.exploregrounds import Grounds
 from stillweb.record.exploreleads import leads_of
 from stillweb.urls import wire_url
 
-__all__ = ["open_links"]
+__all__ = ["note_leads", "open_links"]
 
 _A_CONTEXT = 20  # links; then a fresh one, since what a site remembers of its visitors grows
 _LAST_ANSWERS = 5.0  # seconds for answers under way when a context is left
@@ -56,7 +57,7 @@ async def open_links(
                     tried.add(found[0])
                     await walker.do(Act("open", value=found[0]))
                     book.recorded(walker.take_requests())
-                    await _note_leads(grounds, frontier, walker, found[1])
+                    await note_leads(grounds, frontier, walker, found[1])
                     book.count_opened(found[0], len(frontier))
                     grounds.recording.check()
                 with suppress(TimeoutError):
@@ -67,8 +68,8 @@ async def open_links(
                 return
 
 
-async def _note_leads(grounds: Grounds, frontier: ExploreFrontier, walker: Walker, weight: float) -> None:
-    """Hand the weight of a page that was opened on to where it leads."""
+async def note_leads(grounds: Grounds, frontier: ExploreFrontier, walker: Walker, weight: float) -> None:
+    """Hand the weight of a page on to where it leads by address, to be opened if nobody enters it."""
     if not grounds.scope.contains(wire_url(walker.page.url)):
         return
     options = grounds.options
@@ -78,4 +79,4 @@ async def _note_leads(grounds: Grounds, frontier: ExploreFrontier, walker: Walke
         if grounds.scope.contains(lead.url) and not options.avoid.forbids(lead.told, lead.url)
     ]
     for url in leads:
-        frontier.add(Place.at(url), weight * KEPT / len(leads))
+        frontier.note(url, weight * KEPT / len(leads))

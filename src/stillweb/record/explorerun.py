@@ -24,7 +24,7 @@ from stillweb.record.explorebook import RECORDED, WAITING, Book
 from stillweb.record.explorefrontier import KEPT, ExploreFrontier, Place
 from stillweb.record.exploregrounds import Grounds
 from stillweb.record.exploreknown import Asked
-from stillweb.record.explorelinks import open_links
+from stillweb.record.explorelinks import note_leads, open_links
 from stillweb.record.exploreplan import Link, Offer, Plan, make_plan, other_fills
 from stillweb.record.exploreresume import resume
 from stillweb.record.exploretokens import Tokens
@@ -180,6 +180,8 @@ class Run:
             return await self._try_offers(stay, plan.offers)
         if state.digest not in self._book.reach.states:
             plan = self._enter(stay)
+            if not place.mutated:
+                await note_leads(self._grounds, self._frontier, stay.walker, stay.share * len(state.controls))
             if place.url not in self._crawled:  # a crawl has scrolled its pages
                 scrolling = Act("scroll")
                 await self._try(stay.walker, state, state.digest, scrolling, "scroll to the end")
