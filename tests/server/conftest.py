@@ -1,0 +1,67 @@
+"""A replay server with the small site, and rollout servers on it, spoken to over real HTTP."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+import pytest_asyncio
+from small_site import ORIGIN, build
+
+from stillweb.certs import CertAuthority
+from stillweb.env.pool import PoolOptions
+from stillweb.env.task import EvalKind, Evaluation, Task
+from stillweb.env.vector import VectorOptions
+from stillweb.replay.server import ReplayOptions, serve
+from stillweb.server.options import QUEUES, ServeOptions
+from stillweb.server.serving import serve_rollouts
+
+HOME = ORIGIN + "/"
+ADA = Evaluation(EvalKind.JS, "document.getElementById('name').value == 'Ada'")
+NAMED = Task("named", "Say Ada", HOME, evaluation=ADA)
+AT_ONCE = 2
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replay(tmp_path_factory):
+    ca = CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
+    collection = build(tmp_path_factory.mktemp("collections"))
+    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def serving():
+    """Start a rollout server with what a test needs otherwise than usual."""
+
+    @asynccontextmanager
+    async def serving(url, key="", **options):
+        usual = {
+            "sessions": 4,
+            "tasks": {NAMED.id: NAMED},
+            "queues": {**QUEUES, "execute": AT_ONCE},
+            "drain_seconds": 0.0,
+            "vector": VectorOptions(pool=PoolOptions(browsers=2)),
+        }
+        async with serve_rollouts(url, ServeOptions(**{**usual, **options}), key=key) as server:
+            yield server
+
+    return serving
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rollouts(replay, serving):
+    """Four sessions on two browsers, two steps at once."""
+    async with serving(replay.url, observe=("axtree", "screenshot")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(rollouts):
+    """An HTTP client; what it leased is released after the test."""
+    async with httpx.AsyncClient(base_url=rollouts.url, timeout=60, trust_env=False) as client:
+        yield client
+        for session in (await client.get("/v1/status")).json()["sessions"]:
+            if session["lease"]:
+                await client.delete(f"/v1/leases/{session['lease']}")

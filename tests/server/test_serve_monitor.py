@@ -1,0 +1,132 @@
+"""The monitor as a person has it: its page in a real browser, and its view in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import async_playwright, expect
+from served_pages import lease, play, step
+
+from stillweb.browser.launch import find_browser
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+SPITEFUL = "<img src=x onerror=\"document.title='bad'\">"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def eye():
+    """A browser of the person's own."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=find_browser())
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(eye):
+    """A page whose complaints fail the test."""
+    page = await eye.new_page(viewport={"width": 1280, "height": 900})
+    complaints = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    await page.close()
+    assert not complaints
+
+
+def letters(page):
+    return page.locator(".cell .letter")
+
+
+async def monitored(*arguments):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "stillweb", "monitor", *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_the_page_shows_what_sessions_do(rollouts, client, page):
+    await page.goto(rollouts.url)
+    await expect(letters(page)).to_have_text(["N", "N", "N", "N"])
+
+    lease_id, seen = await lease(client, owner=SPITEFUL)
+    index = (await client.get(f"/v1/leases/{lease_id}")).json()["session"]
+    await expect(letters(page).nth(index)).to_have_text("0")
+    await play(client, lease_id, seen)
+    await expect(letters(page).nth(index)).to_have_text("F")
+
+    await page.locator(".cell").nth(index).click()
+    detail = page.locator("#detail")
+    await expect(detail).to_contain_text(f"Session {index}: over")
+    await expect(detail).to_contain_text(SPITEFUL)  # as text
+    assert await page.title() == "stillweb serve"
+    await expect(detail.locator("dd", has_text=lease_id)).to_be_visible()
+    # The picture is loaded, and is the one of the server.
+    width = await page.wait_for_function("() => document.querySelector('#detail img').naturalWidth")
+    assert await width.json_value() == 1280
+    await page.wait_for_function(
+        """(i) => {
+          const c = document.querySelectorAll('.cell canvas')[i];
+          return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((each) => each > 0);
+        }""",
+        arg=index,
+    )
+
+
+async def test_sessions_are_chosen_by_kind_and_by_keys(rollouts, client, page):
+    await page.goto(rollouts.url)
+    lease_id, _ = await lease(client)
+    index = (await client.get(f"/v1/leases/{lease_id}")).json()["session"]
+    await page.get_by_role("button", name="playing 1").click()
+    await expect(page.locator(".cell:visible")).to_have_count(1)
+    await page.get_by_role("button", name="all 4").click()
+    await expect(page.locator(".cell:visible")).to_have_count(4)
+    await page.locator(".cell").nth(0).focus()
+    for _ in range(index):
+        await page.keyboard.press("ArrowRight")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#detail h2")).to_have_text(f"Session {index}: playing")
+    await page.keyboard.press("Escape")
+    await expect(page.locator("#detail")).to_be_hidden()
+
+
+async def test_the_page_asks_for_the_key_and_says_when_the_server_is_gone(serving, replay, eye):
+    page = await eye.new_page()  # the browser complains of each 401
+    async with serving(replay.url, key="s3cret") as server:
+        await page.goto(server.url)
+        await page.get_by_label("API key").fill("wrong")
+        await page.get_by_role("button", name="Show").click()
+        await expect(page.get_by_role("alert")).to_have_text("It is another one.")
+        await expect(letters(page)).to_have_count(0)
+        await page.get_by_label("API key").fill("s3cret")
+        await page.get_by_role("button", name="Show").click()
+        await expect(letters(page)).to_have_count(4)
+    await expect(page.locator("#server")).to_contain_text("trying again")
+    await page.close()
+
+
+async def test_the_terminal_shows_the_same(rollouts, client):
+    lease_id, _ = await lease(client, owner="trainer-7")
+    status, out, _ = await monitored(rollouts.url, "--once")
+    assert status == 0
+    assert "trainer-7" in out
+    assert "1 of 4 sessions leased" in " ".join(out.split())
+    status, out, _ = await monitored(rollouts.url, "--json")
+    assert [each["lease"] for each in json.loads(out)["sessions"] if each["lease"]] == [lease_id]
+    await step(client, lease_id, {"action": "terminate"})
+
+
+async def test_what_is_no_rollout_server_is_told(replay):
+    status, _, err = await monitored(replay.url, "--once")
+    assert (status, "is no rollout server" in err) == (1, True), err
+    status, _, err = await monitored("http://127.0.0.1:9", "--once")
+    assert (status, "no rollout server answers" in err) == (1, True), err
+    status, _, err = await monitored("127.0.0.1:9")
+    assert (status, "is no URL" in err) == (2, True), err
