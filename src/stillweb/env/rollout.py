@@ -18,11 +18,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from stillweb import clock
-from stillweb.env.observation import Observation
-from stillweb.env.task import Task
 from stillweb.errors import InfraError, TaskError, UsageError
 
 if TYPE_CHECKING:
+    from stillweb.env.observation import Observation
+    from stillweb.env.taskvalue import Task
     from stillweb.env.vector import VectorEnv
 
 __all__ = ["Agent", "Outcome", "Planned", "Played", "Policy", "Rollout", "RolloutOptions", "play"]
@@ -31,10 +31,10 @@ _TRAFFIC = ("requests", "hits", "misses", "noise")
 
 Action = Mapping[str, Any] | str
 
-Policy = Callable[[Observation, dict[str, Any]], Action | Awaitable[Action]]
+Policy = Callable[["Observation", dict[str, Any]], Action | Awaitable[Action]]
 """Chooses the next action from what is seen; may be a coroutine function."""
 
-Agent = Callable[[Task], Policy | Awaitable[Policy]]
+Agent = Callable[["Task"], Policy | Awaitable[Policy]]
 """Makes the policy of one episode, so that what it remembers is that episode's; anew for each attempt. May be
 a coroutine function."""
 
