@@ -103,7 +103,7 @@ async def test_the_page_asks_for_the_key_and_says_when_the_server_is_gone(servin
         await page.goto(server.url)
         await page.get_by_label("API key").fill("wrong")
         await page.get_by_role("button", name="Show").click()
-        await expect(page.get_by_role("alert")).to_have_text("It is another one.")
+        await expect(page.get_by_role("alert")).to_have_text("The server has another key.")
         await expect(letters(page)).to_have_count(0)
         await page.get_by_label("API key").fill("s3cret")
         await page.get_by_role("button", name="Show").click()

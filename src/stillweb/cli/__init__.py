@@ -41,6 +41,8 @@ COMMANDS = {
         "serve_command",
         "Serve episodes to trainers over HTTP: leases, steps, pictures.",
     ),
+    "monitor": ("stillweb.cli.monitor", "monitor_command", "Show how a rollout server stands."),
+    "rollout": ("stillweb.cli.rollout", "rollout", "Play tasks with an agent, and keep every episode."),
     "rescore": ("stillweb.cli.rescore", "rescore", "Score trajectories again, from what they hold."),
     "diff": ("stillweb.cli.diff", "diff", "Compare a recording with its replay, page by page."),
     "certify": (

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from stillweb import __version__
 from stillweb.errors import StillwebError
-from stillweb.server import monitor, native, omniboxes, openenv, reference, verltool
+from stillweb.server import monitor, monitorpage, native, omniboxes, openenv, reference, verltool
 from stillweb.server.engine import Engine
 from stillweb.server.guard import Guard
 from stillweb.server.web import failed, failed_bug, failed_http, failed_validation
@@ -40,6 +40,7 @@ def make_app(engine: Engine, key: str = "") -> FastAPI:
     app.add_middleware(Guard, key=key)
     app.include_router(native.router())
     app.include_router(monitor.router())
+    app.include_router(monitorpage.router())
     app.include_router(omniboxes.router("/omniboxes"))
     app.include_router(omniboxes.router(""), include_in_schema=False)  # its clients know no prefix
     app.include_router(openenv.router("/openenv"))

@@ -15,12 +15,13 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from stillweb.server import monitorpage
 from stillweb.server.refusals import Fault, Refusal, Refused, fault_of
 from stillweb.server.web import fault_response
 
 __all__ = ["Guard", "is_loopback", "judge"]
 
-OPEN = frozenset(("/health", "/ready", "/docs", "/openapi.json"))
+OPEN = frozenset(("/health", "/ready", "/docs", "/openapi.json")) | monitorpage.PATHS
 
 
 def is_loopback(host: str) -> bool:
