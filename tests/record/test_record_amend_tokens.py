@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
+from shared_sites import sites_up
 
 from stillweb import clock
 from stillweb.collections.layout import Collection
@@ -19,19 +20,26 @@ from stillweb.env.env import Env
 from stillweb.model import Request
 from stillweb.record.amend import AmendOptions, amend
 from stillweb.record.amendtokens import LivePage, renewed, rules_for, token_places
+from stillweb.record.behaviours import parse_behaviours
 from stillweb.record.crawl import crawl
-from stillweb.record.options import CrawlOptions, ScopeKind
+from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.recording import collection_to_fill
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.ledgerfile import Line
 from stillweb.replay.misses import gather
 from stillweb.replay.server import ReplayOptions, serve
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
+]
+
 HOME = "https://site.test/"
 OLD, NEW = "A1b2C3d4E5f6G7h8", "Z9y8X7w6V5u4T3s2"
 FORM = """<link rel=icon href=data:,><form method=post action=/add>
 <input type=hidden name=csrf_token value={token}><input type=hidden name=item value=7>
-<button style="position:absolute;left:0;top:0;width:200px;height:40px">Add</button></form>"""
+<button>Add</button></form>"""
 
 
 def build(site) -> None:
@@ -58,8 +66,8 @@ def build(site) -> None:
     site.answers["/added.js"] = replace(home, body=b"document.title = 'added'", type="text/javascript")
 
 
-async def played(collection: Collection, ca) -> tuple[list[Missed], str]:
-    """Press the button on the replay; return what was missed, and the title of the page that it led to."""
+async def played(collection: Collection, ca, url: str, button: str) -> tuple[list[Missed], str]:
+    """Press a button on the replay; return what was missed, and the title of the page that it led to."""
     options = ReplayOptions(port=0, session_ports=None)
     seal(collection)
     async with (
@@ -67,23 +75,27 @@ async def played(collection: Collection, ca) -> tuple[list[Missed], str]:
         ReplayClient(server.url) as client,
         Env(server.url) as env,
     ):
-        _, info = await env.reset(url=HOME)
-        observation, *_ = await env.step({"action": "click", "x": 20, "y": 20})
+        observation, info = await env.reset(url=url)
+        (bid, *_) = [node.bid for node in observation.nodes if (node.role, node.name) == ("button", button)]
+        observation, *_ = await env.step({"action": "click", "bid": bid})
         entries = (await client.ledger(info["session"])).entries
     return gather(Line(info["session"], collection.name, "", each) for each in entries), observation.title
 
 
+async def recorded(root: Path, ca, url: str, reach: RecordOptions) -> Collection:
+    options = CrawlOptions(record=reach, scope=ScopeKind.PAGE, behaviours=parse_behaviours("none"))
+    with collection_to_fill(root, "site") as collection:
+        await crawl([url], collection, ca, options)
+    return collection
+
+
 @pytest.mark.browser
-@pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib")
 async def test_a_form_is_sent_with_the_live_token_and_answers_that_of_the_recording(
     tmp_path: Path, ca, site
 ) -> None:
     build(site)
-    with collection_to_fill(tmp_path, "site") as collection:
-        await crawl([HOME], collection, ca, CrawlOptions(record=site.options, scope=ScopeKind.PAGE))
-    missed, _ = await played(collection, ca)
+    collection = await recorded(tmp_path, ca, HOME, site.options)
+    missed, _ = await played(collection, ca, HOME, "Add")
     assert [(each.method, each.url) for each in missed] == [("POST", f"{HOME}add")]
     assert not read_rules(collection).own
 
@@ -97,9 +109,28 @@ async def test_a_form_is_sent_with_the_live_token_and_answers_that_of_the_record
     assert [(rule.where, rule.name, rule.method) for rule in read_rules(collection).own] == [
         (Where.FORM, "csrf_token", "POST")
     ]
-    assert await played(collection, ca) == ([], "added")
+    assert await played(collection, ca, HOME, "Add") == ([], "added")
     again = await amend(collection, missed, ca, AmendOptions(unsafe=True, record=site.options))
     assert [each.outcome for each in again.outcomes] == ["present"]
+
+
+@pytest.mark.browser
+@pytest.mark.sites
+async def test_a_real_shop_takes_what_was_missed_into_its_basket(tmp_path: Path, ca) -> None:
+    reach = sites_up("shop")
+    product = "https://shop.test/catalogue/ashdown-secateurs-plum_13/"
+    collection = await recorded(tmp_path, ca, product, reach)
+    missed, _ = await played(collection, ca, product, "Add to basket")
+    assert [each.url for each in missed if each.method == "POST"] == ["https://shop.test/basket/add/13/"]
+
+    report = await amend(collection, missed, ca, AmendOptions(unsafe=True, record=reach))
+
+    assert {each.outcome for each in report.outcomes} == {"recorded"}
+    (added,) = (each for each in collection.captures() if each.method == "POST")
+    assert added.status == 302  # a stale token is answered with 403
+    again, title = await played(collection, ca, product, "Add to basket")
+    assert again == []
+    assert "secateurs" in title.lower()
 
 
 FIELDS = (("content-type", "application/x-www-form-urlencoded"), ("sec-fetch-dest", "document"))
