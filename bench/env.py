@@ -1,7 +1,8 @@
 """How much faster reset and step are than BrowserGym's, in one run on the same replayed pages.
 
     python bench/env.py --collections DIR [--shared ../shared] [--work out/env] [--rounds 3]
-        [--levels network,clock,exact] [--sessions 1,8,32] [--only shop,wiki] [--browsergym-venv DIR]
+        [--levels network,clock,exact] [--thinks 0,1] [--sessions 1,8,32] [--only shop,wiki]
+        [--browsergym-venv DIR]
 
 The other side is the real browsergym-core 0.14.3 (bench/browsergym_side.py), in a virtual environment that is
 made on first use. Both sides drive the same browser on the pages of one replay server, each episode with a
@@ -18,9 +19,17 @@ the page has settled, where BrowserGym waits for `domcontentloaded`. A reset is 
 between episodes: the old episode's end is in it, the first launch of our browser is not (BrowserGym launches
 two browsers at each reset).
 
+At `exact` resets are measured cold, and prepared ahead (`EnvOptions(ahead=1)`): the script's start is opened
+once, the script is played while the next start is being prepared, and then the same start is asked for
+again, which is the reset that counts. Between two calls such a player waits for as long as a policy is said
+to think (`--thinks`, seconds): at 0 preparing competes with the steps. What it has prepared besides is ready,
+and at rest, before the next player's turn.
+
 BrowserGym plays twice: `defaults` (slow_mo 1000 ms, as its tasks ask for; 0.5 s before each observation) and
 `zero` (both 0). Besides, at the last level: seconds per step at so many sessions, and how long a page with
-3 s of timers takes to settle. Prints JSON; writes env.json and env.md into the work folder. No gate.
+3 s of timers takes to settle; the sessions with and without preparing (`ahead`).
+
+Prints JSON; writes env.json and env.md into the work folder. No gate.
 """
 
 from __future__ import annotations
@@ -45,7 +54,8 @@ from stillweb.browser.launch import browser_build
 from stillweb.certs import CertAuthority
 from stillweb.collections.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.env.env import Env
+from stillweb.env.env import Env, EnvOptions
+from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
 
 BROWSERGYM = "browsergym-core==0.14.3"
@@ -180,18 +190,25 @@ class BrowserGym:
 
 
 class Ours:
-    """One Env of a level, with a browser of its own."""
+    """One Env of a level, with a browser of its own.
 
-    def __init__(self, url: str, level: str) -> None:
+    Args:
+        thinks: seconds between two calls, of one that has its next start prepared; None for one that has not.
+    """
+
+    def __init__(self, url: str, level: str, thinks: float | None = None) -> None:
         self._url = url
         self._level = level
+        self.thinks = thinks
         self._envs: dict[str, Env] = {}
         self._env: Env | None = None
         self._stack = AsyncExitStack()
         self.seen: Any = None
 
     async def __aenter__(self) -> Ours:
-        self._env = await self._stack.enter_async_context(Env(self._url, level=self._level, observe=OBSERVE))
+        options = EnvOptions(ahead=0 if self.thinks is None else 1)
+        env = Env(self._url, level=self._level, observe=OBSERVE, options=options)
+        self._env = await self._stack.enter_async_context(env)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -204,6 +221,18 @@ class Ours:
         began = time.perf_counter()
         self.seen, info = await self._env.reset(task=Task(url, "bench", url, name))
         return self._told(time.perf_counter() - began, info)
+
+    async def rest(self) -> int:
+        """Wait until the next start is ready; return how many resets found theirs so far."""
+        assert self._env is not None
+        ahead = self._env.ahead
+
+        async def ready() -> bool:
+            return bool(ahead.ready or ahead.counts.failed)
+
+        if not await poll(ready, timeout=120, interval=0.02) or ahead.counts.failed:
+            raise SystemExit(f"a start was not prepared: {ahead.counts}")
+        return ahead.counts.taken
 
     async def step(self, call: str, target: tuple[str, ...], *arguments: Any) -> dict[str, Any]:
         assert self._env is not None
@@ -256,10 +285,17 @@ def collections_of(args: argparse.Namespace) -> list[Collection]:
 async def play(player: BrowserGym | Ours, who: str, name: str) -> list[dict[str, Any]]:
     """Play a script; return what each of its calls took."""
     url, calls = SCRIPTS[name]
-    told = [{"who": who, "page": name, "kind": "reset", "call": "reset"} | await player.reset(name, url)]
+    reset = {"who": who, "page": name, "kind": "reset", "call": "reset"}
+    told = [reset | await player.reset(name, url)]
+    thinks = player.thinks if isinstance(player, Ours) else None
     for call in calls:
+        await asyncio.sleep(thinks or 0)
         answer = await player.step(*call)
         told.append({"who": who, "page": name, "kind": "step", "call": call[0]} | answer)
+    if isinstance(player, Ours) and thinks is not None:  # the first reset was to have this one prepared
+        await asyncio.sleep(thinks)
+        told[0] = reset | await player.reset(name, url)
+        told[0]["taken"] = await player.rest()
     for each in told:
         if each["error"]:
             log(f"{who}: {name}: {each.get('action')}: {each['error']}")
@@ -277,10 +313,15 @@ async def compare(url: str, args: argparse.Namespace, python: Path) -> list[dict
                 players[who] = await stack.enter_async_context(side)
         for level in args.levels:
             players[f"stillweb {level}"] = await stack.enter_async_context(Ours(url, level))
+        for thinks in args.thinks if "exact" in args.levels else ():
+            who = f"stillweb exact, prepared, {thinks:g} s of thought"
+            players[who] = await stack.enter_async_context(Ours(url, "exact", thinks))
         taken: list[dict[str, Any]] = []
         first, start = args.only[0], SCRIPTS[args.only[0]][0]
         for player in players.values():
             await player.reset(first, start)  # launches, and fills caches of files
+            if isinstance(player, Ours) and player.thinks is not None:
+                await player.rest()
         for turn in range(args.rounds):
             for name in args.only:
                 order = list(players)
@@ -349,9 +390,10 @@ def markdown(result: dict[str, Any]) -> str:
         ]
         lines.append(f"| {pair} | {told['reset']} | {told['step']} | {pages[0]} | {pages[1]} |")
     if result["sessions"]:
-        lines += ["", "| sessions | steps/s | s per step, median | p95 |", "|--:|--:|--:|--:|"]
+        lines += ["", "| sessions | ahead | steps/s | s per step, median | p95 |", "|--:|--:|--:|--:|--:|"]
         for row in result["sessions"]:
-            lines.append(f"| {row['sessions']} | {row['per_second']} | {row['median']} | {row['p95']} |")
+            told = [row[name] for name in ("sessions", "ahead", "per_second", "median", "p95")]
+            lines.append(f"| {' | '.join(map(str, told))} |")
     lines += ["", f"3 s of timers: settled in {result['timers']['median']} s ({result['level']}, alone)."]
     return "\n".join(lines) + "\n"
 
@@ -366,7 +408,11 @@ async def measure(args: argparse.Namespace, python: Path) -> dict[str, Any]:
     timers = await timers_at(args.work, ca, level)
     async with serve(collections, ca, ReplayOptions(port=0, session_ports=None)) as server:
         counts = [int(each) for each in args.sessions.split(",") if each]
-        sessions = await sessions_at(server.url, level, OBSERVE, counts, tasks)
+        sessions = [
+            row
+            for ahead in ((0, 1) if level == "exact" else (0,))
+            for row in await sessions_at(server.url, level, OBSERVE, counts, tasks, ahead)
+        ]
         taken = await compare(server.url, args, python) if args.rounds else []
     rows = medians(taken)
     return {
@@ -395,6 +441,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sessions", default="1,8,32")
     parser.add_argument("--levels", default="network,clock,exact", type=lambda text: text.split(","))
+    parser.add_argument("--thinks", default="0,1", type=lambda text: [float(s) for s in text.split(",") if s])
     parser.add_argument("--browsergym", default="defaults,zero", type=lambda text: text.split(","))
     parser.add_argument("--only", default=",".join(SCRIPTS), type=lambda text: text.split(","))
     parser.add_argument("--browsergym-venv", type=Path, default=venv)

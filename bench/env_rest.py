@@ -34,14 +34,22 @@ TIMERS_URL = "https://timers.test/"
 
 
 async def sessions_at(
-    url: str, level: str, observe: Sequence[str], counts: list[int], pages: list[tuple[str, str]]
+    url: str,
+    level: str,
+    observe: Sequence[str],
+    counts: list[int],
+    pages: list[tuple[str, str]],
+    ahead: int,
 ) -> list[dict[str, Any]]:
-    """Return what a step takes at so many sessions, none waiting for another, on the same pages."""
+    """Return what a step takes at so many sessions, none waiting for another, on the same pages.
+
+    The sessions think of nothing, so that what is prepared ahead competes with their first steps.
+    """
     if not counts:
         return []
     tasks = [Task(page, "bench", page, name) for page, name in pages]
     chosen = VectorOptions(
-        pool=PoolOptions(episodes=10**9), env=EnvOptions(step_seconds=600, max_steps=10**6)
+        pool=PoolOptions(episodes=10**9), env=EnvOptions(step_seconds=600, max_steps=10**6, ahead=ahead)
     )
     rows = []
     async with VectorEnv(url, max(counts), level=level, observe=tuple(observe), options=chosen) as vector:
@@ -56,6 +64,7 @@ async def sessions_at(
             rows.append(
                 {
                     "sessions": count,
+                    "ahead": ahead,
                     "steps": len(took),
                     "per_second": round(len(took) / wall, 1),
                     "median": round(statistics.median(took), 3),

@@ -34,7 +34,7 @@ class EnvOptions:
         downloads: folder that keeps what pages offer for download, each file under its SHA-256.
         dialogs: how dialogs of pages are answered.
         ahead: how many starts are kept prepared for the next resets, at level "exact" only; each takes the
-            memory of a session (docs/observations.md).
+            memory of a session (docs/vector.md).
     """
 
     max_steps: int = 30
