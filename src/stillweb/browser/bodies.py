@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from typing import Protocol
 
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Response
@@ -20,17 +21,31 @@ _UNASKED = frozenset({"media", "websocket", "eventsource", "ping"})  # too long,
 _PATIENCE = 5.0  # seconds for all that are under way
 
 
+class Remembered(Protocol):
+    """What was told of answers that are known to come again as they were: nobody is asked for them twice."""
+
+    def recall(self, entry: Requested) -> str:
+        """Return the digest of the answer to a request, "" if it is not known."""
+
+    def learn(self, entry: Requested, body: bytes) -> None:
+        """Take note of what the browser gave for a request; its digest is noted there."""
+
+
 class BodyDigests:
     """Notes `Requested.body` of each request that ends well; give it to `Activity`, and close it."""
 
-    def __init__(self) -> None:
+    def __init__(self, remembered: Remembered | None = None) -> None:
+        self._remembered = remembered
         self._asked: set[asyncio.Task[None]] = set()
 
     def __call__(self, response: Response, entry: Requested) -> None:
         """Ask for the body of an answer that has come whole."""
         if entry.status in _NO_BODY or 300 <= entry.status < 400 or entry.resource_type in _UNASKED:
             return
-        task = asyncio.create_task(_note(response, entry))
+        if self._remembered and (known := self._remembered.recall(entry)):
+            entry.body = known
+            return
+        task = asyncio.create_task(self._note(response, entry))
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
 
@@ -45,9 +60,11 @@ class BodyDigests:
             task.cancel()
         await asyncio.gather(*self._asked, return_exceptions=True)
 
-
-async def _note(response: Response, entry: Requested) -> None:
-    try:
-        entry.body = hashlib.sha256(await response.body()).hexdigest()
-    except PlaywrightError:
-        return  # let go of by the browser, or gone with its page: then it is not known
+    async def _note(self, response: Response, entry: Requested) -> None:
+        try:
+            body = await response.body()
+        except PlaywrightError:
+            return  # let go of by the browser, or gone with its page: then it is not known
+        entry.body = hashlib.sha256(body).hexdigest()
+        if self._remembered:
+            self._remembered.learn(entry, body)

@@ -10,20 +10,24 @@ from typing import Any
 from playwright.async_api import BrowserContext
 
 from stillweb.browser.activity import Activity, Requested
-from stillweb.browser.bodies import BodyDigests
+from stillweb.browser.bodies import BodyDigests, Remembered
 from stillweb.browser.complaints import Complaints
 
 
 class Witness:
     """Make it before the first page, close it at the end.
 
+    Args:
+        context: of the page.
+        remembered: answers whose digests need not be asked for.
+
     Attributes:
         activity: of the context.
         load_ms: real milliseconds until the load event, as noted by who navigated.
     """
 
-    def __init__(self, context: BrowserContext) -> None:
-        self._bodies = BodyDigests()
+    def __init__(self, context: BrowserContext, remembered: Remembered | None = None) -> None:
+        self._bodies = BodyDigests(remembered)
         self._complaints = Complaints(context)
         self.activity = Activity(context, self._bodies)
         self.load_ms = 0.0

@@ -30,6 +30,7 @@ from stillweb.record.options import RecordOptions
 from stillweb.record.passed import Outcome, Passed
 from stillweb.record.resolve import resolve
 from stillweb.record.running import RecordingProxy
+from stillweb.record.samebodies import mark_of
 from stillweb.record.secrets import secrets_of
 from stillweb.record.secretssweep import sweep, sweep_baseline
 from stillweb.record.streams import Body, EventStream, Socket
@@ -50,6 +51,7 @@ class _Pending:
     """A request that is under way, with what is kept of it."""
 
     flow: Any
+    url: str
     began: float
     upload: Body | None = None
     body: Body | None = None
@@ -161,7 +163,8 @@ class Recorder:
             flow.response = _refusal()
         if flow.metadata.get(_OURS):
             return
-        pending = self._pending[flow.id] = _Pending(flow, clock.perf())
+        pending = self._pending[flow.id] = _Pending(flow, _url(flow), clock.perf())
+        self.recording.same.begin(pending.url)
         if _is_websocket(flow):
             return
         self.recording.begin(flow.id, _port(flow))
@@ -303,6 +306,7 @@ class Recorder:
 
     def _write(self, flow: Any, exchange: Exchange, beside: Beside | None = None, size: int = -1) -> None:
         recording = self.recording
+        mark = b"" if beside else mark_of(exchange)
         if self._secrets is None:
             self._writer.write(exchange, beside)
         else:
@@ -310,15 +314,18 @@ class Recorder:
         recording.exchanges += 1
         recording.body_bytes += len(exchange.response.raw_body)
         recording.failed.pop(exchange.request.url, None)
-        self._over(flow, Outcome.RECORDED, size=size if size >= 0 else len(exchange.response.raw_body))
+        size = size if size >= 0 else len(exchange.response.raw_body)
+        self._over(flow, Outcome.RECORDED, size=size, mark=mark)
 
-    def _over(self, flow: Any, outcome: Outcome, reason: str = "", size: int = 0) -> None:
+    def _over(self, flow: Any, outcome: Outcome, reason: str = "", size: int = 0, mark: bytes = b"") -> None:
         pending = self._pending.pop(flow.id, None)
+        if pending:
+            self.recording.same.end(pending.url, mark)
         request, response = flow.request, flow.response
         self.recording.over(
             Passed(
                 request.method,
-                socket_url(flow) if _is_websocket(flow) else wire_url(request.url),
+                pending.url if pending else _url(flow),
                 outcome,
                 response.status_code if response else 0,
                 reason,
@@ -348,6 +355,10 @@ def _refusal() -> Any:
 def _port(flow: Any) -> int:
     """Return the port by which a flow came."""
     return int(flow.client_conn.sockname[1]) if flow.client_conn.sockname else 0
+
+
+def _url(flow: Any) -> str:
+    return socket_url(flow) if _is_websocket(flow) else wire_url(flow.request.url)
 
 
 def _is_websocket(flow: Any) -> bool:

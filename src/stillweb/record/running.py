@@ -11,6 +11,7 @@ from stillweb import clock
 from stillweb.errors import RecordError
 from stillweb.record.flows import socket_url
 from stillweb.record.passed import Account, Outcome, Passed
+from stillweb.record.samebodies import SameBodies
 from stillweb.record.streams import EventStream, Socket
 from stillweb.urls import wire_url
 
@@ -28,6 +29,7 @@ class RecordingProxy:
         notes: one line for each kind of traffic that passed through without being recorded.
         streams, sockets: event streams and WebSockets that are open, by flow.
         account: what became of each request.
+        same: answers that were always the same.
         told: called with each request that is over.
         warned: called with what a person at the terminal should know.
         sweep: takes secrets out of the baseline of a page that is through.
@@ -43,6 +45,7 @@ class RecordingProxy:
         self.streams: dict[str, EventStream] = {}
         self.sockets: dict[str, Socket] = {}
         self.account = Account()
+        self.same = SameBodies()
         self.told: list[Callable[[Passed], None]] = []
         self.warned: list[Callable[[str], None]] = []
         self.sweep: Callable[[Path], None] = lambda folder: None

@@ -21,6 +21,7 @@ from playwright.async_api import Page as BrowserPage
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from stillweb.browser.activity import Activity, is_ours
+from stillweb.browser.bodies import Remembered
 from stillweb.browser.context import open_context
 from stillweb.browser.probe import FrameGone, Probe
 from stillweb.browser.profile import Pinning, Profile
@@ -72,6 +73,7 @@ class Setting:
         retries: further attempts at a page that failed.
         conduct: what is done with a page after its baseline was taken.
         login: what every page's context starts with; None where nobody is logged in.
+        same: answers whose digests need not be asked for again.
         at_rest: told of the WebSockets and requests of a page that has settled; within it nothing new comes.
     """
 
@@ -83,6 +85,7 @@ class Setting:
     at_rest: Callable[[Iterable[str]], AbstractContextManager[None]]
     conduct: Conduct = field(default_factory=Conduct)
     login: Held | None = None
+    same: Remembered | None = None
 
     @property
     def hold(self) -> Hold:
@@ -176,7 +179,7 @@ async def _load(
     browser: Browser, context: BrowserContext, setting: Setting, visit: Visit, baseline: Path
 ) -> Visited:
     timestamp = to_timestamp(now())
-    witness = Witness(context)
+    witness = Witness(context, setting.same)
     activity = witness.activity
     page = await context.new_page()
     began = perf()

@@ -95,6 +95,9 @@
   // A sheet belongs to the document that made it.
   let sheet, styled;
   let held = [];
+  // A caret needs one; a sheet for none would have the browser compute all styles anew, and once more when it goes.
+  const hasFocus = () => document.designMode === "on" || document.body?.isContentEditable
+    || (document.activeElement ?? document.body) !== document.body;
   const hold = (on) => {
     if (styled !== document) {
       styled = document;
@@ -105,7 +108,8 @@
     for (const element of document.querySelectorAll("*")) if (element.shadowRoot) roots.push(element.shadowRoot);
     for (const root of roots) {
       const others = root.adoptedStyleSheets.filter((other) => other !== sheet);
-      root.adoptedStyleSheets = on ? [...others, sheet] : others;
+      if (on && hasFocus()) root.adoptedStyleSheets = [...others, sheet];
+      else if (others.length < root.adoptedStyleSheets.length) root.adoptedStyleSheets = others;
     }
     for (const svg of document.querySelectorAll("svg")) {
       if (on) { svg.pauseAnimations(); svg.setCurrentTime(0); } else svg.unpauseAnimations();

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from stillweb.browser.activity import Requested
+from stillweb.collections.baselines import read_baseline
+from stillweb.collections.layout import Collection
+from stillweb.model import Exchange, Request, Response
+from stillweb.record.crawl import CrawlEvent, crawl
+from stillweb.record.options import CrawlOptions
+from stillweb.record.samebodies import SameBodies, mark_of
+
+STYLE = "https://site.test/style.css"
+
+
+def asked(kind: str = "stylesheet", body: bytes = b"p {}") -> Requested:
+    return Requested(STYLE, "GET", kind, 0.0, status=200, ended=True, body=sha256(body).hexdigest())
+
+
+def exchange(body: bytes = b"p {}", **more) -> Exchange:
+    response = Response(200, "OK", (("Content-Type", "text/css"),), body)
+    return Exchange(Request("GET", STYLE), replace(response, **more), "20260101000000")
+
+
+def after(*marks: bytes) -> SameBodies:
+    same = SameBodies()
+    for mark in marks:
+        same.begin(STYLE)
+        same.end(STYLE, mark)
+    return same
+
+
+def test_what_was_told_once_holds_for_the_same_bytes():
+    mark = mark_of(exchange())
+    same = after(mark)
+    assert same.recall(asked()) == ""  # nobody has told
+    same.learn(asked(), b"p {}")
+    same.begin(STYLE)
+    same.end(STYLE, mark)
+    assert same.recall(asked()) == sha256(b"p {}").hexdigest()
+    assert same.recall(asked("fetch")) == ""  # which may be read by another charset
+
+
+def test_an_answer_under_way_may_be_another_one():
+    same = after(mark_of(exchange()))
+    same.learn(asked(), b"p {}")
+    same.begin(STYLE)
+    assert same.recall(asked()) == ""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"",  # it broke off, or was too long
+        mark_of(exchange(b"a {}")),
+        mark_of(exchange(status=404)),
+        mark_of(exchange(headers=(("Content-Type", "text/css; charset=utf-16"),))),
+        mark_of(exchange(headers=(("Content-Type", "text/css"), ("Content-Encoding", "gzip")))),
+    ],
+)
+def test_after_another_answer_nothing_is_certain_any_more(other: bytes):
+    mark = mark_of(exchange())
+    same = after(mark)
+    same.learn(asked(), b"p {}")
+    for each in (other, mark):
+        same.begin(STYLE)
+        same.end(STYLE, each)
+        assert same.recall(asked()) == ""
+    same.learn(asked(), b"p {}")
+    assert same.recall(asked()) == ""
+
+
+@pytest.mark.parametrize(("kind", "known"), [("stylesheet", False), ("image", True)])
+def test_a_text_beyond_ascii_may_be_read_as_its_document_is(kind: str, known: bool):
+    same = after(mark_of(exchange("ü".encode())))
+    same.learn(asked(kind), "ü".encode())
+    assert bool(same.recall(asked(kind))) == known
+
+
+@pytest.mark.browser
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_baselines_say_what_each_page_got(tmp_path: Path, ca, site, answer) -> None:
+    page = '<link rel=stylesheet href="/same.css"><script src="/turn.js"></script><a href="/%s">next</a>'
+    for path, following in (("/", "a"), ("/a", "b"), ("/b", "")):
+        site.page(path, page % following)
+    turns = [b"turn = 0", b"turn = 1", b"turn = 0"]
+    site.answers["/same.css"] = answer(b"p {}", "text/css")
+    site.answers["/turn.js"] = answer(turns[0], "text/javascript")
+
+    def turn(event: CrawlEvent) -> None:
+        site.answers["/turn.js"] = answer(turns[event.pages % len(turns)], "text/javascript")
+
+    collection = Collection.create(tmp_path, "site")
+    options = CrawlOptions(record=site.options, jobs=1, behaviours=frozenset())
+    report = await crawl(["https://site.test/"], collection, ca, options, turn)
+
+    told = [
+        {entry.url.rpartition("/")[2]: entry.body for entry in read_baseline(folder).requests}
+        for folder in (collection.baseline / page.baseline for page in report.pages)
+    ]
+    assert [each["turn.js"] for each in told] == [sha256(turn).hexdigest() for turn in turns]
+    assert {each["same.css"] for each in told} == {sha256(b"p {}").hexdigest()}
