@@ -73,9 +73,11 @@ async def test_every_page_is_visited_as_who_the_steps_logged_in(tmp_path: Path, 
     login = read_login(path, {"SITE_PASSWORD": "Pass-word-17"})
 
     with collection_to_fill(tmp_path, "site") as collection:
-        report = await crawl([HOME], collection, ca, options(site, login))
+        stages: list[str] = []
+        report = await crawl([HOME], collection, ca, options(site, login), on_stage=stages.append)
 
     assert {text_of(collection, page).split()[0] for page in report.pages} == {"Welcome"}
+    assert stages == ["logging in", "recording", "recording the login"]
     assert len(members.issued) == 3  # to who logs in beside the crawl, and to who is recorded
     written = all_of(collection)
     for secret in (*members.issued[1:], TOKEN[:-2], "Pass-word-17"):

@@ -24,12 +24,18 @@ from stillweb.cli.recordexplore import (
 from stillweb.cli.recordlimits import LIMIT_NAMES, Bar, limit_options, tell
 from stillweb.cli.recordlogin import login_command, visit_given, visit_options
 from stillweb.cli.recordproxy import proxy_command
-from stillweb.cli.recordshared import name_options, reach_options, record_options, until_signal
+from stillweb.cli.recordshared import (
+    name_options,
+    reach_options,
+    record_options,
+    scope_option,
+    until_signal,
+)
 from stillweb.cli.recordtwice import tell_twice, twice_after, twice_options
 from stillweb.cli.sections import Sectioned
 from stillweb.errors import UsageError
 from stillweb.record.crawl import crawl
-from stillweb.record.options import CrawlOptions, ScopeKind
+from stillweb.record.options import CrawlOptions
 from stillweb.record.recording import collection_to_fill
 
 
@@ -100,13 +106,7 @@ _SECTIONS = {
 @record.command("crawl", cls=Sectioned, sections=_SECTIONS)
 @click.argument("urls", nargs=-1, metavar="URL...")
 @name_options
-@click.option(
-    "--scope",
-    type=click.Choice([kind.value for kind in ScopeKind]),
-    default=ScopeKind.HOST.value,
-    show_default=True,
-    help="How far from a URL given links are followed.",
-)
+@scope_option("How far from a URL given links are followed.")
 @click.option("--depth", type=click.IntRange(0), help="Links away from a URL given at most.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Pages at most.")
 @click.option("--include", multiple=True, metavar="RE", help="Follow links that match only. Repeatable.")
@@ -152,7 +152,7 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
     ca = CertAuthority.load_or_init(given["certs_dir"])
     with collection_to_fill(given["root"], given["name"], append=given["append"]) as collection, Bar() as bar:
         try:
-            report = until_signal(crawl(given["urls"], collection, ca, options, bar.show))
+            report = until_signal(crawl(given["urls"], collection, ca, options, bar.show, bar.stage))
         except click.Abort:
             if collection.page_list():
                 bar.say("what is recorded is kept, and partial; the same with --append goes on")

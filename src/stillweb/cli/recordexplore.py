@@ -14,7 +14,7 @@ from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, progress
 from stillweb.cli.options import json_option
 from stillweb.cli.recordlogin import login_given, login_options, tell_stranger
-from stillweb.cli.recordshared import reach_options, record_options, until_signal
+from stillweb.cli.recordshared import reach_options, record_options, scope_option, until_signal
 from stillweb.collections.layout import Collection
 from stillweb.record.explore import ExploreEvent, ExploreOptions, ExploreReport, explore
 from stillweb.record.exploreplan import Avoid
@@ -95,13 +95,7 @@ def _patterns(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 @click.argument("name")
 @click.option("--budget", type=click.IntRange(1), default=200, show_default=True, help="Acts at most.")
 @explore_options
-@click.option(
-    "--scope",
-    type=click.Choice([kind.value for kind in ScopeKind]),
-    default=ScopeKind.HOST.value,
-    show_default=True,
-    help="How far from the pages that the recording began with.",
-)
+@scope_option("How far from the pages that the recording began with.")
 @click.option("--include", multiple=True, metavar="RE", help="Lead to links that match only. Repeatable.")
 @click.option("--exclude", multiple=True, metavar="RE", help="Do not lead to links that match. Repeatable.")
 @login_options

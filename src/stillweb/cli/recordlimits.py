@@ -114,6 +114,10 @@ class Bar:
         """Print a line above the bar."""
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
+    def stage(self, what: str) -> None:
+        """Show what is done while no page is under way."""
+        self._bar.update(self._task, description=what)
+
     def show(self, event: CrawlEvent) -> None:
         """Show how far a crawl is."""
         through = event.pages + event.failed

@@ -12,10 +12,10 @@ import click
 from stillweb.cli.options import certs_option, collections_option
 from stillweb.cli.recordsecrets import archive_given, archive_options
 from stillweb.cli.signals import until_signal
-from stillweb.record.options import RecordOptions
+from stillweb.record.options import RecordOptions, ScopeKind
 from stillweb.record.resolve import parse_all
 
-__all__ = ["name_options", "reach_options", "record_options", "until_signal"]
+__all__ = ["name_options", "reach_options", "record_options", "scope_option", "until_signal"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,6 +27,17 @@ def name_options(command: F) -> F:
     )
     name = click.option("-c", "--collection", "name", required=True, help="Name of the collection.")
     return name(append(command))
+
+
+def scope_option(what: str) -> Callable[[F], F]:
+    """Return the option that says how far links lead; `what` is its help."""
+    return click.option(
+        "--scope",
+        type=click.Choice([kind.value for kind in ScopeKind]),
+        default=ScopeKind.HOST.value,
+        show_default=True,
+        help=what,
+    )
 
 
 def reach_options(command: F) -> F:

@@ -46,12 +46,13 @@ from stillweb.record.sitemap import Sitemaps, sitemaps_of
 from stillweb.record.visit import Setting, Visited
 from stillweb.urls import host_of
 
-__all__ = ["CrawlEvent", "CrawlReport", "OnEvent", "crawl"]
+__all__ = ["CrawlEvent", "CrawlReport", "OnEvent", "OnStage", "crawl"]
 
 _DOWNLOAD = "Download is starting"  # Playwright's words
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 OnEvent = Callable[[CrawlEvent], None]
+OnStage = Callable[[str], None]
 
 
 async def crawl(
@@ -60,18 +61,27 @@ async def crawl(
     ca: CertAuthority,
     options: CrawlOptions,
     on_event: OnEvent = lambda event: None,
+    on_stage: OnStage = lambda what: None,
 ) -> CrawlReport:
     """Record the seeds, and what they lead to, into a collection.
 
     A collection that has pages already keeps them, and its clock, seed and profile count; a
     crawl that was stopped, or reached a limit, goes on.
 
+    Args:
+        seeds: URLs to begin with.
+        collection: to write into.
+        ca: signs for the sites.
+        options: how.
+        on_event: told of each page that is through.
+        on_stage: told what is begun, where that is not pages yet.
+
     Raises:
         UpstreamUnreachable: if none of the seeds answered.
         RecordError: if something could not be written, or browsers end again and again.
     """
     try:
-        return await _crawl(seeds, collection, ca, options, on_event)
+        return await _crawl(seeds, collection, ca, options, on_event, on_stage)
     except OSError as error:
         raise _unwritable(collection, error) from error
     except RecordError as error:
@@ -86,6 +96,7 @@ async def _crawl(
     ca: CertAuthority,
     options: CrawlOptions,
     on_event: OnEvent,
+    on_stage: OnStage,
 ) -> CrawlReport:
     scope = Scope.of(options.scope, seeds, options.include, options.exclude)
     state = read_state(collection)
@@ -107,6 +118,7 @@ async def _crawl(
     held = None
     if options.login:
         place = scope.seeds[0]
+        on_stage("logging in")
         held = await log_in_aside(
             ca, options.login, pinning_of(manifest), place, options.record, executable=options.browser
         )
@@ -118,6 +130,7 @@ async def _crawl(
             if options.robots or options.sitemap is not None:
                 robots = Robots(await stack.enter_async_context(Fetcher(options.record)))
             if robots and options.sitemap is not None:
+                on_stage("reading the sitemap")
                 frontier.add(await _listed(robots, options.sitemap, scope, report))
             recording = await stack.enter_async_context(recording_proxy(writer, ca, options.record))
             browsers = await stack.enter_async_context(Browsers(ca, options.browser))
@@ -131,11 +144,14 @@ async def _crawl(
                 at_rest=recording.at_rest,
                 conduct=Conduct(options.behaviours, options.budget),
                 login=held,
+                same=recording.same,
             )
             run = CrawlRun(collection, browsers, recording, setting, frontier, report, on_event)
+            on_stage("recording")
             began = perf()
             await run.visit_all(options, robots if options.robots else None)
             if held and held.login.steps and LOGIN not in prior.extra:
+                on_stage("recording the login")
                 await _record_login(await browsers.get(), setting, held.login, report)
             report.seconds = perf() - began
     report.captures = sum(1 for _ in collection.captures())
