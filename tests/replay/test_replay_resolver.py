@@ -195,6 +195,9 @@ def test_noise_is_only_what_was_not_recorded() -> None:
     assert answer_to(asked("POST", beacon)).tier == Tier.NOISE
     assert answer_to(asked("POST", beacon), entry("POST", beacon)).tier == Tier.EXACT
     assert answer_to(asked(url="https://www.google-analytics.com/analytics.js")).tier == Tier.MISS
+    # The browser's own: a page's policy names an address for its reports, whatever that is called.
+    told = answer_to(asked("POST", "https://site.test/told", Sec_Fetch_Dest="report"))
+    assert (told.tier, told.reason) == (Tier.NOISE, "report of the browser")
 
 
 # Several captures of one key.

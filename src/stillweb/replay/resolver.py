@@ -184,7 +184,7 @@ def _preflight(request: Request, index: Index) -> Match:
 
 def _unrecorded(request: Request, index: Index, state: SessionState, policy: Policy, refused: str) -> Match:
     """Return the match of a request that no key leads to."""
-    if why := policy.noise.why(request.url):
+    if why := policy.noise.why(request.url) or _report(request):
         return Match(Tier.NOISE, reason=why, stable=True)
     reason = refused or index.explain(request.method, request.url)
     if policy.fuzzy is None:
@@ -197,6 +197,12 @@ def _unrecorded(request: Request, index: Index, state: SessionState, policy: Pol
         return Match(Tier.MISS, reason=f"{reason}; {short}", stable=True)
     lookup = _Lookup(b"", Tier.FUZZY, f"scores {like.score:.2f} with {like.url}{like.why}")
     return _choose(like.candidates, state, lookup, counted=policy.rules.polls(request.url))
+
+
+def _report(request: Request) -> str:
+    """Return that the browser reports by itself what a policy forbade; "" if it does not."""
+    # Each tells the nonce and referrer of its page, which no page can wait for.
+    return "report of the browser" if header(request.headers, "sec-fetch-dest") == "report" else ""
 
 
 def _lookups(request: Request, rules: Rules) -> Iterator[_Lookup]:
