@@ -10,6 +10,7 @@ import pytest_asyncio
 from small_site import ORIGIN, build
 
 from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
 from stillweb.env.pool import PoolOptions
 from stillweb.env.task import EvalKind, Evaluation, Task
 from stillweb.env.vector import VectorOptions
@@ -23,11 +24,20 @@ NAMED = Task("named", "Say Ada", HOME, evaluation=ADA)
 AT_ONCE = 2
 
 
+@pytest.fixture(scope="session")
+def collections_root(tmp_path_factory):
+    """A folder with the small site as a collection."""
+    root = tmp_path_factory.mktemp("collections")
+    build(root)
+    return root
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replay(tmp_path_factory):
+async def replay(tmp_path_factory, collections_root):
     ca = CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
-    collection = build(tmp_path_factory.mktemp("collections"))
-    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
+    async with serve(
+        [Collection.open(collections_root, "small")], ca, ReplayOptions(port=0, session_ports=None)
+    ) as server:
         yield server
 
 
