@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
+from odd_site import OddSite, odd_site
 
 from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
 from stillweb.record.options import RecordOptions
 from stillweb.record.resolve import parse_all
 
@@ -145,6 +148,17 @@ def cdn(tmp_path: Path, site: Site) -> Iterator[tuple[Site, RecordOptions]]:
         both.write_bytes(site.ca_file.read_bytes() + other.ca_file.read_bytes())
         resolve = parse_all([site.resolve, f"cdn.test=127.0.0.1:{other.port}"])
         yield other, RecordOptions(resolve=resolve, upstream_ca=both)
+
+
+@pytest_asyncio.fixture
+async def odd() -> AsyncIterator[OddSite]:
+    async with odd_site() as running:
+        yield running
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create(tmp_path / "collections", "odd")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+from raw_server import raw_server
+
 from stillweb.record.options import RecordOptions
 from stillweb.record.resolve import parse_all
 
@@ -49,28 +51,13 @@ class OddSite:
 @asynccontextmanager
 async def odd_site() -> AsyncIterator[OddSite]:
     site = OddSite()
-    tasks: set[asyncio.Task[None]] = set()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
-                while await _one(site, reader, writer):
-                    pass
-        finally:
-            tasks.discard(task)
-            writer.close()
+        while await _one(site, reader, writer):
+            pass
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    site.port = server.sockets[0].getsockname()[1]
-    try:
+    async with raw_server(answer) as site.port:
         yield site
-    finally:
-        server.close()
-        for task in list(tasks):
-            task.cancel()
 
 
 async def _one(site: OddSite, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

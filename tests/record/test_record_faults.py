@@ -13,11 +13,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from warcio.archiveiterator import ArchiveIterator
+from whole import whole_records
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.check import check
-from stillweb.collections.layout import Collection
 from stillweb.errors import RecordError, UpstreamUnreachable
 from stillweb.record.crawl import CrawlEvent, crawl
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
@@ -220,14 +219,3 @@ async def test_a_full_disk_loses_nothing_that_was_recorded(tmp_path: Path, ca, f
     assert [page.url for page in report.pages] == [HOME, *(f"{HOME}p{number}" for number in range(5))]
     assert collection.manifest().state == "complete"
     assert check(collection) == []
-
-
-def whole_records(collection: Collection) -> list[str]:
-    """Return the types of the records that another program can read from the archive."""
-    found = []
-    for path in collection.warc_files():
-        with path.open("rb") as file:
-            for record in ArchiveIterator(file):
-                record.content_stream().read()
-                found.append(record.rec_type)
-    return found

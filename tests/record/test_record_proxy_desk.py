@@ -7,12 +7,9 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import pytest
-import pytest_asyncio
-from odd_site import OddSite, odd_site
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
@@ -30,17 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
 ]
 PLAIN = "http://odd.test/plain"
-
-
-@pytest_asyncio.fixture
-async def odd() -> AsyncIterator[OddSite]:
-    async with odd_site() as site:
-        yield site
-
-
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    return Collection.create(tmp_path / "collections", "odd")
 
 
 @asynccontextmanager

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-import pytest_asyncio
-from odd_site import BROKEN, OddSite, odd_site
+from odd_site import BROKEN
 
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
@@ -29,17 +28,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
 ]
 ORIGIN = "http://odd.test"
-
-
-@pytest_asyncio.fixture
-async def odd() -> AsyncIterator[OddSite]:
-    async with odd_site() as site:
-        yield site
-
-
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    return Collection.create(tmp_path / "collections", "odd")
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from warcio.archiveiterator import ArchiveIterator
+from whole import whole_records
 
 from stillweb.collections.check import check
 from stillweb.collections.indexing import reindex
@@ -66,17 +66,6 @@ def stuck_crawl(folder: Path, site) -> Iterator[subprocess.Popen[str]]:
         if program.poll() is None:
             program.kill()
         program.communicate()
-
-
-def whole_records(collection: Collection) -> list[str]:
-    """Return the types of the records that another program can read from the archive."""
-    found = []
-    for path in collection.warc_files():
-        with path.open("rb") as file:
-            for record in ArchiveIterator(file):
-                record.content_stream().read()
-                found.append(record.rec_type)
-    return found
 
 
 @pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from raw_server import raw_server
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import (
     AcceptConnection,
@@ -57,28 +58,8 @@ class LiveSite:
 async def live_site(pause: float = 0.01) -> AsyncIterator[LiveSite]:
     """Serve; `pause` seconds lie between two messages of the site's own."""
     site = LiveSite()
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await _Answering(site, reader, writer, pause).run()
-        finally:
-            writer.close()
-            tasks.discard(task)
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    site.port = server.sockets[0].getsockname()[1]
-    try:
+    async with raw_server(lambda *streams: _Answering(site, *streams, pause).run()) as site.port:
         yield site
-    finally:
-        server.close()
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass
