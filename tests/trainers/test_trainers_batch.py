@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stillweb.env.criteria import Js
 from stillweb.env.rollout import Outcome, Rollout
-from stillweb.env.task import Task
+from stillweb.env.task import Task, task_to_dict
 from stillweb.env.trajectory import FILE, Store, Trajectory
 from stillweb.errors import TaskError, UsageError
 from stillweb.trainers.batch import BatchOptions, planned_episodes
@@ -173,6 +176,12 @@ def test_names_of_folders_are_names_and_differ_as_ids_do(ids):
     assert not [
         name for name in names if "/" in name or name.startswith(".") or len(name) > 120 or "\0" in name
     ]
+
+
+def test_a_kept_task_is_read_where_no_evaluator_was_imported_before():
+    told = task_to_dict(Task("a", "", "https://shop.test/", evaluation=Js(script="1")))
+    program = f"from stillweb.env.taskvalue import task_from_dict; task_from_dict({told!r}, '')"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 # --- what is played --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from stillweb.cli.console import print_json, stderr
 from stillweb.cli.options import certs_option, collections_option, json_option, level_option, sites_option
 from stillweb.cli.rolloutshown import Shown, print_summary
 from stillweb.cli.sections import Sectioned
-from stillweb.cli.serving import served
+from stillweb.cli.serving import replayed_together
 from stillweb.cli.signals import until_signal
 from stillweb.collections.layout import Collection
 from stillweb.env.rollout import Agent
@@ -171,5 +171,5 @@ async def _replayed(tasks: Sequence[Task], given: dict[str, Any]) -> AsyncIterat
             "some tasks name no collection", hint="--collection NAME, or --proxy URL of a replay server"
         )
     collections = [Collection.open(given["root"], name) for name in names]
-    async with served(collections, given["certs_dir"]) as url:
+    async with replayed_together(collections, given["certs_dir"]) as url:
         yield url

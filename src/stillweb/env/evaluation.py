@@ -200,6 +200,8 @@ def evaluator_from_dict(loaded: dict[str, Any]) -> Evaluator:
     Raises:
         KeyError, TypeError, ValueError: if it is nothing of the kind.
     """
+    import stillweb.env.criteria  # noqa: F401  the other kinds, which are found among the subclasses
+
     given = {
         name: value if name == "expected" else _as_tuple(value)
         for name, value in loaded.items()

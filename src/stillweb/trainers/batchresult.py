@@ -25,7 +25,7 @@ class Result:
         outcome: one of `Outcome`.
         reward: None unless the outcome is `ok`.
         steps: of the last attempt.
-        attempts, errors: how many there were, and what failed in each but a good last one.
+        attempts, errors: how many there were, and the first line of what failed in each but a good last one.
         traffic: requests, hits, misses and noise of the last attempt.
         episodes: identifiers of the attempts, whose trajectories name them.
         seconds: for the last attempt.
@@ -82,7 +82,7 @@ class Result:
             truncated=rollout.truncated,
             steps=len(rollout.steps),
             attempts=rollout.attempts,
-            errors=rollout.errors,
+            errors=tuple(error.partition("\n")[0] for error in rollout.errors),  # not the browser's own log
             traffic=dict(rollout.traffic),
             **{name: info[name] for name in ("collection", "environment_id", "level", "seed") if info},
             episodes=rollout.episodes,
