@@ -194,6 +194,23 @@ async def test_when_all_is_leased_clients_wait_in_line_or_are_told_when_to_come_
     assert (await waiting).json()["session"] == leases[0]["session"]
 
 
+async def test_who_hangs_up_leaves_the_line_and_who_asks_again_gets_the_same_lease(client, rollouts):
+    again = {"owner": "retrying", "request_id": "1"}
+    first, retry = [(await client.post("/v1/leases", json=again)).json() for _ in range(2)]
+    assert first["lease"] == retry["lease"]
+    assert (await client.post("/v1/leases", json={"request_id": "1"})).status_code == 400
+    for _ in range(3):
+        await client.post("/v1/leases", json={})
+    line = rollouts.engine.desk.leases.line
+    async with httpx.AsyncClient(base_url=rollouts.url, timeout=60, trust_env=False) as other:
+        waiting = asyncio.ensure_future(other.post("/v1/leases", json={"wait": 60}))
+        assert await poll(lambda: line.waiting == 1, timeout=30)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert await poll(lambda: line.waiting == 0, timeout=30)
+    assert line.inside == 4
+
+
 async def test_a_dead_browser_is_an_infra_error_and_the_others_go_on(client, rollouts):
     (one, _), (two, seen) = await lease(client), await lease(client)
     browsers = {(await session_of(client, lease_id))["browser"]: lease_id for lease_id in (one, two)}
@@ -240,6 +257,7 @@ async def test_status_comes_as_events_and_figures(client):
     figures = (await client.get("/metrics")).text
     assert 'stillweb_serve_sessions{letter="0-9"} 1.0' in figures
     assert (await client.get("/ready")).json() == {"ready": True, "missing": []}
+    assert (await client.get("/v1/tasks")).json()["tasks"][0]["goal"] == "Say Ada"
     assert (await client.get("/openapi.json")).json()["paths"]["/v1/leases"]
     assert "/v1/batch/step" in (await client.get("/docs")).text
 

@@ -130,7 +130,8 @@ class Socket:
 async def test_an_openenv_client_plays_over_its_socket(rollouts, path):
     async with connect(rollouts.url.replace("http", "ws") + path, max_size=None) as connection:
         socket = Socket(connection)
-        began = await socket.say("reset", task_id="named", seed=3)
+        began = await socket.say("reset", seed=3)  # which draws the one task there is
+        assert began["data"]["metadata"]["info"]["task"] == "named"
         assert (began["type"], began["data"]["done"], began["data"]["reward"]) == ("observation", False, None)
         filled = await socket.say("step", **filling(began["data"]["observation"]), metadata={})
         assert filled["data"]["metadata"]["info"]["action"]["status"] == "ok"

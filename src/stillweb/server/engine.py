@@ -24,6 +24,7 @@ from stillweb.errors import EnvClosed, InfraError, ResetNeeded, StillwebError
 from stillweb.server.desk import Desk
 from stillweb.server.gate import Gate
 from stillweb.server.held import Held
+from stillweb.server.once import Once
 from stillweb.server.options import ServeOptions
 from stillweb.server.pictures import Pictures
 from stillweb.server.refusals import Refusal, Refused, fault_of
@@ -34,6 +35,7 @@ __all__ = ["Engine", "Start", "Stepped"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_LEASINGS = 256  # requests for leases whose answers are kept for retries
 Action = Mapping[str, Any] | str
 
 
@@ -93,6 +95,7 @@ class Engine(Started):
         trajectories = chosen.vector.env.trajectories
         self.pictures = Pictures(chosen.picture_bytes, Store(trajectories) if trajectories else None)
         self.desk = Desk(chosen, self.vector.leave, self.queues["release"], self.tally, self._changed)
+        self.leasing: Once[dict[str, Any]] = Once(kept=_LEASINGS)
         self.closing = asyncio.Event()
         self.changes = 0
         self._news = asyncio.Event()

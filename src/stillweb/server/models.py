@@ -22,6 +22,8 @@ __all__ = [
     "Seen",
     "StepRequest",
     "StepResult",
+    "TaskInfo",
+    "TaskList",
 ]
 
 
@@ -52,6 +54,11 @@ class LeaseRequest(ResetRequest):
     lifetime: float | None = Field(None, gt=0, description="Seconds after which it ends in any case")
     wait: float = Field(
         0, ge=0, le=600, description="Seconds to wait for a free session, in order of arrival"
+    )
+    request_id: str = Field(
+        "",
+        max_length=200,
+        description="The same again gives the same lease; needs an owner, which is one client",
     )
 
 
@@ -171,6 +178,22 @@ class ErrorBody(BaseModel):
     """The answer to a request that failed."""
 
     error: Error
+
+
+class TaskInfo(BaseModel):
+    """A task that may be named by `task_id`."""
+
+    id: str
+    goal: str
+    start_url: str
+    collection: str
+    max_steps: int = Field(description="0 for the server's")
+
+
+class TaskList(BaseModel):
+    """The tasks of the files given to `stillweb serve --tasks`."""
+
+    tasks: list[TaskInfo]
 
 
 class BatchResult(BaseModel):

@@ -7,15 +7,16 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Request
 from fastapi.responses import Response, StreamingResponse
 
 from stillweb import clock
+from stillweb.errors import UsageError
 from stillweb.server import models
 from stillweb.server.engine import Engine
 from stillweb.server.held import Held
 from stillweb.server.refusals import Refusal, Refused, fault_of
-from stillweb.server.web import EngineOf, Json, inline, left, start_of, step_result
+from stillweb.server.web import STARTS, EngineOf, Json, inline, left, start_of, step_result, while_connected
 
 __all__ = ["router"]
 
@@ -49,6 +50,7 @@ def router() -> APIRouter:
     made.add_api_route(one + "/observe", observe, methods=["POST"], response_model=models.Seen)
     made.add_api_route("/batch/step", batch_step, methods=["POST"], response_model=models.BatchResults)
     made.add_api_route("/batch/reset", batch_reset, methods=["POST"], response_model=models.BatchResults)
+    made.add_api_route("/tasks", list_tasks, methods=["GET"], response_model=models.TaskList)
     made.add_api_route("/pictures/{sha256}", picture, methods=["GET"], response_class=Response)
     return made
 
@@ -56,21 +58,41 @@ def router() -> APIRouter:
 # --- one lease -------------------------------------------------------------------------------------
 
 
-async def create_lease(engine: EngineOf, given: models.LeaseRequest) -> Response:
-    """Lease a session; begin an episode where a task or URL is given: if that fails, the lease ends."""
+async def create_lease(engine: EngineOf, request: Request, given: models.LeaseRequest) -> Response:
+    """Lease a session; begin an episode where a task or URL is given: if that fails, the lease ends.
+
+    A client that hangs up while it waits for a session leaves the line, unless its `request_id` says that it
+    may come back.
+    """
+    if given.request_id and not given.owner:
+        raise UsageError("request_id needs an owner here: another client may use the same one")
     asked = given.model_dump()
-    begins = any(asked[name] is not None for name in ("task", "task_id", "url"))
-    start = start_of(engine, asked) if begins else None
-    held = await engine.desk.get(given.owner, ttl=given.ttl, lifetime=given.lifetime, wait=given.wait)
-    told = None
-    if start:
+    start = start_of(engine, asked) if any(asked[name] is not None for name in STARTS) else None
+
+    async def create() -> dict[str, Any]:
+        getting = engine.desk.get(given.owner, ttl=given.ttl, lifetime=given.lifetime, wait=given.wait)
+        held = await (getting if given.request_id else while_connected(request, getting))
+        if start is None:
+            return {**_info(held), "reset": None}
         try:
             stepped = await engine.reset(held, start)
         except BaseException:
             await engine.desk.end(held)  # the client does not even know its name
             raise
-        told = _told(engine, step_result(held, stepped), given.inline_pictures)
-    return Json({**_info(held), "reset": told}, status_code=201)
+        return {**_info(held), "reset": step_result(held, stepped)}
+
+    key = f"{given.owner}\n{given.request_id}" if given.request_id else ""
+    told = await engine.leasing.do(key, asked, create)
+    if told["reset"]:
+        told = {**told, "reset": _told(engine, told["reset"], given.inline_pictures)}
+    return Json(told, status_code=201)
+
+
+async def list_tasks(engine: EngineOf) -> Response:
+    """List the tasks that clients may name."""
+    names = ("id", "goal", "start_url", "collection", "max_steps")
+    tasks = engine.options.tasks.values()
+    return Json({"tasks": [{name: getattr(task, name) for name in names} for task in tasks]})
 
 
 async def get_lease(engine: EngineOf, lease: str) -> Response:

@@ -4,6 +4,10 @@
     {"type": "step", "data": {"action": "click", "bid": "a12"}}
     {"type": "state"}   {"type": "close"}
 
+A reset takes `task_id`, `task` or `url`; otherwise `seed` draws one of the server's tasks. The page's own
+randomness is the task's or the recording's, or `page_seed`: under another seed pages ask for what was not
+recorded.
+
 While a connection is open its lease does not fall silent; when it goes, the session is left. A failure of
 ours is an error with `kind` "infra_error", and never an observation with a reward.
 """
@@ -22,11 +26,11 @@ from starlette.websockets import WebSocketDisconnect
 from stillweb import __version__
 from stillweb.env.action import action_schema
 from stillweb.errors import InfraError, ResetNeeded, StillwebError, UsageError
-from stillweb.server.engine import Engine, Stepped
+from stillweb.server.engine import Engine, Start, Stepped
 from stillweb.server.held import Held
 from stillweb.server.models import Seen
 from stillweb.server.refusals import Refused, fault_of
-from stillweb.server.web import EngineOf, Json, start_of
+from stillweb.server.web import STARTS, EngineOf, Json, start_of
 
 __all__ = ["router", "socket"]
 
@@ -171,7 +175,17 @@ async def _reset(engine: Engine, held: Held, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise UsageError(f"reset takes an object, not {type(given).__name__}")
     engine.desk.heard(held)
-    return _shown(held, await engine.reset(held, start_of(engine, given, "reset")))
+    return _shown(held, await engine.reset(held, _start(engine, given)))
+
+
+def _start(engine: Engine, given: Mapping[str, Any]) -> Start:
+    """Return what an episode begins with. The seed draws a task where none is named, as in Gymnasium."""
+    seed, tasks = given.get("seed"), list(engine.options.tasks)
+    if not isinstance(seed, int | None):
+        raise UsageError(f"seed is a number, not {seed!r}")
+    if tasks and not any(given.get(name) is not None for name in STARTS):
+        given = {**given, "task_id": tasks[(seed or 0) % len(tasks)]}
+    return start_of(engine, {**given, "seed": given.get("page_seed")}, "reset")
 
 
 async def _step(engine: Engine, held: Held, action: Any, request_id: str = "") -> dict[str, Any]:

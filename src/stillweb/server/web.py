@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Coroutine, Mapping
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
@@ -21,6 +22,7 @@ from stillweb.server.pictures import Pictures
 from stillweb.server.refusals import Fault, Refusal, Refused, fault_of
 
 __all__ = [
+    "STARTS",
     "EngineOf",
     "Json",
     "failed",
@@ -32,7 +34,11 @@ __all__ = [
     "left",
     "start_of",
     "step_result",
+    "while_connected",
 ]
+
+
+STARTS = ("task", "task_id", "url")  # one of them says what an episode begins with
 
 
 class Json(Response):
@@ -50,6 +56,7 @@ def _engine(request: Request) -> Engine:
     return engine
 
 
+T = TypeVar("T")
 EngineOf = Annotated[Engine, Depends(_engine)]
 
 
@@ -97,7 +104,7 @@ def start_of(engine: Engine, given: Mapping[str, Any], where: str = "the request
         UsageError: if not exactly one of the first three is given, or there is no such task.
         TaskError: if the task is none.
     """
-    named = [name for name in ("task", "task_id", "url") if given.get(name) is not None]
+    named = [name for name in STARTS if given.get(name) is not None]
     if len(named) != 1:
         raise UsageError(f"{where} needs one of task, task_id and url, not {' and '.join(named) or 'none'}")
     seed = given.get("seed")
@@ -112,6 +119,30 @@ def start_of(engine: Engine, given: Mapping[str, Any], where: str = "the request
             hint="stillweb serve --tasks FILE, or send the task itself",
         )
     return Start(task=task, seed=seed)
+
+
+async def while_connected(request: Request, waiting: Coroutine[Any, Any, T]) -> T:
+    """Wait for something for as long as the client does.
+
+    Raises:
+        Refused: if it has hung up; nobody will see that.
+    """
+    waits, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait([waits, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not waits.done():
+            waits.cancel()
+            await asyncio.wait([waits])
+            raise Refused(Refusal.OVER, "the client has gone")
+        return waits.result()
+    finally:
+        waits.cancel()
+        gone.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def step_result(held: Held, stepped: Stepped, request_id: str = "") -> dict[str, Any]:
