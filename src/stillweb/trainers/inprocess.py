@@ -1,0 +1,123 @@
+"""Leases of an engine in this process, without HTTP: for a trainer on the machine that has the browsers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stillweb.env.options import EnvOptions
+from stillweb.env.pool import PoolOptions
+from stillweb.env.task import Task, load_tasks, task_from_dict
+from stillweb.env.vector import VectorOptions
+from stillweb.errors import InfraError, UsageError
+from stillweb.server.engine import Engine, Start, Stepped
+from stillweb.server.held import Held
+from stillweb.server.options import ServeOptions
+from stillweb.server.refusals import Refused
+from stillweb.trainers.client import error_of, start_of
+from stillweb.trainers.turn import Turn
+
+__all__ = ["EngineLease", "Engines", "start_engine"]
+
+_FOREVER = 7 * 86400.0  # it ends with this process, at the latest
+
+
+async def start_engine(given: Mapping[str, Any]) -> Engines:
+    """Return an engine that runs, as `open_place` was told.
+
+    Raises:
+        ReplayUnreachable, ProgramNotFound, InfraError: as `Engine.start`.
+    """
+    files = [given["tasks"]] if isinstance(given.get("tasks"), str) else given.get("tasks", ())
+    tasks = {task.id: task for file in files for task in load_tasks(Path(file))}
+    env = EnvOptions(max_steps=int(given["max_steps"])) if given.get("max_steps") else EnvOptions()
+    chosen = {name: given[name] for name in ("level", "collection") if given.get(name)}
+    options = ServeOptions(
+        sessions=int(given.get("sessions", 8)),
+        lifetime=_FOREVER,
+        observe=tuple(given.get("observe") or ("axtree",)),
+        tasks=tasks,
+        vector=VectorOptions(pool=PoolOptions(browsers=int(given.get("browsers", 1))), env=env),
+        **chosen,
+    )
+    engine = Engine(given["proxy"], options)
+    try:
+        await engine.start()
+    except BaseException:
+        await engine.close()
+        raise
+    return Engines(engine)
+
+
+class Engines:
+    """Gives leases of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def lease(
+        self, owner: str = "", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
+    ) -> EngineLease:
+        """Lease a session, as `RolloutClient.lease`; one that `beat` keeps has no time to live."""
+        try:
+            held = await self._engine.desk.get(owner, ttl=_FOREVER if beat else ttl, wait=wait)
+        except Refused as error:
+            raise error_of(error.refusal.value, str(error), error.hint) from error
+        return EngineLease(self._engine, held)
+
+    async def aclose(self) -> None:
+        """End the engine."""
+        await self._engine.close()
+
+
+class EngineLease:
+    """A session of an engine, as `RemoteLease`."""
+
+    def __init__(self, engine: Engine, held: Held) -> None:
+        self.id = held.lease.id
+        self._engine = engine
+        self._held = held
+
+    async def reset(self, *, task: Task | Mapping[str, Any] | None = None, **start: Any) -> Turn:
+        """Begin an episode."""
+        given = start_of(task, start)
+        return _turn(await self._called(self._engine.reset(self._held, self._start(given))))
+
+    async def step(self, action: Mapping[str, Any] | str) -> Turn:
+        """Take an action."""
+        return _turn(await self._called(self._engine.step(self._held, action)))
+
+    async def observe(self, *kinds: str) -> Mapping[str, Any]:
+        """Look at the page without a step."""
+        seen: Mapping[str, Any] = await self._called(self._engine.observe(self._held, kinds))
+        return seen
+
+    async def picture(self, sha256: str) -> bytes:
+        """Return a picture that an observation refers to."""
+        if body := self._engine.pictures.get(sha256):
+            return body
+        raise InfraError(f"picture {sha256} is not kept any more")
+
+    async def release(self) -> None:
+        """Give the session back."""
+        await self._engine.desk.end(self._held)
+
+    def _start(self, given: Mapping[str, Any]) -> Start:
+        seed, task_id = given.get("seed"), given.get("task_id")
+        if task_id is not None and task_id not in self._engine.options.tasks:
+            raise UsageError(f"no task {task_id!r} among those of `tasks`")
+        task = self._engine.options.tasks[task_id] if task_id is not None else None
+        if given.get("task") is not None:
+            task = task_from_dict(given["task"], "task")
+        return Start(task=task, url=given.get("url"), seed=seed)
+
+    async def _called(self, call: Any) -> Any:
+        try:
+            return await call
+        except Refused as error:
+            raise error_of(error.refusal.value, str(error), error.hint) from error
+
+
+def _turn(stepped: Stepped) -> Turn:
+    return Turn(stepped.observation, stepped.reward, stepped.terminated, stepped.truncated, stepped.info)

@@ -1,0 +1,174 @@
+"""Where an adapter's episodes are played: on a rollout server, or by an engine in this process.
+
+    place = open_place({"server": "http://127.0.0.1:7000", "api_key": "..."})
+    place = open_place({"proxy": "http://127.0.0.1:8080", "sessions": 8, "level": "exact"})
+    lease = await place.on_loop(place.lease("me"))             # or, without an event loop: place.run(...)
+    turn = await place.on_loop(lease.reset(task_id="t1"))
+
+Trainers name a place in their configuration, once for each of many objects that they make of it; so there is
+one place of a kind in a process. It has an event loop on a thread of its own, so that it serves callers of
+any loop, or of none, and is closed when the process ends. The second kind needs all of stillweb and a browser
+here; the first one needs neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from stillweb.errors import UsageError
+from stillweb.trainers.client import RolloutClient
+from stillweb.trainers.turn import Turn
+
+if TYPE_CHECKING:
+    from stillweb.env.taskvalue import Task
+
+__all__ = ["Lease", "Place", "open_place"]
+
+T = TypeVar("T")
+
+_REMOTE = {"server", "api_key", "patience"}
+_HERE = {"proxy", "sessions", "level", "observe", "collection", "tasks", "browsers", "max_steps"}
+_CLOSE_SECONDS = 30.0
+
+
+class Lease(Protocol):
+    """A session, for one episode after the other, as `RemoteLease`."""
+
+    @property
+    def id(self) -> str:
+        """What it is called."""
+
+    async def reset(self, *, task: Task | Mapping[str, Any] | None = None, **start: Any) -> Turn:
+        """Begin an episode."""
+
+    async def step(self, action: Mapping[str, Any] | str) -> Turn:
+        """Take an action."""
+
+    async def observe(self, *kinds: str) -> Mapping[str, Any]:
+        """Look at the page without a step."""
+
+    async def picture(self, sha256: str) -> bytes:
+        """Return a picture that an observation refers to."""
+
+    async def release(self) -> None:
+        """Give the session back."""
+
+
+class _Source(Protocol):
+    """Gives leases; made, used and closed in the place's loop."""
+
+    async def lease(self, owner: str = "", *, ttl: float | None, wait: float, beat: bool) -> Lease: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Place:
+    """Gives leases to callers of any event loop, or of none; `open_place` makes it.
+
+    Args:
+        source: makes what gives the leases, in this place's loop.
+    """
+
+    def __init__(self, source: Callable[[], Awaitable[_Source]]) -> None:
+        self._make = source
+        self._source: asyncio.Future[_Source] | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="stillweb place", daemon=True)
+        self._thread.start()
+
+    async def lease(
+        self, owner: str = "", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
+    ) -> Lease:
+        """Lease a session, see `RolloutClient.lease`; to be awaited in the place's loop."""
+        if self._source is None or (self._source.done() and self._source.exception()):
+            self._source = asyncio.ensure_future(self._make())
+        source = await asyncio.shield(self._source)
+        return await source.lease(owner, ttl=ttl, wait=wait, beat=beat)
+
+    async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the place's loop, and wait for it in the caller's."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the place's loop, and wait for it without any; an interrupt cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def soon(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine in the place's loop, and wait for nothing."""
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(work, self._loop)
+        else:
+            work.close()
+
+    def close(self) -> None:
+        """Close what gives the leases, and end the loop. Twice is once."""
+        if not self._thread.is_alive():
+            return
+        self.run(self._closed())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _closed(self) -> None:
+        if self._source and self._source.done() and not self._source.exception():
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._source.result().aclose()
+
+
+# --- one of a kind ---------------------------------------------------------------------------------
+
+_places: dict[tuple[int, str], Place] = {}
+_lock = threading.Lock()
+
+
+def open_place(config: Mapping[str, Any] | str) -> Place:
+    """Return the place that a configuration names; the same one for the same configuration.
+
+    Args:
+        config: `server` (its URL, which also may stand alone), `api_key` (otherwise STILLWEB_API_KEY) and
+            `patience` as of `RolloutClient`; or `proxy` (URL of a replay server), `sessions`, `browsers`,
+            `level`, `observe`, `collection`, `max_steps`, and `tasks` (files of those that are called by
+            `task_id`).
+
+    Raises:
+        UsageError: if it is neither.
+    """
+    given: dict[str, Any] = {"server": config} if isinstance(config, str) else dict(config)
+    kinds = [kind for kind in ("server", "proxy") if given.get(kind)]
+    known = _REMOTE if kinds == ["server"] else _HERE
+    if len(kinds) != 1 or (unknown := sorted(given.keys() - known)):
+        what = f"neither knows {', '.join(unknown)}" if len(kinds) == 1 else f"it has {kinds or 'neither'}"
+        raise UsageError(
+            f"a place is either a server or a proxy: {what}",
+            hint='{"server": "http://127.0.0.1:7000"} or {"proxy": "http://127.0.0.1:8080", "sessions": 8}',
+        )
+    key = os.getpid(), json.dumps(given, sort_keys=True)  # a process that is forked has none of our threads
+    with _lock:
+        place = _places.get(key)
+        if place is None:
+            make = _remote if kinds == ["server"] else _here
+            place = _places[key] = Place(lambda: make(given))
+            atexit.register(place.close)
+    return place
+
+
+async def _remote(given: Mapping[str, Any]) -> _Source:
+    key = given.get("api_key") or os.environ.get("STILLWEB_API_KEY", "")
+    return RolloutClient(given["server"], api_key=key, patience=float(given.get("patience", 30.0)))
+
+
+async def _here(given: Mapping[str, Any]) -> _Source:
+    from stillweb.trainers.inprocess import start_engine
+
+    return await start_engine(given)

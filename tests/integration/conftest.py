@@ -1,0 +1,48 @@
+"""Adapters driven by the real packages of others, each in an environment of its own (`make integration`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from played_tasks import CLICKS, FILLS, servers
+
+REPO = Path(__file__).resolve().parents[2]
+SIDES = Path(__file__).resolve().parent / "sides"
+VARIABLE = "STILLWEB_INTEGRATION"
+
+
+@pytest.fixture(scope="session")
+def served(shared, tmp_path_factory):
+    """The servers that all packages play on."""
+    if VARIABLE not in os.environ:
+        pytest.skip(f"{VARIABLE} names no folder of environments: make integration")
+    with servers(shared, tmp_path_factory.mktemp("integration"), sessions=4) as running:
+        yield running
+
+
+@pytest.fixture
+def drive(served, request):
+    """Run a side in its package's environment; return what it told, and write that into the log."""
+
+    def run(package: str, side: str, seconds: float = 170.0, **given: object) -> dict:
+        python = Path(os.environ[VARIABLE]) / package / "bin" / "python"
+        if not python.is_file():
+            pytest.skip(f"no environment of {package}: make integration")
+        told = {"replay": served.replay, "rollouts": served.rollouts, "tasks": [CLICKS, FILLS], **given}
+        environment = {**os.environ, "PYTHONPATH": str(REPO / "bench"), "PYTHONWARNINGS": "ignore"}
+        ended = subprocess.run(
+            [python, SIDES / f"{side}.py", json.dumps(told)],
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env=environment,
+            cwd=served.root,
+        )
+        assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-6000:]}"
+        return json.loads(ended.stdout.strip().splitlines()[-1])
+
+    return run

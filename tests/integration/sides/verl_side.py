@@ -1,0 +1,264 @@
+"""Drives verl's own classes; runs in verl's environment. Prints one JSON object."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import yaml
+from solver_plans import View, load_plans
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
+from verl.experimental.agent_loop.tool_agent_loop import AgentData, ToolAgentLoop
+from verl.experimental.agent_loop.tool_parser import FunctionCall
+from verl.tools.tool_registry import initialize_tools_from_config
+from verl.workers.rollout.replica import TokenOutput
+
+GIVEN = json.loads(sys.argv[1])
+TEMPLATE = (
+    "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes, and a chat template: as much of a tokenizer as a loop needs."""
+    alphabet = {symbol: i for i, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    made = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>", pad_token="<|pad|>")
+    fast.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+class Actor:
+    """Follows a task's plan by what it is shown."""
+
+    def __init__(self, task: str) -> None:
+        self.policy = load_plans().policies[task]
+        self.following: Any = None
+
+    def act(self, text: str) -> dict[str, Any]:
+        try:
+            if self.following is None:
+                self.following = self.policy(View.of(text))
+                return next(self.following)
+            return self.following.send(View.of(text))
+        except StopIteration:
+            return {"action": "terminate"}
+
+
+def config(tools: str | None = None) -> Any:
+    from omegaconf import OmegaConf
+
+    multi_turn = {
+        "max_user_turns": 10,
+        "max_assistant_turns": 10,
+        "max_parallel_calls": 1,
+        "max_tool_response_length": 100_000,
+        "tool_response_truncate_side": "middle",
+        "format": "hermes",
+        "tool_config_path": tools,
+    }
+    rollout = {
+        "prompt_length": 100_000,
+        "response_length": 200_000,
+        "full_determinism": True,
+        "multi_turn": multi_turn,
+    }
+    return OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}})
+
+
+def tools_of(folder: Path, **more: Any) -> list[Any]:
+    """Return the tools as verl makes them from YAML."""
+    path = folder / "tools.yaml"
+    told = {"type": "native", "place": {"server": GIVEN["rollouts"]}, "max_tool_response_length": 100_000}
+    entry = {"class_name": "stillweb.trainers.verlbrowser.BrowserTool", "config": {**told, **more}}
+    path.write_text(yaml.safe_dump({"tools": [entry]}))
+    return initialize_tools_from_config(str(path))
+
+
+def made(cls: type, server: Any, tools: list[Any], **more: Any) -> Any:
+    built = config()
+    return cls(
+        trainer_config=DictConfigWrap(built),
+        server_manager=server,
+        tokenizer=tokenizer(),
+        processor=None,
+        dataset_cls=SimpleNamespace,
+        data_config=DictConfigWrap(built.data),
+        tools=ToolListWrap(tools),
+        **more,
+    )
+
+
+def row(task: str) -> dict[str, Any]:
+    return {"browser": {"create_kwargs": {"task_id": task}}}
+
+
+def data(task: str, name: str) -> AgentData:
+    return AgentData([], None, None, None, None, {}, name, row(task))
+
+
+async def per_call(loop: ToolAgentLoop, task: str) -> dict[str, Any]:
+    """A trajectory by `_call_tool` alone."""
+    agent_data, actor = data(task, f"trajectory-{task}"), Actor(task)
+    told: list[Any] = []
+
+    async def call(action: dict[str, Any]) -> Any:
+        function = FunctionCall(name="browser", arguments=json.dumps(action))
+        told.append(await loop._call_tool(function, agent_data.tools_kwargs, agent_data))
+        return told[-1]
+
+    response, _, _ = await call({"action": "click", "bid": "a1"})  # blind: the page is shown instead
+    first = response.text
+    while agent_data.extra_fields.get("stillweb_reward") is None and len(told) < 12:
+        await call(actor.act(told[-1][0].text))
+    steps = len(told) - 1
+    after, reward, _ = await call({"action": "click", "bid": "a1"})
+    bad = await loop._call_tool(FunctionCall(name="browser", arguments="{"), {}, agent_data)
+    return {
+        "reward": agent_data.extra_fields["stillweb_reward"],
+        "rewards": [each[1] for each in told],
+        "first": first[:200],
+        "after": after.text,
+        "after_reward": reward,
+        "steps": steps,
+        "bad": bad[0].text,
+        "extra": agent_data.extra_fields,
+    }
+
+
+async def older(tool: Any, task: str) -> dict[str, Any]:
+    """A trajectory by create, execute, calc_reward and release, once each but execute."""
+    actor = Actor(task)
+    name, response = await tool.create("chosen", task_id=task)
+    for _ in range(10):
+        action = actor.act(response.text)
+        response, _, told = await tool.execute(name, action)
+        if action["action"] == "terminate":
+            break
+    reward = await tool.calc_reward(name)
+    await tool.release(name)
+    return {"reward": reward, "told": told}
+
+
+class Server:
+    """In place of an inference server: says what a script says, as token ids."""
+
+    def __init__(self, task: str, fast: Any, *, bare: bool = False, die: Any = None) -> None:
+        self.task, self.fast, self.bare, self.die = task, fast, bare, die
+        self.actor = Actor(task)
+        self.prompts: list[list[int]] = []
+
+    async def generate(self, *, prompt_ids: list[int], **_: Any) -> TokenOutput:
+        self.prompts.append(prompt_ids)
+        if self.die and len(self.prompts) == 2:
+            await self.die()
+        asked = self.fast.decode(prompt_ids)
+        if asked.count("Page: ") == 1:
+            self.actor = Actor(self.task)
+        # The page that was shown last; what stands after it is the template's.
+        text = asked.rpartition("Page: ")[2].partition("<|im_end|>")[0]
+        said = json.dumps(action := self.actor.act(text.partition("\n\n")[2]))
+        if not self.bare:
+            said = f"<tool_call>{json.dumps({'name': 'browser', 'arguments': action})}</tool_call>"
+        ids = self.fast.encode(said, add_special_tokens=False) + [self.fast.eos_token_id]
+        return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids))
+
+
+async def looped(task: str, **more: Any) -> dict[str, Any]:
+    """A trajectory by the whole agent loop, as AgentLoopWorker makes one: by hydra, from its registry."""
+    import hydra
+    from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+
+    import stillweb.trainers.verlloop  # noqa: F401 - registers it
+
+    fast = tokenizer()
+    server = Server(task, fast, bare=more.pop("bare", False), die=more.pop("die", None))
+    built = config()
+    target = {**_agent_loop_registry["stillweb_agent"], "place": {"server": GIVEN["rollouts"]}, **more}
+    loop = hydra.utils.instantiate(
+        config=target,
+        trainer_config=DictConfigWrap(built),
+        server_manager=server,
+        tokenizer=fast,
+        processor=None,
+        dataset_cls=SimpleNamespace,
+        data_config=DictConfigWrap(built.data),
+        tools=ToolListWrap([]),
+    )
+    prompt = [{"role": "user", "content": "Reach the goal."}]
+    output = await loop.run({}, priority=7, raw_prompt=prompt, tools_kwargs=row(task))
+    said = [i for i, m in zip(output.response_ids, output.response_mask) if m]
+    return {
+        "reward": output.reward_score,
+        "mask": [sum(output.response_mask), len(output.response_mask)],
+        "lengths": [len(output.response_ids), len(output.response_logprobs or [])],
+        "said": fast.decode(said),
+        "prompt": fast.decode(output.prompt_ids)[-300:],
+        "extra": {name: value for name, value in output.extra_fields.items() if name != "raw_prompt"},
+        "num_turns": output.num_turns,
+    }
+
+
+async def lease_lost() -> None:
+    """End all leases, as a server that goes does."""
+    import httpx
+
+    async with httpx.AsyncClient(base_url=GIVEN["rollouts"], trust_env=False) as client:
+        for each in (await client.get("/v1/status")).json()["sessions"]:
+            if each.get("lease"):
+                await client.delete(f"/v1/leases/{each['lease']}")
+
+
+def masked_advantages() -> dict[str, Any]:
+    import numpy as np
+    import torch
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    import stillweb.trainers.verladvantage  # noqa: F401 - registers it
+
+    rewards = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    mask = torch.tensor([[1, 1], [1, 1], [0, 0]])
+    index = np.array(["a", "a", "a"], dtype=object)
+    told, _ = get_adv_estimator_fn("grpo_masked")(rewards, mask, index=index)
+    pair, _ = get_adv_estimator_fn("grpo")(rewards[:2], mask[:2], index=index[:2])
+    return {"masked": told.tolist(), "pair": pair.tolist()}
+
+
+async def main() -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        tools = tools_of(Path(folder))
+    told["schema"] = tools[0].tool_schema.model_dump(exclude_none=True)
+    loop = made(ToolAgentLoop, None, tools)
+    told["per_call"] = await per_call(loop, GIVEN["tasks"][0])
+    told["left"] = data(GIVEN["tasks"][0], "abandoned")
+    await loop._call_tool(
+        FunctionCall(name="browser", arguments="{}"), told["left"].tools_kwargs, told["left"]
+    )
+    del told["left"]
+    gc.collect()
+    told["older"] = await older(tools[0], GIVEN["tasks"][1])
+    told["loop"] = await looped(GIVEN["tasks"][0])
+    told["bare"] = await looped(GIVEN["tasks"][1], bare=True)
+    told["masked"] = await looped(GIVEN["tasks"][0], die=lease_lost)
+    told["retried"] = await looped(GIVEN["tasks"][0], failures="retry", die=lease_lost)
+    told["advantages"] = masked_advantages()
+    return told
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n" + json.dumps(asyncio.run(main()), default=str) + "\n")

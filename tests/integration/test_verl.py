@@ -1,0 +1,88 @@
+"""verl 0.9.1: its tool classes, its tool agent loop, and an agent loop on top of that, by its own code."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return {}
+
+
+@pytest.fixture
+def told(drive, kept):
+    if not kept:
+        kept.update(drive("verl", "verl_side", 280.0))
+    return kept
+
+
+def test_call_tool_of_the_real_loop_solves_a_task(told, record_property):
+    call = told["per_call"]
+    record_property("reward", call["reward"])
+    assert (call["reward"], call["extra"]["failure_kind"]) == (1.0, "")
+    assert sum(call["rewards"]) == 1.0
+    assert call["first"].startswith("This is the start page. Your call was not carried out")
+    assert "Goal: Go to Project Management and check 'Python'" in call["first"]
+    assert call["steps"] == 3
+    assert "Invalid JSON" in call["bad"]
+
+
+def test_a_call_after_the_end_does_nothing_and_is_worth_nothing(told):
+    assert told["per_call"]["after"] == "The episode is over; nothing was done."
+    assert told["per_call"]["after_reward"] == 0.0
+
+
+def test_the_schema_survives_verls_own_classes(told):
+    function = told["schema"]["function"]
+    assert function["name"] == "browser"
+    assert function["parameters"]["required"] == ["action"]
+    assert "terminate" in function["parameters"]["properties"]["action"]["enum"]
+    assert {"bid", "value", "answer"} <= function["parameters"]["properties"].keys()
+
+
+def test_the_older_lifecycle_gives_the_reward_when_it_is_asked(told):
+    assert told["older"]["reward"] == 1.0
+
+
+def test_the_agent_loop_solves_a_task_and_masks_what_it_did_not_say(told, record_property):
+    loop = told["loop"]
+    record_property("reward", loop["reward"])
+    assert loop["reward"] == 1.0
+    assert "Page: " in loop["prompt"] or "button" in loop["prompt"]
+    said, all_of_them = loop["mask"]
+    assert 0 < said < all_of_them
+    assert loop["lengths"] == [all_of_them] * 2
+    assert loop["said"].count("<tool_call>") == 3
+    assert "Page: " not in loop["said"]
+    assert loop["extra"]["failure_kind"] == ""
+    assert (loop["extra"]["ended"], loop["extra"]["steps"]) == ("ok", 3)
+    assert loop["extra"]["environment_id"]
+
+
+def test_an_action_without_a_tool_call_is_understood(told):
+    assert told["bare"]["reward"] == 1.0
+    assert "<tool_call>" not in told["bare"]["said"]
+
+
+def test_a_failure_of_ours_is_masked_and_flagged_or_played_again(told):
+    masked = told["masked"]
+    assert masked["mask"][0] == 0
+    assert masked["mask"][1] > 0
+    assert masked["extra"]["failure_kind"] == "infra_error"
+    assert masked["extra"]["stillweb_reward"] is None
+    assert masked["extra"]["weight"] == 0.0
+    assert told["retried"]["reward"] == 1.0
+    assert told["retried"]["extra"]["failure_kind"] == ""
+
+
+def test_masked_samples_change_no_advantage_of_the_others(told):
+    masked, pair = told["advantages"]["masked"], told["advantages"]["pair"]
+    assert masked[:2] == pair
+    assert masked[2] == [0.0, 0.0]
+
+
+def test_no_lease_is_left(told, served):
+    assert served.ended()
