@@ -36,30 +36,35 @@ def _collection(root: Path) -> Collection:
     return collection
 
 
-@pytest.mark.browser
-async def test_episode(tmp_path):
+async def _printed(tmp_path: Path, example: str, *arguments: object) -> str:
+    """Run an example against a replay server, and return what it prints."""
     ca = CertAuthority.init(tmp_path / "certs")
     options = ReplayOptions(port=0, session_ports=None)
     async with serve([_collection(tmp_path / "collections")], ca, options) as server:
         program = await asyncio.create_subprocess_exec(
-            sys.executable, EXAMPLES / "episode.py", server.url, "https://site.example/",
+            sys.executable, EXAMPLES / example, server.url, *map(str, arguments),
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         printed, told = await program.communicate()
     assert program.returncode == 0, told.decode()
-    assert "1 requests, 0 misses" in printed.decode()
-    assert "clicked 'Next': ok, now at https://site.example/next" in printed.decode()
+    return printed.decode()
+
+
+@pytest.mark.browser
+async def test_episode(tmp_path):
+    printed = await _printed(tmp_path, "episode.py", "https://site.example/")
+    assert "1 requests, 0 misses" in printed
+    assert "clicked 'Next': ok, now at https://site.example/next" in printed
 
 
 @pytest.mark.browser
 async def test_tasks(tmp_path):
-    ca = CertAuthority.init(tmp_path / "certs")
-    options = ReplayOptions(port=0, session_ports=None)
-    async with serve([_collection(tmp_path / "collections")], ca, options) as server:
-        program = await asyncio.create_subprocess_exec(
-            sys.executable, EXAMPLES / "tasks.py", server.url, EXAMPLES / "tasks.yaml", tmp_path / "out",
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        printed, told = await program.communicate()
-    assert program.returncode == 0, told.decode()
-    assert printed.decode() == "next-page: 1\nnext-page again: 1, same; as stored: locator\n"
+    printed = await _printed(tmp_path, "tasks.py", EXAMPLES / "tasks.yaml", tmp_path / "out")
+    assert printed == "next-page: 1\nnext-page again: 1, same; as stored: locator\n"
+
+
+@pytest.mark.browser
+async def test_rollout_groups(tmp_path):
+    printed = await _printed(tmp_path, "rollout_groups.py", EXAMPLES / "tasks.yaml", 4)
+    told = "rewards 0 1 0 1; advantages -1.00 +1.00 -1.00 +1.00"
+    assert printed == f"next-page from its start: {told}\nnext-page from step 1: {told}\n"
