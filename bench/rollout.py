@@ -4,11 +4,12 @@
     python bench/rollout.py --sessions '' --browsergym 1,2 [--browsergym-venv DIR]
 
 Tasks of WARC-Bench are solved by the plans of bench/solutions: at `VectorEnv.rollout`, in which no session
-waits for another, and in lockstep: in each round every session takes one step, or begins its next episode, and
-all wait for the slowest. That is what a vector of Gymnasium's does with environments that reset themselves.
-Both play the same episodes on one replay server, a program beside, and in turns within each round, so that a
-busy machine slows both. `--think` is the mean of the milliseconds that a policy takes for an action, drawn from an
-exponential distribution, equal for both; with 0 there is nothing but the processor to wait for.
+waits for another, and in lockstep: in each round every session takes one step, or begins its next episode,
+and all wait for the slowest. That is what a vector of Gymnasium's does with environments that reset
+themselves. Both play the same episodes on one replay server, a program beside, and in turns within each
+round, so that a busy machine slows both. `--think` is the mean of the milliseconds that a policy takes for
+an action, drawn from an exponential distribution, equal for both; with 0 there is nothing but the processor
+to wait for.
 
 With `--browsergym` so many programs of browsergym-core (bench/browsergym_side.py, without its delays) play
 the script of bench/env.py on one page, and as many sessions of a VectorEnv the same calls. Prints JSON;

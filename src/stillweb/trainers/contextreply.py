@@ -91,7 +91,9 @@ def _called(call: ToolCall, tool: str) -> Mapping[str, Any] | str:
 def _candidates(text: str) -> Iterator[Mapping[str, Any] | str]:
     """Yield what may be an action, in the order of the text: objects, then calls if there is none."""
     objects = list(_objects(text))
-    yield from objects or [found[1] for found in _CALL.finditer(text)]
+    yield from objects
+    if not objects:
+        yield from (str(found[1]) for found in _CALL.finditer(text))
 
 
 def _objects(text: str) -> Iterator[Mapping[str, Any]]:
