@@ -41,7 +41,8 @@ def until_signal(main: Coroutine[Any, Any, T]) -> T:
 
         def stop() -> None:
             for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)  # a second signal ends the program at once
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_DFL)  # a second signal ends the program at once
             if task is not None:
                 task.cancel()
 

@@ -1,0 +1,43 @@
+"""Ctrl-C: the first lets a command end cleanly, the second ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import pytest
+
+PROGRAM = """
+import asyncio
+from stillweb.cli.signals import until_signal
+
+async def main():
+    print("ready", flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        print("ending", flush=True)
+        if STUCK:
+            await asyncio.Event().wait()
+
+until_signal(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stuck", [False, True])
+async def test_a_second_signal_ends_what_the_first_did_not(number, stuck):
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", f"STUCK = {stuck}\n{PROGRAM}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert await program.stdout.readline() == b"ready\n"
+    program.send_signal(number)
+    assert await program.stdout.readline() == b"ending\n"
+    if stuck:
+        program.send_signal(number)
+    _, told = await program.communicate()
+    assert program.returncode == (-number if stuck else 1)
+    assert (b"Abort" in told) is not stuck
