@@ -54,6 +54,11 @@ async def announced(process):
     raise AssertionError((await process.stderr.read()).decode())
 
 
+async def watch(client):
+    async with client.stream("GET", "/v1/stream") as stream:
+        return [line async for line in stream.aiter_lines() if line.startswith("data:")]
+
+
 @pytest.mark.browser
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_server_that_is_told_to_end_lets_what_runs_end(replay, tmp_path):
@@ -65,6 +70,7 @@ async def test_a_server_that_is_told_to_end_lets_what_runs_end(replay, tmp_path)
         assert (told["sessions"], told["tasks"], told["level"]) == (2, 1, "clock")
         async with httpx.AsyncClient(base_url=told["url"], timeout=60, trust_env=False) as client:
             began = (await client.post("/v1/leases", json={"task_id": "named"})).json()
+            watching = asyncio.ensure_future(watch(client))
             process.send_signal(signal.SIGTERM)
 
             async def draining():
@@ -81,6 +87,7 @@ async def test_a_server_that_is_told_to_end_lets_what_runs_end(replay, tmp_path)
             end = await client.post(one + "/step", json={"action": {"action": "terminate"}})
             assert end.json()["reward"] == 1.0
             assert (await client.delete(one)).status_code == 204
+            assert '"state":"draining"' in (await watching)[-1]  # a whole stream to its end
         assert await process.wait() == 0
     async with ReplayClient(replay.url) as desk:
         assert len(await desk.sessions()) == 1

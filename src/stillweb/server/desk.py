@@ -129,8 +129,10 @@ class Desk:
         """End all leases."""
         await self.drain(0.0)
         await self._tasks.end()
-        await asyncio.gather(*(self.end(held, Ended.CLOSED) for held in list(self.held.values())))
-        await asyncio.gather(*self._clearing.values())
+        ends = [self.end(held, Ended.CLOSED) for held in list(self.held.values())]
+        for told in await asyncio.gather(*ends, *self._clearing.values(), return_exceptions=True):
+            if isinstance(told, BaseException):
+                logger.error("a session was not left", exc_info=told)
 
     # --- giving -------------------------------------------------------------------------------------
 

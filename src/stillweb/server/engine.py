@@ -111,10 +111,14 @@ class Engine(Started):
 
     async def close(self) -> None:
         """End all leases, leave their sessions, end the browsers."""
-        self.closing.set()
-        self._changed()
+        self.end_streams()
         await self.desk.close()
         await self.vector.close()
+
+    def end_streams(self) -> None:
+        """End the streams of events, which never end by themselves."""
+        self.closing.set()
+        self._changed()
 
     async def changed(self, seen: int, seconds: float) -> int:
         """Wait until there are other `changes`, or the server closes; return how many there are."""

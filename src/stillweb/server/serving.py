@@ -25,6 +25,7 @@ from stillweb.server.options import ServeOptions
 
 __all__ = ["RolloutServer", "serve_rollouts"]
 
+_KEEP_ALIVE_SECONDS = 75  # longer than clients keep theirs: who closes first must not be the one who is asked
 _GRACE_SECONDS = 5  # for answers at hand, once all leases have ended
 
 
@@ -85,6 +86,7 @@ async def serve_rollouts(
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=_GRACE_SECONDS,
             )
             server = _Uvicorn(config)
@@ -93,7 +95,7 @@ async def serve_rollouts(
                 yield RolloutServer(_url(listener), engine)
             finally:
                 await engine.drain()
-                engine.closing.set()  # event streams end, which would be waited for otherwise
+                engine.end_streams()  # which would be waited for otherwise
                 server.should_exit = True
                 await serving
 
