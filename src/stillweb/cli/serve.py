@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stillweb import clock
 from stillweb.cli.console import print_json, stderr
 from stillweb.cli.options import certs_option, json_option, level_option, sites_option
 from stillweb.cli.sections import Sectioned
@@ -19,12 +22,14 @@ from stillweb.errors import TaskError, UsageError
 if TYPE_CHECKING:
     from stillweb.env.task import Task
     from stillweb.server.options import ServeOptions
+    from stillweb.server.serving import RolloutServer
 
 _SECTIONS = {
     "What is played": ("names", "root", "certs_dir", "collection", "tasks", "sites", "level", "observe"),
     "Leases": ("sessions", "browsers", "ttl", "lifetime", "max_steps", "queues"),
     "Reaching it": ("host", "port", "api_key", "drain_seconds"),
     "What is kept": ("trajectories", "picture_mib"),
+    "Several machines": ("master", "join", "node_name", "advertise"),
 }
 
 
@@ -126,6 +131,10 @@ def _queues(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> di
 @click.option(
     "--picture-mib", type=click.IntRange(1), default=256, show_default=True, help="Pictures kept in memory."
 )
+@click.option("--master", is_flag=True, help="Have no sessions, but pass requests on to servers that join.")
+@click.option("--join", metavar="URL", help="Be a node of this master.")
+@click.option("--node-name", default="", metavar="NAME", help="Of this node; its host and port otherwise.")
+@click.option("--advertise", default="", metavar="URL", help="Where the master reaches this node.")
 @json_option
 def serve_command(proxy: str | None, names: tuple[str, ...], as_json: bool, **chosen: Any) -> None:
     """Serve episodes to trainers over HTTP, until Ctrl-C or SIGTERM.
@@ -140,20 +149,31 @@ def serve_command(proxy: str | None, names: tuple[str, ...], as_json: bool, **ch
       stillweb serve --collections shop --sessions 16 --tasks shop.tasks.json
       stillweb serve http://127.0.0.1:8080 --observe axtree --observe screenshot --ttl 20
       curl http://127.0.0.1:7000/v1/status
+      stillweb serve --master --host 0.0.0.0 --api-key SECRET
+      stillweb serve --collections shop --host 0.0.0.0 --api-key SECRET --join http://master:7000
     """  # noqa: D301  click reads \b itself
+    from stillweb.replay.loops import run
+
+    if chosen["master"]:
+        if proxy or names or chosen["join"]:
+            raise UsageError("a master replays nothing and joins nobody: --master goes by itself")
+        run(_serve_master(chosen, as_json))
+        return
     if bool(proxy) == bool(names):
         raise UsageError(
             "either the URL of a replay server or --collections is needed",
             hint="stillweb serve --collections NAME",
         )
-    from stillweb.replay.loops import run
     from stillweb.server.serving import serve_rollouts
 
     options = _options(chosen)
 
     async def serve() -> None:
-        where = {"host": chosen["host"], "port": chosen["port"], "key": chosen["api_key"]}
-        async with _replay(proxy, names, chosen) as url, serve_rollouts(url, options, **where) as server:
+        async with (
+            _replay(proxy, names, chosen) as url,
+            serve_rollouts(url, options, **_where(chosen)) as server,
+            _joined(server, chosen),
+        ):
             stopped = on_signals()
             _announce(server.url, url, options, bool(chosen["api_key"]), as_json)
             await stopped.wait()
@@ -161,6 +181,48 @@ def serve_command(proxy: str | None, names: tuple[str, ...], as_json: bool, **ch
             stderr().print(f"ending: {running} leases are given {options.drain_seconds:g} s")
 
     run(serve())
+
+
+def _where(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    return {"host": chosen["host"], "port": chosen["port"], "key": chosen["api_key"]}
+
+
+@asynccontextmanager
+async def _joined(server: RolloutServer, chosen: Mapping[str, Any]) -> AsyncIterator[None]:
+    if not chosen["join"]:
+        yield
+        return
+    from stillweb.server.joining import joined
+
+    reached = chosen["advertise"] or server.url
+    async with joined(server.engine, chosen["join"].rstrip("/"), reached, chosen["api_key"]):
+        stderr().print(f"a node of {chosen['join']}, as {server.engine.options.node} at {reached}")
+        yield
+
+
+def _node_name(chosen: Mapping[str, Any]) -> str:
+    if not chosen["join"]:
+        return ""
+    from stillweb.server.cluster import check_node_name
+
+    host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-") or "node"
+    name: str = chosen["node_name"] or f"{host[:40]}-{chosen['port'] or clock.new_id()[:6]}"
+    check_node_name(name)
+    return name
+
+
+async def _serve_master(chosen: Mapping[str, Any], as_json: bool) -> None:
+    from stillweb.server.serving import serve_master
+
+    async with serve_master(**_where(chosen)) as (url, _):
+        stopped = on_signals()
+        if as_json:
+            print_json({"url": url})
+        else:
+            click.echo(f"{'listens':<10}{url}")
+            click.echo(f"{'nodes':<10}stillweb serve --collections NAME --join {url}")
+            stderr().print("Ctrl-C ends it")
+        await stopped.wait()
 
 
 def _options(chosen: Mapping[str, Any]) -> ServeOptions:
@@ -178,6 +240,7 @@ def _options(chosen: Mapping[str, Any]) -> ServeOptions:
             for name in ("sessions", "ttl", "lifetime", "drain_seconds", "level", "observe")
         },
         collection=chosen["collection"],
+        node=_node_name(chosen),
         queues={**QUEUES, **chosen["queues"]},
         picture_bytes=chosen["picture_mib"] * 1024 * 1024,
         tasks=_tasks(chosen["tasks"], chosen["sites"]),

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
-from starlette.exceptions import HTTPException
 
-from stillweb import __version__
-from stillweb.errors import StillwebError
-from stillweb.server import monitor, monitorpage, native, omniboxes, openenv, reference, verltool
+from stillweb.server import monitor, native, omniboxes, openenv, reference, verltool
+from stillweb.server.base import base_app
 from stillweb.server.engine import Engine
-from stillweb.server.guard import Guard
-from stillweb.server.web import failed, failed_bug, failed_http, failed_validation
 
 __all__ = ["make_app"]
 
@@ -24,23 +19,11 @@ _DESCRIPTION = (
 
 def make_app(engine: Engine, key: str = "") -> FastAPI:
     """Return the application over an engine that has started; `key` is "" for none."""
-    app = FastAPI(
-        title="stillweb serve",
-        version=__version__,
-        description=_DESCRIPTION,
-        docs_url=None,  # FastAPI's pages load their scripts from elsewhere
-        redoc_url=None,
-    )
-    app.add_exception_handler(StillwebError, failed)
-    app.add_exception_handler(HTTPException, failed_http)
-    app.add_exception_handler(RequestValidationError, failed_validation)
-    app.add_exception_handler(Exception, failed_bug)
+    app = base_app("stillweb serve", _DESCRIPTION, key)
     app.state.engine = engine
     app.state.trajectories = verltool.Trajectories(engine)
-    app.add_middleware(Guard, key=key)
     app.include_router(native.router())
     app.include_router(monitor.router())
-    app.include_router(monitorpage.router())
     app.include_router(omniboxes.router("/omniboxes"))
     app.include_router(omniboxes.router(""), include_in_schema=False)  # its clients know no prefix
     app.include_router(openenv.router("/openenv"))

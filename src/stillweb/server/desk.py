@@ -81,7 +81,9 @@ class Desk:
         if self.draining:
             raise Refused(Refusal.DRAINING, "this server ends and gives no new leases")
         most = self._options.lifetime
-        wanted = Wanted(clock.new_id(), owner, ttl or self._options.ttl, min(lifetime or most, most))
+        node = self._options.node
+        lease_id = f"{node}.{clock.new_id()}" if node else clock.new_id()
+        wanted = Wanted(lease_id, owner, ttl or self._options.ttl, min(lifetime or most, most))
         try:
             lease = self.leases.ask(wanted, clock.monotonic(), waits=wait > 0)
         except LineFull as error:

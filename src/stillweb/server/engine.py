@@ -95,6 +95,7 @@ class Engine(Started):
         trajectories = chosen.vector.env.trajectories
         self.pictures = Pictures(chosen.picture_bytes, Store(trajectories) if trajectories else None)
         self.desk = Desk(chosen, self.vector.leave, self.queues["release"], self.tally, self._changed)
+        self._whose = f"?node={chosen.node}" if chosen.node else ""  # a master finds the picture by it
         self.leasing: Once[dict[str, Any]] = Once(kept=_LEASINGS)
         self.closing = asyncio.Event()
         self.changes = 0
@@ -253,7 +254,7 @@ class Engine(Started):
         for name in ("screenshot", "som"):
             if picture := getattr(observation, name):
                 held.picture = digest = self.pictures.put(picture)
-                pictures[name] = {"sha256": digest, "href": f"/v1/pictures/{digest}"}
+                pictures[name] = {"sha256": digest, "href": f"/v1/pictures/{digest}{self._whose}"}
         return {**observation.to_dict(), "pictures": pictures}
 
 

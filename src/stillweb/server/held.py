@@ -99,5 +99,7 @@ class Held:
             reward=self.reward,
             error=self.error,
             browser=self.info.get("browser", -1),
-            **self.counts,
+            hits=self.counts.get("hits", 0),
+            misses=self.counts.get("misses", 0),
+            noise=self.counts.get("noise", 0),
         )

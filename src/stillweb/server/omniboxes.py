@@ -56,7 +56,7 @@ async def get_instance(
         held = await engine.desk.get(owner, ttl=ttl, lifetime=lifetime_mins * 60)
     except Refused as error:
         return _failure(error)
-    return Json({"instance_id": held.lease.id, "node": NODE})
+    return Json({"instance_id": held.lease.id, "node": _node(engine)})
 
 
 async def reset(engine: EngineOf, instance_id: Instance, node: Instance) -> Response:
@@ -99,7 +99,7 @@ async def info(engine: EngineOf, request: Request) -> Response:
     instances = [lease.id for lease in engine.desk.leases.running]
     node = {
         "url": str(request.base_url).rstrip("/"),
-        "hash": NODE,
+        "hash": _node(engine),
         "healthy": not engine.desk.draining,
         "capacity": capacity,
         "available": 0 if engine.desk.draining else capacity - engine.desk.leases.line.inside,
@@ -169,8 +169,12 @@ def _page(held: Held) -> dict[str, str]:
 # --- instances and failures ------------------------------------------------------------------------
 
 
+def _node(engine: Engine) -> str:
+    return engine.options.node or NODE
+
+
 def _instance(engine: Engine, instance_id: str, node: str) -> Held:
-    if node != NODE:
+    if node != _node(engine):
         raise UsageError(f"Node {node} is not found")
     held = engine.desk.find(instance_id)
     engine.desk.heard(held)

@@ -34,6 +34,7 @@ class ServeOptions:
         picture_bytes: of pictures in memory.
         tasks: that clients may name, by identifier.
         drain_seconds: that running leases are given when the server ends.
+        node: its name in a cluster (`cluster`), with which its leases begin; "" for a server by itself.
         level, observe, collection, vector: as of `VectorEnv`.
     """
 
@@ -46,6 +47,7 @@ class ServeOptions:
     picture_bytes: int = 256 * 1024 * 1024
     tasks: Mapping[str, Task] = field(default_factory=dict)
     drain_seconds: float = 30.0
+    node: str = ""
     level: str = "clock"
     observe: tuple[str, ...] = ("axtree",)
     collection: str | None = None

@@ -65,6 +65,7 @@ class Session(BaseModel):
     reward: float | None = Field(default=None, description="Of an episode that ended as it should; else null")
     error: str = Field(default="", description="Why it failed")
     browser: int = Field(default=-1, description="Number of its browser, as in `browsers`; -1 for none")
+    node: str = Field(default="", description="Whose it is, where a master tells of several")
 
 
 class Queue(BaseModel):
@@ -101,6 +102,7 @@ class Browser(BaseModel):
     leases: int
     pid: int
     driver_pid: int
+    node: str = Field(default="", description="Whose it is, where a master tells of several")
 
 
 class Status(BaseModel):
