@@ -76,7 +76,8 @@ def build(site) -> None:
     page("/api", lambda asked: kind(b"a part" if "hx-request" in asked.headers else b"a page"))
     page("/who", lambda asked: kind(asked.headers.get("cookie", "nobody").encode(), type="text/plain"))
     page("/lost", lambda asked: kind(b"later", status=503))
-    site.page("/deep", "<link rel=stylesheet href=/style.css><script src=/deep.js></script><a href=/deeper>on</a>")
+    linked = "<link rel=stylesheet href=/style.css><script src=/deep.js></script><a href=/deeper>on</a>"
+    site.page("/deep", linked)
     site.page("/deeper", "<a href=/deepest>on</a>")
     page("/deep.js", kind(b"document.title = 'deeper'", type="text/javascript"))
     page("/favicon.ico", kind(b"", type="image/x-icon"))
