@@ -4,7 +4,7 @@ Both sides visit the same pages of docs.test, shop.test or any other sites that 
 context, with the same browser, flags, profile and waits: load event, `settle` (500 ms of the page's own clock
 without change), the same behaviours (`--behaviours`: none, all, or some), links. `plain` goes to the site
 directly and keeps nothing; `portrait` also takes what a baseline holds (picture, text, trees, digests of
-bodies); `recorded` is `stillweb record crawl`: all of that, through the recording proxy, written to disk.
+bodies, each asked for); `recorded` is `stillweb record crawl`: all of that, through the recording proxy, written to disk.
 
     python bench/record.py [--pages docs=16,shop=12] [--behaviours none] [--rounds 3] [--jobs 1,4]
 
@@ -61,6 +61,10 @@ SITES_CA = Path("~/.cache/stillweb-sites/ca.pem").expanduser()
 RESOLVE = ("*.test=127.0.0.1:8443", "*.test:80=127.0.0.1:8480")
 SIDES = ("plain", "portrait", "recorded")
 ROLES = ("python", "driver", "browser", "renderer", "utility")
+WAITS = (
+    "all sides: load event, then 500 ms without change on the page's own clock, which take less than that; "
+    "behaviours as given, with the same rest after each deed; one fresh context a page"
+)
 BROWSERTRIX = {
     "source": "shared/archives/browsertrix/README.md, browsertrix-crawler 1.14.1, 40 pages of the Python "
     "manual, screenshot, text, WACZ, 2 shared cores",
@@ -262,7 +266,13 @@ def main() -> None:
     }
     print(
         json.dumps(
-            {"pages": len(urls), "behaviours": given.behaviours, **result, "browsertrix": BROWSERTRIX},
+            {
+                "pages": len(urls),
+                "waits": WAITS,
+                "behaviours": given.behaviours,
+                **result,
+                "browsertrix": BROWSERTRIX,
+            },
             indent=2,
         )
     )
