@@ -122,27 +122,25 @@ async def compare(url: str, options: argparse.Namespace, tasks: list[Task]) -> l
     for think in options.think:
         for sessions in options.sessions:
             chosen = tasks[: max(options.episodes, 2 * sessions)]
-            spent: Counter[str] = Counter()
             counted: dict[str, Counter[str]] = {way: Counter() for way in WAYS}
             async with VectorEnv(url, sessions, level=options.level, options=OPTIONS) as vector:
                 await freely(vector, chosen[:sessions], 0.0)  # launches, and fills caches of files
                 for turn in range(options.rounds):
                     for way in list(WAYS)[:: 1 if turn % 2 == 0 else -1]:
                         began = time.perf_counter()
-                        counted[way] += await WAYS[way](vector, chosen, think / 1000)
-                        spent[way] += time.perf_counter() - began
-            rows.append(row(think, sessions, counted, spent))
+                        counted[way].update(await WAYS[way](vector, chosen, think / 1000))
+                        counted[way].update(seconds=time.perf_counter() - began)  # type: ignore[arg-type]
+            rows.append(row(think, sessions, counted))
             print(json.dumps(rows[-1]), file=sys.stderr)
     return rows
 
 
-def row(think: float, sessions: int, counted: dict[str, Counter[str]], spent: Counter[str]) -> dict[str, Any]:
+def row(think: float, sessions: int, counted: dict[str, Counter[str]]) -> dict[str, Any]:
     told: dict[str, Any] = {"think_ms": think, "sessions": sessions}
     for way, counts in counted.items():
-        told[way] = dict(counts) | {
-            "seconds": round(spent[way], 2),
-            "steps_per_second": round(counts["steps"] / spent[way], 3),
-            "episodes_per_minute": round(60 * counts["episodes"] / spent[way], 2),
+        told[way] = {name: round(count, 2) for name, count in counts.items()} | {
+            "steps_per_second": round(counts["steps"] / counts["seconds"], 3),
+            "episodes_per_minute": round(60 * counts["episodes"] / counts["seconds"], 2),
         }
     for figure in ("steps_per_second", "episodes_per_minute"):
         told[f"{figure}_ratio"] = round(told["free"][figure] / told["lockstep"][figure], 2)
