@@ -4,8 +4,8 @@ Both sides visit the same pages of docs.test, shop.test or any other sites that 
 context, with the same browser, flags, profile and waits: load event, `settle` (500 ms of the page's own clock
 without change), the same behaviours (`--behaviours`: none, all, or some), links. `plain` goes to the site
 directly and keeps nothing; `portrait` also takes what a baseline holds (picture, text, trees, digests of
-bodies, each asked for); `recorded` is `stillweb record crawl`: all of that, through the recording proxy, written
-to disk.
+bodies, each asked for); `recorded` is `stillweb record crawl`: all of that, through the recording proxy,
+written to disk.
 
     python bench/record.py [--pages docs=16,shop=12] [--behaviours none] [--rounds 3] [--jobs 1,4]
 
