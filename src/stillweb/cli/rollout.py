@@ -116,6 +116,8 @@ def rollout(ctx: click.Context, /, file: Path, agent: str, output: Path, **given
       stillweb rollout --tasks tasks.yaml --agent agents.mine:solver --output out --only-failed
     """  # noqa: D301
     tasks = select_tasks(load_tasks(file, sites=given["sites"]), given["task_ids"], given["only_sites"])
+    if not tasks:
+        raise UsageError(f"{file} has no task")
     options = BatchOptions(
         **{name: given[name] for name in _PASSED_ON},
         missing=given["resume"] or not given["only_failed"],
