@@ -84,5 +84,9 @@ def test_masked_samples_change_no_advantage_of_the_others(told):
     assert masked[2] == [0.0, 0.0]
 
 
+def test_a_trajectory_that_verl_drops_gives_its_lease_back(told):
+    assert (told["leases"], told["released"]) == (1, True)
+
+
 def test_no_lease_is_left(told, served):
     assert served.ended()

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from solver_plans import View, load_plans
-
 from stillweb.certs import CertAuthority
 from stillweb.collections.importer import import_files
 from stillweb.collections.layout import Collection
@@ -48,23 +46,6 @@ class Servers:
             return await poll(lambda: not self.running.engine.desk.held, timeout=deadline)
 
         return asyncio.run(idle())
-
-
-def script(task: str):
-    """Return the actions that solve a task: given an observation's text, the next one; then terminate."""
-    following = None
-
-    def act(text: str) -> dict:
-        nonlocal following
-        try:
-            if following is None:
-                following = load_plans().policies[task](View.of(text))
-                return next(following)
-            return following.send(View.of(text))
-        except StopIteration:
-            return {"action": "terminate"}
-
-    return act
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from stillweb import clock
 from stillweb.errors import InfraError, ResetNeeded, StillwebError, TaskError, UsageError
 from stillweb.polling import poll
 from stillweb.trainers.turn import Turn
@@ -117,7 +118,7 @@ class RolloutClient:
         await self._http.aclose()
 
     async def lease(
-        self, owner: str = "", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
+        self, owner: str = "stillweb", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
     ) -> RemoteLease:
         """Lease a session.
 
@@ -132,9 +133,14 @@ class RolloutClient:
         """
         left = wait
         while True:
-            body = {"owner": owner, "wait": max(0.0, min(left, _WAIT_AT_ONCE))}
+            body = {
+                "owner": owner,
+                "wait": max(0.0, min(left, _WAIT_AT_ONCE)),
+                "request_id": clock.new_id(),  # a lease is not taken twice, either
+                **({"ttl": ttl} if ttl else {}),
+            }
             left -= _WAIT_AT_ONCE
-            response = await self._sent("POST", "/v1/leases", body | ({"ttl": ttl} if ttl else {}))
+            response = await self._sent("POST", "/v1/leases", body)
             if _kind_of(response) != "full" or left <= 0:
                 told = _value_of(response)
                 return RemoteLease(self, told["lease"], told["ttl"], beat=beat)
@@ -183,18 +189,18 @@ class RolloutClient:
 
     async def _sent(self, method: str, path: str, body: Any) -> httpx.Response:
         """Return the answer to a request; tried again while it breaks on its way, or the server is busy."""
-        answers: list[httpx.Response | httpx.TransportError] = []
+        last: httpx.Response | httpx.TransportError | None = None
 
         async def tried() -> bool:
+            nonlocal last
             try:
-                answers.append(await self._http.request(method, path, json=body))
+                last = answer = await self._http.request(method, path, json=body)
             except httpx.TransportError as error:
-                answers.append(error)
+                last = error
                 return False
-            return _kind_of(answers[-1]) != "busy"
+            return _kind_of(answer) != "busy"
 
         await poll(tried, timeout=self._patience, interval=_BETWEEN_TRIES)
-        last = answers[-1]
         if isinstance(last, httpx.Response):
             return last
         raise InfraError(

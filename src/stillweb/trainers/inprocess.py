@@ -57,7 +57,7 @@ class Engines:
         self._engine = engine
 
     async def lease(
-        self, owner: str = "", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
+        self, owner: str = "stillweb", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
     ) -> EngineLease:
         """Lease a session, as `RolloutClient.lease`; one that `beat` keeps has no time to live."""
         try:

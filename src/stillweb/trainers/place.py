@@ -63,7 +63,7 @@ class Lease(Protocol):
 class _Source(Protocol):
     """Gives leases; made, used and closed in the place's loop."""
 
-    async def lease(self, owner: str = "", *, ttl: float | None, wait: float, beat: bool) -> Lease: ...
+    async def lease(self, owner: str, *, ttl: float | None, wait: float, beat: bool) -> Lease: ...
 
     async def aclose(self) -> None: ...
 
@@ -83,7 +83,7 @@ class Place:
         self._thread.start()
 
     async def lease(
-        self, owner: str = "", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
+        self, owner: str = "stillweb", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
     ) -> Lease:
         """Lease a session, see `RolloutClient.lease`; to be awaited in the place's loop."""
         if self._source is None or (self._source.done() and self._source.exception()):

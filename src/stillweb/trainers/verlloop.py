@@ -81,9 +81,10 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
         self._options = ToolOptions(owner="verl", limit=max_observation_length, attempts=1, first="act")
         self._episode: ToolPlay | None = None
         self._answers: dict[int, Answer] = {}
-        if not self.tools:
+        known: dict[str, Any] = self.tools
+        if not known:
             schema = browser_schema(_TOOL)
-            self.tools = {_TOOL: SimpleNamespace(tool_schema=schema)}
+            known[_TOOL] = SimpleNamespace(tool_schema=schema)
             self.tool_schemas = [schema.model_dump(exclude_unset=True, exclude_none=True)]
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:

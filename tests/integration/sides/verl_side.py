@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import yaml
-from solver_plans import View, load_plans
+from steps import GIVEN, Actor, tell
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
@@ -21,7 +21,8 @@ from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.tools.tool_registry import initialize_tools_from_config
 from verl.workers.rollout.replica import TokenOutput
 
-GIVEN = json.loads(sys.argv[1])
+from stillweb.polling import poll
+
 TEMPLATE = (
     "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
@@ -40,23 +41,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
     fast.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
     fast.chat_template = TEMPLATE
     return fast
-
-
-class Actor:
-    """Follows a task's plan by what it is shown."""
-
-    def __init__(self, task: str) -> None:
-        self.policy = load_plans().policies[task]
-        self.following: Any = None
-
-    def act(self, text: str) -> dict[str, Any]:
-        try:
-            if self.following is None:
-                self.following = self.policy(View.of(text))
-                return next(self.following)
-            return self.following.send(View.of(text))
-        except StopIteration:
-            return {"action": "terminate"}
 
 
 def config(tools: str | None = None) -> Any:
@@ -174,7 +158,7 @@ class Server:
         said = json.dumps(action := self.actor.act(text.partition("\n\n")[2]))
         if not self.bare:
             said = f"<tool_call>{json.dumps({'name': 'browser', 'arguments': action})}</tool_call>"
-        ids = self.fast.encode(said, add_special_tokens=False) + [self.fast.eos_token_id]
+        ids = [*self.fast.encode(said, add_special_tokens=False), self.fast.eos_token_id]
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids))
 
 
@@ -201,7 +185,7 @@ async def looped(task: str, **more: Any) -> dict[str, Any]:
     )
     prompt = [{"role": "user", "content": "Reach the goal."}]
     output = await loop.run({}, priority=7, raw_prompt=prompt, tools_kwargs=row(task))
-    said = [i for i, m in zip(output.response_ids, output.response_mask) if m]
+    said = [i for i, m in zip(output.response_ids, output.response_mask, strict=True) if m]
     return {
         "reward": output.reward_score,
         "mask": [sum(output.response_mask), len(output.response_mask)],
@@ -213,14 +197,22 @@ async def looped(task: str, **more: Any) -> dict[str, Any]:
     }
 
 
-async def lease_lost() -> None:
-    """End all leases, as a server that goes does."""
-    import httpx
-
+async def leases(*, end: bool = False) -> list[str]:
+    """Return the leases of the server; or end them all, as a server that goes does."""
     async with httpx.AsyncClient(base_url=GIVEN["rollouts"], trust_env=False) as client:
-        for each in (await client.get("/v1/status")).json()["sessions"]:
-            if each.get("lease"):
-                await client.delete(f"/v1/leases/{each['lease']}")
+        told = (await client.get("/v1/status")).json()["sessions"]
+        held = [each["lease"] for each in told if each.get("lease")]
+        for each in held if end else ():
+            await client.delete(f"/v1/leases/{each}")
+    return held
+
+
+async def lease_lost() -> None:
+    await leases(end=True)
+
+
+async def released() -> bool:
+    return not await leases()
 
 
 def masked_advantages() -> dict[str, Any]:
@@ -246,11 +238,12 @@ async def main() -> dict[str, Any]:
     loop = made(ToolAgentLoop, None, tools)
     told["per_call"] = await per_call(loop, GIVEN["tasks"][0])
     told["left"] = data(GIVEN["tasks"][0], "abandoned")
-    await loop._call_tool(
-        FunctionCall(name="browser", arguments="{}"), told["left"].tools_kwargs, told["left"]
-    )
+    blind = FunctionCall(name="browser", arguments="{}")
+    await loop._call_tool(blind, told["left"].tools_kwargs, told["left"])
+    told["leases"] = len(await leases())
     del told["left"]
     gc.collect()
+    told["released"] = await poll(released, timeout=20.0)
     told["older"] = await older(tools[0], GIVEN["tasks"][1])
     told["loop"] = await looped(GIVEN["tasks"][0])
     told["bare"] = await looped(GIVEN["tasks"][1], bare=True)
@@ -261,4 +254,4 @@ async def main() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n" + json.dumps(asyncio.run(main()), default=str) + "\n")
+    tell(asyncio.run(main()))

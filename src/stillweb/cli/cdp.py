@@ -1,0 +1,113 @@
+"""`stillweb cdp`: a browser on a replay session, for a harness that drives browsers by CDP."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stillweb.cli.console import print_json, stderr
+from stillweb.cli.options import json_option
+from stillweb.cli.signals import on_signals
+from stillweb.errors import UsageError
+
+if TYPE_CHECKING:
+    from stillweb.env.taskvalue import Task
+
+__all__ = ["cdp_command"]
+
+
+@click.command("cdp")
+@click.argument("proxy", metavar="PROXY_URL")
+@click.option("-c", "--collection", help="That is replayed, if the server has several.")
+@click.option(
+    "--tasks",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File of tasks, one of which is scored at the end.",
+)
+@click.option("--task-id", help="Which one of them; not needed if there is one only.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="To drive it by.  [default: any]")
+@click.option("--headed", is_flag=True, help="With a window.")
+@json_option
+def cdp_command(proxy: str, tasks: Path | None, task_id: str | None, as_json: bool, **chosen: Any) -> None:
+    """Start a browser that replays, and print the CDP address to drive it by.
+
+    PROXY_URL is the control URL of a running replay server. The browser has a session of its own there, and
+    is ended by Ctrl-C, SIGTERM, or a line on stdin. With --tasks it is scored then; the line is the answer.
+
+    \b
+    Example:
+      stillweb cdp http://127.0.0.1:8080 -c shop
+      stillweb cdp http://127.0.0.1:8080 --tasks shop.tasks.json --task-id cheapest --json
+    """  # noqa: D301  click reads \b itself
+    from stillweb.trainers.cdp import cdp_browser
+
+    if task_id and not tasks:
+        raise UsageError("--task-id needs --tasks FILE")
+    task = _task(tasks, task_id) if tasks else None
+
+    async def run() -> None:
+        async with cdp_browser(
+            proxy, chosen["collection"], task=task, headless=not chosen["headed"], port=chosen["port"]
+        ) as browser:
+            stopped = on_signals()
+            if as_json:
+                print_json(browser.to_dict())
+            else:
+                for name, value in browser.to_dict().items():
+                    click.echo(f"{name:<16}{value}")
+            stderr().print("Ctrl-C, or a line on stdin, ends it")
+            answer = await _ended(stopped)
+            if task is None:
+                return
+            scored = await browser.score(answer)
+            if as_json:
+                print_json({"task": task.id, "reward": scored.reward, "reasons": list(scored.reasons)})
+            else:
+                click.echo(f"{'reward':<16}{scored.reward:g} ({'; '.join(scored.reasons)})")
+
+    asyncio.run(run())
+
+
+async def _ended(stopped: asyncio.Event) -> str:
+    """Wait for a signal, or a line on stdin; return that line."""
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[str] = asyncio.Queue()
+
+    def read() -> None:
+        line = sys.stdin.readline()
+        if line:
+            lines.put_nowait(line.strip())
+        else:
+            loop.remove_reader(sys.stdin)  # closed, as in the background: a signal ends it then
+
+    try:
+        loop.add_reader(sys.stdin, read)
+    except (OSError, ValueError):  # a file, or none: always readable, and nobody's answer
+        await stopped.wait()
+        return ""
+    said, signalled = asyncio.ensure_future(lines.get()), asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([said, signalled], return_when=asyncio.FIRST_COMPLETED)
+    loop.remove_reader(sys.stdin)
+    signalled.cancel()
+    if said.done():
+        return said.result()
+    said.cancel()
+    return ""
+
+
+def _task(file: Path, task_id: str | None) -> Task:
+    from stillweb.env.task import load_tasks
+
+    tasks = {task.id: task for task in load_tasks(file)}
+    if task_id is None and len(tasks) == 1:
+        return next(iter(tasks.values()))
+    if task_id not in tasks:
+        raise UsageError(
+            f"{file} has {len(tasks)} tasks, and none that is called {task_id!r}",
+            hint="--task-id ID",
+        )
+    return tasks[task_id]

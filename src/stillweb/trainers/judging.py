@@ -1,0 +1,72 @@
+"""Scoring a page that somebody else drives: what the task's evaluator wants to know of it, and its reward.
+
+`Env` reads and judges by itself. Where another harness holds the browser (BrowserGym, browser-use), the
+adapter reads what `looks` names of the active page, and `score` judges. Evaluators that want other pages, or
+a judge, are refused: an episode that cannot be judged has no reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import stillweb.env.criteria  # noqa: F401 - evaluators that tasks may name
+from stillweb.env.evidence import Evidence, Look, Reading, Score, plain
+from stillweb.env.taskvalue import Task
+from stillweb.errors import TaskError
+
+__all__ = ["check_page_suffices", "looks", "reading", "requests_of", "score"]
+
+_HTML = "document.documentElement.outerHTML"
+
+
+def check_page_suffices(task: Task, url: str = "") -> None:
+    """Check that a task can be scored from its active page.
+
+    Raises:
+        TaskError: if it cannot.
+    """
+    if task.needs:
+        raise TaskError(f"task {task.id} needs {', '.join(sorted(task.needs))} to be scored")
+    if task.evaluation and (elsewhere := [look.url for look in task.evaluation.looks(url) if look.url]):
+        raise TaskError(
+            f"task {task.id} is scored by another page, {elsewhere[0]}, which only Env opens",
+            hint="play it by Env, or by `stillweb serve`",
+        )
+
+
+def looks(task: Task, url: str) -> list[tuple[Look, tuple[str, ...]]]:
+    """Return what is to be read of the active page: each look, and the scripts that read it, in their order.
+
+    What the last of them gives is what was read; what those before it throw is no matter.
+    """
+    check_page_suffices(task, url)
+    wanted = dict.fromkeys(task.evaluation.looks(url) if task.evaluation else ())
+    return [(look, (*look.prepare, look.script or _HTML)) for look in wanted]
+
+
+def reading(look: Look, value: Any = None, *, threw: str = "") -> Reading:
+    """Return what a look gave, or what its script threw."""
+    if threw:
+        return Reading(look, threw=threw)
+    return Reading(look, plain(value), bool(value))
+
+
+def requests_of(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return what the ledger of a session says of its requests, as evaluators read it."""
+    return tuple({name: entry[name] for name in ("method", "url", "status", "tier")} for entry in entries)
+
+
+def score(
+    task: Task, answer: str, url: str, readings: Sequence[Reading], requests: Sequence[Mapping[str, Any]]
+) -> Score:
+    """Judge an episode by what was read at its end.
+
+    Raises:
+        TaskError: if that does not suffice.
+    """
+    evidence = Evidence(answer=answer, url=url, readings=tuple(readings), requests=tuple(requests))
+    if task.evaluation is None:
+        return Score(0.0, ("nothing is scored",), evidence)
+    scored = task.evaluation.score(evidence)
+    return Score(scored.reward, scored.reasons, evidence)

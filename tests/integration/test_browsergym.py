@@ -1,0 +1,36 @@
+"""browsergym-core 0.14.3: its environment plays registered tasks, and a plain one is pointed at the proxy."""
+
+from __future__ import annotations
+
+import pytest
+from played_tasks import CLICKS, FILLS
+
+from stillweb.browser.launch import find_browser
+from stillweb.env.task import task_from_dict
+from stillweb.env.taskvalue import task_to_dict
+
+pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(300)]
+
+
+def test_its_environment_solves_a_registered_task_twice(drive, record_property, served):
+    whole = [task_to_dict(served.tasks[name]) for name in (CLICKS, FILLS)]
+    task = task_from_dict(whole[0], "here")
+    told = drive(
+        "browsergym",
+        "browsergym_side",
+        280.0,
+        whole=whole,
+        browser=str(find_browser()),
+        start_url=task.start_url,
+    )
+    assert told["class"] is True
+    assert told["ids"][0] == f"browsergym/stillweb.{CLICKS}"
+    for played in (told["first"], told["again"]):
+        assert played["errors"] == ["", "", ""]
+        assert played["rewards"] == [0.0, 0.0, 1.0]
+    assert told["first"]["goal"] == task.goal
+    assert told["first"]["info"]["task_info"]["environment_id"]
+    assert told["untouched"] == [0.0, True]
+    assert told["plain"]["url"] == task.start_url
+    assert told["plain"]["buttons"] > 2
+    record_property("reward", told["first"]["rewards"][-1])

@@ -1,0 +1,28 @@
+"""browser-use 0.13.14: its session drives a browser of ours, and our evaluator scores the page it leaves."""
+
+from __future__ import annotations
+
+import pytest
+from played_tasks import CLICKS
+
+from stillweb.trainers.cdp import cdp_browser
+
+pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(240)]
+
+
+async def test_its_session_solves_a_task(drive, record_property, served):
+    import asyncio
+
+    task = served.tasks[CLICKS]
+    async with cdp_browser(served.replay, task=task) as browser:
+        before = [entry["tier"] for entry in await browser.requests()]
+        told = await asyncio.to_thread(
+            drive, "browseruse", "browseruse_side", cdp_url=browser.cdp_url, start_url=task.start_url
+        )
+        scored = await browser.score(target=told["target"])
+        requests = await browser.requests()
+    assert before == []
+    assert told["url"] == task.start_url
+    assert (scored.reward, scored.reasons) == (1.0, ("the script gave True",))
+    assert {entry["tier"] for entry in requests} <= {"exact", "noise"}
+    record_property("reward", scored.reward)

@@ -1,0 +1,21 @@
+"""OpenEnv 0.10.0: its clients on our server, and on its own server with our `Environment`."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(240)]
+
+
+def test_its_clients_solve_tasks_on_both_servers(drive, record_property, served):
+    told = drive("openenv", "openenv_side")
+    assert told["stillweb"]["rewards"] == [0.0, 0.0, 1.0]
+    assert told["stillweb"]["url"].endswith("/kanban.html")
+    assert told["stillweb"]["state"]["step_count"] == 3
+    first, second = told["openenv"]["episodes"]
+    assert (first["rewards"], second["rewards"]) == ([0.0, 0.0, 1.0], [0.0, 0.0, 1.0])
+    assert first["goal"] == "Go to Project Management and check 'Python' technology checkbox"
+    assert first["state"]["step_count"] == 3
+    assert "no task 'no such task'" in told["openenv"]["refused"]
+    record_property("reward", told["stillweb"]["rewards"][-1])
+    assert served.ended()
