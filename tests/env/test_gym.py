@@ -10,8 +10,11 @@ import threading
 import pytest
 from small_site import ORIGIN, build
 
+from stillweb.env.options import EnvOptions
 from stillweb.env.task import EvalKind, Evaluation, Task
+from stillweb.env.vector import VectorOptions
 from stillweb.errors import InfraError, UsageError
+from stillweb.polling import poll
 from stillweb.replay.server import ReplayOptions, serve
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs the extra stillweb[gym]")
@@ -102,6 +105,30 @@ def test_the_seed_draws_the_task(server):
 
 def kill(vector):
     os.kill(vector._vector.browsers()[0]["pid"], signal.SIGKILL)
+
+
+def test_the_next_task_is_prepared_while_this_one_is_played_and_the_order_stays(server):
+    orders = []
+    for ahead in (0, 1):
+        vector = VectorOptions(env=EnvOptions(ahead=ahead))
+        env = StillwebEnv(server, TASKS, GymOptions(level="exact", vector=vector))
+
+        async def ready(env=env):
+            return bool(env._vector._seats[0].env.ahead.ready)
+
+        try:
+            env.reset(seed=3)
+            order = []
+            for options in (None, {"task": NAMED}, None, None):
+                assert not ahead or env._loop.run(poll(ready, timeout=60, interval=0.02))
+                order.append(env.reset(options=options)[1]["task"])
+            orders.append(order)
+            taken = env._vector._seats[0].env.ahead.counts.taken
+        finally:
+            env.close()
+    assert orders[0] == orders[1]
+    assert orders[0][1] == "named"
+    assert taken == 3
 
 
 def test_an_infra_failure_raises_or_is_flagged_and_never_a_plain_reward(server):

@@ -117,10 +117,14 @@ class AxNode:
 
 @dataclass(frozen=True, slots=True)
 class AxTree:
-    """The flattened tree, as text and as nodes in the order of the text."""
+    """The flattened tree, as nodes in the order of its text."""
 
-    text: str
     nodes: tuple[AxNode, ...]
+
+    @property
+    def text(self) -> str:
+        """The tree as baselines have it; `flatten` writes what agents read."""
+        return "\n".join("\t" * node.depth + node.line() for node in self.nodes)
 
     def find(self, bid: str) -> AxNode | None:
         """Return the node with a bid."""
@@ -185,7 +189,7 @@ class _Reading:
             todo.extend(reversed(self._walk(*todo.pop())))
         if self.pointed:
             await self._name_images()
-        return AxTree("\n".join("\t" * node.depth + node.line() for node in self.nodes), tuple(self.nodes))
+        return AxTree(tuple(self.nodes))
 
     async def _name_images(self) -> None:
         """Call images that can be acted on, and that nobody has named, by their files."""

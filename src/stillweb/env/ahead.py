@@ -158,7 +158,7 @@ class Ahead:
     def _leave(self, those: list[_Prepared]) -> None:
         for one in those:
             self._kept.remove(one)
-            self.counts.left += 1
+            self.counts.left += one.episode is not None
             self._leave_one(one)
 
     def _leave_one(self, one: _Prepared) -> None:

@@ -80,13 +80,14 @@ class _Session:
         self._goal = ""
         self._seen = blank(options)
         self._broken = ""
+        self._next: tuple[Any, Task] | None = None  # and the generator that it was drawn by
         self.unique_info: dict[str, Any] = {}
 
     async def reset(
         self, draw: Any, options: Mapping[str, Any] | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         given = options or {}
-        task = given.get("task") or self._tasks[int(draw.integers(len(self._tasks)))]
+        task = given.get("task") or self._drawn(draw)
         self._goal, self._broken, self._seen = task.goal, "", blank(self._options)
         for attempt in range(1, self._options.attempts + 1):
             try:
@@ -96,8 +97,18 @@ class _Session:
                     continue
                 self._broken = str(error)
                 return self._seen_again(), self._flagged(error)
+            if self._options.vector.env.ahead:
+                self._next = draw, self._drawn(draw)  # the one that is kept, after a reset to another task
+                self._vector.prepare(self._i, task=self._next[1])
             return self._see(observation), self._told(info)
         raise UsageError("attempts must be at least 1")
+
+    def _drawn(self, draw: Any) -> Task:
+        """Return the task that is next by a generator: drawn already, if its start is prepared ahead."""
+        if self._next and self._next[0] is draw:
+            task, self._next = self._next[1], None
+            return task
+        return self._tasks[int(draw.integers(len(self._tasks)))]
 
     async def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         if self._broken:  # the reset was
