@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SHARED ?= ../shared
 
-.PHONY: help setup fmt check test bench demo lock docs clean
+.PHONY: help setup fmt check test bench soak demo lock docs clean
 
 help:            ## list the verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -41,6 +41,10 @@ bench: setup     ## ratios as JSON in out/bench; they never gate
 	mkdir -p out/bench
 	$(BIN)/python bench/replay.py --shared $(SHARED) | tee out/bench/replay.json
 	$(BIN)/python bench/browser_navigations.py --shared $(SHARED) | tee out/bench/browser_navigations.json
+
+soak: setup      ## 10,000 episodes through `stillweb serve` under 1,000 kills; takes hours
+	mkdir -p out/bench
+	$(BIN)/python bench/serve_chaos.py --episodes 10000 --kills 1000 | tee out/bench/soak.json
 
 demo: setup      ## record, seal, replay, 8 episodes, compare: the whole street in about a minute
 	$(BIN)/stillweb demo
