@@ -31,7 +31,7 @@ pytestmark = [
 
 HOME = "https://site.test/"
 SHOP = """<h1>Shop</h1>
-<form action="/search"><input name="q" aria-label="Find"><button>Search</button></form>
+<form action="/search"><fieldset><input name="q" aria-label="Find"><button>Search</button></fieldset></form>
 <button onclick="fetch('/more').then(r => r.text()).then(t => { out.innerHTML = t })">More</button>
 <div id=out></div>
 <input name="s" aria-label="Suggest" oninput="fetch('/suggest?s=' + this.value)">

@@ -28,7 +28,7 @@ _A_FORM = 60  # addresses of one form at most
 _TOGGLED = frozenset(("checkbox", "radio"))
 _TYPED = frozenset(("text", "search", "number", "email", "tel", "url", "date", "textarea"))
 _SENDING = frozenset(("submit", "image"))
-_NEVER_SENT = frozenset(("button", "reset", "file", "fieldset", "object", "output"))
+_NEVER_SENT = frozenset(("button", "reset", "file"))
 
 # In an isolated world, through open shadow roots.
 _LOOK = """(() => {
@@ -46,8 +46,10 @@ _LOOK = """(() => {
       }
       const method = (element.getAttribute("method") || "get").toLowerCase();
       if (!element.matches("form") || method !== "get") continue;
-      const fields = [...element.elements].filter((each) => !each.disabled).map(field);
-      forms.push([element.getAttribute("action") || document.location.href, document.baseURI, fields]);
+      const fields = [...element.elements].filter(
+        (each) => each.matches("input:enabled, button:enabled, select:enabled, textarea:enabled"));
+      forms.push([element.getAttribute("action") || document.location.href, document.baseURI,
+        fields.map(field)]);
     }
   };
   walk(document);
