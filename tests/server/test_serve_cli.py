@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
 import sys
 from contextlib import asynccontextmanager
 
@@ -113,6 +114,14 @@ async def test_a_server_replays_collections_itself_and_leaves_the_rest(collectio
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
     assert list((tmp_path / "t").glob("*/trajectory.jsonl"))
+
+
+def test_a_missing_extra_is_told_with_its_name():
+    code = "import sys; sys.modules['fastapi'] = None; from stillweb.cli import main; main()"
+    command = (sys.executable, "-c", code, "serve", "http://127.0.0.1:9")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'stillweb[serve]'" in done.stderr
 
 
 @pytest.mark.parametrize(

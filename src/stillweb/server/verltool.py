@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any
+from weakref import WeakValueDictionary
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
@@ -59,7 +60,7 @@ class Trajectories:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._leases: dict[str, str] = {}
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def observe(
         self, trajectory: str, action: str, fields: Mapping[str, Any]
@@ -99,7 +100,6 @@ class Trajectories:
 
     async def _finish(self, trajectory: str) -> tuple[str, bool, bool]:
         lease = self._leases.pop(trajectory, None)
-        self._opening.pop(trajectory, None)
         try:
             if lease:
                 await self._engine.desk.end(self._engine.desk.find(lease))
@@ -113,7 +113,6 @@ class Trajectories:
             leases = self._engine.desk.leases
             if leases.get(lease) is None and leases.why_ended(lease) is None:
                 del self._leases[trajectory]
-                self._opening.pop(trajectory, None)
 
 
 def _told(engine: Engine, stepped: Stepped) -> tuple[dict[str, Any], bool, bool]:
