@@ -42,6 +42,11 @@ COMMANDS = {
         "Serve episodes to trainers over HTTP: leases, steps, pictures.",
     ),
     "monitor": ("stillweb.cli.monitor", "monitor_command", "Show how a rollout server stands."),
+    "cdp": (
+        "stillweb.cli.cdp",
+        "cdp_command",
+        "Start a browser that replays, for a harness that drives browsers by CDP.",
+    ),
     "rollout": ("stillweb.cli.rollout", "rollout", "Play tasks with an agent, and keep every episode."),
     "rescore": ("stillweb.cli.rescore", "rescore", "Score trajectories again, from what they hold."),
     "diff": ("stillweb.cli.diff", "diff", "Compare a recording with its replay, page by page."),

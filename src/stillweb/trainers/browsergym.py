@@ -17,7 +17,6 @@ neither: for that, `Env`. It runs on Playwright 1.44, and on the browser that be
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ import httpx
 from stillweb.env.taskvalue import Task, task_from_dict
 from stillweb.errors import ExtraNotInstalled, InfraError, ReplayUnreachable, TaskError
 from stillweb.trainers.judging import check_page_suffices, looks, reading, requests_of, score
+from stillweb.trainers.starts import name_of
 
 try:
     import gymnasium
@@ -208,7 +208,7 @@ def register_tasks(
     ids = []
     for task in tasks:
         check_page_suffices(task)
-        named = f"browsergym/{prefix}.{re.sub(r'[^A-Za-z0-9_.-]', '-', task.id)}"
+        named = f"browsergym/{prefix}.{name_of(task.id)}"
         gymnasium.register(
             id=named,
             entry_point=partial(ReplayBrowserEnv, proxy, task, collection=collection),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from stillweb.errors import UsageError
 
-__all__ = ["start_in"]
+__all__ = ["name_of", "start_in"]
 
 
 def start_in(given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -33,3 +34,8 @@ def start_in(given: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise UsageError(f"{where}: task is not JSON: {error}") from error
     seed = given.get("seed")
     return named if seed is None else {**named, "seed": int(seed)}
+
+
+def name_of(task_id: str) -> str:
+    """Return a task's identifier as Gymnasium's registry takes it."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", task_id)
