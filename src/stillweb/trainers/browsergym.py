@@ -25,8 +25,8 @@ from typing import Any
 import httpx
 
 from stillweb.env.taskvalue import Task, task_from_dict
-from stillweb.errors import ExtraNotInstalled, InfraError, ReplayUnreachable, TaskError
-from stillweb.trainers.judging import check_page_suffices, looks, reading, requests_of, score
+from stillweb.errors import ExtraNotInstalled, InfraError, ReplayUnreachable
+from stillweb.trainers.judging import check_page_suffices, check_start, looks, reading, requests_of, score
 from stillweb.trainers.starts import name_of
 
 try:
@@ -110,9 +110,7 @@ class ReplayTask(AbstractBrowserTask):  # type: ignore[misc]
         """Open the start page and the further tabs, run the task's scripts, read its goal."""
         task = self._task
         page.goto(task.start_url, timeout=_SECONDS * 1000)
-        missed = {entry["url"] for entry in self._session.requests() if entry["tier"] == "miss"}
-        if {task.start_url, page.url} & missed:
-            raise TaskError(f"the collection does not hold the start page {task.start_url}")
+        check_start(task, self._session.requests())
         for url in task.tabs:
             page.context.new_page().goto(url, timeout=_SECONDS * 1000)
         for script in task.setup:
@@ -163,7 +161,7 @@ class ReplayBrowserEnv(BrowserEnv):  # type: ignore[misc]
         self._collection = collection or chosen.collection
         self._session: ReplaySession | None = None
         super().__init__(partial(ReplayTask, task=chosen), **browsergym)
-        self._given = dict(self.pw_context_kwargs)
+        self._given = dict(browsergym.get("pw_context_kwargs") or {})
 
     def reset(self, seed: int | None = None, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, see `BrowserEnv.reset`."""

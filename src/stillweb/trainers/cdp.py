@@ -15,10 +15,12 @@ does.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,7 +80,7 @@ class CdpBrowser:
         cdp_url: by which it is driven, such as "http://127.0.0.1:40123".
         session: of the replay, for this browser alone.
         task: what is to be done, where that was said.
-        pid: of the browser.
+        pid: of the process group that it runs in.
     """
 
     cdp_url: str
@@ -197,7 +199,13 @@ async def _started(path: Path, flags: Sequence[str], folder: Path) -> AsyncItera
     log = folder / "stderr"
     with log.open("wb") as told:
         program = await asyncio.create_subprocess_exec(
-            path, *flags, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=told
+            path,
+            *flags,
+            "about:blank",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=told,
+            start_new_session=True,  # packages start it by a script, which would be all that ends
         )
     listening = folder / "DevToolsActivePort"  # is written when it listens: port, then path
     try:
@@ -219,15 +227,22 @@ def _port(listening: Path) -> str:
 
 
 async def _ended(program: asyncio.subprocess.Process) -> None:
-    if program.returncode is not None:
-        return
-    program.terminate()
+    """End a browser with all its processes."""
+    with suppress(ProcessLookupError):
+        os.killpg(program.pid, signal.SIGTERM)
+    if not await poll(lambda: not _lives(program.pid), timeout=_END_SECONDS):
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+    await program.wait()
+
+
+def _lives(group: int) -> bool:
+    """Return whether any process of a group is left."""
     try:
-        async with asyncio.timeout(_END_SECONDS):
-            await program.wait()
-    except TimeoutError:
-        program.kill()
-        await program.wait()
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 async def _page_of(pages: Sequence[Page], target: str) -> Page:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from stillweb.env.gym import GymOptions, StillwebEnv, gymnasium
+from stillweb.env.gym import GymOptions, StillwebEnv  # says so where Gymnasium is not here
 from stillweb.env.taskvalue import Task
 from stillweb.trainers.starts import name_of
 
@@ -30,6 +30,8 @@ def register_tasks(
         options: see `GymOptions`.
         namespace: of the identifiers.
     """
+    import gymnasium
+
     ids = []
     for task in tasks:
         named = f"{namespace}/{name_of(task.id)}-v0"

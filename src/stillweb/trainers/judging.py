@@ -7,15 +7,18 @@ a judge, are refused: an episode that cannot be judged has no reward.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import stillweb.env.criteria  # noqa: F401 - evaluators that tasks may name
+from stillweb.env.criteria import Download
+from stillweb.env.evaluation import Evaluator
 from stillweb.env.evidence import Evidence, Look, Reading, Score, plain
 from stillweb.env.taskvalue import Task
 from stillweb.errors import TaskError
+from stillweb.model import Tier
+from stillweb.urls import wire_url
 
-__all__ = ["check_page_suffices", "looks", "reading", "requests_of", "score"]
+__all__ = ["check_page_suffices", "check_start", "looks", "reading", "requests_of", "score"]
 
 _HTML = "document.documentElement.outerHTML"
 
@@ -28,11 +31,30 @@ def check_page_suffices(task: Task, url: str = "") -> None:
     """
     if task.needs:
         raise TaskError(f"task {task.id} needs {', '.join(sorted(task.needs))} to be scored")
+    if task.evaluation and any(isinstance(each, Download) for each in _parts(task.evaluation)):
+        raise TaskError(f"task {task.id} is scored by what was downloaded, of which only Env knows")
     if task.evaluation and (elsewhere := [look.url for look in task.evaluation.looks(url) if look.url]):
         raise TaskError(
             f"task {task.id} is scored by another page, {elsewhere[0]}, which only Env opens",
             hint="play it by Env, or by `stillweb serve`",
         )
+
+
+def _parts(evaluation: Evaluator) -> Iterator[Evaluator]:
+    yield evaluation
+    for part in evaluation.parts_in:
+        yield from _parts(part)
+
+
+def check_start(task: Task, requests: Sequence[Mapping[str, Any]]) -> None:
+    """Check that the collection held the start page, by what the ledger says.
+
+    Raises:
+        TaskError: if it did not.
+    """
+    missed = {entry["url"] for entry in requests if entry["tier"] == Tier.MISS}
+    if wire_url(task.start_url) in missed:
+        raise TaskError(f"the collection does not hold the start page {task.start_url} of task {task.id}")
 
 
 def looks(task: Task, url: str) -> list[tuple[Look, tuple[str, ...]]]:
@@ -63,8 +85,9 @@ def score(
     """Judge an episode by what was read at its end.
 
     Raises:
-        TaskError: if that does not suffice.
+        TaskError: if that does not suffice, or the start page was not there.
     """
+    check_start(task, requests)
     evidence = Evidence(answer=answer, url=url, readings=tuple(readings), requests=tuple(requests))
     if task.evaluation is None:
         return Score(0.0, ("nothing is scored",), evidence)

@@ -1,0 +1,153 @@
+"""Gymnasium by names, and a browser for harnesses that speak CDP; on WARC-Bench's tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from played_tasks import CLICKS, FILLS, servers
+from playwright.async_api import async_playwright
+from solver_plans import View, load_plans
+
+from stillweb.env.criteria import Answer, Content, Download
+from stillweb.env.evaluation import Every
+from stillweb.errors import InfraError, ReplayUnreachable, TaskError, UsageError
+from stillweb.trainers.cdp import cdp_browser
+
+pytestmark = [pytest.mark.browser, pytest.mark.shared]
+
+
+@pytest.fixture(scope="module")
+def served(shared, tmp_path_factory):
+    with servers(shared, tmp_path_factory.mktemp("harnesses"), sessions=1) as running:
+        yield running
+
+
+# --- Gymnasium -------------------------------------------------------------------------------------
+
+
+def test_gymnasium_makes_a_task_by_its_name_checks_it_and_solves_it(served):
+    gymnasium = pytest.importorskip("gymnasium", reason="needs the extra stillweb[gym]")
+    from gymnasium.utils.env_checker import check_env
+
+    from stillweb.trainers.gymids import register_tasks
+
+    tasks = [replace(served.tasks[CLICKS], id="odd~1"), served.tasks[FILLS]]
+    ids = register_tasks(tasks, served.replay, namespace="harness")
+    assert ids == ["harness/odd-1-v0", f"harness/{FILLS}-v0"]
+    env = gymnasium.make(ids[0])
+    check_env(env.unwrapped, skip_render_check=True, skip_close_check=True)
+    seen, info = env.reset(seed=3)
+    assert (seen["goal"], info["task"]) == (tasks[0].goal, "odd~1")
+    following, reward, over = load_plans().policies[CLICKS](View.of(seen["axtree"])), 0.0, False
+    action = next(following)
+    while not over:
+        seen, reward, over, _, _ = env.step(json.dumps(action))
+        try:
+            action = following.send(View.of(seen["axtree"]))
+        except StopIteration:
+            action = {"action": "terminate"}
+    assert reward == 1.0
+    env.close()
+
+
+# --- a browser by its CDP address ------------------------------------------------------------------
+
+
+async def act(cdp_url, start_url):
+    """Do what a harness does: open the page, and click."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.connect_over_cdp(cdp_url)
+        page = browser.contexts[0].pages[0]
+        await page.goto(start_url)
+        await page.get_by_role("button", name="Project Management").click()
+        await page.get_by_role("checkbox", name="Python").check()
+        return await page.evaluate("[navigator.userAgent, innerWidth, innerHeight, devicePixelRatio]")
+
+
+async def test_a_harness_is_scored_by_the_page_it_leaves_and_all_it_asked_for_is_replayed(served):
+    task = served.tasks[CLICKS]
+    async with (
+        cdp_browser(served.replay, task=task) as browser,
+        cdp_browser(served.replay, task=task) as other,
+    ):
+        agent, *sizes = await act(browser.cdp_url, task.start_url)
+        assert (await browser.score()).reward == 1.0
+        asked = await browser.requests()
+        with pytest.raises(InfraError, match="no page nothing"):
+            await browser.score(target="nothing")
+        assert await other.requests() == []
+        assert other.session.id != browser.session.id
+        assert (await other.score()).reward == 0.0
+        told = browser.to_dict()
+    for each in (browser, other):
+        with pytest.raises(ProcessLookupError):
+            os.killpg(each.pid, 0)
+    assert "Headless" not in agent
+    assert sizes == [1280, 720, 1]
+    assert {entry["tier"] for entry in asked} <= {"exact", "noise"}
+    assert asked[0]["url"] == task.start_url
+    assert (told["task"], told["level"], told["start_url"]) == (CLICKS, "live", task.start_url)
+
+
+async def test_a_browser_that_is_gone_gives_no_reward_and_leaves_nothing(served):
+    async with cdp_browser(served.replay, task=served.tasks[CLICKS]) as browser:
+        await act(browser.cdp_url, served.tasks[CLICKS].start_url)
+        os.killpg(browser.pid, signal.SIGKILL)
+        with pytest.raises(InfraError):
+            await browser.score()
+    async with cdp_browser(served.replay) as browser:
+        with pytest.raises(UsageError, match="no task"):
+            await browser.score()
+
+
+async def test_what_cannot_be_judged_from_the_page_is_refused_before_it_begins(served):
+    """Judged by nothing that was read, it would be worth 0."""
+    elsewhere = Content(url="https://other.test/", include=(("a",),))
+    for evaluation in (elsewhere, Download(), Every(parts=(Answer(fuzzy=("cheap",)),))):
+        task = replace(served.tasks[CLICKS], evaluation=evaluation)
+        with pytest.raises(TaskError, match="scored"):
+            async with cdp_browser(served.replay, task=task):
+                pass
+    with pytest.raises(ReplayUnreachable):
+        async with cdp_browser("http://127.0.0.1:9"):
+            pass
+
+
+async def test_a_start_page_that_is_not_there_is_no_reward_of_0(served):
+    task = replace(served.tasks[CLICKS], start_url="https://nowhere.test/")
+    async with cdp_browser(served.replay, task=task) as browser:
+        async with async_playwright() as playwright:
+            connected = await playwright.chromium.connect_over_cdp(browser.cdp_url)
+            await connected.contexts[0].pages[0].goto(task.start_url)
+        with pytest.raises(TaskError, match="does not hold the start page"):
+            await browser.score()
+
+
+def test_the_command_prints_the_address_and_scores_when_it_is_told(served, shared):
+    command = [sys.executable, "-m", "stillweb", "cdp", served.replay, "--json", "--task-id", CLICKS]
+    tasks = shared / "tasks" / "warc_bench_public.json"
+    with subprocess.Popen(
+        [*command, "--tasks", str(tasks)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        told = json.loads(read_object(program.stdout))
+        assert told["cdp_url"].startswith("http://127.0.0.1:")
+        assert told["goal"] == served.tasks[CLICKS].goal
+        out, _ = program.communicate("an answer\n", timeout=60)
+    assert json.loads(out)["reward"] == 0.0
+    assert program.returncode == 0
+
+
+def read_object(lines):
+    """Return the text of one JSON object that is printed over several lines."""
+    text = ""
+    for line in lines:
+        text += line
+        if line.startswith("}") or (line.startswith("{") and line.rstrip().endswith("}")):
+            return text
+    return text
