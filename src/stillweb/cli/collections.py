@@ -1,4 +1,4 @@
-"""`stillweb collections`: import, list, show, check, learn, seal, export, keep and rm."""
+"""`stillweb collections`: import, list, show, check, learn, seal, push, pull, export, keep and rm."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import click
 from rich.progress import Progress, TaskID
 
+from stillweb.cli.collectionspush import pull_command, push_command
 from stillweb.cli.console import print_json, print_table, progress, stderr
 from stillweb.cli.options import collections_option, json_option
 from stillweb.cli.reachability import reachability_command
@@ -24,6 +25,7 @@ from stillweb.collections.defects import Defect, Severity
 from stillweb.collections.export import export_wacz
 from stillweb.collections.importer import FileReport, import_files
 from stillweb.collections.layout import Collection, list_collections
+from stillweb.collections.pack import Pack
 from stillweb.collections.repair import repair as repair_collection
 from stillweb.collections.seal import seal as seal_collection
 from stillweb.collections.store import remove_collection
@@ -137,11 +139,17 @@ def list_command(as_json: bool, root: Path) -> None:
 
 def _overview(collection: Collection) -> dict[str, Any]:
     manifest = collection.manifest()
+    files = collection.warc_files()
+    captures = sum(1 for _ in collection.captures())
+    if collection.is_only_pack:
+        files = list(collection.pack.iterdir())
+        with Pack.open(collection.pack) as pack:
+            captures = len(pack)
     return {
         "name": collection.name,
-        "captures": sum(1 for _ in collection.captures()),
+        "captures": captures,
         "pages": len(collection.page_list()),
-        "bytes": sum(path.stat().st_size for path in collection.warc_files()),
+        "bytes": sum(path.stat().st_size for path in files),
         "recorded_at": manifest.recorded_at,
         "state": manifest.state,
         "sealed": collection.pack.is_dir(),
@@ -335,3 +343,5 @@ def rm_command(names: tuple[str, ...], yes: bool, root: Path) -> None:
 
 collections.add_command(learn_command)
 collections.add_command(reachability_command)
+collections.add_command(push_command)
+collections.add_command(pull_command)

@@ -172,7 +172,7 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
             f"no collection in {root}", hint="stillweb collections import FILE... -c NAME"
         )
     for collection in collections:
-        _seal(collection)
+        seal_shown(collection)
     if not (certs_dir / "ca.pem").exists():
         stderr().print(f"no CA in {certs_dir} yet: making one")
     ca = CertAuthority.load_or_init(certs_dir)
@@ -211,7 +211,8 @@ def _log(chosen: dict[str, Any]) -> None:
     logs.configure(chosen["log_format"], chosen["log_level"])
 
 
-def _seal(collection: Collection) -> None:
+def seal_shown(collection: Collection) -> None:
+    """Seal a collection if it has to be, and tell so."""
     from stillweb.replay import ensure_sealed, why_unsealed
 
     why = why_unsealed(collection)

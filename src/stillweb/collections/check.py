@@ -56,7 +56,8 @@ def _pack_defects(collection: Collection) -> Iterator[Defect]:
             pack.verify()
     except MalformedPack as error:
         at = -1 if error.offset is None else error.offset
-        repair = f"stillweb collections seal {collection.name}"
+        command = "pull NAME URL" if collection.is_only_pack else f"seal {collection.name}"
+        repair = f"stillweb collections {command}"
         yield Defect(severity, "pack", str(error.path), at, error.what, repair)
 
 

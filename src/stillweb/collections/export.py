@@ -74,6 +74,7 @@ def _info(name: str) -> zipfile.ZipInfo:
 
 
 def _members(collection: Collection) -> list[_Member]:
+    collection.require_archive()
     warcs = collection.warc_files()
     if not warcs or not collection.index_file.exists():
         what = "no WARC file" if not warcs else "no index"

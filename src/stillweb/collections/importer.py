@@ -92,6 +92,7 @@ def import_files(
     if target.path.exists() and not append:
         hint = f"add to it with --append, or: stillweb collections rm {name} --yes"
         raise CollectionExists(f"collection {name!r} is in {root} already", hint=hint)
+    target.require_archive()
     for path in paths:
         if not path.exists():
             raise UsageError(f"no such file: {path}")

@@ -13,6 +13,9 @@
     NAME/pack/                    the sealed form that replay serves
     .store/                       bodies of all packs of the root, by digest; no collection (`store`)
 
+One that was pulled from elsewhere (`publish`) is its pack and nothing else: it is replayed as any, and cannot
+be sealed, exported or added to.
+
 A `Collection` is cheap to make and reads nothing until it is asked.
 """
 
@@ -28,11 +31,17 @@ from typing import Any
 
 from stillweb.collections.cdxj import read_cdxj
 from stillweb.collections.exchanges import Originals, read_exchange
-from stillweb.collections.manifest import Manifest, read_manifest, write_atomically, write_manifest
+from stillweb.collections.manifest import (
+    Manifest,
+    manifest_of_pack,
+    read_manifest,
+    write_atomically,
+    write_manifest,
+)
 from stillweb.collections.records import clean_uri
 from stillweb.collections.redactions import sum_of
 from stillweb.collections.warcdates import iso_date, timestamp_of
-from stillweb.errors import CollectionExists, CollectionNotFound, UsageError
+from stillweb.errors import CollectionError, CollectionExists, CollectionNotFound, UsageError
 from stillweb.model import Capture, Exchange, Page
 
 __all__ = ["Collection", "default_root", "list_collections", "read_pages"]
@@ -111,7 +120,7 @@ class Collection:
             CollectionNotFound: if there is none; the hint has the names there are, close ones first.
         """
         collection = cls(root, name)
-        if not _NAME.fullmatch(name) or not collection.archive.is_dir():
+        if not _NAME.fullmatch(name) or not _is_collection(collection.path):
             from rapidfuzz import process as fuzzy  # 80 ms that only who errs has to wait
 
             names = [each.name for each in list_collections(root)]
@@ -139,8 +148,28 @@ class Collection:
             folder.mkdir(parents=True)
         return collection
 
+    @property
+    def is_only_pack(self) -> bool:
+        """Whether it is a pack alone, without what that was sealed from."""
+        return not self.archive.is_dir() and (self.pack / "digest").exists()
+
+    def require_archive(self) -> None:
+        """Refuse what needs the recording itself.
+
+        Raises:
+            CollectionError: if it is a pack alone.
+        """
+        if self.is_only_pack:
+            raise CollectionError(
+                "is a pack alone: what it was sealed from is not here, so it can be replayed and no more",
+                path=self.path,
+                hint="do it where it was recorded, then: stillweb collections push NAME URL, pull NAME URL",
+            )
+
     def manifest(self) -> Manifest:
-        """Read the manifest."""
+        """Read the manifest; where there is a pack alone, what that says of the recording."""
+        if self.is_only_pack:
+            return manifest_of_pack(self.pack / self.manifest_file.name, self.name)
         return read_manifest(self.manifest_file)
 
     def write_manifest(self, manifest: Manifest) -> None:
@@ -151,6 +180,8 @@ class Collection:
 
     def warc_files(self) -> list[Path]:
         """Return the files of `archive/`, sorted by name."""
+        if self.is_only_pack:
+            return []
         return sorted(path for path in self.archive.iterdir() if path.is_file() and path.suffix != ".part")
 
     def captures(self) -> Iterator[Capture]:
@@ -219,8 +250,12 @@ def list_collections(root: Path) -> list[Collection]:
     """Return the collections of a root, sorted by name; none if the folder is not there."""
     if not root.is_dir():
         return []
-    found = (path for path in root.iterdir() if _NAME.fullmatch(path.name) and (path / "archive").is_dir())
+    found = (path for path in root.iterdir() if _NAME.fullmatch(path.name) and _is_collection(path))
     return [Collection(root, path.name) for path in sorted(found)]
+
+
+def _is_collection(path: Path) -> bool:
+    return (path / "archive").is_dir() or (path / "pack" / "digest").exists()
 
 
 def read_pages(path: Path) -> Iterator[Page]:

@@ -18,6 +18,12 @@ from stillweb.errors import CollectionError
 
 VERSION = 1
 
+# Members of a pack's manifest that tell of the pack, not of the recording.
+_OF_PACK = {
+    *("format", "version", "entries", "keys", "bodies", "files"),
+    *("rules", "default_rules", "sealing"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -81,6 +87,22 @@ def read_manifest(path: Path) -> Manifest:
             "manifest is not one of this version", path=path, hint="upgrade: pip install -U stillweb"
         )
     return Manifest.from_dict(members)
+
+
+def manifest_of_pack(path: Path, name: str) -> Manifest:
+    """Read what a pack's manifest says of the recording that it was sealed from.
+
+    Raises:
+        CollectionError: if it cannot be read.
+    """
+    try:
+        members = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CollectionError(f"cannot be read ({error.strerror})", path=path) from error
+    except ValueError as error:
+        raise CollectionError(f"manifest is not JSON ({error})", path=path) from None
+    kept = {key: value for key, value in members.items() if key not in _OF_PACK}
+    return Manifest.from_dict({"name": name, "software": "", **kept})
 
 
 def write_atomically(path: Path, content: bytes) -> None:

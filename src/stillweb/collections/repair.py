@@ -18,6 +18,7 @@ from stillweb.collections.warcs import WarcRecord
 
 def repair(collection: Collection) -> list[str]:
     """Repair what can be repaired; return a line for each thing that was changed."""
+    collection.require_archive()
     lines = [line for path in collection.warc_files() for line in _repair_file(collection, path)]
     before = collection.index_file.read_bytes() if collection.index_file.exists() else b""
     count = reindex(collection)

@@ -70,9 +70,10 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
         on_progress: called with the number of captures read so far.
 
     Raises:
-        CollectionError: if manifest or rules cannot be read.
+        CollectionError: if manifest or rules cannot be read, or it is a pack alone.
         MalformedCdxj: if the index cannot be read.
     """
+    collection.require_archive()
     from stillweb.collections.writer import is_fresh  # brings warcio, which who only serves does not need
 
     warnings: list[str] = []

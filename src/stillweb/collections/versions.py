@@ -14,7 +14,7 @@ from pathlib import Path
 from stillweb.collections.layout import Collection, check_name, list_collections
 from stillweb.errors import CollectionExists, UsageError
 
-__all__ = ["keep_version", "open_version", "versions"]
+__all__ = ["keep_version", "link_or_copy", "open_version", "versions"]
 
 FOLDER = "versions"
 _COPIED = ("indexes", "pages", "baseline", "traces")
@@ -44,6 +44,7 @@ def keep_version(collection: Collection, version: str = "") -> Collection:
         UsageError: if it cannot be one, or none is given and the time is not known.
         CollectionExists: if there is one of that name.
     """
+    collection.require_archive()
     version = version or collection.manifest().recorded_at
     if not version:
         raise UsageError(f"when {collection.name} was recorded is not known", hint="give the version a name")
@@ -55,7 +56,7 @@ def keep_version(collection: Collection, version: str = "") -> Collection:
     shutil.rmtree(part, ignore_errors=True)
     (part / "archive").mkdir(parents=True)
     for path in collection.warc_files():
-        _link(path, part / "archive" / path.name)
+        link_or_copy(path, part / "archive" / path.name)
     for folder in _COPIED:
         if (collection.path / folder).is_dir():
             shutil.copytree(collection.path / folder, part / folder)
@@ -66,7 +67,8 @@ def keep_version(collection: Collection, version: str = "") -> Collection:
     return kept
 
 
-def _link(source: Path, target: Path) -> None:
+def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Give a file that nobody changes a second name, or copy it where that cannot be."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links

@@ -38,7 +38,9 @@ def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterat
         CollectionExists: if there is one and it is not to be added to.
     """
     if append and (root / name).is_dir():
-        yield Collection.open(root, name)
+        collection = Collection.open(root, name)
+        collection.require_archive()
+        yield collection
         return
     collection = Collection.create(root, name)
     try:
