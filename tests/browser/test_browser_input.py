@@ -236,3 +236,22 @@ async def test_going_places(rig):
         assert failure.value.kind == "navigation"
         with pytest.raises(InfraError, match="TUNNEL"):  # the proxy's refusal is no page's fault
             await act.goto(visit.page, "https://site.test/")
+
+
+async def test_frames_lie_over_elements_and_elements_over_frames(rig):
+    framed = "<button style='margin-top:20px'>Framed</button>" + "<p>" * 9
+    rig.site.pages["http://site.test/framed"] = framed
+    rig.site.pages["http://other.test/framed"] = framed
+    over = "position:fixed;left:0;top:0;width:100vw;height:100vh;border:0"
+    async with rig.visit() as visit:
+        for host in ("site.test", "other.test"):
+            await visit.show(f"<button>Under</button><iframe id=cover src='http://{host}/framed' style='{over}'></iframe>")
+            with pytest.raises(act.ActionFailed, match='is covered by <iframe id="cover"') as failure:
+                await act.click(visit.page, visit.bids, await bid_of(visit, "Under"))
+            assert failure.value.kind == "obstructed"
+            await act.click(visit.page, visit.bids, await bid_of(visit, "Framed"))
+
+            await visit.show(f"<iframe src='http://{host}/framed'></iframe><div style='{over}'></div>")
+            with pytest.raises(act.ActionFailed, match="is covered by") as failure:
+                await act.click(visit.page, visit.bids, await bid_of(visit, "Framed"))
+            assert failure.value.kind == "obstructed"

@@ -45,12 +45,13 @@ class ActionFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element that an action is about: how it was named, and its handle in the isolated world."""
+    """An element that an action is about: how it was named, and its handle in its frame's isolated world."""
 
     name: str
     probe: Probe
     object_id: str
     backend_node_id: int
+    frame_id: str
 
     def failed(self, why: str, kind: str) -> ActionFailed:
         """Return a failure that is about it."""
@@ -72,7 +73,7 @@ async def find(page: Page, bids: Bids, bid: str) -> Element:
         object_id = await probe.handle(frame_id, backend_node_id)
     except FrameGone as error:
         raise ActionFailed(f"[{bid}] is no longer on this page", "gone") from error
-    element = Element(name_of(bid), probe, object_id, backend_node_id)
+    element = Element(name_of(bid), probe, object_id, backend_node_id, frame_id)
     if not await ask(element, "connected"):
         raise element.failed("is no longer on this page", "gone")
     return element
@@ -96,7 +97,7 @@ async def locate(page: Page, bids: Bids, target: Target) -> Element:
         object_id = await probe.handle(frame_id, backend_node_id)
     except FrameGone as error:
         raise ActionFailed(f"what was at {name_of(target)} is gone", "gone") from error
-    return Element(f"what is at {name_of(target)}", probe, object_id, backend_node_id)
+    return Element(f"what is at {name_of(target)}", probe, object_id, backend_node_id, frame_id)
 
 
 async def place(element: Element, *, hit: bool = True, scroll: bool = True) -> Point:
@@ -221,6 +222,21 @@ async def _node_at(probe: Probe, at: Point) -> tuple[str, int] | None:
     return found["frameId"], found["backendNodeId"]
 
 
+async def _owner(probe: Probe, frame_id: str, within: str) -> int | None:
+    """Return the element of a frame, or of the frame around it, that lies in another; None if none does."""
+    parents = {frame.id: frame.parent for frame in await probe.frames()}
+    while frame_id in parents and parents[frame_id] != within:
+        frame_id = parents[frame_id]
+    if frame_id not in parents:
+        return None
+    try:
+        owner = await probe.send("DOM.getFrameOwner", frameId=frame_id)
+    except FrameGone:
+        return None
+    backend: int = owner["backendNodeId"]
+    return backend
+
+
 async def _obstacle(element: Element, at: Point, index: int) -> str:
     """Return what lies over an element at a point, "" if nothing does."""
     probe = element.probe
@@ -230,6 +246,14 @@ async def _obstacle(element: Element, at: Point, index: int) -> str:
     frame_id, backend = found
     if backend == element.backend_node_id:
         return ""
+    if frame_id != element.frame_id:
+        # A script can be given nodes of one frame only: what counts is the frame's element in this one.
+        owner = await _owner(probe, frame_id, element.frame_id)
+        if owner is None:
+            return "something outside of its frame"
+        if owner == element.backend_node_id:
+            return ""
+        frame_id, backend = element.frame_id, owner
     try:
         hit = (await probe.send("DOM.describeNode", backendNodeId=backend))["node"]
         if "pseudoType" in hit and index >= 0:
@@ -252,7 +276,7 @@ async def related(element: Element, question: str) -> Element | None:
         return None
     probe, handle = element.probe, answer["objectId"]
     backend = (await probe.send("DOM.describeNode", objectId=handle))["node"]["backendNodeId"]
-    return Element(element.name, probe, handle, backend)
+    return Element(element.name, probe, handle, backend, element.frame_id)
 
 
 async def ask(element: Element, question: str, *values: Any, handle: str = "") -> Any:
