@@ -245,7 +245,9 @@ async def test_frames_lie_over_elements_and_elements_over_frames(rig):
     over = "position:fixed;left:0;top:0;width:100vw;height:100vh;border:0"
     async with rig.visit() as visit:
         for host in ("site.test", "other.test"):
-            await visit.show(f"<button>Under</button><iframe id=cover src='http://{host}/framed' style='{over}'></iframe>")
+            await visit.show(
+                f"<button>Under</button><iframe id=cover src='http://{host}/framed' style='{over}'></iframe>"
+            )
             with pytest.raises(act.ActionFailed, match='is covered by <iframe id="cover"') as failure:
                 await act.click(visit.page, visit.bids, await bid_of(visit, "Under"))
             assert failure.value.kind == "obstructed"
