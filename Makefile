@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SHARED ?= ../shared
+INTEGRATION ?= $(HOME)/.cache/stillweb-integration
 
-.PHONY: help setup fmt check test bench soak demo lock docs clean
+.PHONY: help setup fmt check test integration bench soak demo lock docs clean
 
 help:            ## list the verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -36,6 +37,12 @@ check: setup     ## lint, types, floors, stale documents
 
 test: setup      ## all tests; those that lack their subject (Docker, shared archives) say why they skip
 	$(BIN)/pytest
+
+integration: setup  ## the packages of trainers drive tasks, each in an environment of its own (7 GB, once)
+	mkdir -p out/integration
+	$(BIN)/python tests/integration/environments.py $(INTEGRATION)
+	STILLWEB_INTEGRATION=$(INTEGRATION) $(BIN)/pytest -v tests/integration > out/integration/log.txt; \
+	  status=$$?; cat out/integration/log.txt; exit $$status
 
 bench: setup     ## ratios as JSON in out/bench; they never gate
 	mkdir -p out/bench

@@ -1,0 +1,59 @@
+"""Make the environments that the packages of others run in: one for each requirements/integration/*.txt.
+
+    python tests/integration/environments.py ~/.cache/stillweb-integration [NAME...]
+
+Each is pinned as a whole, and has this checkout without its dependencies, as an adapter meets it. Those that
+are there already are left alone until their file changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+WANTED = REPO / "requirements" / "integration"
+UV = Path(sys.executable).with_name("uv")
+
+
+def make(requirements: Path, folder: Path) -> str:
+    """Make one; return what came of it."""
+    digest = hashlib.sha256(requirements.read_bytes() + str(REPO).encode()).hexdigest()
+    stamp = folder / "stillweb.stamp"
+    if stamp.is_file() and stamp.read_text() == digest:
+        return "there already"
+    shutil.rmtree(folder, ignore_errors=True)
+    began = time.perf_counter()
+    alone = ["--no-deps"] if requirements.read_text().startswith("# --no-deps") else []
+    environment = {**os.environ, "VIRTUAL_ENV": str(folder)}
+    for command in (
+        ["venv", "--python", "3.11", folder],
+        ["pip", "install", *alone, "-r", requirements],
+        ["pip", "install", "--no-deps", "--editable", REPO],
+    ):
+        subprocess.run([UV, *command[:1], "--quiet", *command[1:]], env=environment, check=True)
+    stamp.write_text(digest)
+    return f"made in {time.perf_counter() - began:.0f} s"
+
+
+def main() -> int:
+    root, names = Path(sys.argv[1]).expanduser(), sys.argv[2:]
+    failed = 0
+    for requirements in sorted(WANTED.glob("*.txt")):
+        if names and requirements.stem not in names:
+            continue
+        try:
+            told = make(requirements, root / requirements.stem)
+        except subprocess.CalledProcessError as error:
+            told, failed = f"failed: {error}", failed + 1
+        sys.stdout.write(f"{requirements.stem:<12}{told}\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
