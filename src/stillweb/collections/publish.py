@@ -322,7 +322,9 @@ def _opened(folder: Path) -> Iterator[tuple[Pack, dict[str, BinaryIO]]]:
         with ExitStack() as stack:
             pack = stack.enter_context(Pack.open(folder))
             try:
-                sources = {name: stack.enter_context((folder / name).open("rb")) for name in _COPIED}
+                sources: dict[str, BinaryIO] = {
+                    name: stack.enter_context((folder / name).open("rb")) for name in _COPIED
+                }
             except FileNotFoundError:  # it is being exchanged
                 continue
             if pack_stamp(folder) == stamp:

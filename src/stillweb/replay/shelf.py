@@ -119,6 +119,6 @@ class Shelf:
 def _edition(collection: Collection) -> Edition:
     manifest = collection.manifest().to_dict()
     pack = Pack.open(collection.pack)
-    # A folder made by another program says no time: the clock starts as it does where the pack is served alone.
+    # A folder that another program made tells no time: the clock starts as where the pack is served alone.
     manifest["recorded_at"] = manifest["recorded_at"] or pack.manifest.get("recorded_at", "")
     return Edition(pack, manifest)
