@@ -132,11 +132,12 @@ def client_main(options: argparse.Namespace) -> None:
 
 
 @contextmanager
-def rollout_server(replay: str, options: argparse.Namespace) -> Iterator[str]:
+def rollout_server(replay: str, options: argparse.Namespace, more: tuple[str, ...] = ()) -> Iterator[str]:
+    """Run `stillweb serve` on a replay; yields its URL. Ended on leaving, gently."""
     command = (
         *(sys.executable, "-m", "stillweb", "serve", replay, "--json", "--port", "0"),
         *("--sessions", str(options.clients * options.at_once), "--browsers", "2", "--level", options.level),
-        *("--drain-seconds", "5"),
+        *("--drain-seconds", "5", *more),
     )
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         assert server.stdout is not None
