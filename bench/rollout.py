@@ -154,6 +154,7 @@ class Seat(Ours):
     """A session of a vector that plays scripts of bench/env.py."""
 
     def __init__(self, vector: VectorEnv, i: int) -> None:
+        super().__init__("", "")  # it has no env of its own
         self._vector = vector
         self._i = i
 
