@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -68,3 +70,19 @@ async def test_rollout_groups(tmp_path):
     printed = await _printed(tmp_path, "rollout_groups.py", EXAMPLES / "tasks.yaml", 4)
     told = "rewards 0 1 0 1; advantages -1.00 +1.00 -1.00 +1.00"
     assert printed == f"next-page from its start: {told}\nnext-page from step 1: {told}\n"
+
+
+@pytest.mark.browser
+async def test_gymnasium_loop(tmp_path):
+    pytest.importorskip("gymnasium", reason="needs the extra stillweb[gym]")
+    printed = await _printed(tmp_path, "gymnasium_loop.py", EXAMPLES / "tasks.yaml")
+    assert printed == "stillweb/next-page-v0: 1\n"
+
+
+def test_verl_rows(tmp_path):
+    """One line of JSON each, whose start is one that the adapters take."""
+    program = [sys.executable, EXAMPLES / "verl_rows.py", EXAMPLES / "tasks.yaml"]
+    printed = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    (row,) = map(json.loads, printed.splitlines())
+    assert row["extra_info"]["tools_kwargs"] == {"browser": {"create_kwargs": {"task_id": "next-page"}}}
+    assert row["prompt"][-1]["content"].startswith("Open the next page")

@@ -25,25 +25,46 @@ def served(shared, tmp_path_factory):
 
 
 @pytest.fixture
-def drive(served, request):
-    """Run a side in its package's environment; return what it told, and write that into the log."""
+def run_there(served):
+    """Run a program in a package's environment; return what it printed."""
 
-    def run(package: str, side: str, seconds: float = 170.0, **given: object) -> dict:
+    def run(package: str, program: Path, *arguments: str, seconds: float = 170.0) -> str:
         python = Path(os.environ[VARIABLE]) / package / "bin" / "python"
         if not python.is_file():
             pytest.skip(f"no environment of {package}: make integration")
-        told = {"replay": served.replay, "rollouts": served.rollouts, "tasks": [CLICKS, FILLS], **given}
-        environment = {**os.environ, "PYTHONPATH": str(REPO / "bench"), "PYTHONWARNINGS": "ignore"}
+        shared = os.pathsep.join(str(REPO / folder) for folder in ("bench", "tests/trainers"))
         ended = subprocess.run(
-            [python, SIDES / f"{side}.py", json.dumps(told)],
+            [python, program, *arguments],
             capture_output=True,
             text=True,
             timeout=seconds,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": shared, "PYTHONWARNINGS": "ignore"},
             cwd=served.root,
         )
         assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-6000:]}"
-        return json.loads(ended.stdout.strip().splitlines()[-1])
+        return ended.stdout
+
+    return run
+
+
+@pytest.fixture
+def drive(served, run_there):
+    """Run a side in its package's environment; return what it told."""
+
+    def run(package: str, side: str, seconds: float = 170.0, **given: object) -> dict:
+        told = {"replay": served.replay, "rollouts": served.rollouts, "tasks": [CLICKS, FILLS], **given}
+        printed = run_there(package, SIDES / f"{side}.py", json.dumps(told), seconds=seconds)
+        return json.loads(printed.strip().splitlines()[-1])
+
+    return run
+
+
+@pytest.fixture
+def example(run_there):
+    """Run one of the examples in a package's environment; return what it printed."""
+
+    def run(package: str, name: str, *arguments: str) -> str:
+        return run_there(package, REPO / "examples" / name, *arguments)
 
     return run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from played_tasks import CLICKS
 
 pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(240)]
 
@@ -19,3 +20,9 @@ def test_its_clients_solve_tasks_on_both_servers(drive, record_property, served)
     assert "no task 'no such task'" in told["openenv"]["refused"]
     record_property("reward", told["stillweb"]["rewards"][-1])
     assert served.ended()
+
+
+def test_the_example_runs(example, served):
+    printed = example("openenv", "openenv_episode.py", served.rollouts, CLICKS)
+    assert "button 'Project Management'" in printed
+    assert printed.endswith("reward 0, done True\n")

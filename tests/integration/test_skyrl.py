@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from played_tasks import CLICKS
 
 pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(240)]
 
@@ -20,3 +21,9 @@ def test_an_environment_of_its_registry_solves_tasks(drive, record_property, ser
     assert told["failure"].startswith("lease_over: lease ID")
     record_property("reward", told["plain"]["rewards"][-1])
     assert served.ended()
+
+
+def test_the_example_runs(example, served):
+    printed = example("skyrl", "skyrl_episode.py", served.rollouts, CLICKS)
+    assert printed.startswith("Goal: Go to Project Management")
+    assert printed.endswith("reward 0, done True\n")

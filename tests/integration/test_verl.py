@@ -88,5 +88,13 @@ def test_a_trajectory_that_verl_drops_gives_its_lease_back(told):
     assert (told["leases"], told["released"]) == (1, True)
 
 
+def test_the_reward_function_is_found_by_verl_and_gives_no_reward_for_failures(told):
+    assert told["scores"] == {"solved": 1.0, "unfinished": 0.0, "failed": "InfraError: the browser is gone"}
+
+
+def test_the_examples_are_read_by_verl(told):
+    assert told["examples"] == {"tools": ["browser"], "agents": ["StillwebAgentLoop"]}
+
+
 def test_no_lease_is_left(told, served):
     assert served.ended()

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plan_actor import Actor
 from played_tasks import CLICKS, COLLECTION, FILLS, servers
-from solver_plans import View, load_plans
 
 from stillweb.env.rollout import Outcome
 from stillweb.env.taskvalue import Task, task_to_dict
@@ -43,22 +43,6 @@ def served(shared, tmp_path_factory):
 async def client(served):
     async with RolloutClient(served.rollouts, api_key=KEY, patience=10.0) as opened:
         yield opened
-
-
-class Actor:
-    """Follows a task's plan, then terminates."""
-
-    def __init__(self, task):
-        self.policy, self.following = load_plans().policies[task], None
-
-    def act(self, text):
-        try:
-            if self.following is None:
-                self.following = self.policy(View.of(text))
-                return next(self.following)
-            return self.following.send(View.of(text))
-        except StopIteration:
-            return {"action": "terminate"}
 
 
 async def solve(lease, task):
@@ -249,6 +233,7 @@ class TestPlace:
         assert told[0][1] == 1.0
         here.close()
         here.close()
+        assert open_place({"proxy": served.replay, "sessions": 1}) is not here
 
     def test_a_full_engine_says_so(self, served):
         place = open_place({"proxy": served.replay, "sessions": 1, "level": "network"})

@@ -18,10 +18,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+from stillweb.env.loopthread import LoopThread
 from stillweb.env.observation import Observation
 from stillweb.env.task import Task
 from stillweb.env.vector import VectorEnv
@@ -43,30 +43,6 @@ T = TypeVar("T")
 
 _ACTION_LENGTH = 10_000
 _UNIQUE = ("episode", "session", "settle", "browser", "session_index")
-
-
-class _Loop:
-    """An event loop on a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="stillweb", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end; an interrupt cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        self.run(self._loop.shutdown_asyncgens())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 class _Session:
@@ -166,7 +142,7 @@ class StillwebEnv(gymnasium.Env[dict[str, Any], Any]):
         self.action_space = AnyText(_ACTION_LENGTH)
         self._vector = _vector(proxy, 1, chosen)
         self._session = _Session(self._vector, 0, tasks, chosen)
-        self._loop: _Loop | None = _Loop()
+        self._loop: LoopThread | None = LoopThread()
 
     @property
     def unique_info(self) -> dict[str, Any]:
@@ -233,7 +209,7 @@ class StillwebVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._draws = [np.random.default_rng() for _ in range(n)]
         self._over = np.zeros(n, dtype=np.bool_)
         self._seen: list[dict[str, Any]] = [blank(chosen) for _ in range(n)]
-        self._loop = _Loop()
+        self._loop = LoopThread()
 
     @property
     def unique_info(self) -> list[dict[str, Any]]:

@@ -18,9 +18,10 @@ import atexit
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
+from stillweb.env.loopthread import LoopThread
 from stillweb.errors import UsageError
 from stillweb.trainers.client import RolloutClient
 from stillweb.trainers.turn import Turn
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from stillweb.env.taskvalue import Task
 
 __all__ = ["Lease", "Place", "open_place"]
-
-T = TypeVar("T")
 
 _REMOTE = {"server", "api_key", "patience"}
 _HERE = {"proxy", "sessions", "level", "observe", "collection", "tasks", "browsers", "max_steps"}
@@ -68,7 +67,7 @@ class _Source(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Place:
+class Place(LoopThread):
     """Gives leases to callers of any event loop, or of none; `open_place` makes it.
 
     Args:
@@ -76,11 +75,9 @@ class Place:
     """
 
     def __init__(self, source: Callable[[], Awaitable[_Source]]) -> None:
+        super().__init__()
         self._make = source
         self._source: asyncio.Future[_Source] | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="stillweb place", daemon=True)
-        self._thread.start()
 
     async def lease(
         self, owner: str = "stillweb", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
@@ -91,34 +88,11 @@ class Place:
         source = await asyncio.shield(self._source)
         return await source.lease(owner, ttl=ttl, wait=wait, beat=beat)
 
-    async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the place's loop, and wait for it in the caller's."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the place's loop, and wait for it without any; an interrupt cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def soon(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine in the place's loop, and wait for nothing."""
-        if self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(work, self._loop)
-        else:
-            work.close()
-
     def close(self) -> None:
         """Close what gives the leases, and end the loop. Twice is once."""
-        if not self._thread.is_alive():
-            return
-        self.run(self._closed())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        if self.runs:
+            self.run(self._closed())
+            super().close()
 
     async def _closed(self) -> None:
         if self._source and self._source.done() and not self._source.exception():
@@ -128,7 +102,7 @@ class Place:
 
 # --- one of a kind ---------------------------------------------------------------------------------
 
-_places: dict[tuple[int, str], Place] = {}
+_places: dict[str, Place] = {}
 _lock = threading.Lock()
 
 
@@ -153,10 +127,10 @@ def open_place(config: Mapping[str, Any] | str) -> Place:
             f"a place is either a server or a proxy: {what}",
             hint='{"server": "http://127.0.0.1:7000"} or {"proxy": "http://127.0.0.1:8080", "sessions": 8}',
         )
-    key = os.getpid(), json.dumps(given, sort_keys=True)  # a process that is forked has none of our threads
+    key = json.dumps(given, sort_keys=True)
     with _lock:
         place = _places.get(key)
-        if place is None:
+        if place is None or not place.runs:  # closed, or another process's that this one was forked from
             make = _remote if kinds == ["server"] else _here
             place = _places[key] = Place(lambda: make(given))
             atexit.register(place.close)

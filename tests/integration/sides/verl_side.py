@@ -11,17 +11,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import hydra
 import yaml
 from steps import GIVEN, Actor, tell
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from verl.experimental.agent_loop import agent_loop
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
 from verl.experimental.agent_loop.tool_agent_loop import AgentData, ToolAgentLoop
 from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.tools.tool_registry import initialize_tools_from_config
+from verl.utils.import_utils import load_extern_object
 from verl.workers.rollout.replica import TokenOutput
 
+import stillweb.trainers.verlloop  # noqa: F401 - registers it
+from stillweb.errors import InfraError
 from stillweb.polling import poll
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 TEMPLATE = (
     "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"
@@ -73,17 +80,18 @@ def tools_of(folder: Path, **more: Any) -> list[Any]:
     return initialize_tools_from_config(str(path))
 
 
-def made(cls: type, server: Any, tools: list[Any], **more: Any) -> Any:
+def made(target: Any, server: Any, tools: list[Any], fast: Any = None) -> Any:
+    """Make a loop as AgentLoopWorker does: by hydra, of its registry's entry."""
     built = config()
-    return cls(
+    return hydra.utils.instantiate(
+        config=target,
         trainer_config=DictConfigWrap(built),
         server_manager=server,
-        tokenizer=tokenizer(),
+        tokenizer=fast or tokenizer(),
         processor=None,
         dataset_cls=SimpleNamespace,
         data_config=DictConfigWrap(built.data),
         tools=ToolListWrap(tools),
-        **more,
     )
 
 
@@ -162,27 +170,12 @@ class Server:
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids))
 
 
-async def looped(task: str, **more: Any) -> dict[str, Any]:
-    """A trajectory by the whole agent loop, as AgentLoopWorker makes one: by hydra, from its registry."""
-    import hydra
-    from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
-
-    import stillweb.trainers.verlloop  # noqa: F401 - registers it
-
+async def looped(task: str, *, bare: bool = False, die: Any = None, **more: Any) -> dict[str, Any]:
+    """A trajectory by the whole agent loop."""
     fast = tokenizer()
-    server = Server(task, fast, bare=more.pop("bare", False), die=more.pop("die", None))
-    built = config()
-    target = {**_agent_loop_registry["stillweb_agent"], "place": {"server": GIVEN["rollouts"]}, **more}
-    loop = hydra.utils.instantiate(
-        config=target,
-        trainer_config=DictConfigWrap(built),
-        server_manager=server,
-        tokenizer=fast,
-        processor=None,
-        dataset_cls=SimpleNamespace,
-        data_config=DictConfigWrap(built.data),
-        tools=ToolListWrap([]),
-    )
+    place = {"server": GIVEN["rollouts"]}
+    target = {**agent_loop._agent_loop_registry["stillweb_agent"], "place": place, **more}
+    loop = made(target, Server(task, fast, bare=bare, die=die), [], fast)
     prompt = [{"role": "user", "content": "Reach the goal."}]
     output = await loop.run({}, priority=7, raw_prompt=prompt, tools_kwargs=row(task))
     said = [i for i, m in zip(output.response_ids, output.response_mask, strict=True) if m]
@@ -230,12 +223,43 @@ def masked_advantages() -> dict[str, Any]:
     return {"masked": told.tolist(), "pair": pair.tolist()}
 
 
+def reward_function(extra: dict[str, Any]) -> dict[str, Any]:
+    """By verl's own loader, with what its reward manager gives."""
+    score = load_extern_object("pkg://stillweb.trainers.verlbrowser", "compute_score")
+
+    def scored(told: dict[str, Any]) -> Any:
+        try:
+            return score(data_source="stillweb", solution_str="", ground_truth="", extra_info=told)
+        except InfraError as error:
+            return f"InfraError: {error}"
+
+    failed = {"failure_kind": "infra_error", "failure": "the browser is gone", "stillweb_reward": None}
+    return {"solved": scored(extra), "unfinished": scored({}), "failed": scored(failed)}
+
+
+def examples() -> dict[str, Any]:
+    """The YAML of the examples, read as verl reads it."""
+    tools = initialize_tools_from_config(str(EXAMPLES / "verl_tools.yaml"))
+    return {"tools": [tool.name for tool in tools], "agents": agents_of(EXAMPLES / "verl_agents.yaml")}
+
+
+def agents_of(path: Path) -> list[str]:
+    from omegaconf import OmegaConf
+
+    told = []
+    for config in OmegaConf.load(path):
+        agent_loop._agent_loop_registry[config.name] = config  # as AgentLoopWorker does
+        built = made(agent_loop._agent_loop_registry[config.name], None, [])
+        told.append(type(built).__name__)
+    return told
+
+
 async def main() -> dict[str, Any]:
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         tools = tools_of(Path(folder))
     told["schema"] = tools[0].tool_schema.model_dump(exclude_none=True)
-    loop = made(ToolAgentLoop, None, tools)
+    loop = made(agent_loop._agent_loop_registry["tool_agent"], None, tools)
     told["per_call"] = await per_call(loop, GIVEN["tasks"][0])
     told["left"] = data(GIVEN["tasks"][0], "abandoned")
     blind = FunctionCall(name="browser", arguments="{}")
@@ -250,6 +274,8 @@ async def main() -> dict[str, Any]:
     told["masked"] = await looped(GIVEN["tasks"][0], die=lease_lost)
     told["retried"] = await looped(GIVEN["tasks"][0], failures="retry", die=lease_lost)
     told["advantages"] = masked_advantages()
+    told["scores"] = reward_function(told["per_call"]["extra"])
+    told["examples"] = examples()
     return told
 
 

@@ -1,0 +1,55 @@
+"""An event loop on a thread of its own, for callers that have none, or another one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["LoopThread"]
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop that runs until it is closed."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="stillweb", daemon=True)
+        self._thread.start()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is not closed."""
+        return self._thread.is_alive()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end; an interrupt cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine here, and wait for it in the caller's loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def soon(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine here, and wait for nothing; where the loop is closed, not at all."""
+        if self.runs:
+            asyncio.run_coroutine_threadsafe(work, self._loop)
+        else:
+            work.close()
+
+    def close(self) -> None:
+        """End the loop. Twice is once."""
+        if not self.runs:
+            return
+        self.run(self._loop.shutdown_asyncgens())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
