@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stillweb import clock
 from stillweb.errors import InfraError, TaskError, UsageError
@@ -25,10 +26,22 @@ if TYPE_CHECKING:
     from stillweb.env.taskvalue import Task
     from stillweb.env.vector import VectorEnv
 
-__all__ = ["Agent", "Outcome", "Planned", "Played", "Policy", "Rollout", "RolloutOptions", "play"]
+__all__ = [
+    "Agent",
+    "Outcome",
+    "Planned",
+    "Played",
+    "Policy",
+    "Rollout",
+    "RolloutOptions",
+    "ended_by",
+    "play",
+    "play_one",
+]
 
 _TRAFFIC = ("requests", "hits", "misses", "noise")
 
+T = TypeVar("T")
 Action = Mapping[str, Any] | str
 
 Policy = Callable[["Observation", dict[str, Any]], Action | Awaitable[Action]]
@@ -158,7 +171,16 @@ async def play(
     ended: asyncio.Queue[Rollout] = asyncio.Queue()
     player = _Player(vector, agent, options, asyncio.Semaphore(options.max_resets or jobs))
     todo = iter(tasks)
-    workers = [asyncio.ensure_future(player.work(i, todo, ended)) for i in range(jobs)]
+    async with aclosing(ended_by([player.work(i, todo, ended) for i in range(jobs)], ended)) as rollouts:
+        async for rollout in rollouts:
+            yield rollout
+
+
+async def ended_by(
+    players: Iterable[Coroutine[Any, Any, None]], ended: asyncio.Queue[T]
+) -> AsyncGenerator[T]:
+    """Yield what players put into a queue until all are through; who leaves off before ends them."""
+    workers = [asyncio.ensure_future(player) for player in players]
     work = asyncio.gather(*workers)
     try:
         while not (work.done() and ended.empty()):
@@ -176,6 +198,28 @@ async def play(
         await asyncio.wait(workers)
 
 
+async def play_one(
+    vector: VectorEnv, i: int, agent: Agent, planned: Planned, *, resets: asyncio.Semaphore
+) -> Rollout:
+    """Play one attempt of an episode in a session that nobody else uses, and leave it.
+
+    Args:
+        vector: has the session.
+        i: its number.
+        agent: see `Agent`.
+        planned: the episode.
+        resets: lets so many begin at once.
+
+    Raises:
+        UsageError: if the task is wrong for what is served.
+    """
+    player = _Player(vector, agent, RolloutOptions(), resets)
+    try:
+        return await player.play(i, planned)
+    finally:
+        await vector.leave(i)
+
+
 @dataclass(frozen=True, slots=True)
 class _Player:
     """Plays episodes in the sessions of a vector, each worker in a session of its own."""
@@ -189,11 +233,11 @@ class _Player:
         try:
             for each in todo:
                 planned = each if isinstance(each, Planned) else Planned(each)
-                ended.put_nowait(await self._play(i, planned))
+                ended.put_nowait(await self.play(i, planned))
         finally:
             await self.vector.leave(i)
 
-    async def _play(self, i: int, planned: Planned) -> Rollout:
+    async def play(self, i: int, planned: Planned) -> Rollout:
         errors: list[str] = []
         episodes: list[str] = []
         while True:

@@ -1,0 +1,43 @@
+"""Agents that Ray's workers import by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from stillweb.polling import poll
+
+PLACE = "STILLWEB_TEST_RAY"  # folder through which tests and workers tell each other
+
+
+def clicks(task):
+    """Click as many links as the task's id says, in turn, and end."""
+    left = int(task.id.rpartition("-")[2])
+
+    def act(observation, info):
+        nonlocal left
+        if "raise" in task.id:
+            raise ValueError("as asked for")
+        if not left:
+            return {"action": "terminate"}
+        left -= 1
+        link = next(node for node in observation.nodes if node.role == "link")
+        return {"action": "click", "bid": link.bid}
+
+    return act
+
+
+def held(task):
+    """As `clicks`; where the task says so, the first one there tells its process and goes no further."""
+    chosen = clicks(task)
+
+    async def act(observation, info):
+        told = Path(os.environ[PLACE]) / task.id
+        if "held" in task.id and info["step"] == 1 and not told.exists():
+            part = told.with_suffix(".part")
+            part.write_text(str(os.getpid()))
+            part.rename(told)
+            await poll(lambda: False, timeout=120)
+        return chosen(observation, info)
+
+    return act

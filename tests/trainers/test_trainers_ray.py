@@ -1,0 +1,287 @@
+"""Episodes on a real Ray cluster of two workers: rewards as known, whichever of them is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from small_site import ORIGIN, build
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.pack import Pack
+from stillweb.collections.publish import Depot
+from stillweb.env.env import Env
+from stillweb.env.options import EnvOptions
+from stillweb.env.rollout import Outcome, Planned, RolloutOptions
+from stillweb.env.task import EvalKind, Evaluation, Task
+from stillweb.env.vector import VectorOptions
+from stillweb.errors import CollectionNotFound, InfraError, ResetNeeded, UsageError
+from stillweb.polling import poll
+from stillweb.replay.server import ReplayOptions, serve
+
+ray = pytest.importorskip("ray")
+
+from ray_agents import PLACE, clicks  # noqa: E402
+
+from stillweb.trainers.place import Place  # noqa: E402
+from stillweb.trainers.ray import OBJECTS, Placing, RayOptions, RayRollouts  # noqa: E402
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
+]
+
+HERE = Path(__file__).resolve().parent
+ON_SECOND = Evaluation(EvalKind.JS, "document.title === 'Second'")
+MAX = EnvOptions(max_steps=8)
+
+
+def task(name, **given):
+    return Task(name, "", ORIGIN + given.pop("path", "/"), collection="small", evaluation=ON_SECOND, **given)
+
+
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def below(pid):
+    found = [pid]
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            found += below(int(child))
+    return found
+
+
+def gone(pids, seconds=30):
+    async def wait():
+        return await poll(lambda: not any(map(running, pids)), timeout=seconds)
+
+    return asyncio.run(wait())
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """The small site as a pack at a URL."""
+    root = tmp_path_factory.mktemp("ray")
+    collection = build(root / "collections")
+    url = f"file://{root}/share"
+    Depot(url).push(collection.pack, "small")
+    return SimpleNamespace(root=root, url=url, collection=collection)
+
+
+@pytest.fixture(scope="module")
+def cluster(published):
+    """A cluster of this machine; its sockets want a short path."""
+    folder = tempfile.mkdtemp(prefix="sw-ray-")
+    told = published.root / "told"
+    told.mkdir()
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=100 << 20,
+        log_to_driver=False,
+        configure_logging=False,
+        _temp_dir=folder,
+        runtime_env={"env_vars": {PLACE: str(told), "PYTHONPATH": path}},
+    )
+    yield told
+    with warnings.catch_warnings():  # Ray does not wait for the programs that it started
+        warnings.simplefilter("ignore", ResourceWarning)
+        ray.shutdown()
+        gc.collect()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def rollouts(cluster, published):
+    options = RayOptions(
+        level="exact",
+        observe=("axtree", "screenshot"),
+        keep=OBJECTS,
+        store=published.root / "store",
+        vector=VectorOptions(env=MAX),
+    )
+    with RayRollouts(2, 2, packs={"small": "small"}, depot=published.url, options=options) as opened:
+        yield opened
+        pids = [pid for each in opened.workers() for pid in below(each["pid"])]
+    assert len(pids) > 10
+    assert gone(pids)
+
+
+TASKS = [
+    *(task(f"one-{n}-1") for n in range(4)),
+    task("none-0"),
+    task("back-2"),
+    task("absent-1", path="/absent"),
+    task("raise-1"),
+]
+REWARDS = {f"one-{n}-1": 1.0 for n in range(4)} | {
+    "none-0": 0.0,
+    "back-2": 0.0,
+    "absent-1": None,
+    "raise-1": None,
+}
+
+
+def test_episodes_are_played_to_known_rewards_and_read_lazily(rollouts, published, tmp_path):
+    read = []
+
+    def lazily():
+        for each in TASKS:
+            read.append(each.id)
+            yield each
+
+    ended = {}
+    for episode in rollouts.rollout(clicks, lazily(), RolloutOptions(attempts=2)):
+        ended[episode.rollout.task.id] = episode
+        assert len(read) <= len(ended) + 4  # sessions of both workers
+    assert {name: each.rollout.reward for name, each in ended.items()} == REWARDS
+    outcomes = {name: each.rollout.outcome for name, each in ended.items()}
+    assert outcomes["absent-1"] is Outcome.TASK_ERROR
+    assert outcomes["raise-1"] is Outcome.AGENT_ERROR
+    assert {each.workers for each in ended.values()} == {(0,), (1,)}
+    with Pack.open(published.collection.pack) as pack:
+        assert {each.rollout.info["environment_id"] for each in ended.values() if each.rollout.info} == {
+            pack.environment_id
+        }
+    one = ended["one-0-1"]
+    picture = one.kept.picture(one.rollout.steps[0].digests["screenshot"])
+    assert picture.startswith(b"\x89PNG")
+    trajectory = one.kept.trajectory(tmp_path)
+    assert trajectory.end["reward"] == 1.0
+    assert trajectory.observed(1, "screenshot") == picture
+
+
+async def test_what_is_seen_is_what_a_plain_env_sees(rollouts, published):
+    tasks = [task("one-plain-1", seed=3), task("back-plain-2", seed=3)]
+    ca = CertAuthority.init(published.root / "ca")
+    alone = {}
+    async with (
+        serve([published.collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
+        Env(server.url, level="exact", observe=("axtree", "screenshot"), options=MAX) as env,
+    ):
+        for each in tasks:
+            observation, info = await env.reset(task=each)
+            act, seen, over = clicks(each), [observation.digests], False
+            while not over:
+                observation, _, terminated, truncated, info = await env.step(act(observation, info))
+                seen.append(observation.digests)
+                over = terminated or truncated
+            alone[each.id] = seen
+    played = [Planned(each, number) for each in tasks for number in range(2)]
+    count = 0
+    async for episode in rollouts.rollout("ray_agents:clicks", played):
+        rollout = episode.rollout
+        assert [rollout.start, *(step.digests for step in rollout.steps)] == alone[rollout.task.id]
+        count += 1
+    assert count == 4
+
+
+@pytest.mark.parametrize("how", ["ray.kill", "SIGKILL"])
+def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothing(rollouts, cluster, how):
+    name = f"held-{how}-1"
+    tasks = [task(name), *(task(f"one-{how}-{n}-1") for n in range(6))]
+    before = {each["number"]: each for each in rollouts.workers()}
+
+    def kill():
+        pid = int((cluster / name).read_text())
+        worker = next(each for each in before.values() if each["pid"] == pid)
+        family = below(pid)
+        if how == "SIGKILL":
+            os.kill(pid, signal.SIGKILL)
+        else:
+            ray.kill(rollouts._pool.seats[worker["number"]].handle)
+        return worker["number"], family
+
+    killed = None
+    ended = {}
+    for episode in rollouts.rollout("ray_agents:held", tasks, RolloutOptions(attempts=3)):
+        ended[episode.rollout.task.id] = episode
+        if killed is None and (cluster / name).exists():
+            killed, family = kill()
+    assert {name: each.rollout.reward for name, each in ended.items()} == {each.id: 1.0 for each in tasks}
+    first = ended[name]
+    assert first.workers == (killed, 1 - killed)  # tried again on the other
+    assert first.rollout.attempts == 2
+    assert "a worker was lost" in first.rollout.errors[0]
+    for each in ended.values():
+        assert each.rollout.attempts == 1 or killed in each.workers
+    assert len(family) > 3
+    assert gone(family)
+    assert rollouts.workers()[killed]["lost"] == before[killed]["lost"] + 1
+    again = [each.rollout.reward for each in rollouts.rollout(clicks, [task(f"one-{n}-1") for n in range(4)])]
+    assert again == [1.0] * 4
+    now = {each["number"]: each for each in rollouts.workers()}
+    assert now[1 - killed]["pid"] == before[1 - killed]["pid"]
+    assert now[killed]["pid"] != before[killed]["pid"]
+
+
+def test_a_session_for_ones_own_loop_outlives_its_worker(rollouts):
+    async def source():
+        return rollouts
+
+    place = Place(source)
+
+    async def play(lease):
+        turn = await lease.reset(task=task("one"))
+        [picture] = turn.pictures
+        assert (await lease.picture(picture)).startswith(b"\x89PNG")
+        link = next(line for line in turn.observation["axtree"].splitlines() if "link 'Second'" in line)
+        turn = await lease.step({"action": "click", "bid": link.strip().partition("]")[0].strip("[")})
+        assert (await lease.observe("text"))["text"]
+        return await lease.step({"action": "terminate"})
+
+    lease = place.run(place.lease("me"))
+    turn = place.run(play(lease))
+    assert (turn.reward, turn.terminated) == (1.0, True)
+    ray.kill(lease._handle)
+    with pytest.raises(InfraError, match="a worker was lost"):
+        place.run(lease.step({"action": "terminate"}))
+    with pytest.raises(ResetNeeded):
+        place.run(lease.observe("text"))
+    assert place.run(play(lease)).reward == 1.0
+    place.run(lease.release())
+    place.run(lease.release())
+    assert [each["under_way"] for each in rollouts.workers()] == [0, 0]
+
+
+def test_who_leaves_off_leaves_what_goes_on(rollouts):
+    endless = (task(f"one-{n}-1") for n in range(10**6))
+    for episode in rollouts.rollout(clicks, endless):
+        assert episode.rollout.reward == 1.0
+        break
+    assert [each["under_way"] for each in rollouts.workers()] == [0, 0]
+    assert len(list(rollouts.rollout(clicks, [task("one-1")]))) == 1
+
+
+def test_what_cannot_be_is_told_before_anything_is_played(cluster, published):
+    with pytest.raises(UsageError, match="name one of packs and proxy"):
+        RayRollouts(1, 1)
+    with (
+        pytest.raises(UsageError, match="where is the pack 'small'"),
+        RayRollouts(1, 1, packs={"s": "small"}),
+    ):
+        pass
+    anywhere = RayOptions(placing=Placing(num_cpus=0), store=published.root / "store")
+    absent = RayRollouts(1, 1, packs={"s": "0" * 64}, depot=published.url, options=anywhere)
+    with pytest.raises(CollectionNotFound, match="is not at"), absent:
+        pass
+    placing = Placing(resources={"browsers": 1}, start_seconds=0.5)
+    nowhere = RayRollouts(1, 1, proxy="http://127.0.0.1:9", options=RayOptions(placing=placing))
+    with pytest.raises(InfraError, match="1 of 1 workers did not start"), nowhere:
+        pass
+    with pytest.raises(UsageError, match="were not started"):
+        nowhere.rollout(clicks, [])
