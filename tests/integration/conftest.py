@@ -20,7 +20,8 @@ def served(shared, tmp_path_factory):
     """The servers that all packages play on."""
     if VARIABLE not in os.environ:
         pytest.skip(f"{VARIABLE} names no folder of environments: make integration")
-    with servers(shared, tmp_path_factory.mktemp("integration"), sessions=4) as running:
+    forms = ("axtree", "screenshot")
+    with servers(shared, tmp_path_factory.mktemp("integration"), sessions=4, observe=forms) as running:
         yield running
 
 

@@ -28,6 +28,17 @@ def test_call_tool_of_the_real_loop_solves_a_task(told, record_property):
     assert "Goal: Go to Project Management and check 'Python'" in call["first"]
     assert call["steps"] == 3
     assert "Invalid JSON" in call["bad"]
+    assert call["pictures"] == [[1280, 720]]
+
+
+def test_what_verl_cuts_in_the_middle_is_warned_of_and_what_it_is_told_is_cut_at_the_end(told):
+    short = told["short"]
+    assert all("...(truncated)..." in text for text in short["texts"])
+    assert (len(short["warned"]), short["images"]) == (1, [None, None])
+    assert "max_tool_response_length" in short["warned"][0]
+    assert len(short["own"]) <= 256
+    assert "more characters]" in short["own"]
+    assert short["own"].startswith("Goal: Go to Project Management")
 
 
 def test_a_call_after_the_end_does_nothing_and_is_worth_nothing(told):

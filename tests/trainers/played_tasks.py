@@ -49,7 +49,9 @@ class Servers:
 
 
 @contextmanager
-def servers(shared: Path, root: Path, *, sessions: int = 4, key: str = "") -> Iterator[Servers]:
+def servers(
+    shared: Path, root: Path, *, sessions: int = 4, key: str = "", observe: tuple[str, ...] = ("axtree",)
+) -> Iterator[Servers]:
     """Serve until the block is left."""
     import_files([shared / "archives" / f"{COLLECTION}.wacz"], root / "collections", COLLECTION)
     collection = Collection.open(root / "collections", COLLECTION)
@@ -62,7 +64,7 @@ def servers(shared: Path, root: Path, *, sessions: int = 4, key: str = "") -> It
     told: list = []
 
     async def run() -> None:
-        options = ServeOptions(sessions=sessions, tasks=tasks, drain_seconds=1.0)
+        options = ServeOptions(sessions=sessions, tasks=tasks, drain_seconds=1.0, observe=observe)
         try:
             async with (
                 serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as replay,

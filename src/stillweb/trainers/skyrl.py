@@ -59,7 +59,9 @@ class StillwebEnv(BaseTextEnv):  # type: ignore[misc]
         self.max_turns = int(row.get("max_turns") or config.get("max_turns") or 30)
         limit = int(config.get("max_observation_length") or max_observation_length)
         start = start_in({**(row.get("extra_info") or {}), **row}, "extras")
-        self._play = ToolPlay(self._place, start, ToolOptions(owner="skyrl", first="act", limit=limit))
+        self._play = ToolPlay(
+            self._place, start, ToolOptions(owner="skyrl", first="act", limit=limit, pictures=False)
+        )
 
     def init(self, prompt: Conversation) -> tuple[Conversation, dict[str, Any]]:
         """Open the start page, and show it after the prompt.

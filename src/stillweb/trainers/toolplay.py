@@ -37,6 +37,7 @@ class ToolOptions:
         first: "show" or "act", see above.
         limit: of characters of an answer; 0 for any number.
         attempts: to open the start page.
+        pictures: whether those that were observed are fetched.
     """
 
     owner: str = "tool"
@@ -44,6 +45,7 @@ class ToolOptions:
     first: str = "show"
     limit: int = 0
     attempts: int = 3
+    pictures: bool = True
 
     def __post_init__(self) -> None:
         """Check it.
@@ -170,6 +172,7 @@ class ToolPlay:
 
     async def _answer(self, turn: Turn, first: Sequence[str] = ()) -> Answer:
         assert self._lease is not None
-        pictures = [await self._lease.picture(sha256) for sha256 in turn.pictures]
+        wanted = turn.pictures if self.options.pictures else ()
+        pictures = [await self._lease.picture(sha256) for sha256 in wanted]
         reward = turn.reward if turn.reward is not None else 0.0
         return Answer(turn.text(first=first, limit=self.options.limit), tuple(pictures), reward, turn)

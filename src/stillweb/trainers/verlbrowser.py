@@ -59,9 +59,9 @@ def browser_schema(name: str = "browser") -> OpenAIFunctionToolSchema:
     return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
 
 
-def response_of(answer: Answer, images: bool) -> ToolResponse:
+def response_of(answer: Answer) -> ToolResponse:
     """Return an answer as verl has it; no pictures are no list, since an empty one is taken for some."""
-    pictures = [pixels_of(picture) for picture in answer.pictures] if images else []
+    pictures = [pixels_of(picture) for picture in answer.pictures]
     return ToolResponse(text=answer.text, image=pictures) if pictures else ToolResponse(text=answer.text)
 
 
@@ -85,8 +85,8 @@ class BrowserTool(BaseTool):  # type: ignore[misc]
             )
         limit = int(config.get("max_tool_response_length") or 0)
         named = {name: config[name] for name in ("ttl", "first", "attempts") if name in config}
-        self._options = ToolOptions(owner="verl", limit=limit, **named)
-        self._images = bool(config.get("images", True))
+        images = bool(config.get("images", True))
+        self._options = ToolOptions(owner="verl", limit=limit, pictures=images, **named)
         self._raises = FailurePolicy(config.get("failures", "mask")) is FailurePolicy.RAISE
         self._warned = False
         self._plays: dict[str, ToolPlay] = {}
@@ -164,7 +164,7 @@ class BrowserTool(BaseTool):  # type: ignore[misc]
                 "config.max_tool_response_length, to the same number",
                 _CUT_UNLESS_TOLD,
             )
-        return response_of(answer, self._images)
+        return response_of(answer)
 
 
 def _let_go(plays: dict[str, ToolPlay], key: str, place: Place) -> None:

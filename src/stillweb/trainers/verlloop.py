@@ -78,7 +78,10 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
             raise UsageError("verl takes no None for a sample", hint='failures: "mask", "retry" or "raise"')
         self._failures = Failures(FailurePolicy(failures), attempts=attempts)
         self._place = open_place(config)
-        self._options = ToolOptions(owner="verl", limit=max_observation_length, attempts=1, first="act")
+        sees = getattr(self.processor, "image_processor", None) is not None
+        self._options = ToolOptions(
+            owner="verl", limit=max_observation_length, attempts=1, first="act", pictures=sees
+        )
         self._episode: ToolPlay | None = None
         self._answers: dict[int, Answer] = {}
         known: dict[str, Any] = self.tools
@@ -137,7 +140,7 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
         self, tool_call: FunctionCall, tools_kwargs: dict[str, Any], agent_data: Any
     ) -> tuple[ToolResponse, float | None, dict[str, Any]]:
         answer = self._answers[id(tool_call)]
-        return response_of(answer, self._sees), answer.reward, {}
+        return response_of(answer), answer.reward, {}
 
     # --- before and after ---------------------------------------------------------------------------
 
@@ -145,16 +148,10 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
         """Return by which name our tool is called; any other is taken for an action's name."""
         return call.name if call.name in self.tools else _TOOL
 
-    @property
-    def _sees(self) -> bool:
-        """Whether the model takes pictures."""
-        return getattr(self.processor, "image_processor", None) is not None
-
     def _shown(self, prompt: Any, opened: Answer) -> list[dict[str, Any]]:
         """Return the row's prompt with the first observation at its end."""
         messages = [dict(message) for message in prompt]
-        seen = opened.pictures if self._sees else ()
-        pictures = [{"type": "image", "image": pixels_of(picture)} for picture in seen]
+        pictures = [{"type": "image", "image": pixels_of(picture)} for picture in opened.pictures]
         if not messages or messages[-1]["role"] != "user":
             messages.append({"role": "user", "content": ""})
         said = messages[-1]["content"]

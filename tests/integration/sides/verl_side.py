@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,6 +129,7 @@ async def per_call(loop: ToolAgentLoop, task: str) -> dict[str, Any]:
         "after_reward": reward,
         "steps": steps,
         "bad": bad[0].text,
+        "pictures": [picture.size for picture in response.image],
         "extra": agent_data.extra_fields,
     }
 
@@ -223,6 +225,29 @@ def masked_advantages() -> dict[str, Any]:
     return {"masked": told.tolist(), "pair": pair.tolist()}
 
 
+async def cut_by_verl(folder: Path) -> dict[str, Any]:
+    """Without a word of how long answers may be: verl cuts in the middle, and the tool says so once."""
+    warned: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: warned.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("stillweb.trainers.verlbrowser").addHandler(handler)
+    tools = tools_of(folder, max_tool_response_length=0, images=False)
+    loop = made(agent_loop._agent_loop_registry["tool_agent"], None, tools)
+    loop.max_tool_response_length = 256
+    agent_data = data(GIVEN["tasks"][0], "short")
+    call = FunctionCall(name="browser", arguments='{"action": "scroll", "dy": 9}')
+    told = [await loop._call_tool(call, agent_data.tools_kwargs, agent_data) for _ in range(2)]
+    short = tools_of(folder, max_tool_response_length=256, images=False)[0]
+    name, response = await short.create("short by itself", task_id=GIVEN["tasks"][0])
+    await short.release(name)
+    return {
+        "texts": [each[0].text for each in told],
+        "images": [each[0].image for each in told],
+        "warned": warned,
+        "own": response.text,
+    }
+
+
 def reward_function(extra: dict[str, Any]) -> dict[str, Any]:
     """By verl's own loader, with what its reward manager gives."""
     score = load_extern_object("pkg://stillweb.trainers.verlbrowser", "compute_score")
@@ -258,6 +283,7 @@ async def main() -> dict[str, Any]:
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         tools = tools_of(Path(folder))
+        told["short"] = await cut_by_verl(Path(folder))
     told["schema"] = tools[0].tool_schema.model_dump(exclude_none=True)
     loop = made(agent_loop._agent_loop_registry["tool_agent"], None, tools)
     told["per_call"] = await per_call(loop, GIVEN["tasks"][0])
