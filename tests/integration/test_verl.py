@@ -103,6 +103,11 @@ def test_the_reward_function_is_found_by_verl_and_gives_no_reward_for_failures(t
     assert told["scores"] == {"solved": 1.0, "unfinished": 0.0, "failed": "InfraError: the browser is gone"}
 
 
+def test_a_row_that_names_no_task_has_no_reward_either(told):
+    assert told["nameless"]["failure_kind"] == "task_error"
+    assert "needs one of task, task_id and url" in told["nameless"]["text"]
+
+
 def test_the_examples_are_read_by_verl(told):
     assert told["examples"] == {"tools": ["browser"], "agents": ["StillwebAgentLoop"]}
 

@@ -293,9 +293,11 @@ class TestToolPlay:
         assert again.reward is None
 
     async def test_a_task_that_is_not_held_is_no_reward_either(self, place):
-        play = ToolPlay(place, {"url": "https://nowhere.test/"})
-        await place.on_loop(play.call({"action": "terminate"}))
-        assert (play.outcome, play.reward) == (Outcome.TASK_ERROR, None)
+        for start in ({"url": "https://nowhere.test/"}, {"task_id": "nothing"}):
+            play = ToolPlay(place, start)
+            await place.on_loop(play.call({"action": "terminate"}))
+            assert (play.outcome, play.reward) == (Outcome.TASK_ERROR, None)
+            assert play._lease is None
 
 
 # --- AReaL -----------------------------------------------------------------------------------------

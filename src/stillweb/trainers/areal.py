@@ -84,7 +84,13 @@ class StillwebWorkflow(RolloutWorkflow):  # type: ignore[misc]
         self._client = client or self._areal
         self._failures = Failures(FailurePolicy.RETRY, attempts=chosen.attempts, after=FailurePolicy.NONE)
         self._options = ToolOptions(
-            owner="areal", first="act", attempts=1, limit=chosen.max_observation_length, pictures=False
+            owner="areal",
+            ttl=None,
+            beat=True,
+            limit=chosen.max_observation_length,
+            attempts=1,
+            first="act",
+            pictures=False,
         )
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> Any:

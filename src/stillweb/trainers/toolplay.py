@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stillweb.env.rollout import Outcome
-from stillweb.errors import InfraError, TaskError, UsageError
+from stillweb.errors import InfraError, StillwebError, TaskError, UsageError
 from stillweb.trainers.place import Lease, Place
 from stillweb.trainers.turn import Turn, cut
 
@@ -33,7 +33,8 @@ class ToolOptions:
 
     Attributes:
         owner: whom the server's monitor names.
-        ttl: seconds without a call after which the session is taken back.
+        ttl: seconds of silence after which the session is taken back; None as the server has it.
+        beat: whether the session is kept while the policy thinks; for callers that surely close.
         first: "show" or "act", see above.
         limit: of characters of an answer; 0 for any number.
         attempts: to open the start page.
@@ -41,7 +42,8 @@ class ToolOptions:
     """
 
     owner: str = "tool"
-    ttl: float = 900.0
+    ttl: float | None = 900.0
+    beat: bool = False
     first: str = "show"
     limit: int = 0
     attempts: int = 3
@@ -146,7 +148,8 @@ class ToolPlay:
     async def _opened(self) -> Turn:
         """Return the start page; tried again while browser or proxy fail."""
         for attempt in range(1, self.options.attempts + 1):
-            self._lease = await self.place.lease(self.options.owner, ttl=self.options.ttl, beat=False)
+            chosen = self.options
+            self._lease = await self.place.lease(chosen.owner, ttl=chosen.ttl, beat=chosen.beat)
             try:
                 return await self._lease.reset(**self.start)
             except InfraError as error:
@@ -161,9 +164,9 @@ class ToolPlay:
         try:
             answer: Answer = await work
             return answer
-        except TaskError as error:
+        except (TaskError, UsageError) as error:  # a row that names no task of the server is the second
             self.outcome, self.error = Outcome.TASK_ERROR, str(error)
-        except InfraError as error:
+        except StillwebError as error:
             self.outcome, self.error = Outcome.INFRA_ERROR, str(error)
         self.reward = None
         logger.warning("an episode failed", extra={"outcome": str(self.outcome), "error": self.error})

@@ -109,7 +109,12 @@ class BrowserTool(BaseTool):  # type: ignore[misc]
     ) -> tuple[ToolResponse, float | None, dict[str, Any]]:
         """Take an action in the trajectory's episode."""
         agent_data = kwargs.get("agent_data")
-        play = self._playing(instance_id, agent_data)
+        try:
+            play = self._playing(instance_id, agent_data)
+        except UsageError as error:  # verl tells it to the model; no reward may come of it
+            if agent_data is not None:
+                agent_data.extra_fields.update(failure_kind=Outcome.TASK_ERROR.value, failure=str(error))
+            raise
         answer = await self._place().on_loop(play.call(parameters))
         told = play.told()
         if agent_data is not None and play.outcome is not None:

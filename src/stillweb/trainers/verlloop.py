@@ -80,7 +80,13 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
         self._place = open_place(config)
         sees = getattr(self.processor, "image_processor", None) is not None
         self._options = ToolOptions(
-            owner="verl", limit=max_observation_length, attempts=1, first="act", pictures=sees
+            owner="verl",
+            ttl=None,
+            beat=True,
+            limit=max_observation_length,
+            attempts=1,
+            first="act",
+            pictures=sees,
         )
         self._episode: ToolPlay | None = None
         self._answers: dict[int, Answer] = {}

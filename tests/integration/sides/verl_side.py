@@ -300,6 +300,9 @@ async def main() -> dict[str, Any]:
     told["masked"] = await looped(GIVEN["tasks"][0], die=lease_lost)
     told["retried"] = await looped(GIVEN["tasks"][0], failures="retry", die=lease_lost)
     told["advantages"] = masked_advantages()
+    nameless = AgentData([], None, None, None, None, {}, "nameless", {})
+    answer = await loop._call_tool(blind, nameless.tools_kwargs, nameless)
+    told["nameless"] = {"text": answer[0].text, **nameless.extra_fields}
     told["scores"] = reward_function(told["per_call"]["extra"])
     told["examples"] = examples()
     return told
