@@ -105,7 +105,8 @@ class Opening:
             with suppress(FrameGone, TimeoutError):
                 text, nodes = await self._stage.ask_nodes(f"behaviours.next('{kind}')", frame)
                 if nodes:
-                    return Element(repr(text), probe, await probe.handle(frame.id, nodes[0]), nodes[0])
+                    handle = await probe.handle(frame.id, nodes[0])
+                    return Element(repr(text), probe, handle, nodes[0], frame.id)
         return None
 
     async def _try(self, kind: str, element: Element) -> None:
