@@ -27,6 +27,14 @@ def clicks(task):
     return act
 
 
+def solver(task):
+    """Solve a task of WARC-Bench by its plan."""
+    from plan_actor import Actor
+
+    actor = Actor(task.id)
+    return lambda observation, info: actor.act(observation.axtree)
+
+
 def held(task):
     """As `clicks`; where the task says so, the first one there tells its process and goes no further."""
     chosen = clicks(task)

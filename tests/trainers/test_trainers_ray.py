@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,12 +18,15 @@ import pytest
 from small_site import ORIGIN, build
 
 from stillweb.certs import CertAuthority
+from stillweb.collections.importer import import_files
+from stillweb.collections.layout import Collection
 from stillweb.collections.pack import Pack
 from stillweb.collections.publish import Depot
+from stillweb.collections.seal import seal
 from stillweb.env.env import Env
 from stillweb.env.options import EnvOptions
 from stillweb.env.rollout import Outcome, Planned, RolloutOptions
-from stillweb.env.task import EvalKind, Evaluation, Task
+from stillweb.env.task import EvalKind, Evaluation, Task, load_tasks
 from stillweb.env.vector import VectorOptions
 from stillweb.errors import CollectionNotFound, InfraError, ResetNeeded, UsageError
 from stillweb.polling import poll
@@ -42,7 +46,8 @@ pytestmark = [
 
 HERE = Path(__file__).resolve().parent
 ON_SECOND = Evaluation(EvalKind.JS, "document.title === 'Second'")
-MAX = EnvOptions(max_steps=8)
+MAX = EnvOptions(max_steps=20)
+WARC_BENCH = "synthetic_train"
 
 
 def task(name, **given):
@@ -72,13 +77,19 @@ def gone(pids, seconds=30):
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    """The small site as a pack at a URL."""
+def published(tmp_path_factory, request):
+    """The small site as a pack at a URL, and an archive of WARC-Bench where that is."""
     root = tmp_path_factory.mktemp("ray")
     collection = build(root / "collections")
     url = f"file://{root}/share"
-    Depot(url).push(collection.pack, "small")
-    return SimpleNamespace(root=root, url=url, collection=collection)
+    packs = {"small": Depot(url).push(collection.pack, "small").environment_id}
+    with suppress(pytest.skip.Exception):
+        archive = request.getfixturevalue("shared") / "archives" / f"{WARC_BENCH}.wacz"
+        import_files([archive], root / "collections", WARC_BENCH)
+        bench = Collection.open(root / "collections", WARC_BENCH)
+        seal(bench)
+        packs[WARC_BENCH] = Depot(url).push(bench.pack).environment_id
+    return SimpleNamespace(root=root, url=url, collection=collection, packs={**packs, "small": "small"})
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +98,8 @@ def cluster(published):
     folder = tempfile.mkdtemp(prefix="sw-ray-")
     told = published.root / "told"
     told.mkdir()
-    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
+    folders = [str(HERE), str(HERE.parents[1] / "bench"), os.environ.get("PYTHONPATH", "")]
+    path = os.pathsep.join(filter(None, folders))
     ray.init(
         num_cpus=2,
         include_dashboard=False,
@@ -114,7 +126,7 @@ def rollouts(cluster, published):
         store=published.root / "store",
         vector=VectorOptions(env=MAX),
     )
-    with RayRollouts(2, 2, packs={"small": "small"}, depot=published.url, options=options) as opened:
+    with RayRollouts(2, 2, packs=published.packs, depot=published.url, options=options) as opened:
         yield opened
         pids = [pid for each in opened.workers() for pid in below(each["pid"])]
     assert len(pids) > 10
@@ -136,23 +148,16 @@ REWARDS = {f"one-{n}-1": 1.0 for n in range(4)} | {
 }
 
 
-def test_episodes_are_played_to_known_rewards_and_read_lazily(rollouts, published, tmp_path):
-    read = []
-
-    def lazily():
-        for each in TASKS:
-            read.append(each.id)
-            yield each
-
+def test_episodes_are_played_to_known_rewards(rollouts, published, tmp_path):
     ended = {}
-    for episode in rollouts.rollout(clicks, lazily(), RolloutOptions(attempts=2)):
+    for episode in rollouts.rollout(clicks, TASKS, RolloutOptions(attempts=2)):
         ended[episode.rollout.task.id] = episode
-        assert len(read) <= len(ended) + 4  # sessions of both workers
+        assert max(each["under_way"] for each in rollouts.workers()) <= 2
     assert {name: each.rollout.reward for name, each in ended.items()} == REWARDS
     outcomes = {name: each.rollout.outcome for name, each in ended.items()}
     assert outcomes["absent-1"] is Outcome.TASK_ERROR
     assert outcomes["raise-1"] is Outcome.AGENT_ERROR
-    assert {each.workers for each in ended.values()} == {(0,), (1,)}
+    assert {each.workers for each in ended.values()} <= {(0,), (1,)}
     with Pack.open(published.collection.pack) as pack:
         assert {each.rollout.info["environment_id"] for each in ended.values() if each.rollout.info} == {
             pack.environment_id
@@ -258,11 +263,27 @@ def test_a_session_for_ones_own_loop_outlives_its_worker(rollouts):
     assert [each["under_way"] for each in rollouts.workers()] == [0, 0]
 
 
-def test_who_leaves_off_leaves_what_goes_on(rollouts):
-    endless = (task(f"one-{n}-1") for n in range(10**6))
-    for episode in rollouts.rollout(clicks, endless):
+def test_tasks_of_warc_bench_are_solved_on_their_pack(rollouts, shared):
+    listed = load_tasks(shared / "tasks" / "warc_bench_public.json")
+    tasks = [each for each in listed if each.id in ("online_train.942", "online_train.85")]
+    played = [Planned(each, number) for each in tasks for number in range(2)]
+    ended = [episode.rollout for episode in rollouts.rollout("ray_agents:solver", played)]
+    assert [each.reward for each in ended] == [1.0] * 4
+    assert {each.info["collection"] for each in ended} == {WARC_BENCH}
+
+
+def test_tasks_are_read_lazily_and_who_leaves_off_leaves_what_goes_on(rollouts):
+    read = []
+
+    def endlessly():
+        while True:
+            read.append(task(f"one-{len(read)}-1"))
+            yield read[-1]
+
+    for episode in rollouts.rollout(clicks, endlessly()):
         assert episode.rollout.reward == 1.0
         break
+    assert len(read) < 100
     assert [each["under_way"] for each in rollouts.workers()] == [0, 0]
     assert len(list(rollouts.rollout(clicks, [task("one-1")]))) == 1
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -46,6 +47,12 @@ FILES = (form.MANIFEST, form.INDEX, form.ENTRIES, form.PLACES, form.BODIES, form
 # In these a file is seen while it is written; stores of objects show it when it is whole.
 _SHOWS_PARTS = frozenset(
     ("file", "local", "sftp", "ssh", "ftp", "smb", "hdfs", "arrow_hdfs", "webhdfs", "webdav", "dbfs")
+)
+_UNDERNEATH = (
+    ("botocore.exceptions", "BotoCoreError"),
+    ("aiohttp", "ClientError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+    ("azure.core.exceptions", "AzureError"),
 )
 _IDENTIFIER = re.compile(r"[0-9a-f]{64}")
 _PIECE = 1 << 20
@@ -305,13 +312,20 @@ class Depot:
         """Tell what a file system refuses as a matter of the other end."""
         try:
             yield
-        except (StillwebError, FileNotFoundError):
+        except StillwebError:
             raise
-        except OSError as error:  # fsspec's, too: it has others' errors as these
+        except _failures() as error:
             raise PeerError(
-                f"{self.url}: {what}: {error.strerror or error}",
+                f"{self.url}: {what}: {getattr(error, 'strerror', '') or error}",
                 hint="is it reachable, with these credentials?",
             ) from error
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Return what file systems raise: these, and what passes through them of packages underneath."""
+    loaded = (sys.modules.get(module) for module, _ in _UNDERNEATH)
+    others = zip(loaded, _UNDERNEATH, strict=True)
+    return (OSError, *(getattr(module, name) for module, (_, name) in others if module))
 
 
 @contextmanager

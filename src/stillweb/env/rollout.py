@@ -196,6 +196,7 @@ async def ended_by(
         for worker in workers:
             worker.cancel()
         await asyncio.wait(workers)
+        await asyncio.gather(work, return_exceptions=True)  # or the loop tells of it, where nobody asked
 
 
 async def play_one(
