@@ -35,10 +35,11 @@ def test_gymnasium_makes_a_task_by_its_name_checks_it_and_solves_it(served):
     gymnasium = pytest.importorskip("gymnasium", reason="needs the extra stillweb[gym]")
     from gymnasium.utils.env_checker import check_env
 
+    from stillweb.env.gym import GymOptions
     from stillweb.trainers.gymids import register_tasks
 
     tasks = [replace(served.tasks[CLICKS], id="odd~1"), served.tasks[FILLS]]
-    ids = register_tasks(tasks, served.replay, namespace="harness")
+    ids = register_tasks(tasks, served.replay, GymOptions(level="network"), namespace="harness")
     assert ids == ["harness/odd-1-v0", f"harness/{FILLS}-v0"]
     env = gymnasium.make(ids[0])
     check_env(env.unwrapped, skip_render_check=True, skip_close_check=True)
@@ -92,7 +93,6 @@ async def test_a_harness_is_scored_by_the_page_it_leaves_and_all_it_asked_for_is
 
 async def test_a_browser_that_is_gone_gives_no_reward_and_leaves_nothing(served):
     async with cdp_browser(served.replay, task=served.tasks[CLICKS]) as browser:
-        await act(browser.cdp_url, served.tasks[CLICKS].start_url)
         os.killpg(browser.pid, signal.SIGKILL)
         with pytest.raises(InfraError):
             await browser.score()

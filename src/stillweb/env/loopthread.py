@@ -46,10 +46,19 @@ class LoopThread:
             work.close()
 
     def close(self) -> None:
-        """End the loop. Twice is once."""
+        """End the loop, and what still runs in it. Twice is once."""
         if not self.runs:
             return
-        self.run(self._loop.shutdown_asyncgens())
+        self.run(_ended())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _ended() -> None:
+    """Cancel the other tasks of this loop, as `asyncio.run` does at its end."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
