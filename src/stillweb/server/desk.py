@@ -215,5 +215,7 @@ class Desk:
                 self._end(self.held[lease.id], why)
             due = self.leases.next_due()
             woken = asyncio.ensure_future(self._wake.wait())
-            await asyncio.wait([woken], timeout=None if due is None else max(0.0, due - now))
-            woken.cancel()
+            try:
+                await asyncio.wait([woken], timeout=None if due is None else max(0.0, due - now))
+            finally:
+                woken.cancel()
