@@ -29,7 +29,7 @@ def agent(task: Task) -> Any:
 
 
 def main(depot: str, pack: str, file: Path, workers: int, episodes: int) -> None:
-    ray.init(include_dashboard=False, log_to_driver=False)  # or address="auto", in a cluster
+    ray.init(log_to_driver=False)  # a cluster of this machine, or the one that RAY_ADDRESS names
     tasks = [Planned(task, number) for task in load_tasks(file) for number in range(episodes)]
     options = RayOptions(keep=OBJECTS)
     outcomes: Counter[str] = Counter()
@@ -37,13 +37,13 @@ def main(depot: str, pack: str, file: Path, workers: int, episodes: int) -> None
         print(f"{pack} is {rollouts.packs[pack][:12]}")
         for episode in rollouts.rollout(agent, tasks, RolloutOptions(attempts=3)):
             ended = episode.rollout
-            outcomes[f"{ended.outcome}, reward {ended.reward}"] += 1
+            outcomes[f"{ended.task.id}: {ended.outcome}, reward {ended.reward}"] += 1
             last = episode  # its trajectory stays in Ray's store as long as this is held
         with_trajectory = last.kept.trajectory(Path("out/ray")) if last.kept else None
     for outcome, count in outcomes.items():
-        print(f"{count} episodes: {outcome}")
+        print(f"{outcome}: {count} episodes")
     if with_trajectory:
-        print(f"the last one's actions: {[step['action'] for step in with_trajectory.steps[1:]]}")
+        print(f"the last one's trajectory, of {len(with_trajectory.steps) - 1} steps: {with_trajectory.path}")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from families import below, gone
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb.env.pool import BrowserPool, BrowserState, PoolOptions
@@ -35,25 +35,6 @@ async def main():
         await asyncio.wait([spinning])
 asyncio.run(main())
 """
-
-
-def running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def below(pid):
-    found = [pid]
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            found += below(int(child))
-    return found
-
-
-async def gone(pids):
-    return await poll(lambda: not any(running(pid) for pid in pids), timeout=30)
 
 
 @pytest.mark.parametrize("victim", ["parent", "driver", "browser"])

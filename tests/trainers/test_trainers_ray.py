@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from families import below, gone
 from small_site import ORIGIN, build
 
 from stillweb.certs import CertAuthority
@@ -29,7 +31,6 @@ from stillweb.env.rollout import Outcome, Planned, RolloutOptions
 from stillweb.env.task import EvalKind, Evaluation, Task, load_tasks
 from stillweb.env.vector import VectorOptions
 from stillweb.errors import CollectionNotFound, InfraError, ResetNeeded, UsageError
-from stillweb.polling import poll
 from stillweb.replay.server import ReplayOptions, serve
 
 ray = pytest.importorskip("ray")
@@ -45,6 +46,7 @@ pytestmark = [
 ]
 
 HERE = Path(__file__).resolve().parent
+EXAMPLE = HERE.parents[1] / "examples" / "ray_rollout.py"
 ON_SECOND = Evaluation(EvalKind.JS, "document.title === 'Second'")
 MAX = EnvOptions(max_steps=20)
 WARC_BENCH = "synthetic_train"
@@ -52,28 +54,6 @@ WARC_BENCH = "synthetic_train"
 
 def task(name, **given):
     return Task(name, "", ORIGIN + given.pop("path", "/"), collection="small", evaluation=ON_SECOND, **given)
-
-
-def running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def below(pid):
-    found = [pid]
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            found += below(int(child))
-    return found
-
-
-def gone(pids, seconds=30):
-    async def wait():
-        return await poll(lambda: not any(map(running, pids)), timeout=seconds)
-
-    return asyncio.run(wait())
 
 
 @pytest.fixture(scope="module")
@@ -100,16 +80,19 @@ def cluster(published):
     told.mkdir()
     folders = [str(HERE), str(HERE.parents[1] / "bench"), os.environ.get("PYTHONPATH", "")]
     path = os.pathsep.join(filter(None, folders))
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=100 << 20,
-        log_to_driver=False,
-        configure_logging=False,
-        _temp_dir=folder,
-        runtime_env={"env_vars": {PLACE: str(told), "PYTHONPATH": path}},
-    )
-    yield told
+    with pytest.MonkeyPatch.context() as patch:
+        # Not by a runtime_env, which keeps Ray from using the workers that it starts ahead.
+        patch.setenv(PLACE, str(told))
+        patch.setenv("PYTHONPATH", path)
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=100 << 20,
+            log_to_driver=False,
+            configure_logging=False,
+            _temp_dir=folder,
+        )
+    yield SimpleNamespace(told=told, address=ray.get_runtime_context().gcs_address)
     with warnings.catch_warnings():  # Ray does not wait for the programs that it started
         warnings.simplefilter("ignore", ResourceWarning)
         ray.shutdown()
@@ -125,12 +108,13 @@ def rollouts(cluster, published):
         keep=OBJECTS,
         store=published.root / "store",
         vector=VectorOptions(env=MAX),
+        placing=Placing(num_cpus=0.5),
     )
     with RayRollouts(2, 2, packs=published.packs, depot=published.url, options=options) as opened:
         yield opened
         pids = [pid for each in opened.workers() for pid in below(each["pid"])]
     assert len(pids) > 10
-    assert gone(pids)
+    assert asyncio.run(gone(pids))
 
 
 TASKS = [
@@ -202,7 +186,7 @@ def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothin
     before = {each["number"]: each for each in rollouts.workers()}
 
     def kill():
-        pid = int((cluster / name).read_text())
+        pid = int((cluster.told / name).read_text())
         worker = next(each for each in before.values() if each["pid"] == pid)
         family = below(pid)
         if how == "SIGKILL":
@@ -215,7 +199,7 @@ def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothin
     ended = {}
     for episode in rollouts.rollout("ray_agents:held", tasks, RolloutOptions(attempts=3)):
         ended[episode.rollout.task.id] = episode
-        if killed is None and (cluster / name).exists():
+        if killed is None and (cluster.told / name).exists():
             killed, family = kill()
     assert {name: each.rollout.reward for name, each in ended.items()} == {each.id: 1.0 for each in tasks}
     first = ended[name]
@@ -225,7 +209,7 @@ def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothin
     for each in ended.values():
         assert each.rollout.attempts == 1 or killed in each.workers
     assert len(family) > 3
-    assert gone(family)
+    assert asyncio.run(gone(family))
     assert rollouts.workers()[killed]["lost"] == before[killed]["lost"] + 1
     again = [each.rollout.reward for each in rollouts.rollout(clicks, [task(f"one-{n}-1") for n in range(4)])]
     assert again == [1.0] * 4
@@ -306,3 +290,29 @@ def test_what_cannot_be_is_told_before_anything_is_played(cluster, published):
         pass
     with pytest.raises(UsageError, match="were not started"):
         nowhere.rollout(clicks, [])
+
+
+TASKS_FILE = f"""
+stillweb_tasks: 1
+defaults: {{collection: small, max_steps: 1}}
+tasks:
+  - id: second
+    goal: Open the second page.
+    start_url: {ORIGIN}/
+    evaluate: [{{type: url, exact: "{ORIGIN}/second"}}]
+"""
+
+
+def test_the_example_runs_as_it_is_written(cluster, published, tmp_path):
+    (tmp_path / "tasks.yaml").write_text(TASKS_FILE)
+    run = subprocess.run(
+        [sys.executable, EXAMPLE, published.url, "small", "tasks.yaml", "1", "3"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=150,
+        env={**os.environ, "RAY_ADDRESS": cluster.address, "STILLWEB_PACK_STORE": str(tmp_path / "store")},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    first, counts, last = run.stdout.splitlines()
+    assert first.startswith("small is ")
+    assert counts.startswith("second: ok, reward ")
+    assert counts.endswith(": 3 episodes")
+    assert Path(tmp_path, last.rpartition(": ")[2]).is_file()

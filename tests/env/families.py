@@ -1,0 +1,26 @@
+"""Processes and what came of them, by /proc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stillweb.polling import poll
+
+
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def below(pid):
+    found = [pid]
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            found += below(int(child))
+    return found
+
+
+async def gone(pids):
+    return await poll(lambda: not any(running(pid) for pid in pids), timeout=30)
