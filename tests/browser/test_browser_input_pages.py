@@ -100,7 +100,7 @@ async def test_areas_of_image_maps(rig):
             found = await probe.send("DOM.querySelector", nodeId=root, selector=f"#{name}")
             backend = (await probe.send("DOM.describeNode", **found))["node"]["backendNodeId"]
             frame = (await probe.frames())[0].id
-            at = await place(Element(name, probe, await probe.handle(frame, backend), backend))
+            at = await place(Element(name, probe, await probe.handle(frame, backend), backend, frame))
             await act.click(visit.page, visit.bids, at)
         assert await log_of(visit) == ["click hollow", "click box"]
 
