@@ -16,10 +16,12 @@ from click.testing import CliRunner
 from stillweb.cli.collections import collections
 from stillweb.collections import packstore
 from stillweb.collections.layout import Collection, list_collections
+from stillweb.collections.learn import learn_within
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.pack import Pack
 from stillweb.collections.packstore import PackStore, place
 from stillweb.collections.publish import FILES, Depot
+from stillweb.collections.repair import repair
 from stillweb.collections.seal import seal
 from stillweb.collections.versions import keep_version
 from stillweb.collections.writer import CollectionWriter
@@ -374,7 +376,7 @@ def test_a_pack_alone_is_a_collection_that_is_replayed_and_no_more(tmp_path, pul
     manifest, recorded_one = collection.manifest(), original.manifest()
     for name in ("name", "recorded_at", "seed", "profile", "state"):
         assert getattr(manifest, name) == getattr(recorded_one, name)
-    for refused in (seal, keep_version):
+    for refused in (seal, keep_version, learn_within, repair):
         with pytest.raises(CollectionError, match="is a pack alone") as raised:
             refused(collection)
         assert "collections push" in raised.value.hint

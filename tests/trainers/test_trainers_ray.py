@@ -12,6 +12,7 @@ import sys
 import tempfile
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,6 +32,7 @@ from stillweb.env.rollout import Outcome, Planned, RolloutOptions
 from stillweb.env.task import EvalKind, Evaluation, Task, load_tasks
 from stillweb.env.vector import VectorOptions
 from stillweb.errors import CollectionNotFound, InfraError, ResetNeeded, UsageError
+from stillweb.polling import poll
 from stillweb.replay.server import ReplayOptions, serve
 
 ray = pytest.importorskip("ray")
@@ -54,6 +56,12 @@ WARC_BENCH = "synthetic_train"
 
 def task(name, **given):
     return Task(name, "", ORIGIN + given.pop("path", "/"), collection="small", evaluation=ON_SECOND, **given)
+
+
+def all_started(rollouts):
+    """Return the workers by their numbers, when those that replace others are there."""
+    assert asyncio.run(poll(lambda: all("pid" in each for each in rollouts.workers()), timeout=90))
+    return {each["number"]: each for each in rollouts.workers()}
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +120,7 @@ def rollouts(cluster, published):
     )
     with RayRollouts(2, 2, packs=published.packs, depot=published.url, options=options) as opened:
         yield opened
-        pids = [pid for each in opened.workers() for pid in below(each["pid"])]
+        pids = [pid for each in all_started(opened).values() for pid in below(each["pid"])]
     assert len(pids) > 10
     assert asyncio.run(gone(pids))
 
@@ -154,7 +162,11 @@ def test_episodes_are_played_to_known_rewards(rollouts, published, tmp_path):
     assert trajectory.observed(1, "screenshot") == picture
 
 
-async def test_what_is_seen_is_what_a_plain_env_sees(rollouts, published):
+def digests(episode):
+    return [episode.rollout.start, *(step.digests for step in episode.rollout.steps)]
+
+
+async def test_what_is_seen_is_what_a_plain_env_sees(rollouts, published, tmp_path):
     tasks = [task("one-plain-1", seed=3), task("back-plain-2", seed=3)]
     ca = CertAuthority.init(published.root / "ca")
     alone = {}
@@ -170,11 +182,18 @@ async def test_what_is_seen_is_what_a_plain_env_sees(rollouts, published):
                 seen.append(observation.digests)
                 over = terminated or truncated
             alone[each.id] = seen
+        placing = Placing(num_cpus=0.1)
+        options = RayOptions(level="exact", observe=("axtree", "screenshot"), keep=tmp_path, placing=placing)
+        async with RayRollouts(1, 1, proxy=server.url, options=options) as others:
+            async for episode in others.rollout(clicks, tasks):
+                assert digests(episode) == alone[episode.rollout.task.id]
+                trajectory = episode.kept.trajectory()
+                assert trajectory.path.is_relative_to(tmp_path)
+                assert episode.kept.picture(digests(episode)[0]["screenshot"]).startswith(b"\x89PNG")
     played = [Planned(each, number) for each in tasks for number in range(2)]
     count = 0
     async for episode in rollouts.rollout("ray_agents:clicks", played):
-        rollout = episode.rollout
-        assert [rollout.start, *(step.digests for step in rollout.steps)] == alone[rollout.task.id]
+        assert digests(episode) == alone[episode.rollout.task.id]
         count += 1
     assert count == 4
 
@@ -183,7 +202,7 @@ async def test_what_is_seen_is_what_a_plain_env_sees(rollouts, published):
 def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothing(rollouts, cluster, how):
     name = f"held-{how}-1"
     tasks = [task(name), *(task(f"one-{how}-{n}-1") for n in range(6))]
-    before = {each["number"]: each for each in rollouts.workers()}
+    before = all_started(rollouts)
 
     def kill():
         pid = int((cluster.told / name).read_text())
@@ -208,12 +227,13 @@ def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothin
     assert "a worker was lost" in first.rollout.errors[0]
     for each in ended.values():
         assert each.rollout.attempts == 1 or killed in each.workers
+        assert each.kept.picture(digests(each)[-1]["screenshot"])  # it outlives its worker
     assert len(family) > 3
     assert asyncio.run(gone(family))
     assert rollouts.workers()[killed]["lost"] == before[killed]["lost"] + 1
     again = [each.rollout.reward for each in rollouts.rollout(clicks, [task(f"one-{n}-1") for n in range(4)])]
     assert again == [1.0] * 4
-    now = {each["number"]: each for each in rollouts.workers()}
+    now = all_started(rollouts)
     assert now[1 - killed]["pid"] == before[1 - killed]["pid"]
     assert now[killed]["pid"] != before[killed]["pid"]
 
@@ -270,6 +290,21 @@ def test_tasks_are_read_lazily_and_who_leaves_off_leaves_what_goes_on(rollouts):
     assert len(read) < 100
     assert [each["under_way"] for each in rollouts.workers()] == [0, 0]
     assert len(list(rollouts.rollout(clicks, [task("one-1")]))) == 1
+
+
+def test_nothing_waits_for_a_worker_that_finds_no_place(rollouts):
+    pool = rollouts._pool
+    seat, placing = pool.seats[0], pool._placing
+    pool._placing = replace(placing, resources={"nowhere": 1})  # as if its machine does not come back
+    try:
+        pool.replace(seat, seat.handle)
+        tasks = [task(f"one-{n}-1") for n in range(5)]
+        ended = list(rollouts.rollout(clicks, tasks))
+    finally:
+        pool._placing = placing
+        pool.replace(seat, seat.handle)
+    assert [each.rollout.reward for each in ended] == [1.0] * 5
+    assert {each.workers for each in ended} == {(1,)}
 
 
 def test_what_cannot_be_is_told_before_anything_is_played(cluster, published):

@@ -94,6 +94,7 @@ class Observed:
 
 def observe(collection: Collection, within: float = DAY) -> list[Observed]:
     """Return the http(s) requests of a collection in the order they were recorded."""
+    collection.require_archive()
     recorded_at = collection.manifest().recorded_at
     found = []
     captures = (c for c in collection.captures() if c.url.lower().startswith(("http://", "https://")))

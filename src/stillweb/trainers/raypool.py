@@ -129,10 +129,16 @@ class Pool:
         return told
 
     def choose(self, avoid: Seat | None = None) -> Seat:
-        """Return the least busy seat, and another one than `avoid` where there is one, busy or not."""
+        """Return the least busy seat, and another one than `avoid` where there is one, busy or not.
+
+        One that has no worker yet comes last: if Ray has no place for it any more, nothing waits for that.
+        """
         if not self.seats:
             raise UsageError("the workers were not started", hint="async with RayRollouts(...) as rollouts")
-        return min(self.seats, key=lambda seat: (seat is avoid, seat.under_way, seat.number))
+        return min(
+            self.seats,
+            key=lambda seat: (not _is_ready(seat.started), seat is avoid, seat.under_way, seat.number),
+        )
 
     def replace(self, seat: Seat, lost: Any) -> None:
         """Have another worker in a seat instead of one that was lost, unless that was done."""
