@@ -303,7 +303,9 @@ def test_a_log_line_has_its_facts_in_both_forms() -> None:
     for form in ("text", "json"):
         out = io.StringIO()
         logs.configure(form, "info", worker=3, stream=out)  # type: ignore[arg-type]
-        logging.getLogger("stillweb.x").info("session opened", extra={"session": "abc", "ports": [1, 2]})
+        logging.getLogger("stillweb.x").info(
+            "session opened", extra={"session": "abc", "ports": [1, 2], "_foreign": 1}
+        )
         logging.getLogger("stillweb.x").debug("a request")
         said[form] = out.getvalue()
     assert said["text"].endswith("INFO stillweb.x [worker 3]: session opened session=abc ports=[1, 2]\n")
