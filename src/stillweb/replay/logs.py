@@ -58,6 +58,6 @@ class _Text(logging.Formatter):
         super().__init__(f"%(asctime)s %(levelname)s %(name)s{where}: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line of a record, without what others hang on to every record of the program (Ray does)."""
+        """Return the line of a record, without what others hang on to every record (Ray does)."""
         facts = [f"{n}={v}" for n, v in vars(record).items() if n not in _OWN and not n.startswith("_")]
         return " ".join([super().formatMessage(record), *facts])
