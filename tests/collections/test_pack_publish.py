@@ -344,15 +344,16 @@ def test_many_programs_that_pull_at_once_fetch_once(tmp_path, three):
             assert list(store.packs()) == [two]
 
 
-def test_what_a_killed_pull_left_is_swept(tmp_path, three):
-    depot, (one, two, _), _ = three
+@pytest.mark.parametrize("next_one", [0, 1])
+def test_what_a_killed_pull_left_is_swept(tmp_path, three, next_one):
+    depot, packs, _ = three
     store = store_at(tmp_path)
-    left = store.root / f".pull-{one}" / "pack"
+    left = store.root / f".pull-{packs[0]}" / "pack"
     left.mkdir(parents=True)
     (left / "bodies.bin").write_bytes(b"half")
-    with store.hold(two, depot):
+    with store.hold(packs[next_one], depot):
         assert not left.exists()
-    assert list(store.packs()) == [two]
+    assert list(store.packs()) == [packs[next_one]]
 
 
 # --- a collection that is a pack alone -------------------------------------------------------------

@@ -1,8 +1,10 @@
 """Packs that were pulled to this machine, each once, however many programs need it; the ones used least go.
 
     STORE/ID/pack/        a pack, with its bodies in it
-    STORE/.locks/ID       held shared by who uses the pack, alone by who fetches or removes it; its time is
-                          that of the last use
+    STORE/.locks/ID       held shared by who uses the pack, alone by who removes it; its time is that of the
+                          last use
+    STORE/.locks/ID.fetch held by who fetches it. Two locks, since who waits for the fetch must not wait for
+                          those who use the pack then
     STORE/.pull-ID, .gone-ID    a fetch, or a removal, under way or cut short
 
 Locks go with their process, however that ends. A pack that is used is never removed: where those in use leave
@@ -32,6 +34,7 @@ __all__ = ["PackStore", "default_store", "place"]
 _GIB = 1 << 30
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FETCHING, _GOING = ".pull-", ".gone-"
+_FETCH = ".fetch"
 
 
 def default_store() -> Path:
@@ -75,11 +78,12 @@ class PackStore:
         with self._lock(environment_id) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
             while not _opens(folder):
-                # To take another kind of lock is to let go of the first: others may come between.
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if not _opens(folder):
-                    self._fetch(environment_id, depot, on_progress)
-                fcntl.flock(lock, fcntl.LOCK_SH)
+                fcntl.flock(lock, fcntl.LOCK_UN)
+                with self._lock(environment_id + _FETCH) as turn:
+                    fcntl.flock(turn, fcntl.LOCK_EX)
+                    if not _opens(folder):
+                        self._fetch(environment_id, depot, on_progress)
+                fcntl.flock(lock, fcntl.LOCK_SH)  # it may have been removed before this: then once more
             os.utime(lock)
             yield folder
 
@@ -119,6 +123,9 @@ class PackStore:
             with self._lock("store") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 self._sweep()
+                shutil.rmtree(
+                    fresh, ignore_errors=True
+                )  # left by a program that was killed; the turn is ours
                 self._remove(environment_id)  # what is there does not open
                 self._make_room(environment_id, sum(sizes.values()))
                 _reserve(fresh / "pack", sizes)
@@ -180,7 +187,7 @@ class PackStore:
         for path in self.root.glob(f"{_GOING}*"):
             shutil.rmtree(path)
         for path in self.root.glob(f"{_FETCHING}*"):
-            with self._lock(path.name.removeprefix(_FETCHING)) as lock, suppress(BlockingIOError):
+            with self._lock(path.name.removeprefix(_FETCHING) + _FETCH) as lock, suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path)
 
