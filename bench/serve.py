@@ -84,12 +84,17 @@ async def orphan(options: argparse.Namespace) -> None:
     """Be the client that is killed: lease, say so, step until the end."""
     async with httpx.AsyncClient(base_url=options.orphan, timeout=600, trust_env=False) as client:
         pages = pages_of(options)
-        opening = (
-            leased(client, pages[i % len(pages)], owner="orphan", ttl=ORPHAN_TTL) for i in range(options.busy)
-        )
-        leases = await asyncio.gather(*opening)
-        print("leased", flush=True)
-        await asyncio.gather(*(steps(client, lease, asyncio.Event()) for lease in leases))
+        opened = 0
+
+        async def one(i: int) -> None:
+            nonlocal opened
+            lease = await leased(client, pages[i % len(pages)], owner="orphan", ttl=ORPHAN_TTL)
+            opened += 1
+            if opened == options.busy:
+                print("leased", flush=True)
+            await steps(client, lease, asyncio.Event())  # from now on, or it would run out
+
+        await asyncio.gather(*(one(i) for i in range(options.busy)))
 
 
 async def killed_client(url: str, options: argparse.Namespace, held: int) -> dict[str, Any]:

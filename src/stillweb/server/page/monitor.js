@@ -296,9 +296,9 @@ function showDetail() {
     set(list.children[2 * i], name);
     set(list.children[2 * i + 1], String(value));
   });
+  picture.hidden = !each.picture;
   if (each.picture !== detailPicture) {
     detailPicture = each.picture;
-    picture.hidden = !each.picture;
     picture.alt = `what session ${each.index} shows`;
     if (each.picture) whole(each.picture, picture);
   }
