@@ -45,16 +45,27 @@ async def warc_bench(warc_bench_collections, ca):
         yield server
 
 
+@pytest.fixture(scope="module")
+def exact():
+    """Whether the module's browser is one for level `exact`."""
+    return False
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser(ca):
-    async with launch(spki=ca.spki_hashes()) as started:
+async def browser(ca, exact):
+    async with launch(spki=ca.spki_hashes(), exact=exact) as started:
         yield started
 
 
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    """The small site."""
+    return build(tmp_path_factory.mktemp("collections"))
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replay(tmp_path_factory, ca):
-    """A replay server with the small site."""
-    collection = build(tmp_path_factory.mktemp("collections"))
+async def replay(collection, ca):
+    """A replay server with the module's collection."""
     async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
         yield server
 

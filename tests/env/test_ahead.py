@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 from small_site import ORIGIN, RECORDED, build
 
-from stillweb.browser.launch import launch
 from stillweb.collections.seal import seal
 from stillweb.collections.writer import CollectionWriter
 from stillweb.env.env import Env, EnvOptions
@@ -35,20 +34,8 @@ TRACES = Path(__file__).parents[2] / "bench" / "traces"
 
 
 @pytest.fixture(scope="module")
-def collection(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("collections"))
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replay(collection, ca):
-    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
-        yield server
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser(ca):
-    async with launch(spki=ca.spki_hashes(), exact=True) as started:
-        yield started
+def exact():
+    return True
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -27,7 +27,7 @@ from stillweb.env.vector import VectorEnv
 from stillweb.errors import EnvClosed, InfraError
 from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
-from stillweb.replay import ReplayClient, ReplayOptions, serve, serve_cluster
+from stillweb.replay import ReplayClient, ReplayOptions, serve_cluster
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -65,16 +65,9 @@ def collection(tmp_path_factory):
     return build(tmp_path_factory.mktemp("collections"))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replay(collection, ca):
-    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
-        yield server
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser(ca):
-    async with launch(spki=ca.spki_hashes(), exact=True) as started:
-        yield started
+@pytest.fixture(scope="module")
+def exact():
+    return True
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -13,7 +13,7 @@ import click
 from stillweb.cli.console import print_json, stderr
 from stillweb.cli.envcheck import check
 from stillweb.cli.envtasks import miniwob, tasks
-from stillweb.cli.options import level_option, proxy_option
+from stillweb.cli.options import level_option, observe_option, proxy_option
 from stillweb.env.env import Env, EnvOptions
 from stillweb.env.nativetask import native_schema
 from stillweb.env.observation import Observation
@@ -72,14 +72,7 @@ def schema(of_tasks: bool, style: str) -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder to write the episode down in.",
 )
-@click.option(
-    "--observe",
-    multiple=True,
-    default=["axtree"],
-    show_default=True,
-    metavar="FORM",
-    help="What to show: axtree, compact:viewport, ... (docs/observations.md). Repeatable.",
-)
+@observe_option("What to show: axtree, compact:viewport, ... (docs/observations.md). Repeatable.")
 def shell(proxy: str, level: str, url: str, collection: str | None, **chosen: Any) -> None:
     """Type actions as JSON, one a line, and see what the agent would see.
 

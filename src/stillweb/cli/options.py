@@ -63,6 +63,13 @@ def level_option(command: F) -> F:
     )(command)
 
 
+def observe_option(told: str) -> Callable[[F], F]:
+    """Return what adds `--observe FORM`; `told` is its help."""
+    return click.option(
+        "--observe", multiple=True, default=["axtree"], show_default=True, metavar="FORM", help=told
+    )
+
+
 def session_counts(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...]:
     """Read counts of sessions, as a callback; none if nothing was said."""
     if text is None:

@@ -12,7 +12,14 @@ import click
 
 from stillweb import __version__
 from stillweb.cli.console import print_json, stderr
-from stillweb.cli.options import certs_option, collections_option, json_option, level_option, sites_option
+from stillweb.cli.options import (
+    certs_option,
+    collections_option,
+    json_option,
+    level_option,
+    observe_option,
+    sites_option,
+)
 from stillweb.cli.rolloutshown import Shown, print_summary
 from stillweb.cli.sections import Sectioned
 from stillweb.cli.serving import replayed_together
@@ -72,8 +79,7 @@ def _options(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> d
 @click.option("--only-failed", is_flag=True,
               help="Play again what ended without a reward; with --resume what is missing, too.")  # fmt: skip
 @level_option
-@click.option("--observe", multiple=True, default=["axtree"], show_default=True, metavar="FORM",
-              help="What the agent sees (docs/observations.md). Repeatable.")  # fmt: skip
+@observe_option("What the agent sees (docs/observations.md). Repeatable.")
 @click.option("--max-steps", type=click.IntRange(1), default=30, show_default=True,
               help="Of an episode, where the task does not say.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the agent's draws.")

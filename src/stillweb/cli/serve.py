@@ -14,7 +14,7 @@ import click
 
 from stillweb import clock
 from stillweb.cli.console import print_json, stderr
-from stillweb.cli.options import certs_option, json_option, level_option, sites_option
+from stillweb.cli.options import certs_option, json_option, level_option, observe_option, sites_option
 from stillweb.cli.sections import Sectioned
 from stillweb.cli.signals import on_signals
 from stillweb.errors import TaskError, UsageError
@@ -70,14 +70,7 @@ def _queues(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> di
 )
 @sites_option
 @level_option
-@click.option(
-    "--observe",
-    multiple=True,
-    default=["axtree"],
-    show_default=True,
-    metavar="FORM",
-    help="What observations hold: axtree, screenshot, ... (docs/observations.md). Repeatable.",
-)
+@observe_option("What observations hold: axtree, screenshot, ... (docs/observations.md). Repeatable.")
 @click.option(
     "--sessions", type=click.IntRange(1, 1024), default=8, show_default=True, help="Leases at once."
 )

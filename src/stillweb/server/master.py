@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -391,9 +391,8 @@ async def _lines(parts: Sequence[AsyncIterator[dict[str, Any]]]) -> AsyncIterato
         finally:
             ended.put_nowait(None)
 
-    async with AsyncExitStack() as stack:
-        tasks = [asyncio.ensure_future(drain(part)) for part in parts]
-        stack.callback(lambda: [task.cancel() for task in tasks])
+    tasks = [asyncio.ensure_future(drain(part)) for part in parts]
+    try:
         left = len(tasks)
         while left:
             each = await ended.get()
@@ -401,6 +400,9 @@ async def _lines(parts: Sequence[AsyncIterator[dict[str, Any]]]) -> AsyncIterato
                 left -= 1
             else:
                 yield json.dumps(each, ensure_ascii=False).encode() + b"\n"
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _target(request: Request) -> str:
