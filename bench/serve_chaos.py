@@ -1,6 +1,7 @@
 """Episodes through `stillweb serve` while browsers, drivers, renderers, workers and clients are killed.
 
     python bench/serve_chaos.py [--episodes 2000] [--kills 205] [--clients 4] [--at-once 4] [--level clock]
+                                [--log FILE]
 
 The site and its tasks are those of `bench/chaos.py`: what each is worth is known beforehand. The rollout
 server, the replay (two workers) and the clients are programs of their own. A client plays its share of the
@@ -139,7 +140,10 @@ def rollout_server(replay: str, options: argparse.Namespace, more: tuple[str, ..
         *("--sessions", str(options.clients * options.at_once), "--browsers", "2", "--level", options.level),
         *("--drain-seconds", "5", *more),
     )
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+    with (
+        open(options.log or os.devnull, "wb") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as server,
+    ):
         assert server.stdout is not None
         lines = []
         for line in server.stdout:
@@ -295,6 +299,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=4, help="episodes of each client")
     parser.add_argument("--level", default="clock")
     parser.add_argument("--seed", default="serve chaos")
+    parser.add_argument("--log", help="what the rollout server says goes into this file")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     parser.add_argument("--into", help=argparse.SUPPRESS)
     parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)

@@ -27,6 +27,7 @@ from pathlib import Path
 from playwright.async_api import Browser, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
+from stillweb.browser.driver import is_driver_gone
 from stillweb.browser.line import free_port, open_line
 from stillweb.errors import InfraError, ProgramNotFound
 
@@ -236,7 +237,9 @@ async def _close(browser: Browser) -> None:
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await browser.close()
-    except (TimeoutError, PlaywrightError) as error:
+    except (TimeoutError, PlaywrightError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not is_driver_gone(error):
+            raise
         logger.warning("the browser did not close", extra={"error": str(error)})
 
 

@@ -415,9 +415,9 @@ async def _session(page: Page) -> PlainSession | LineSession:
     """Return a CDP session of a page: on our own line at level EXACT, Playwright's otherwise."""
     world = state_of(page.context).world
     try:
-        session = await page.context.new_cdp_session(page)
+        session = await PlainSession.of(page)
         if world is None:
-            return PlainSession(session)
+            return session
         told = await session.send("Target.getTargetInfo")
         await session.detach()
     except PlaywrightError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import socket
@@ -173,7 +174,8 @@ def serve_command(proxy: str | None, names: tuple[str, ...], as_json: bool, **ch
             running = len(server.engine.desk.held)
             stderr().print(f"ending: {running} leases are given {options.drain_seconds:g} s")
 
-    run(serve())
+    # On asyncio's own loop: uvloop fails each write into the pipe of a driver that was killed.
+    asyncio.run(serve())
 
 
 def _where(chosen: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from stillweb import clock
 from stillweb.browser.activity import Activity
 from stillweb.browser.axtree import Bids
 from stillweb.browser.context import open_context, state_of
+from stillweb.browser.driver import is_driver_gone
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled, settle
 from stillweb.env.tabs import Tabs, closed_itself
@@ -240,8 +241,10 @@ async def _close_context(context: BrowserContext) -> bool:
     except TimeoutError:
         logger.warning("the browser did not close a context", extra={"seconds": _CLOSE_SECONDS})
         return False
-    except PlaywrightError as error:
-        logger.warning("context of an episode was gone", extra={"error": error.message})
+    except (PlaywrightError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not is_driver_gone(error):
+            raise
+        logger.warning("context of an episode was gone", extra={"error": str(error)})
         return False
     return True
 

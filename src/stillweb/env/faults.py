@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from playwright.async_api import Error as PlaywrightError
 
+from stillweb.browser.driver import is_driver_gone
 from stillweb.browser.line import CdpError
 from stillweb.errors import InfraError, PeerError, PortInUse, ReplayError
 
@@ -22,8 +23,11 @@ async def infra(what: str, seconds: float) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise InfraError(f"{what} did not end within {seconds:g} s") from error
-    except (PlaywrightError, CdpError, PeerError, ReplayError, PortInUse) as error:
-        raise told_as_ours(what, error) from error
+    except (PlaywrightError, CdpError, PeerError, ReplayError, PortInUse, RuntimeError) as error:
+        ours = told_as_ours(what, error)
+        if ours is error:
+            raise
+        raise ours from error
 
 
 def told_as_ours(what: str, error: BaseException) -> BaseException:
@@ -32,4 +36,6 @@ def told_as_ours(what: str, error: BaseException) -> BaseException:
         return InfraError(f"{what}: the browser failed: {error.message.partition(chr(10))[0]}")
     if isinstance(error, PeerError | ReplayError | PortInUse):
         return InfraError(f"{what}: {error}", hint=error.hint)
+    if is_driver_gone(error):
+        return InfraError(f"{what}: the browser failed: its driver has ended")
     return error

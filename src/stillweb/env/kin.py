@@ -22,6 +22,8 @@ from pathlib import Path
 from playwright.async_api import Browser, CDPSession
 from playwright.async_api import Error as PlaywrightError
 
+from stillweb.browser.driver import is_driver_gone
+
 __all__ = ["Kin", "kin_of"]
 
 _PROFILE = "--user-data-dir="
@@ -50,6 +52,10 @@ class Kin:
             async with asyncio.timeout(seconds):
                 await self._session.send("Browser.getVersion")
         except (TimeoutError, PlaywrightError):
+            return False
+        except RuntimeError as error:
+            if not is_driver_gone(error):
+                raise
             return False
         return True
 

@@ -1,0 +1,34 @@
+"""How a driver that has died is known."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stillweb.browser.driver import is_driver_gone
+
+
+async def write_to_a_program_that_has_ended():
+    program = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)
+    program.kill()
+    await program.wait()
+    for _ in range(1000):
+        program.stdin.write(b"x" * 4096)
+        await asyncio.sleep(0)
+
+
+def test_uvloops_error_is_known():
+    uvloop = pytest.importorskip("uvloop")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, pytest.raises(RuntimeError) as raised:
+        runner.run(write_to_a_program_that_has_ended())
+    assert is_driver_gone(raised.value)
+
+
+def test_asyncios_own_loop_has_none():
+    asyncio.run(write_to_a_program_that_has_ended())
+
+
+def test_other_errors_are_others():
+    assert not is_driver_gone(RuntimeError("no running event loop"))
+    assert not is_driver_gone(ValueError("the handler is closed"))
