@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from stillweb.collections.alike import first_of_alike
 from stillweb.collections.keys import request_key
 from stillweb.collections.pack import Entry
 from stillweb.collections.packformat import vary_digest
@@ -34,6 +35,9 @@ class Shelf:
 
     def lookup(self, key: bytes) -> Sequence[int]:
         return self.rows.get(key, [])
+
+    def distinct(self, key: bytes) -> Sequence[int]:
+        return first_of_alike(self.lookup(key), self.entry)
 
     def entry(self, row: int) -> Entry:
         return self.entries[row]

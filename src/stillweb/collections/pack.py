@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stillweb.collections import packformat as form
+from stillweb.collections.alike import first_of_alike
 from stillweb.collections.packbodies import PackBodies, map_file, unmap
 from stillweb.collections.packformat import IndexPlan, Record, malformed, vary_digest
 from stillweb.collections.packindex import PackIndex
@@ -105,6 +106,7 @@ class Pack:
             self.close()
             raise
         self._entry = lru_cache(maxsize=_RECENT)(self._read_entry)
+        self._distinct = lru_cache(maxsize=_RECENT)(self._find_distinct)
         self._files.callback(self._forget)
 
     @classmethod
@@ -149,6 +151,14 @@ class Pack:
         """
         return self._index.lookup(key)
 
+    def distinct(self, key: bytes) -> Sequence[int]:
+        """Return the rows of a request key or alias, but for those that say the same as an earlier one.
+
+        Raises:
+            MalformedPack: as `lookup` and `entry`.
+        """
+        return self._distinct(key)
+
     def entry(self, row: int) -> Entry:
         """Return the answer in a row.
 
@@ -163,6 +173,11 @@ class Pack:
         # circle would stay for good.
         self._entry.cache_clear()
         self._entry = lru_cache(maxsize=0)(_closed)
+        self._distinct.cache_clear()
+        self._distinct = lru_cache(maxsize=0)(_none_found)
+
+    def _find_distinct(self, key: bytes) -> Sequence[int]:
+        return first_of_alike(self._index.lookup(key), self._entry)
 
     def _read_entry(self, row: int) -> Entry:
         record, end = self._record(row)
@@ -289,6 +304,10 @@ class Pack:
 
 def _closed(row: int) -> Entry:
     raise ValueError(f"row {row} of a pack that is closed")
+
+
+def _none_found(key: bytes) -> Sequence[int]:
+    raise ValueError("a pack that is closed was asked for a request")
 
 
 def pack_stamp(path: Path) -> tuple[int, int]:

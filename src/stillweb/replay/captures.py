@@ -27,6 +27,7 @@ from typing import Protocol
 from urllib.parse import urljoin
 
 from stillweb.collections.accept import rank
+from stillweb.collections.alike import timeless
 from stillweb.collections.fitting import Asked
 from stillweb.collections.keys import request_key
 from stillweb.collections.pack import Entry
@@ -39,7 +40,6 @@ __all__ = ["Candidate", "Rows", "same_answer", "usable"]
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEEPING_METHOD = frozenset({307, 308})  # RFC 9110 §15.4.8, §15.4.9
 _LOCATION = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
-_WHEN = re.compile(rb"(?<=\r\n)(?:date|age):[^\r\n]*(?:\r\n|$)", re.IGNORECASE)
 _MAX_HOPS = 8
 
 
@@ -94,12 +94,8 @@ def same_answer(candidates: Iterable[Candidate]) -> bool:
     first, *others = (candidate.entry for candidate in candidates)
     if any((e.status, e.body_sha256) != (first.status, first.body_sha256) for e in others):
         return False
-    head = _timeless(first) if others else b""
-    return all(_timeless(entry) == head for entry in others)
-
-
-def _timeless(entry: Entry) -> bytes:
-    return _WHEN.sub(b"", bytes(entry.head))
+    head = timeless(first) if others else b""
+    return all(timeless(entry) == head for entry in others)
 
 
 def _refuses(request: Request, asked: Asked, entry: Entry) -> str:

@@ -44,6 +44,9 @@ class Index(Protocol):
     def lookup(self, key: bytes) -> Sequence[int]:
         """Return the rows of a request key or alias, in recorded order."""
 
+    def distinct(self, key: bytes) -> Sequence[int]:
+        """Return the rows of a request key or alias, but for those that say the same as an earlier one."""
+
     def entry(self, row: int) -> Entry:
         """Return the answer in a row."""
 
@@ -126,15 +129,21 @@ def resolve(request: Request, index: Index, state: SessionState, policy: Policy)
 
 
 def _resolve(request: Request, index: Index, state: SessionState, policy: Policy) -> Match:
+    def counts(name: str) -> bool:
+        return not policy.rules.ignores(request, name)
+
     refused = ""
     for lookup in _lookups(request, policy.rules):
-        rows = index.lookup(lookup.key)
+        rows = index.distinct(lookup.key)
         if not rows:
             continue
         if lookup.guessed and not policy.guessed:
             refused = refused or f"only a guess would find it: {lookup.note}"
             continue
-        candidates, why = usable(request, rows, index, lambda name: not policy.rules.ignores(request, name))
+        candidates, why = usable(request, rows, index, counts)
+        if candidates and (candidates[0].entry.method in MUTATIONS or not same_answer(candidates)):
+            # Whose turn it is depends on how often it was recorded, by those too that say the same.
+            candidates, why = usable(request, index.lookup(lookup.key), index, counts)
         if candidates:
             counted = lookup.tier is Tier.NORMALISED or policy.rules.polls(request.url)
             return _choose(candidates, state, lookup, counted=counted)
