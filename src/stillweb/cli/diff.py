@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -54,7 +55,11 @@ class Source:
     help="Write index.html and report.json into this folder.",
 )
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML.")
-@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Pages at a time.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="Pages at a time.  [default: one more than there are processors]",
+)
 @click.option("--limit", type=click.IntRange(1), help="Pages at most.")
 @click.option(
     "--level",
@@ -97,7 +102,7 @@ def diff(ctx: click.Context, /, name: str, other: str | None, **given: Any) -> N
     """  # noqa: D301  click reads \b itself
     collection = open_version(given["root"], other or name)
     options = DiffOptions(
-        jobs=given["jobs"],
+        jobs=given["jobs"] or 1 + (os.cpu_count() or 1),  # while one page waits, the others compute
         limit=given["limit"],
         gates=parse_gates(given["fail_under"], {} if other else read_settings(collection.path).gates),
         level=Level(given["level"]),
