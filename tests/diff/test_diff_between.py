@@ -28,7 +28,7 @@ def png(colour):
     return stream.getvalue()
 
 
-def make(root, name, answers, pages):
+def make(root, name, answers, pages, complaints=()):
     """Write a collection: `answers` path -> (status, body), `pages` path -> (text, colour)."""
     collection = Collection.create(root, name)
     with CollectionWriter(collection) as writer:
@@ -43,9 +43,8 @@ def make(root, name, answers, pages):
             {"url": f"https://s.test{path}", "method": "GET", "type": "document", "status": 200, "failed": ""}
         ]
         texts = {"text": text, "axtree": f"StaticText '{text}'", "dom": dom}
-        write_baseline(
-            collection.baseline / page_id, png(colour), texts, requests, Arrival(f"https://s.test{path}")
-        )
+        arrival = Arrival(f"https://s.test{path}", complaints=complaints)
+        write_baseline(collection.baseline / page_id, png(colour), texts, requests, arrival)
         listed.append(
             Page(f"https://s.test{path}", "20260101000000", id=page_id, status=200, baseline=page_id)
         )
@@ -99,6 +98,26 @@ def test_what_came_what_went_and_what_changed(two):
         "/price": ("agree", "differs"),
     }
     assert report.exit_status == 0  # a change is no failure
+
+
+BLOCKED = "Loading the image 'https://p.test/1' violates the following Content Security Policy directive: x."
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "new"),
+    [
+        (f"console: {BLOCKED} (https://s.test/:946)", f"console: {BLOCKED} (https://s.test/:811)", 0),
+        (f"console: {BLOCKED} (https://s.test/:946)", f"console: {BLOCKED} (https://s.test/a.js:946)", 1),
+        ("console: no such thing (https://s.test/:946)", "console: no such thing (https://s.test/:811)", 1),
+    ],
+)
+def test_what_a_policy_blocks_is_the_same_wherever_the_parser_was(tmp_path, before, after, new):
+    pages = {"/": ("welcome", "red")}
+    first = make(tmp_path, "first", {"/": (200, b"one")}, pages, (before,))
+    second = make(tmp_path, "second", {"/": (200, b"one")}, pages, (after,))
+    (page,) = asyncio.run(diff_between(first, second)).pages
+    assert page.scores["console"] == new
+    assert page.identical is (new == 0)
 
 
 def test_what_was_compared_survives_a_kill_unchanged(two):

@@ -6,6 +6,7 @@ left out, and a note says so.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,9 @@ from stillweb.diff.report import PageDiff, Pictures
 from stillweb.diff.settings import Settings
 from stillweb.model import GUESSES, Page
 from stillweb.replay.noise import default_noise
+
+_BLOCKED = "violates the following Content Security Policy directive"
+_LINE = re.compile(r":\d+\)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +238,9 @@ def _with_arrivals(
         return page if replayed is None else replace(page, notes=(*page.notes, lacking))
     scores = dict(page.scores)
     scores["loaded"] = float(not recorded.pending)
-    before, after = (Counter(filter(settings.counts, each.complaints)) for each in (recorded, replayed))
+    before, after = (
+        Counter(map(_without_line, filter(settings.counts, each.complaints))) for each in (recorded, replayed)
+    )
     scores["console"] = float((after - before).total())
     notes = page.notes
     if not recorded.settled:
@@ -249,6 +255,14 @@ def _with_arrivals(
         console=_lines("-", (before - after).elements()) + _lines("+", (after - before).elements()),
         notes=notes,
     )
+
+
+def _without_line(complaint: str) -> str:
+    """Return a complaint without its line, where that is how far the parser happened to be.
+
+    Chromium tells so of what a Content Security Policy blocks: the same image, blocked at another line.
+    """
+    return _LINE.sub(")", complaint) if _BLOCKED in complaint else complaint
 
 
 def _lines(kind: str, texts: Iterable[str]) -> tuple[DiffLine, ...]:

@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 _START_SECONDS = 60.0  # it takes half of one; a machine under load may need more
 _END_SECONDS = 20.0  # `launch` gives the browser 10 of them
 _ANSWER_SECONDS = 15.0
+_AT_ONCE = "it ended as soon as it had started"
 
 
 class BrowserState(StrEnum):
@@ -103,7 +104,7 @@ class _Kept:
             browser.on("disconnected", lambda _: self.lose("it disconnected"))
             self.kin.watch(lambda: self.lose("it or its driver ended"))
             if not browser.is_connected():
-                self.lose("it ended as soon as it had started")
+                self.lose(_AT_ONCE)
             if self.state is BrowserState.STARTING:
                 self.state = BrowserState.SERVING
             self.started.set()
@@ -306,9 +307,8 @@ class BrowserPool:
         failure = kept.task.exception() if kept.task.done() else None
         if isinstance(failure, StillwebError):
             raise failure
-        what = (
-            failure.message
-            if isinstance(failure, PlaywrightError)
-            else str(failure or type(failure).__name__)
-        )
+        what = _AT_ONCE
+        if failure is not None:
+            told = failure.message if isinstance(failure, PlaywrightError) else str(failure)
+            what = told or type(failure).__name__
         raise InfraError(f"a browser did not start: {what.partition(chr(10))[0]}", hint="reset") from failure

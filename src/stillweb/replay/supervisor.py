@@ -33,7 +33,7 @@ __all__ = ["Worker"]
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_LONG_LIFE = 60.0
+_LONG_LIFE = 10.0  # seconds of a worker that can start, whatever ended it then
 _START = 60.0  # seconds that it may take until it is ready: machines are busy
 _MARGIN = 5.0  # seconds beyond the drain that a worker may take to end
 

@@ -24,6 +24,7 @@ from stillweb.errors import EnvClosed, InfraError, ResetNeeded, StillwebError
 from stillweb.server.desk import Desk
 from stillweb.server.gate import Gate
 from stillweb.server.held import Held
+from stillweb.server.leases import Lease
 from stillweb.server.once import Once
 from stillweb.server.options import ServeOptions
 from stillweb.server.pictures import Pictures
@@ -35,6 +36,7 @@ __all__ = ["Engine", "Start", "Stepped"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_REPLAY_SECONDS = 5.0  # no longer, since meanwhile the lease of a client that has gone is not taken back
 _LEASINGS = 256  # requests for leases whose answers are kept for retries
 Action = Mapping[str, Any] | str
 
@@ -215,14 +217,26 @@ class Engine(Started):
     async def _reset(self, held: Held, start: Start) -> Stepped:
         held.begins(start.label, start.opens)
         try:
-            observation, info = await self.vector.reset(
-                held.lease.session, task=start.task, url=None if start.task else start.url, seed=start.seed
-            )
+            try:
+                observation, info = await self._open(held.lease, start)
+            except InfraError:
+                # A replay worker that died is started again, within seconds: nothing its clients need count.
+                if held.ended or not await self._replay_back():
+                    raise
+                observation, info = await self._open(held.lease, start)
         except StillwebError as error:
             held.fails(error)
             raise
         self.tally.resets.count(clock.monotonic())
         return Stepped(self._saw(held, observation, info), None, False, False, info)
+
+    async def _open(self, lease: Lease, start: Start) -> tuple[Observation, Mapping[str, Any]]:
+        url = None if start.task else start.url
+        return await self.vector.reset(lease.session, task=start.task, url=url, seed=start.seed)
+
+    async def _replay_back(self) -> bool:
+        """Return whether the replay server was not ready, and is now."""
+        return not await self.vector.proxy_ready(0) and await self.vector.proxy_ready(_REPLAY_SECONDS)
 
     async def _step(self, held: Held, action: Action) -> Stepped:
         if not held.playing:

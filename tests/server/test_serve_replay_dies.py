@@ -1,0 +1,40 @@
+"""A replay worker that dies between two episodes is nobody's failure."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import httpx
+import pytest
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
+from stillweb.replay import ReplayOptions, serve_cluster
+from stillweb.server import engine
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+
+
+async def test_a_reset_waits_for_a_worker_that_is_started_again(
+    tmp_path, collections_root, serving, monkeypatch
+):
+    monkeypatch.setattr(engine, "_REPLAY_SECONDS", 60.0)  # machines are busy
+    ca = CertAuthority.init(tmp_path / "ca")
+    options = ReplayOptions(port=0, session_ports=None)
+    small = Collection.open(collections_root, "small")
+    async with (
+        serve_cluster([small], ca, options, workers=1) as replay,
+        serving(replay.url, sessions=1) as rollouts,
+        httpx.AsyncClient(base_url=rollouts.url, timeout=120, trust_env=False) as client,
+    ):
+        lease = (await client.post("/v1/leases", json={"task_id": "named"})).json()["lease"]
+        (worker,) = replay.workers
+        os.kill(worker.pid, signal.SIGKILL)
+        # What stands on the dead worker is lost, and told as that; the next episode is not.
+        failed = await client.post(f"/v1/leases/{lease}/step", json={"action": {"action": "terminate"}})
+        assert failed.json()["error"]["kind"] == "infra_error"
+        again = await client.post(f"/v1/leases/{lease}/reset", json={"task_id": "named"})
+        assert again.status_code == 200, again.text
+        assert worker.restarts == 1
+        assert (await client.get("/v1/status")).json()["failures"]["infra_error"] == 1
