@@ -1,6 +1,6 @@
 """An episode by OpenEnv's own client, in an environment with openenv alone.
 
-stillweb serve --collections site --tasks examples/tasks.yaml    # in another terminal, or elsewhere
+stillweb serve site --tasks examples/tasks.yaml    # in another terminal, or elsewhere
 python examples/openenv_episode.py http://127.0.0.1:7000 next-page
 """
 

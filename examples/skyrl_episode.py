@@ -1,6 +1,6 @@
 """An episode by SkyRL-gym, in an environment with skyrl-gym, httpx and Pillow.
 
-stillweb serve --collections site --tasks examples/tasks.yaml    # in another terminal, or elsewhere
+stillweb serve site --tasks examples/tasks.yaml    # in another terminal, or elsewhere
 python examples/skyrl_episode.py http://127.0.0.1:7000 next-page
 """
 

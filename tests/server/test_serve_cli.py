@@ -97,14 +97,7 @@ async def test_a_server_that_is_told_to_end_lets_what_runs_end(replay, tmp_path)
 @pytest.mark.browser
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_server_replays_collections_itself_and_leaves_the_rest(collections_root, tmp_path):
-    arguments = (
-        "--collections",
-        "small",
-        "--root",
-        str(collections_root),
-        "--certs",
-        str(tmp_path / "certs"),
-    )
+    arguments = ("small", "--collections", str(collections_root), "--certs", str(tmp_path / "certs"))
     more = ("--port", "0", "--drain-seconds", "0.1", "--json", "--trajectories", str(tmp_path / "t"))
     async with stillweb(*arguments, *more) as process:
         told = await announced(process)
@@ -127,7 +120,7 @@ def test_a_missing_extra_is_told_with_its_name():
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        ((), 2, "either the URL of a replay server or --collections"),
+        ((), 2, "either the URL of one replay server"),
         (("http://127.0.0.1:9", "--host", "0.0.0.0"), 2, "no API key"),
         (("http://127.0.0.1:9", "--port", "0"), 1, "no replay server"),
         (("http://127.0.0.1:9", "--queue", "fly=3"), 2, "no queue fly"),

@@ -23,7 +23,11 @@ class Sectioned(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section with a heading of its own."""
-        told = {each.name: each.get_help_record(ctx) for each in self.get_params(ctx)}
+        told = {
+            each.name: each.get_help_record(ctx)
+            for each in self.get_params(ctx)
+            if isinstance(each, click.Option)
+        }
         named = {name for names in self.sections.values() for name in names}
         rest = [name for name in told if name not in named]
         for title, names in {"Options": rest, **self.sections}.items():

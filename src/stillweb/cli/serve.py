@@ -15,7 +15,14 @@ import click
 
 from stillweb import clock
 from stillweb.cli.console import print_json, stderr
-from stillweb.cli.options import certs_option, json_option, level_option, observe_option, sites_option
+from stillweb.cli.options import (
+    certs_option,
+    collections_option,
+    json_option,
+    level_option,
+    observe_option,
+    sites_option,
+)
 from stillweb.cli.sections import Sectioned
 from stillweb.cli.signals import on_signals
 from stillweb.errors import TaskError, UsageError
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
     from stillweb.server.serving import RolloutServer
 
 _SECTIONS = {
-    "What is played": ("names", "root", "certs_dir", "collection", "tasks", "sites", "level", "observe"),
+    "What is played": ("root", "certs_dir", "collection", "tasks", "sites", "level", "observe"),
     "Leases": ("sessions", "browsers", "ttl", "lifetime", "max_steps", "queues"),
     "Reaching it": ("host", "port", "api_key", "drain_seconds"),
     "What is kept": ("trajectories", "picture_mib"),
@@ -45,22 +52,8 @@ def _queues(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> di
 
 
 @click.command("serve", cls=Sectioned, sections=_SECTIONS)
-@click.argument("proxy", required=False, metavar="[PROXY_URL]")
-@click.option(
-    "--collections",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="Replay this collection for the server, where no PROXY_URL is given. Repeatable.",
-)
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False),
-    envvar="STILLWEB_COLLECTIONS",
-    default=Path("collections"),
-    show_default=True,
-    help="Folder of the collections.",
-)
+@click.argument("sources", nargs=-1, metavar="[PROXY_URL | NAME...]")
+@collections_option
 @certs_option
 @click.option("-c", "--collection", help="Of episodes whose task names none, if there are several.")
 @click.option(
@@ -130,34 +123,30 @@ def _queues(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> di
 @click.option("--node-name", default="", metavar="NAME", help="Of this node; its host and port otherwise.")
 @click.option("--advertise", default="", metavar="URL", help="Where the master reaches this node.")
 @json_option
-def serve_command(proxy: str | None, names: tuple[str, ...], as_json: bool, **chosen: Any) -> None:
+def serve_command(sources: tuple[str, ...], as_json: bool, **chosen: Any) -> None:
     """Serve episodes to trainers over HTTP, until Ctrl-C or SIGTERM.
 
-    PROXY_URL is the control URL of a running replay server; or --collections names what is to be replayed.
+    PROXY_URL is the control URL of a running replay server; or collections are named, and replayed for it.
     Speaks its own API (/docs), WebGym's Omniboxes (at the root and below /omniboxes), OpenEnv
     (/openenv) and verl-tool (/verl-tool). When it is told to end, it gives no new leases and waits for those
     there are; told twice, it ends at once.
 
     \b
     Example:
-      stillweb serve --collections shop --sessions 16 --tasks shop.tasks.json
+      stillweb serve shop --sessions 16 --tasks shop.tasks.json
       stillweb serve http://127.0.0.1:8080 --observe axtree --observe screenshot --ttl 20
       curl http://127.0.0.1:7000/v1/status
       stillweb serve --master --host 0.0.0.0 --api-key SECRET
-      stillweb serve --collections shop --host 0.0.0.0 --api-key SECRET --join http://master:7000
+      stillweb serve shop --host 0.0.0.0 --api-key SECRET --join http://master:7000
     """  # noqa: D301  click reads \b itself
     from stillweb.replay.loops import run
 
     if chosen["master"]:
-        if proxy or names or chosen["join"]:
+        if sources or chosen["join"]:
             raise UsageError("a master replays nothing and joins nobody: --master goes by itself")
         run(_serve_master(chosen, as_json))
         return
-    if bool(proxy) == bool(names):
-        raise UsageError(
-            "either the URL of a replay server or --collections is needed",
-            hint="stillweb serve --collections NAME",
-        )
+    proxy, names = _sources(sources)
     from stillweb.server.serving import serve_rollouts
 
     options = _options(chosen)
@@ -176,6 +165,18 @@ def serve_command(proxy: str | None, names: tuple[str, ...], as_json: bool, **ch
 
     # On asyncio's own loop: uvloop fails each write into the pipe of a driver that was killed.
     asyncio.run(serve())
+
+
+def _sources(sources: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the URL of a replay server, or the names of collections."""
+    urls = [each for each in sources if "://" in each]
+    names = tuple(each for each in sources if each not in urls)
+    if len(urls) + bool(names) != 1:
+        raise UsageError(
+            "either the URL of one replay server is needed, or names of collections",
+            hint="stillweb serve NAME",
+        )
+    return "".join(urls), names
 
 
 def _where(chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,7 +216,7 @@ async def _serve_master(chosen: Mapping[str, Any], as_json: bool) -> None:
             print_json({"url": url})
         else:
             click.echo(f"{'listens':<10}{url}")
-            click.echo(f"{'nodes':<10}stillweb serve --collections NAME --join {url}")
+            click.echo(f"{'nodes':<10}stillweb serve NAME --join {url}")
             stderr().print("Ctrl-C ends it")
         await stopped.wait()
 
@@ -258,7 +259,7 @@ def _tasks(files: tuple[Path, ...], sites: Mapping[str, str]) -> dict[str, Task]
 
 
 @asynccontextmanager
-async def _replay(proxy: str | None, names: tuple[str, ...], chosen: Mapping[str, Any]) -> AsyncIterator[str]:
+async def _replay(proxy: str, names: tuple[str, ...], chosen: Mapping[str, Any]) -> AsyncIterator[str]:
     if proxy:
         yield proxy
         return
