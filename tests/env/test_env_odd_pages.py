@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 import pytest_asyncio
 
@@ -10,8 +13,9 @@ from stillweb.collections.manifest import Manifest
 from stillweb.collections.seal import seal
 from stillweb.collections.writer import CollectionWriter
 from stillweb.env.env import Env
+from stillweb.env.perform import open_start
 from stillweb.env.task import EvalKind, Evaluation, Task
-from stillweb.errors import TaskError
+from stillweb.errors import InfraError, TaskError
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay.server import ReplayOptions, serve
 
@@ -98,6 +102,26 @@ async def test_a_tree_deeper_than_the_stack_is_read(env):
 async def test_a_start_that_is_no_page_is_the_task_s_fault(env, url, why):
     with pytest.raises(TaskError, match=why):
         await env.reset(url=url)
+    observation, _ = await env.reset(url=ORIGIN + "/on")
+    assert observation.title == "Host"
+
+
+async def test_a_start_that_a_dying_renderer_aborts_is_ours(env, browser):
+    await env.reset(url=ORIGIN + "/host")
+    page = env._episode.page
+    session = await browser.new_browser_cdp_session()
+    told = await session.send("SystemInfo.getProcessInfo")
+    await session.detach()
+
+    async def die(route):
+        for process in told["processInfo"]:
+            if process["type"] == "renderer":
+                os.kill(int(process["id"]), signal.SIGKILL)
+        await route.abort("aborted")
+
+    await page.route("**/*", die)
+    with pytest.raises(InfraError):
+        await open_start(page, ORIGIN + "/host")
     observation, _ = await env.reset(url=ORIGIN + "/on")
     assert observation.title == "Host"
 

@@ -108,6 +108,8 @@ async def open_start(page: Page, url: str) -> str:
         return response.url if response else url
     except PlaywrightError as error:
         if not page.is_closed() and any(sign in error.message for sign in _NO_PAGE):
+            # A browser or renderer that dies aborts what it was doing, and is told to be dead only then.
+            await (await Probe.of(page)).send("Runtime.evaluate", expression="1")
             raise TaskError(f"the start page {url} is no page: {_first_line(error)}") from error
         raise InfraError(f"the start page {url} did not open: {_first_line(error)}") from error
 
