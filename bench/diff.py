@@ -1,6 +1,6 @@
 """Compare a recording of about 180 pages with its replay: how long it takes, and that nothing is found.
 
-    python bench/diff.py --root DIR [--name docs] [--record] [--runs 10] [--altered 0.2] [--jobs 3]
+    python bench/diff.py --root DIR [--name docs] [--record] [--runs 10] [--altered 0.2] [--jobs 4]
 
 DIR/collections/NAME is what is compared, with DIR/certs; `--record` makes it first, of docs.test (180 pages;
 the shared sites must be up). Times: one comparison of the recording as it is, and one of a copy in which
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--run-pages", type=int, default=20)
     parser.add_argument("--altered", type=float, default=0.2)
-    parser.add_argument("--jobs", type=int, default=1 + (os.cpu_count() or 1))
+    parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1))
     parser.add_argument("--level", default="clock")
     args = parser.parse_args()
     if args.record:

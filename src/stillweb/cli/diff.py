@@ -58,7 +58,7 @@ class Source:
 @click.option(
     "--jobs",
     type=click.IntRange(1),
-    help="Pages at a time.  [default: one more than there are processors]",
+    help="Pages at a time.  [default: two for each processor]",
 )
 @click.option("--limit", type=click.IntRange(1), help="Pages at most.")
 @click.option(
@@ -102,7 +102,7 @@ def diff(ctx: click.Context, /, name: str, other: str | None, **given: Any) -> N
     """  # noqa: D301  click reads \b itself
     collection = open_version(given["root"], other or name)
     options = DiffOptions(
-        jobs=given["jobs"] or 1 + (os.cpu_count() or 1),  # while one page waits, the others compute
+        jobs=given["jobs"] or 2 * (os.cpu_count() or 1),  # while one page waits, another one computes
         limit=given["limit"],
         gates=parse_gates(given["fail_under"], {} if other else read_settings(collection.path).gates),
         level=Level(given["level"]),
