@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import random
 import sys
@@ -215,7 +216,10 @@ def plot(rows: Sequence[dict[str, Any]]) -> str:
     """Return steps per second over sessions, a line for each way and each mean of thinking, as SVG."""
     width, height, left, top = 640, 400, 60, 40
     counts = sorted({each["sessions"] for each in rows})
-    most = max(each[way]["steps_per_second"] for each in rows for way in WAYS) * 1.1
+    most = max(each[way]["steps_per_second"] for each in rows for way in WAYS)
+    sizes = (each * 10.0**power for power in range(-2, 6) for each in (1, 2, 5))
+    step = next(size for size in sizes if size * 5 > most)
+    most = math.ceil(most / step) * step
 
     def x(sessions: int) -> float:
         return left + (width - left - 170) * (counts.index(sessions) / max(1, len(counts) - 1))
@@ -228,10 +232,10 @@ def plot(rows: Sequence[dict[str, Any]]) -> str:
         'font-size="12"><rect width="100%" height="100%" fill="white"/>',
         f'<text x="{left}" y="22" font-size="14">Steps per second by sessions</text>',
     ]
-    for n in range(5):
-        value = most * n / 4
+    for n in range(round(most / step) + 1):
+        value = step * n
         parts.append(f'<path d="M{left} {y(value):.1f}H{width - 170}" stroke="#ddd"/>')
-        parts.append(f'<text x="{left - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.1f}</text>')
+        parts.append(f'<text x="{left - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
     for sessions in counts:
         parts.append(f'<text x="{x(sessions):.1f}" y="{height - 30}" text-anchor="middle">{sessions}</text>')
     parts.append(
