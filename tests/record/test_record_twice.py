@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from stillweb.collections.pack import Pack
 from stillweb.collections.seal import seal
 from stillweb.collections.versions import open_version, versions
 from stillweb.model import Request, Tier
+from stillweb.record import recording, twice
 from stillweb.record.recording import pinning_of
 from stillweb.replay.resolver import Policy, SessionState, resolve
 
@@ -52,6 +54,16 @@ def crawled(tmp_path: Path, ca, site, *more: str):
             *("--resolve", site.resolve, "--upstream-ca", str(site.ca_file)),
         ],
     )
+
+
+def test_a_recording_that_begins_on_a_whole_minute_learns_as_much(tmp_path: Path, ca, site, monkeypatch):
+    for module in (recording, twice):
+        monkeypatch.setattr(module, "now", lambda: datetime.now(UTC).replace(second=0, microsecond=0))
+    build(site)
+    ran = crawled(tmp_path, ca, site)
+    assert ran.exit_code == 0, ran.output
+    rules = {(rule.where, rule.name) for rule in read_rules(Collection.open(tmp_path, "site")).own}
+    assert rules == {("query", "when"), ("query", "n")}
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from stillweb.browser.profile import Level, Pinning, Profile
@@ -58,6 +59,15 @@ def mend(collection: Collection) -> list[str]:
     return [] if is_fresh(collection) else repair(collection)
 
 
+def start_of_pages(at: datetime) -> datetime:
+    """Return when the pages of a recording begin, that is made now or a moment before.
+
+    Not on a whole minute: a page that tells its time at once would seem to ask for that very minute, and
+    nobody could learn that it does not (`stillweb.collections.values`).
+    """
+    return at if at.second else at + timedelta(seconds=1)
+
+
 def begin(collection: Collection, *, seed: int = 0, profile: dict[str, object] | None = None) -> Manifest:
     """Write and return the manifest that a recording starts with, state `partial`.
 
@@ -65,7 +75,7 @@ def begin(collection: Collection, *, seed: int = 0, profile: dict[str, object] |
     """
     manifest = collection.manifest()
     if not manifest.recorded_at:
-        started = now()
+        started = start_of_pages(now())
         manifest = replace(
             manifest,
             name=collection.name,

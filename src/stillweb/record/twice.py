@@ -21,6 +21,7 @@ from stillweb.collections.versions import FOLDER
 from stillweb.errors import RecordError
 from stillweb.record.crawl import CrawlEvent, crawl
 from stillweb.record.options import CrawlOptions, ScopeKind
+from stillweb.record.recording import start_of_pages
 from stillweb.urls import from_timestamp, to_timestamp
 
 __all__ = ["VERSION", "Twice", "record_again"]
@@ -115,6 +116,7 @@ def _begun(collection: Collection, first: Manifest) -> Collection:
     started = now()
     if to_timestamp(started) <= first.recorded_at:  # the first took no second
         started = from_timestamp(first.recorded_at) + timedelta(seconds=1)
+    started = start_of_pages(started)
     manifest = Manifest(
         name=VERSION,
         created=started.isoformat(timespec="seconds"),
