@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -229,6 +230,54 @@ def test_a_mutation_takes_its_recordings_in_turn_and_repeats_the_last(count: int
         chosen.append(match.entry)
         assert state.epoch == 2 * match.entry + 1
     assert chosen == [min(turn, count - 1) for turn in range(times)]
+
+
+class Whole(Shelf):
+    """A shelf that never leaves out captures that say the same."""
+
+    def distinct(self, key: bytes) -> Sequence[int]:
+        return self.lookup(key)
+
+
+_CAPTURE = st.fixed_dictionaries(
+    {
+        "status": st.sampled_from([200, 200, 200, 302, 404]),
+        "fields": st.sampled_from(["", "Date: a", "Date: b", "Age: 1", "ETag: x", "Location: /away"]),
+        "answer": st.sampled_from([b"one", b"one", b"two"]),
+        "mime": st.sampled_from(["text/html", "text/html", "application/json"]),
+        "varies": st.sampled_from([{}, {}, {"cookie": "a"}, {"cookie": "b"}, {"hx-request": "true"}]),
+        "epoch": st.integers(0, 2),
+    }
+)
+
+
+@given(
+    st.lists(_CAPTURE, min_size=1, max_size=24),
+    st.sampled_from(["GET", "GET", "POST"]),
+    st.dictionaries(
+        st.sampled_from(["cookie", "hx_request", "accept"]), st.sampled_from(["a", "true", "text/html"])
+    ),
+    st.integers(0, 2),
+)
+def test_leaving_out_what_says_the_same_changes_no_answer(captures, method, fields, epoch) -> None:
+    story = sorted(captures, key=lambda each: each["epoch"])
+    entries = [entry(method, order=i, **each) for i, each in enumerate(story)]
+    short, whole = Shelf(entries), Whole(entries)
+    one, other = SessionState(epoch=epoch), SessionState(epoch=epoch)
+    request = asked(method, **fields)
+    for _ in range(3):
+        match = resolve(request, short, one, POLICY)
+        assert match == resolve(request, whole, other, POLICY)
+        if match.entry >= 0:
+            advance(one, request, match, entries[match.entry])
+            advance(other, request, match, entries[match.entry])
+
+
+def test_many_captures_of_one_answer_are_one() -> None:
+    entries = [entry(order=i, epoch=i, fields=f"Date: {i}") for i in range(200)]
+    shelf = Shelf(entries)
+    assert shelf.distinct(entries[0].key) == (0,)
+    assert resolve(asked(), shelf, SessionState(), POLICY) == Match(Tier.EXACT, 0, stable=True)
 
 
 def test_stable_matches_change_nothing() -> None:
