@@ -143,7 +143,9 @@ def _resolve(request: Request, index: Index, state: SessionState, policy: Policy
         candidates, why = usable(request, rows, index, counts)
         if candidates and (candidates[0].entry.method in MUTATIONS or not same_answer(candidates)):
             # Whose turn it is depends on how often it was recorded, by those too that say the same.
-            candidates, why = usable(request, index.lookup(lookup.key), index, counts)
+            every = index.lookup(lookup.key)
+            if len(every) > len(rows):
+                candidates, why = usable(request, every, index, counts)
         if candidates:
             counted = lookup.tier is Tier.NORMALISED or policy.rules.polls(request.url)
             return _choose(candidates, state, lookup, counted=counted)
