@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from playwright.async_api import Error as PlaywrightError
 
-from stillweb.browser.driver import is_driver_gone
+from stillweb.browser.driver import as_playwright_error, is_driver_gone
 
 
 async def write_to_a_program_that_has_ended():
@@ -23,6 +24,17 @@ def test_uvloops_error_is_known():
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, pytest.raises(RuntimeError) as raised:
         runner.run(write_to_a_program_that_has_ended())
     assert is_driver_gone(raised.value)
+
+
+def test_uvloops_error_becomes_playwrights():
+    uvloop = pytest.importorskip("uvloop")
+
+    async def write():
+        with as_playwright_error():
+            await write_to_a_program_that_has_ended()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, pytest.raises(PlaywrightError):
+        runner.run(write())
 
 
 def test_asyncios_own_loop_has_none():

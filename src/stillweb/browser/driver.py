@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["is_driver_gone"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.async_api import Error as PlaywrightError
+
+__all__ = ["as_playwright_error", "is_driver_gone"]
 
 
 def is_driver_gone(error: BaseException) -> bool:
@@ -12,3 +17,14 @@ def is_driver_gone(error: BaseException) -> bool:
     drops what is written, uvloop raises a bare RuntimeError (uvloop/handles/handle.pyx, `_ensure_alive`).
     """
     return isinstance(error, RuntimeError) and "the handler is closed" in str(error)
+
+
+@contextmanager
+def as_playwright_error() -> Iterator[None]:
+    """Have a driver that is gone told as Playwright tells it once it has noticed."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_driver_gone(error):
+            raise
+        raise PlaywrightError(f"the driver has ended: {error}") from error

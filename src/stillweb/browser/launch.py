@@ -27,7 +27,7 @@ from pathlib import Path
 from playwright.async_api import Browser, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
-from stillweb.browser.driver import is_driver_gone
+from stillweb.browser.driver import as_playwright_error
 from stillweb.browser.line import free_port, open_line
 from stillweb.errors import InfraError, ProgramNotFound
 
@@ -236,10 +236,9 @@ async def _close(browser: Browser) -> None:
     """Close a browser; one that does not answer is killed by Playwright's driver when that ends."""
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
-            await browser.close()
-    except (TimeoutError, PlaywrightError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not is_driver_gone(error):
-            raise
+            with as_playwright_error():
+                await browser.close()
+    except (TimeoutError, PlaywrightError) as error:
         logger.warning("the browser did not close", extra={"error": str(error)})
 
 

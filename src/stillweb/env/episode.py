@@ -21,7 +21,7 @@ from stillweb import clock
 from stillweb.browser.activity import Activity
 from stillweb.browser.axtree import Bids
 from stillweb.browser.context import open_context, state_of
-from stillweb.browser.driver import is_driver_gone
+from stillweb.browser.driver import as_playwright_error
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled, settle
 from stillweb.env.tabs import Tabs, closed_itself
@@ -237,14 +237,13 @@ async def _close_context(context: BrowserContext) -> bool:
     """Close a context; return whether the browser did so in time."""
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
-            await context.close()
+            with as_playwright_error():
+                await context.close()
     except TimeoutError:
         logger.warning("the browser did not close a context", extra={"seconds": _CLOSE_SECONDS})
         return False
-    except (PlaywrightError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not is_driver_gone(error):
-            raise
-        logger.warning("context of an episode was gone", extra={"error": str(error)})
+    except PlaywrightError as error:
+        logger.warning("context of an episode was gone", extra={"error": error.message})
         return False
     return True
 

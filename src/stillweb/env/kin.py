@@ -22,7 +22,7 @@ from pathlib import Path
 from playwright.async_api import Browser, CDPSession
 from playwright.async_api import Error as PlaywrightError
 
-from stillweb.browser.driver import is_driver_gone
+from stillweb.browser.driver import as_playwright_error
 
 __all__ = ["Kin", "kin_of"]
 
@@ -50,12 +50,9 @@ class Kin:
         """Return whether driver and browser answer within so many seconds."""
         try:
             async with asyncio.timeout(seconds):
-                await self._session.send("Browser.getVersion")
+                with as_playwright_error():
+                    await self._session.send("Browser.getVersion")
         except (TimeoutError, PlaywrightError):
-            return False
-        except RuntimeError as error:
-            if not is_driver_gone(error):
-                raise
             return False
         return True
 
