@@ -27,6 +27,7 @@ from stillweb.browser.listening import file_names
 from stillweb.browser.probe import FrameGone, FrameInfo, Probe, well_formed
 from stillweb.browser.survey import Item, Survey, pointed_at, survey
 from stillweb.errors import InfraError
+from stillweb.garbage import uncollected
 
 __all__ = ["INTERACTIVE", "AxNode", "AxTree", "Bids", "axtree"]
 
@@ -183,10 +184,11 @@ class _Reading:
         self.bids.begin(self.page, frames)
         self.owners = await self._owners(frames[1:])
         await (self._fetch_seen(frames) if viewport else self._fetch_all(frames))
-        # On a list and not by recursion: scripts can nest deeper than Python's stack goes.
-        todo = [(root, frames[0], 0, "") for root in reversed(self.roots[frames[0].id])]
-        while todo:
-            todo.extend(reversed(self._walk(*todo.pop())))
+        with uncollected():
+            # On a list and not by recursion: scripts can nest deeper than Python's stack goes.
+            todo = [(root, frames[0], 0, "") for root in reversed(self.roots[frames[0].id])]
+            while todo:
+                todo.extend(reversed(self._walk(*todo.pop())))
         if self.pointed:
             await self._name_images()
         return AxTree(tuple(self.nodes))

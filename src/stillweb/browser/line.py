@@ -28,6 +28,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from stillweb.browser.patience import LOOK_SECONDS, wait_long
 from stillweb.errors import InfraError
+from stillweb.garbage import uncollected
 
 __all__ = ["CdpError", "Line", "LineSession", "free_port", "line_of", "open_line"]
 
@@ -366,7 +367,8 @@ def _written(message: dict[str, Any]) -> bytes:
 
 def _read(text: bytes) -> Any:
     try:
-        return orjson.loads(text)
+        with uncollected():
+            return orjson.loads(text)
     except ValueError:  # the same, or a number too large for it
         return json.loads(text)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
@@ -25,6 +25,7 @@ from stillweb.browser.bids import Bids
 from stillweb.browser.listening import listening
 from stillweb.browser.probe import FrameGone, FrameInfo, Probe
 from stillweb.errors import InfraError
+from stillweb.garbage import uncollected
 
 Box = tuple[float, float, float, float]
 """Left, top, width and height in CSS pixels of the main viewport."""
@@ -121,7 +122,7 @@ async def survey(
     viewport: bool = False,
     only: Literal["", "nodes", "acting"] = "",
     pointed: bool = True,
-    after: asyncio.Future[Any] | None = None,
+    then: Callable[[], Awaitable[object]] | None = None,
 ) -> Survey:
     """Return what a page shows.
 
@@ -133,7 +134,7 @@ async def survey(
             them, and without texts that only say names, but with backend node ids of all that the tree may
             tell of; "acting" for what can be acted on, and of what is around that the place alone.
         pointed: whether listeners, and cursors other than a hand, count as something to act on.
-        after: who gives bids before; the page is looked at meanwhile.
+        then: awaited once the browser has told what there is, and before that is read and bids are given.
 
     Raises:
         InfraError: if the page is closed, has crashed, or never holds still for long enough.
@@ -143,7 +144,7 @@ async def survey(
     options |= {"acting": only == "acting", "pointed": pointed}
     for _ in range(_ATTEMPTS):
         try:
-            return await _Surveying(page, probe, bids, options).run(after)
+            return await _Surveying(page, probe, bids, options).run(then)
         except FrameGone:
             await probe.arrived(_PATIENCE)
     raise InfraError(f"{page.url}: frames came and went too fast to be looked at")
@@ -162,20 +163,21 @@ class _Surveying:
         self.items: list[Item] = []
         self.children: list[list[int]] = []
 
-    async def run(self, after: asyncio.Future[Any] | None) -> Survey:
+    async def run(self, then: Callable[[], Awaitable[object]] | None) -> Survey:
         frames = await self.probe.frames()
         owners = await asyncio.gather(
             *(self.probe.send("DOM.getFrameOwner", frameId=frame.id) for frame in frames[1:])
         )
         self.owners = {owner["backendNodeId"]: frame for owner, frame in zip(owners, frames[1:], strict=True)}
         await self._look_into(frames[0], None)
-        if after:
-            await asyncio.wait([after])
+        if then:
+            await then()
             if [(f.id, f.loader) for f in await self.probe.frames()] != [(f.id, f.loader) for f in frames]:
                 raise FrameGone(frames[0].id)  # the bids are of other documents by now
         self.bids.begin(self.page, frames)
-        self._enter(frames[0], -1, (0.0, 0.0))
-        return Survey(tuple(self.items), tuple(map(tuple, self.children)))
+        with uncollected():
+            self._enter(frames[0], -1, (0.0, 0.0))
+            return Survey(tuple(self.items), tuple(map(tuple, self.children)))
 
     async def _look_into(self, frame: FrameInfo, clip: list[float] | None) -> None:
         """Have what a frame shows of its own `clip` told, and the frames in it."""
@@ -248,7 +250,8 @@ class _Surveying:
         told, nodes = await self.probe.evaluate_numbered(
             lambda known: f"survey({{...{options}, known: {known}}})", frame
         )
-        return orjson.loads(told)["list"], nodes
+        with uncollected():
+            return orjson.loads(told)["list"], nodes
 
 
 async def pointed_at(probe: Probe, frame: FrameInfo) -> dict[int, list[int]]:

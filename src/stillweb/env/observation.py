@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from playwright.async_api import Page
 from stillweb.browser.axtext import flatten, seen_by_node
 from stillweb.browser.axtree import AxNode, Bids, axtree
 from stillweb.browser.compact import compact_text
+from stillweb.browser.context import state_of
 from stillweb.browser.dom import dom_text
 from stillweb.browser.markdown import markdown_text, plain_text
 from stillweb.browser.marks import draw_marks, markable
@@ -190,11 +191,37 @@ class _Look:
             if tree and any(form.kind in _SURVEYED and not form.viewport for form in kinds):
                 # The browser does one thing after the other; what it has told of is read meanwhile.
                 await hear(probe)
-                first = asyncio.ensure_future(self._axtree(tree))
-                parts, self._surveys[False] = await both(first, self._seen(False, after=first))
-                kinds = [form for form in kinds if form is not tree]
+                first, looked = asyncio.ensure_future(self._axtree(tree)), asyncio.Event()
+
+                async def then() -> None:
+                    looked.set()
+                    await asyncio.wait([first])  # it gives bids before
+
+                beside = await self._beside(kinds)
+                (parts, self._surveys[False]), more = await both(
+                    both(first, self._seen(False, then)), self._later(looked, beside)
+                )
+                parts |= more
+                kinds = [form for form in kinds if form is not tree and form not in beside]
             for form in kinds:
                 parts |= await self.part(form)
+        return parts
+
+    async def _beside(self, kinds: Sequence[Form]) -> list[Form]:
+        """Return what may be taken before all that was looked at has been read.
+
+        At level EXACT no page moves by itself; but drawing the picture of one that has not settled may move
+        it, and what other renderers have not told yet would be of before or after that.
+        """
+        if state_of(self._page.context).world is None or len(await (await Probe.of(self._page)).frames()) > 1:
+            return []
+        return [each for each in kinds if each.kind is Observe.HTML or each == Form(Observe.SCREENSHOT, True)]
+
+    async def _later(self, looked: asyncio.Event, forms: Sequence[Form]) -> dict[str, Any]:
+        parts: dict[str, Any] = {}
+        await looked.wait()
+        for form in forms:
+            parts |= await self.part(form)
         return parts
 
     async def part(self, form: Form) -> dict[str, Any]:
@@ -255,8 +282,8 @@ class _Look:
             self._surveys[viewport] = await self._seen(viewport)
         return self._surveys[viewport]
 
-    async def _seen(self, viewport: bool, after: asyncio.Future[Any] | None = None) -> Survey:
-        return await survey(self._page, self._bids, viewport=viewport, after=after)
+    async def _seen(self, viewport: bool, then: Callable[[], Awaitable[object]] | None = None) -> Survey:
+        return await survey(self._page, self._bids, viewport=viewport, then=then)
 
     async def _acting(self, viewport: bool) -> Survey:
         """Return what can be acted on; of a survey of everything, if there is one."""

@@ -43,18 +43,26 @@
   const sized = ([left, top, right, bottom]) => [left, top, right - left, bottom - top].map(round);
   const round = (number) => Math.round(number * 100) / 100 || 0;
 
+  // As JSON, and as UTF-8 has it. To look at each value costs more than all the rest of writing; half characters are
+  // escaped, so that one sees whether there are any.
+  const written = (value) => {
+    const text = JSON.stringify(value);
+    const whole = (_, each) => typeof each === "string" ? each.toWellFormed() : each;
+    return /\\ud[89a-f]/.test(text) ? JSON.stringify(value, whole) : text;
+  };
+
   // --- what can be seen and clicked ----------------------------------------------------------------
 
   // The part of the viewport in which an element's own box can be seen: cut by all that scrolls or hides
   // around it, as CSS 2.1 §11.1.1 has it for boxes in flow, positioned and fixed.
-  const clipper = (view) => {
+  const clipper = (view, styleOf) => {
     const inner = new Map();
     const inside = (element) => {
       let clip = inner.get(element);
       if (!clip) {
         clip = around(element);
         const root = element === document.documentElement || element === document.body;
-        const style = getComputedStyle(element);
+        const style = styleOf(element);
         if (!root && style.overflow !== "visible" && style.display !== "contents") {
           clip = crop(clip, edges(element.getBoundingClientRect()));
         }
@@ -63,12 +71,12 @@
       return clip;
     };
     const around = (element) => {
-      const position = getComputedStyle(element).position;
+      const position = styleOf(element).position;
       if (position === "fixed") return view;
       let parent = flatParent(element);
       if (position === "absolute") {
         while (parent) {
-          const { position: above, transform } = getComputedStyle(parent);
+          const { position: above, transform } = styleOf(parent);
           if (above !== "static" || transform !== "none") break;
           parent = flatParent(parent);
         }
@@ -108,7 +116,13 @@
       this.all = all; // all nodes that the accessibility tree may tell of are identified, not only those that act
       this.rough = rough; // no roles and names: who asks has them from elsewhere
       this.view = crop(clip ?? [0, 0, innerWidth, innerHeight], [0, 0, innerWidth, innerHeight]);
-      this.clip = clipper(this.view);
+      const styles = new Map(); // each object of a style is a new one, and costs as much as asking it
+      this.styleOf = (element) => {
+        let style = styles.get(element);
+        if (!style) styles.set(element, style = getComputedStyle(element));
+        return style;
+      };
+      this.clip = clipper(this.view, this.styleOf);
       this.acts = pointed.finder(listening);
       this.list = [];
     }
@@ -130,7 +144,7 @@
 
     record(place, parent) {
       const { element } = place;
-      const style = getComputedStyle(element);
+      const style = this.styleOf(element);
       const tag = element.localName;
       const role = this.rough ? "" : roleOf(element);
       const frame = FRAMES.has(tag);
@@ -200,7 +214,7 @@
         if (blank && (this.rough || !area(box) || place.index < 0)) return; // between blocks: not drawn
         if (this.viewport && area(crop(box, this.clip.inside(place.element))) <= 0) return;
       }
-      const style = getComputedStyle(place.element);
+      const style = this.styleOf(place.element);
       if (style.visibility !== "visible") return;
       if (this.acting) {
         this.write(place);
@@ -236,7 +250,7 @@
     wanted(element, place) {
       const option = element.localName === "option" || element.localName === "optgroup";
       if (option) return place.above.index >= 0;
-      const style = getComputedStyle(element);
+      const style = this.styleOf(element);
       if (style.visibility !== "visible") {
         if (this.acting && this.acts(element, style)) place.owes = true;
         return false;
@@ -276,7 +290,7 @@
       const near = this.viewport ? this.near(element) : null;
       if (near === null) {
         if (!element.checkVisibility()) {
-          if (getComputedStyle(element).display !== "contents") return null;
+          if (this.styleOf(element).display !== "contents") return null;
         } else if (this.viewport) place.near = false;
       } else place.near = near;
       if (place.near && this.wanted(element, place)) this.write(place);
@@ -320,8 +334,7 @@
           }
         }
       }
-      const whole = (_, value) => typeof value === "string" ? value.toWellFormed() : value; // as UTF-8 has it
-      return pointed.telling(JSON.stringify({ list: this.list }, whole));
+      return pointed.telling(written({ list: this.list }));
     }
   }
 

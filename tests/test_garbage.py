@@ -1,0 +1,43 @@
+"""Many objects at once, without the collector."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from stillweb.garbage import uncollected
+
+
+def collections() -> int:
+    return sum(each["collections"] for each in gc.get_stats())
+
+
+def made(count: int) -> list[list[int]]:
+    return [[number] for number in range(count)]
+
+
+def test_nothing_is_collected_within_and_it_goes_on_afterwards() -> None:
+    before = collections()
+    with uncollected():
+        kept = made(50_000)
+        assert collections() == before
+    assert gc.isenabled()
+    kept += made(50_000)
+    assert collections() > before
+
+
+def test_it_goes_on_after_an_error() -> None:
+    with pytest.raises(KeyError), uncollected():
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_who_has_put_it_off_keeps_it_off() -> None:
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
