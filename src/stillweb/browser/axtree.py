@@ -269,10 +269,13 @@ class _Reading:
     def _walk(self, node: dict[str, Any], frame: FrameInfo, depth: int, above: str) -> list[_Place]:
         """Append a node and return what is below it; `above` is the name of the nearest node kept."""
         made = self._node(node, frame, depth, above)
-        if made is not None and made.role == "StaticText":
+        text = not node["ignored"] and node["role"]["value"] == "StaticText"
+        if made is not None and text:
             made = self._in_hand(made, node, frame)
         if made is not None and not self._merged(made):
             self.nodes.append(made)
+        if text:
+            return []  # in it are the boxes of its lines, four of ten nodes of a page of text
         if made is not None:
             if made.role in _WHOLE or _told(node).get("editable") == "plaintext":
                 return []
@@ -296,8 +299,10 @@ class _Reading:
         if node["ignored"]:
             return self._unsaid(node, frame, depth)
         role = node["role"]["value"]
+        if role in _DROPPED:
+            return None
         name = _plain(node.get("name", {}))
-        if role in _DROPPED or (role == "StaticText" and (not name or name in above)):
+        if role == "StaticText" and (not name or name in above):
             return None
         told = _told(node)
         backend = node.get("backendDOMNodeId", 0)

@@ -84,8 +84,15 @@ class Element:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
-        told = {name: getattr(self, name) for name in ("bid", "role", "name", "visible", "clickable")}
-        return told | {"box": list(self.box), "center": list(self.center)}
+        return {
+            "bid": self.bid,
+            "role": self.role,
+            "name": self.name,
+            "visible": self.visible,
+            "clickable": self.clickable,
+            "box": list(self.box),
+            "center": list(self.center),
+        }
 
 
 @dataclass(frozen=True, slots=True)
