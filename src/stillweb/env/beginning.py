@@ -93,7 +93,7 @@ class Ground:
             settled = await episode.settle()
             settled = await set_up(episode) or settled
             observation = await take_observation(
-                episode.tabs.pages, episode.page, episode.bids, self.kinds, ""
+                episode.tabs.pages, episode.page, episode.bids, self.kinds, still=episode.still
             )
             info = await info_of(episode, ActionResult(), settled)
             check_start(start.url, landed, info)

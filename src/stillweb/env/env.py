@@ -253,7 +253,9 @@ class Env(Started):
         wanted = observe_kinds(kinds)
         with self._one_at_a_time():
             async with infra("observe", self._options.step_seconds):
-                return await take_observation(episode.tabs.pages, episode.page, episode.bids, wanted)
+                return await take_observation(
+                    episode.tabs.pages, episode.page, episode.bids, wanted, still=episode.still
+                )
 
     async def close(self) -> None:
         """End the episode, and the browser if it is our own. Twice is once.
@@ -395,7 +397,9 @@ class Env(Started):
         return result, await episode.settle()
 
     async def _observe(self, episode: Episode, error: str) -> Observation:
-        return await take_observation(episode.tabs.pages, episode.page, episode.bids, self._kinds, error)
+        return await take_observation(
+            episode.tabs.pages, episode.page, episode.bids, self._kinds, error, still=episode.still
+        )
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:

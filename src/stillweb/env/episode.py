@@ -95,6 +95,7 @@ class Episode:
         goal: what is to be achieved, in words.
         downloads: of the episode so far, as `info` told of them.
         log: writes the episode down, where that is asked for.
+        still: whether nothing moved any more when its page was waited for last.
     """
 
     id: str
@@ -112,6 +113,7 @@ class Episode:
     goal: str = ""
     downloads: list[dict[str, Any]] = field(default_factory=list)
     log: TrajectoryLog | None = None
+    still: bool = False
     _seen: int = 0
     _flagged: int = 0
 
@@ -131,6 +133,7 @@ class Episode:
 
         A page may open another one or close itself meanwhile; then the one that is active now is waited for.
         """
+        self.still = False
         while True:
             page = self.page
             try:
@@ -141,6 +144,7 @@ class Episode:
                 await self.tabs.ensure_one()
                 continue
             if self.page is page:
+                self.still = settled.settled and not ms
                 return settled
 
     async def _settle(self, page: Page, ms: int) -> Settled:

@@ -35,6 +35,7 @@ __all__ = ["Element", "Form", "Observation", "Observe", "Tab", "observe_kinds", 
 
 # Those that are written of a survey of everything.
 _SURVEYED = (Observe.DOM, Observe.COMPACT, Observe.MARKDOWN)
+_PICTURE = Form(Observe.SCREENSHOT, viewport=True)
 _TEXTS = ("axtree", "dom", "compact", "markdown", "text", "html")
 
 
@@ -158,10 +159,25 @@ class Observation:
 
 
 async def take_observation(
-    pages: Sequence[Page], active: Page, bids: Bids, kinds: Sequence[Form], error: str = ""
+    pages: Sequence[Page],
+    active: Page,
+    bids: Bids,
+    kinds: Sequence[Form],
+    error: str = "",
+    *,
+    still: bool = False,
 ) -> Observation:
-    """Observe the active page."""
-    look = _Look(active, bids)
+    """Observe the active page.
+
+    Args:
+        pages: all of the context, in the order of its tabs.
+        active: the one to be observed.
+        bids: of the context.
+        kinds: forms.
+        error: of the last action.
+        still: whether the page has settled: to draw it moves nothing then.
+    """
+    look = _Look(active, bids, still and state_of(active.context).world is not None)
     titles, parts = await both(asyncio.gather(*(page.title() for page in pages)), look.parts(kinds))
     tabs = [
         Tab(index, page.url, well_formed(title), page is active)
@@ -180,56 +196,61 @@ async def take_observation(
 
 
 class _Look:
-    """One look at a page: what several forms need is taken once."""
+    """One look at a page: what several forms need is taken once.
 
-    def __init__(self, page: Page, bids: Bids) -> None:
+    Args:
+        page: which.
+        bids: of its context.
+        frozen: whether nothing moves, drawing its picture neither: settled, at level EXACT.
+    """
+
+    def __init__(self, page: Page, bids: Bids, frozen: bool) -> None:
         self._page = page
         self._bids = bids
+        self._frozen = frozen
         self._surveys: dict[bool, Survey] = {}
         self._acts: dict[bool, Survey] = {}
         self._pictures: dict[bool, bytes] = {}
 
     async def parts(self, kinds: Sequence[Form]) -> dict[str, Any]:
         """Return the parts of an observation that forms are."""
-        parts: dict[str, Any] = {}
         probe = await Probe.of(self._page)
         with probe.looking():
             tree = next((form for form in kinds if form.kind is Observe.AXTREE and not form.viewport), None)
-            if tree and any(form.kind in _SURVEYED and not form.viewport for form in kinds):
-                # The browser does one thing after the other; what it has told of is read meanwhile.
-                await hear(probe)
-                first, looked = asyncio.ensure_future(self._axtree(tree)), asyncio.Event()
+            if tree is None or not any(form.kind in _SURVEYED and not form.viewport for form in kinds):
+                return await self._in_turn(kinds)
+            picture = [each for each in kinds if self._frozen and each == _PICTURE]
+            rest = [each for each in kinds if each is not tree and each not in picture]
+            # Pictures are drawn and written by other threads of the browser.
+            parts, more = await both(self._read(probe, tree, rest), self._in_turn(picture))
+            return parts | more
 
-                async def then() -> None:
-                    looked.set()
-                    await asyncio.wait([first])  # it gives bids before
-
-                beside = await self._beside(kinds)
-                (parts, self._surveys[False]), more = await both(
-                    both(first, self._seen(False, then)), self._later(looked, beside)
-                )
-                parts |= more
-                kinds = [form for form in kinds if form is not tree and form not in beside]
-            for form in kinds:
-                parts |= await self.part(form)
-        return parts
-
-    async def _beside(self, kinds: Sequence[Form]) -> list[Form]:
-        """Return what may be taken before all that was looked at has been read.
-
-        At level EXACT no page moves by itself; but drawing the picture of one that has not settled may move
-        it, and what other renderers have not told yet would be of before or after that.
-        """
-        if state_of(self._page.context).world is None or len(await (await Probe.of(self._page)).frames()) > 1:
-            return []
-        return [each for each in kinds if each.kind is Observe.HTML or each == Form(Observe.SCREENSHOT, True)]
-
-    async def _later(self, looked: asyncio.Event, forms: Sequence[Form]) -> dict[str, Any]:
+    async def _in_turn(self, forms: Iterable[Form]) -> dict[str, Any]:
         parts: dict[str, Any] = {}
-        await looked.wait()
         for form in forms:
             parts |= await self.part(form)
         return parts
+
+    async def _read(self, probe: Probe, tree: Form, rest: Sequence[Form]) -> dict[str, Any]:
+        """Return a tree and the rest.
+
+        The browser does one thing after the other: what it has told of is read meanwhile.
+        """
+        await hear(probe)
+        first, looked = asyncio.ensure_future(self._axtree(tree)), asyncio.Event()
+
+        async def then() -> None:
+            looked.set()
+            await asyncio.wait([first])  # it gives bids before
+
+        async def later() -> dict[str, Any]:
+            await looked.wait()
+            return await self._in_turn(beside)
+
+        beside = [each for each in rest if self._frozen and each.kind is Observe.HTML]
+        seen = self._seen(False, then)
+        (parts, self._surveys[False]), more = await both(both(first, seen), later())
+        return parts | more | await self._in_turn(each for each in rest if each not in beside)
 
     async def part(self, form: Form) -> dict[str, Any]:
         if form.kind is Observe.AXTREE:
