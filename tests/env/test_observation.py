@@ -69,9 +69,13 @@ class TestInABrowser:
         async with Env(replay.url, level="exact", observe=list(Observe)) as env:
             observation, _ = await env.reset(url=ORIGIN + "/")
             later = await env.observe(*Observe)
+            # Not beside each other; but elements are those in the picture where there is one with marks.
+            others = set(Observe) - {Observe.ELEMENTS}
+            alone = {kind: (await env.observe(kind)).digests[kind] for kind in others}
             again, _ = await env.reset(url=ORIGIN + "/")
         assert set(observation.digests) == set(Observe)
         assert later.digests == again.digests == observation.digests
+        assert alone.items() < observation.digests.items()
 
     async def test_nothing_is_computed_that_was_not_asked_for(self, replay, browser):
         async with Env(replay.url, browser=browser, observe=["compact:viewport"]) as env:
