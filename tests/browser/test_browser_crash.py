@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 
 import pytest
+from families import kill, renderers
 
 from stillweb.browser import Level
 from stillweb.browser.probe import Probe
@@ -18,12 +17,7 @@ LEVELS = [Level.NETWORK, Level.CLOCK, Level.EXACT]
 
 
 async def kill_renderers(rig, level):
-    session = await (await rig.browser_for(level)).new_browser_cdp_session()
-    told = await session.send("SystemInfo.getProcessInfo")
-    await session.detach()
-    for each in told["processInfo"]:
-        if each["type"] == "renderer":
-            os.kill(int(each["id"]), signal.SIGKILL)
+    kill(await renderers(await rig.browser_for(level)))
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -1,7 +1,9 @@
-"""Processes and what came of them, by /proc."""
+"""Processes and what came of them, by /proc; and a browser's renderers, by what it tells of them."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 from stillweb.polling import poll
@@ -24,3 +26,15 @@ def below(pid):
 
 async def gone(pids):
     return await poll(lambda: not any(running(pid) for pid in pids), timeout=30)
+
+
+async def renderers(browser):
+    session = await browser.new_browser_cdp_session()
+    told = await session.send("SystemInfo.getProcessInfo")
+    await session.detach()
+    return [int(each["id"]) for each in told["processInfo"] if each["type"] == "renderer"]
+
+
+def kill(pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)

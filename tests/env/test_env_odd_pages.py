@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 import pytest_asyncio
+from families import kill, renderers
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
@@ -109,14 +107,10 @@ async def test_a_start_that_is_no_page_is_the_task_s_fault(env, url, why):
 async def test_a_start_that_a_dying_renderer_aborts_is_ours(env, browser):
     await env.reset(url=ORIGIN + "/host")
     page = env._episode.page
-    session = await browser.new_browser_cdp_session()
-    told = await session.send("SystemInfo.getProcessInfo")
-    await session.detach()
+    pids = await renderers(browser)
 
     async def die(route):
-        for process in told["processInfo"]:
-            if process["type"] == "renderer":
-                os.kill(int(process["id"]), signal.SIGKILL)
+        kill(pids)
         await route.abort("aborted")
 
     await page.route("**/*", die)

@@ -16,26 +16,36 @@ VARIABLE = "STILLWEB_INTEGRATION"
 
 
 @pytest.fixture(scope="session")
-def served(shared, tmp_path_factory):
-    """The servers that all packages play on."""
+def python_of():
+    """Find the interpreter of a package's environment."""
     if VARIABLE not in os.environ:
         pytest.skip(f"{VARIABLE} names no folder of environments: make integration")
+
+    def find(package: str) -> Path:
+        python = Path(os.environ[VARIABLE]) / package / "bin" / "python"
+        if not python.is_file():
+            pytest.skip(f"no environment of {package}: make integration")
+        return python
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def served(python_of, shared, tmp_path_factory):
+    """The servers that all packages play on."""
     forms = ("axtree", "screenshot")
     with servers(shared, tmp_path_factory.mktemp("integration"), sessions=4, observe=forms) as running:
         yield running
 
 
 @pytest.fixture
-def run_there(served):
+def run_there(served, python_of):
     """Run a program in a package's environment; return what it printed."""
 
     def run(package: str, program: Path, *arguments: str, seconds: float = 170.0) -> str:
-        python = Path(os.environ[VARIABLE]) / package / "bin" / "python"
-        if not python.is_file():
-            pytest.skip(f"no environment of {package}: make integration")
         shared = os.pathsep.join(str(REPO / folder) for folder in ("bench", "tests/trainers"))
         ended = subprocess.run(
-            [python, program, *arguments],
+            [python_of(package), program, *arguments],
             capture_output=True,
             text=True,
             timeout=seconds,
