@@ -1,8 +1,8 @@
 """How often an agent that clicks about leaves what is recorded: without --explore, with it, and after amend.
 
     python bench/coverage.py --root DIR [--only docs,shop] [--limit 15] [--explore 200] [--explore-time 300]
-                             [--steps 200] [--train 201,202,203] [--test 301,302,303]
-                             [--part crawl,explore,amend]
+                             [--links 400] [--alike 60] [--steps 200] [--train 201,202,203]
+                             [--test 301,302,303] [--part crawl,explore,amend]
 
 The shared sites must be up. Each site is crawled into DIR/collections/NAME (`--limit` pages); a copy of it is
 explored (NAME-explored); a copy of that is amended (NAME-amended) by what the agent missed on all the
@@ -221,6 +221,7 @@ def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> 
         values.write_text(VALUES)
         limits = ["--budget", str(args.explore), "--values", str(values), "--explore-skip", SKIPPED]
         limits += ["--explore-links", str(args.links)] if args.links is not None else []
+        limits += ["--explore-alike", str(args.alike)] if args.alike is not None else []
         limits += ["--explore-time", str(args.explore_time)] if args.explore_time else []
         told = stillweb(args.root, "record", "explore", made[part], *limits, *REACH)
     if part == "amend":
@@ -300,6 +301,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=15)
     parser.add_argument("--explore", type=int, default=200)
     parser.add_argument("--links", type=int)
+    parser.add_argument("--alike", type=int, help="controls of one kind that are tried in a state")
     parser.add_argument("--explore-time", type=float)
     parser.add_argument("--amend-links", type=int, default=100)
     parser.add_argument("--steps", type=int, default=200)

@@ -3,9 +3,9 @@
 Both sides visit the same pages of docs.test, shop.test or any other sites that are up, each in a fresh
 context, with the same browser, flags, profile and waits: load event, `settle` (500 ms of the page's own clock
 without change), the same behaviours (`--behaviours`: none, all, or some), links. `plain` goes to the site
-directly and keeps nothing; `portrait` also takes what a baseline holds (picture, text, trees, digests of
-bodies, each asked for); `recorded` is `stillweb record crawl`: all of that, through the recording proxy,
-written to disk.
+directly and keeps nothing; `bare` is `stillweb record crawl --no-baseline`: the same through the recording
+proxy, written to disk. `portrait` goes to the site directly, and also takes what a baseline holds (picture,
+text, trees, digests of bodies, each asked for); `recorded` is `stillweb record crawl`: all of that, recorded.
 
     python bench/record.py [--pages docs=16,shop=12] [--behaviours none] [--rounds 3] [--jobs 1,4]
 
@@ -60,7 +60,7 @@ from stillweb.record.resolve import parse_all
 
 SITES_CA = Path("~/.cache/stillweb-sites/ca.pem").expanduser()
 RESOLVE = ("*.test=127.0.0.1:8443", "*.test:80=127.0.0.1:8480")
-SIDES = ("plain", "portrait", "recorded")
+SIDES = ("plain", "bare", "portrait", "recorded")
 ROLES = ("python", "driver", "browser", "renderer", "utility")
 WAITS = (
     "all sides: load event, then 500 ms without change on the page's own clock, which take less than that; "
@@ -203,9 +203,9 @@ async def plain_visit(browser: Direct, url: str, conduct: Conduct, baseline: Pat
 
 
 async def recorded(
-    urls: list[str], jobs: int, wanted: frozenset[Behaviour], folder: Path, meter: Meter
+    urls: list[str], jobs: int, wanted: frozenset[Behaviour], folder: Path, meter: Meter, *, look: bool
 ) -> None:
-    options = CrawlOptions(scope=ScopeKind.PAGE, jobs=jobs, behaviours=wanted, record=reach())
+    options = CrawlOptions(scope=ScopeKind.PAGE, jobs=jobs, behaviours=wanted, baseline=look, record=reach())
     collection = Collection.create(folder, "bench")
     ca = CertAuthority.load_or_init(folder / "certs")
     report = await crawl(urls, collection, ca, options, meter.page)
@@ -216,8 +216,8 @@ def one(side: str, jobs: int, wanted: frozenset[Behaviour], urls: list[str]) -> 
     """Run one side in this program."""
     meter = Meter()
     with tempfile.TemporaryDirectory() as folder:
-        if side == "recorded":
-            asyncio.run(recorded(urls, jobs, wanted, Path(folder), meter))
+        if side in ("bare", "recorded"):
+            asyncio.run(recorded(urls, jobs, wanted, Path(folder), meter, look=side == "recorded"))
         else:
             visits = plain(urls, jobs, Conduct(wanted), Path(folder), meter, look=side == "portrait")
             asyncio.run(visits)
@@ -236,9 +236,9 @@ def compare(urls: list[str], jobs: int, behaviours: str, rounds: int) -> dict[st
         side: {name: round(statistics.median(run[name] for run in runs[side]), 1) for name in runs[side][0]}
         for side in SIDES
     }
-    for side in SIDES[1:]:
-        pairs = list(zip(runs["plain"], runs[side], strict=True))
-        result[f"{side}/plain"] = {
+    for side, other in (*((each, "plain") for each in SIDES[1:]), ("recorded", "portrait")):
+        pairs = list(zip(runs[other], runs[side], strict=True))
+        result[f"{side}/{other}"] = {
             "time": round(
                 statistics.median(p["pages_per_minute"] / s["pages_per_minute"] for p, s in pairs), 2
             ),

@@ -108,6 +108,23 @@ async def test_pages_are_recorded_breadth_first_with_their_baselines(tmp_path: P
     assert HOME + "lazy" in recorded  # asked for when scrolled to, after the baseline
 
 
+async def test_without_baselines_the_same_is_recorded(tmp_path: Path, ca, site) -> None:
+    build(site)
+    reports = {
+        name: await record(tmp_path, ca, site, name=name, baseline=name == "kept")
+        for name in ("kept", "bare")
+    }
+    kept, bare = (Collection.open(tmp_path, name) for name in reports)
+    assert paths(reports["bare"]) == paths(reports["kept"])
+    # The pages' time and chance are those of when each recording began.
+    keys = [{c.urlkey.partition("?")[0] for c in each.captures()} for each in (bare, kept)]
+    assert keys[0] == keys[1]
+    assert all(page.baseline for page in kept.page_list())
+    assert not any(page.baseline for page in bare.page_list())
+    assert not bare.baseline.exists() or not any(bare.baseline.iterdir())
+    assert check(bare) == []
+
+
 async def test_a_replay_asks_for_nothing_that_was_not_recorded(tmp_path: Path, ca, site) -> None:
     build(site)
     await record(tmp_path, ca, site, jobs=3, seed=7)

@@ -20,16 +20,19 @@ class Witness:
     Args:
         context: of the page.
         remembered: answers whose digests need not be asked for.
+        bodies: whether digests are made of any.
 
     Attributes:
         activity: of the context.
         load_ms: real milliseconds until the load event, as noted by who navigated.
     """
 
-    def __init__(self, context: BrowserContext, remembered: Remembered | None = None) -> None:
+    def __init__(
+        self, context: BrowserContext, remembered: Remembered | None = None, *, bodies: bool = True
+    ) -> None:
         self._bodies = BodyDigests(remembered)
         self._complaints = Complaints(context)
-        self.activity = Activity(context, self._bodies)
+        self.activity = Activity(context, self._bodies if bodies else None)
         self.load_ms = 0.0
 
     @property

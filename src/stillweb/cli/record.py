@@ -94,7 +94,7 @@ _SECTIONS = {
     ),
     "How pages are visited": (
         *("jobs", "delay", "rate", "page_timeout", "retries", "behaviours", "scroll_screens"),
-        *("behaviour_seconds", "viewport", "timezone", "locale", "seed"),
+        *("behaviour_seconds", "baseline", "viewport", "timezone", "locale", "seed"),
     ),
     "Login and secrets": (*("storage_state", "login_steps", "logged_in", "keep_secrets", "redact", "spare"),),
     "Exploring (with --explore)": (*("explore_time", "values", "skip", "alike", "read_only", "destructive"),),
@@ -118,6 +118,12 @@ _SECTIONS = {
 )
 @click.option("--locale", default="en-US", show_default=True, help="Language that pages see.")
 @click.option("--seed", default=0, show_default=True, help="Of the pages' random numbers.")
+@click.option(
+    "--baseline/--no-baseline",
+    default=True,
+    show_default=True,
+    help="Keep what each page looked like and asked for, which `stillweb diff` compares a replay with.",
+)
 @limit_options
 @visit_options
 @EXPLORE
@@ -176,4 +182,4 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
         ctx.exit(1)
 
 
-_CRAWL_NAMES = ("scope", "depth", "limit", "include", "exclude", "jobs", "seed", *LIMIT_NAMES)
+_CRAWL_NAMES = ("scope", "depth", "limit", "include", "exclude", "jobs", "seed", "baseline", *LIMIT_NAMES)

@@ -145,6 +145,7 @@ async def _crawl(
                 conduct=Conduct(options.behaviours, options.budget),
                 login=held,
                 same=recording.same,
+                baseline=options.baseline,
             )
             run = CrawlRun(collection, browsers, recording, setting, frontier, report, on_event)
             on_stage("recording")

@@ -146,7 +146,7 @@ class CrawlRun:
                 self.report.failed_pages[url] = self._why(visited)
             else:
                 self.report.failed_pages.pop(url, None)
-                self.report.pages.append(_page(visited))
+                self.report.pages.append(_page(visited, baseline=self.setting.baseline))
                 self.report.behaviours = total((self.report.behaviours, visited.deeds))
         if outcomes and perf() - self.written > _SPARING * self.cost:
             self._write()
@@ -182,7 +182,7 @@ class CrawlRun:
         )
 
 
-def _page(visited: Visited) -> Page:
+def _page(visited: Visited, *, baseline: bool) -> Page:
     name = page_id(visited.visit)
     return Page(
         url=visited.visit.url,
@@ -192,6 +192,6 @@ def _page(visited: Visited) -> Page:
         seed=visited.visit.seed,
         depth=visited.visit.depth,
         status=visited.status,
-        baseline=name,
+        baseline=name if baseline else "",
         extra=extra_of(visited),
     )

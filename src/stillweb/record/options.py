@@ -78,6 +78,7 @@ class CrawlOptions:
         robots: whether pages that robots.txt forbids are left out.
         sitemap: URL of a sitemap whose pages are queued as well; "" to look for the site's; None for none.
         login: who pages are visited as; None for nobody.
+        baseline: whether what each page looked like and asked for is kept; `stillweb diff` compares with it.
         behaviours: what is done with a page after its baseline was taken.
         budget: how much of it.
         browser: the browser's executable; None to look for one.
@@ -101,6 +102,7 @@ class CrawlOptions:
     robots: bool = False
     sitemap: str | None = None
     login: Login | None = None
+    baseline: bool = True
     behaviours: frozenset[Behaviour] = ALL
     budget: Budget = field(default_factory=Budget)
     browser: Path | None = None

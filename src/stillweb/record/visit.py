@@ -74,6 +74,7 @@ class Setting:
         conduct: what is done with a page after its baseline was taken.
         login: what every page's context starts with; None where nobody is logged in.
         same: answers whose digests need not be asked for again.
+        baseline: whether what a page looks like is kept.
         at_rest: told of the WebSockets and requests of a page that has settled; within it nothing new comes.
     """
 
@@ -86,6 +87,7 @@ class Setting:
     conduct: Conduct = field(default_factory=Conduct)
     login: Held | None = None
     same: Remembered | None = None
+    baseline: bool = True
 
     @property
     def hold(self) -> Hold:
@@ -131,7 +133,7 @@ def extra_of(visited: Visited) -> dict[str, str]:
 
 
 async def visit_page(browser: Browser, setting: Setting, visit: Visit, baseline: Path) -> Visited:
-    """Visit a page, again if it fails, and write its baseline."""
+    """Visit a page, again if it fails, and write its baseline, unless none is wanted."""
     retried = ""
     for attempt in range(setting.retries + 1):
         visited = replace(await _attempt(browser, setting, visit, baseline), retried=retried)
@@ -179,7 +181,7 @@ async def _load(
     browser: Browser, context: BrowserContext, setting: Setting, visit: Visit, baseline: Path
 ) -> Visited:
     timestamp = to_timestamp(now())
-    witness = Witness(context, setting.same)
+    witness = Witness(context, setting.same, bodies=setting.baseline)
     activity = witness.activity
     page = await context.new_page()
     began = perf()
@@ -191,7 +193,8 @@ async def _load(
     rest = await settle(page, activity, cap=_FOR_SETTLING * setting.page_timeout)
     open_ones = [*activity.websockets, *(each.url for each in activity.requests if not each.ended)]
     with setting.at_rest(open_ones):
-        await take_baseline(page, witness, rest, baseline)
+        if setting.baseline:
+            await take_baseline(page, witness, rest, baseline)
     if setting.login:
         await setting.login.see(browser, setting.hold, page)
     probe = await Probe.of(page)
