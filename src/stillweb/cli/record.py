@@ -97,7 +97,9 @@ _SECTIONS = {
         *("behaviour_seconds", "baseline", "viewport", "timezone", "locale", "seed"),
     ),
     "Login and secrets": (*("storage_state", "login_steps", "logged_in", "keep_secrets", "redact", "spare"),),
-    "Exploring (with --explore)": (*("explore_time", "values", "skip", "alike", "read_only", "destructive"),),
+    "Exploring (with --explore)": (
+        *("explore_time", "explore_links", "values", "skip", "alike", "read_only", "destructive"),
+    ),
     "Another engine": ("engine", "image", "docker", "docker_args", "settings", "browser_profile", "dry_run"),
     "Sites and files": ("rules", "upstream_ca", "root", "certs_dir", "warc_size", "operator"),
 }
