@@ -72,8 +72,7 @@ def told(info):
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["svelte-gantt", "synthetic-train"])
 async def test_on_real_pages_a_prepared_episode_is_the_one_that_was_not_prepared(warc_bench, browser, name):
-    (path,) = (TRACES / name).glob("*.jsonl")
-    trace = Trace.load(path)
+    trace = Trace.load(TRACES / name / f"{name}-1.jsonl")
     trace = replace(trace, actions=trace.actions[:5])
     collection = name.replace("-", "_")
     runs = []
