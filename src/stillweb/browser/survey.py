@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
@@ -122,7 +122,7 @@ async def survey(
     viewport: bool = False,
     only: Literal["", "nodes", "acting"] = "",
     pointed: bool = True,
-    then: Callable[[], Awaitable[object]] | None = None,
+    after: asyncio.Future[Any] | None = None,
 ) -> Survey:
     """Return what a page shows.
 
@@ -134,7 +134,7 @@ async def survey(
             them, and without texts that only say names, but with backend node ids of all that the tree may
             tell of; "acting" for what can be acted on, and of what is around that the place alone.
         pointed: whether listeners, and cursors other than a hand, count as something to act on.
-        then: awaited once the browser has told what there is, and before that is read and bids are given.
+        after: who gives bids before; the page is looked at meanwhile.
 
     Raises:
         InfraError: if the page is closed, has crashed, or never holds still for long enough.
@@ -144,7 +144,7 @@ async def survey(
     options |= {"acting": only == "acting", "pointed": pointed}
     for _ in range(_ATTEMPTS):
         try:
-            return await _Surveying(page, probe, bids, options).run(then)
+            return await _Surveying(page, probe, bids, options).run(after)
         except FrameGone:
             await probe.arrived(_PATIENCE)
     raise InfraError(f"{page.url}: frames came and went too fast to be looked at")
@@ -163,15 +163,15 @@ class _Surveying:
         self.items: list[Item] = []
         self.children: list[list[int]] = []
 
-    async def run(self, then: Callable[[], Awaitable[object]] | None) -> Survey:
+    async def run(self, after: asyncio.Future[Any] | None) -> Survey:
         frames = await self.probe.frames()
         owners = await asyncio.gather(
             *(self.probe.send("DOM.getFrameOwner", frameId=frame.id) for frame in frames[1:])
         )
         self.owners = {owner["backendNodeId"]: frame for owner, frame in zip(owners, frames[1:], strict=True)}
         await self._look_into(frames[0], None)
-        if then:
-            await then()
+        if after:
+            await asyncio.wait([after])
             if [(f.id, f.loader) for f in await self.probe.frames()] != [(f.id, f.loader) for f in frames]:
                 raise FrameGone(frames[0].id)  # the bids are of other documents by now
         self.bids.begin(self.page, frames)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -219,10 +219,11 @@ class _Look:
             tree = next((form for form in kinds if form.kind is Observe.AXTREE and not form.viewport), None)
             if tree is None or not any(form.kind in _SURVEYED and not form.viewport for form in kinds):
                 return await self._in_turn(kinds)
-            picture = [each for each in kinds if self._frozen and each == _PICTURE]
-            rest = [each for each in kinds if each is not tree and each not in picture]
-            # Pictures are drawn and written by other threads of the browser.
-            parts, more = await both(self._read(probe, tree, rest), self._in_turn(picture))
+            # Pictures are drawn and written by other threads of the browser: first, before it is busy.
+            frozen = reversed(kinds) if self._frozen else ()
+            beside = [each for each in frozen if each == _PICTURE or each.kind is Observe.HTML]
+            rest = [each for each in kinds if each is not tree and each not in beside]
+            parts, more = await both(self._read(probe, tree, rest), self._in_turn(beside))
             return parts | more
 
     async def _in_turn(self, forms: Iterable[Form]) -> dict[str, Any]:
@@ -237,20 +238,9 @@ class _Look:
         The browser does one thing after the other: what it has told of is read meanwhile.
         """
         await hear(probe)
-        first, looked = asyncio.ensure_future(self._axtree(tree)), asyncio.Event()
-
-        async def then() -> None:
-            looked.set()
-            await asyncio.wait([first])  # it gives bids before
-
-        async def later() -> dict[str, Any]:
-            await looked.wait()
-            return await self._in_turn(beside)
-
-        beside = [each for each in rest if self._frozen and each.kind is Observe.HTML]
-        seen = self._seen(False, then)
-        (parts, self._surveys[False]), more = await both(both(first, seen), later())
-        return parts | more | await self._in_turn(each for each in rest if each not in beside)
+        first = asyncio.ensure_future(self._axtree(tree))
+        parts, self._surveys[False] = await both(first, self._seen(False, after=first))
+        return parts | await self._in_turn(rest)
 
     async def part(self, form: Form) -> dict[str, Any]:
         if form.kind is Observe.AXTREE:
@@ -310,8 +300,8 @@ class _Look:
             self._surveys[viewport] = await self._seen(viewport)
         return self._surveys[viewport]
 
-    async def _seen(self, viewport: bool, then: Callable[[], Awaitable[object]] | None = None) -> Survey:
-        return await survey(self._page, self._bids, viewport=viewport, then=then)
+    async def _seen(self, viewport: bool, after: asyncio.Future[Any] | None = None) -> Survey:
+        return await survey(self._page, self._bids, viewport=viewport, after=after)
 
     async def _acting(self, viewport: bool) -> Survey:
         """Return what can be acted on; of a survey of everything, if there is one."""
