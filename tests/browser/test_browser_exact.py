@@ -12,6 +12,7 @@ import pytest
 
 from stillweb.browser import Level, page_html, screenshot, settle, world
 from stillweb.browser.context import state_of
+from stillweb.browser.line import Line
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -126,6 +127,35 @@ async def test_shared_workers_have_the_clock_or_it_is_said(rig):
         assert settled
         assert flags or "later" in text
     one_of([each for each in came if not each[-1]] or came[:1])
+
+
+async def test_a_shared_worker_that_began_before_it_was_heard_holds_nothing_up(rig, monkeypatch):
+    rig.site.pages["http://site.test/s.js"] = (
+        "text/javascript",
+        b"onconnect = ({ ports: [port] }) => port.postMessage('hello');",
+    )
+    html = LOG + "new SharedWorker('/s.js').port.onmessage = (e) => L(e.data);</script>"
+    post = Line.post
+    withheld = []
+
+    def late(line, session, method, params):
+        if session.target["type"] != "shared_worker":
+            return post(line, session, method, params)
+        answer = asyncio.get_running_loop().create_future()
+        withheld.append((answer, lambda: post(line, session, method, params)))
+        return answer
+
+    monkeypatch.setattr(Line, "post", late)
+    rig.site.pages["http://site.test/"] = html
+    async with rig.visit(Level.EXACT) as visit:
+        going = asyncio.ensure_future(visit.goto())
+        await visit.page.wait_for_function("self.log?.textContent", polling=50)  # it has begun: others let it
+        for answer, send in withheld:
+            send().add_done_callback(lambda sent, answer=answer: answer.set_result(sent.result()))
+        monkeypatch.undo()
+        settled = await going
+        assert settled.settled, settled.reason
+        assert state_of(visit.context).world.flags == ["worker http://site.test/s.js did not begin in time"]
 
 
 async def test_frames_of_other_hosts_keep_step(rig):

@@ -120,12 +120,13 @@ class Answers:
                 self.ended(key)
             self.progress.set()
 
-    def ended(self, key: str) -> None:
-        """A request is over, well or not."""
+    def ended(self, key: str) -> Asked | None:
+        """A request is over, well or not; return it unless it was over before."""
         if asked := self._asked.pop(key, None):
             asked.stage = Stage.ENDED
             asked.moved.set()
         self.progress.set()
+        return asked
 
     def ended_of(self, owner: object) -> list[Asked]:
         """All requests of a target that is gone are over; return them."""

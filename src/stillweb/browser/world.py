@@ -109,7 +109,9 @@ class World:
             session.post("Performance.enable")  # for `patience`
         elif kind in ("worker", "shared_worker"):
             self.workers.pin(session, target, waiting)
-        session.post("Network.enable")
+        listening = session.post("Network.enable")
+        if kind == "shared_worker":
+            listening.add_done_callback(lambda _: self._on_script_loaded(target["targetId"]))
         if kind != "worker":  # a dedicated worker's requests are held with its page's
             session.post("Fetch.enable", {"patterns": [{"urlPattern": "*"}]})
         session.post(
@@ -189,6 +191,14 @@ class World:
         self.answers.ended(event["requestId"])
         if self.activity:
             self.activity.ended(event["requestId"], event.get("errorText") or "failed")
+
+    def _on_script_loaded(self, worker: str) -> None:
+        """A shared worker answers: its script, requested by its page under its own name, is there.
+
+        If it started before it could be told to tell (docs/decisions/0018-exact.md), nobody else says so.
+        """
+        if asked := self.answers.ended(worker):
+            self._tell_ended(asked, "")
 
     def _give_up(self, asked: Asked) -> None:
         """Wait for a request no longer: nothing is known to come of it."""
