@@ -41,6 +41,8 @@ def test_what_it_cannot_be_told_is_refused_and_not_forgotten(tmp_path):
     assert "--engine browser" in hint
     words, _ = refusal(*CALL, "--viewport", "800x600", "--dry-run")
     assert "1920x1080" in words
+    words, _ = refusal(*CALL, "--no-baseline", "--dry-run")
+    assert words.startswith("--no-baseline cannot be told")
 
 
 def test_what_only_it_has_needs_its_name(tmp_path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from stillweb.browser import Activity, launch, open_context, settle
 from stillweb.certs import CertAuthority
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection, list_collections
+from stillweb.collections.members import sha256_digest
 from stillweb.collections.seal import seal
 from stillweb.errors import CollectionExists, UpstreamUnreachable
 from stillweb.record.crawl import CrawlEvent, CrawlReport, crawl
@@ -78,8 +80,9 @@ async def test_pages_are_recorded_breadth_first_with_their_baselines(tmp_path: P
     assert [page.depth for page in report.pages] == [0, 1, 1, 2, 2, 2, 3]
     assert [page.status for page in report.pages] == [200, 200, 200, 404, 200, 200, 200]
     assert [page.title for page in report.pages][:3] == ["/", "/b", "/a"]
-    assert list(report.failed_pages) == [HOME + "save"]
-    assert (events[-1].pages, events[-1].failed, events[-1].queued) == (7, 1, 0)
+    assert report.failed_pages == report.retried_pages == {}
+    assert report.files == [HOME + "save"]
+    assert (events[-1].pages, events[-1].files, events[-1].failed, events[-1].queued) == (7, 1, 0, 0)
     assert collection.page_list() == report.pages
     manifest = collection.manifest()
     assert (manifest.state, manifest.seed) == ("complete", 0)
@@ -108,10 +111,29 @@ async def test_pages_are_recorded_breadth_first_with_their_baselines(tmp_path: P
     assert HOME + "lazy" in recorded  # asked for when scrolled to, after the baseline
 
 
+async def test_a_linked_file_is_recorded_whole_however_slowly_it_comes(tmp_path: Path, ca, site) -> None:
+    parts = (b"a" * 70_000, b"b" * 70_000)
+    rest = threading.Event()
+    disposition = (("Content-Disposition", "attachment; filename=x.bin"),)
+    site.page("/", '<a href="/save">s</a> <a href="/next">n</a>')
+    site.page("/save", "", type="application/x", headers=disposition, chunks=parts, hold=rest)
+    site.page("/next", "next")
+    following = site.answers["/next"]
+
+    def asked_meanwhile(_):
+        rest.set()
+        return following
+
+    site.answers["/next"] = asked_meanwhile
+    report = await record(tmp_path, ca, site, jobs=2)
+    assert (report.files, report.failed_pages, paths(report)) == ([HOME + "save"], {}, ["", "next"])
+    collection = Collection.open(tmp_path, "site")
+    (saved,) = [each for each in collection.captures() if each.url == HOME + "save"]
+    assert saved.digest == sha256_digest(b"".join(parts))
+
+
 async def test_without_baselines_the_same_is_recorded(tmp_path: Path, ca, site) -> None:
     build(site)
-    # Of a download it hangs on the machine whether it has come whole when the page gives it up.
-    site.page("/c", '<a href="/shadow">s</a>')
     reports = {
         name: await record(tmp_path, ca, site, name=name, baseline=name == "kept")
         for name in ("kept", "bare")

@@ -126,7 +126,8 @@ def uses_browsertrix(ctx: click.Context, given: dict[str, Any]) -> bool:
     strange = _ITS_OWN if not chosen else frozenset(ctx.params) - _SHARED - _ITS_OWN
     for name in ctx.params:
         if name in strange and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            spelt = next(each.opts[0] for each in ctx.command.params if each.name == name)
+            option = next(each for each in ctx.command.params if each.name == name)
+            spelt = (option.secondary_opts if given[name] is False else option.opts)[0]
             if not chosen:
                 raise UsageError(f"{spelt} is for --engine {BROWSERTRIX}", hint=f"add --engine {BROWSERTRIX}")
             why = _WHY.get(name, "it has nothing like it")

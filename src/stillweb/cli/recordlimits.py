@@ -120,7 +120,7 @@ class Bar:
 
     def show(self, event: CrawlEvent) -> None:
         """Show how far a crawl is."""
-        through = event.pages + event.failed
+        through = event.pages + event.files + event.failed
         text = (
             f"{event.queued} queued, {event.failed} failed, {event.body_bytes / 1e6:.1f} MB, "
             f"{event.per_minute:.0f} pages/min"
@@ -139,6 +139,8 @@ def tell(report: CrawlReport, collection: Collection) -> None:
         f"{collection.name}: {len(report.pages)} pages, {len(report.failed_pages)} not loaded, "
         f"{report.exchanges} exchanges, {report.body_bytes} bytes, {report.captures} captures"
     )
+    if report.files:
+        click.echo(f"  {len(report.files)} links to files, which are recorded and no pages")
     if report.behaviours:
         click.echo(f"  done with pages: {in_words(report.behaviours)}")
     if redacted := redacted_in_words(collection.manifest().redactions):

@@ -48,7 +48,6 @@ from stillweb.urls import host_of
 
 __all__ = ["CrawlEvent", "CrawlReport", "OnEvent", "OnStage", "crawl"]
 
-_DOWNLOAD = "Download is starting"  # Playwright's words
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 OnEvent = Callable[[CrawlEvent], None]
@@ -217,15 +216,15 @@ def _unwritable(collection: Collection, error: OSError) -> RecordError:
 
 
 def _unreachable(seed: str, report: CrawlReport) -> UpstreamUnreachable:
+    if seed in report.files:
+        return UpstreamUnreachable(
+            f"{seed} is no page but a file to download", hint="stillweb record proxy -c NAME records files"
+        )
     why = report.failed_pages.get(seed, "no answer")
     if "ertificate" in why:
         hint = "if the site has a CA of its own: --upstream-ca ITS-CA.pem"
     elif "Name or service" in why or "resolution" in why:
         hint = f"check the name, or say where the site is: --resolve '{host_of(seed)}=127.0.0.1:8443'"
-    elif _DOWNLOAD in why:
-        return UpstreamUnreachable(
-            f"{seed} is no page but a file to download", hint="stillweb record proxy -c NAME records files"
-        )
     else:
         hint = f"check that the site is up: curl -v {seed}"
     return UpstreamUnreachable(f"{seed} cannot be reached: {why}", hint=hint)

@@ -144,6 +144,9 @@ class CrawlRun:
             if visited.error:
                 self._drop_baselines([visited.visit])
                 self.report.failed_pages[url] = self._why(visited)
+            elif visited.is_file:
+                self.report.failed_pages.pop(url, None)
+                self.report.files.append(url)
             else:
                 self.report.failed_pages.pop(url, None)
                 self.report.pages.append(_page(visited, baseline=self.setting.baseline))
@@ -179,6 +182,7 @@ class CrawlRun:
             body_bytes=self.recording.body_bytes,
             per_minute=60 * self.through / max(monotonic() - self.began, 1e-3),
             retried=visited.retried,
+            files=len(self.report.files),
         )
 
 

@@ -20,6 +20,7 @@ class CrawlEvent:
         exchanges, body_bytes: written so far.
         per_minute: pages through in this run, by its time so far.
         retried: why the page was tried again, "" if it was not.
+        files: recorded, but no pages.
     """
 
     url: str
@@ -31,6 +32,7 @@ class CrawlEvent:
     body_bytes: int
     per_minute: float = 0.0
     retried: str = ""
+    files: int = 0
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class CrawlReport:
     Attributes:
         seeds: in wire spelling.
         pages: of the whole collection; those of this crawl in the order of its queue.
+        files: URLs that turned out to be files to save; recorded, but no pages.
         failed_pages: URL -> why it could not be loaded.
         retried_pages: URL -> why its first attempt failed, whatever became of it then.
         forbidden: URLs that robots.txt forbids; not visited.
@@ -55,6 +58,7 @@ class CrawlReport:
 
     seeds: tuple[str, ...] = ()
     pages: list[Page] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
     failed_pages: dict[str, str] = field(default_factory=dict)
     retried_pages: dict[str, str] = field(default_factory=dict)
     forbidden: list[str] = field(default_factory=list)

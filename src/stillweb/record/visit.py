@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urldefrag
 
-from playwright.async_api import Browser, BrowserContext, Request
+from playwright.async_api import Browser, BrowserContext, Download, Request
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page as BrowserPage
 from playwright.async_api import TimeoutError as PlaywrightTimeout
@@ -42,6 +42,7 @@ _FOR_NAVIGATION, _FOR_SETTLING, _FOR_VISIT = 0.5, 1 / 3, 0.9  # of a page's time
 _CLOSE_SECONDS = 15.0
 _AFTER_A_BREAK = 2.0  # seconds for the end of a navigation whose document has failed
 _ABORTED = "net::ERR_ABORTED"  # by the page itself, which goes elsewhere
+_DOWNLOAD = "Download is starting"  # Playwright's words
 _LAST_ANSWERS = 5.0  # seconds for answers that are under way when the page is left
 
 
@@ -111,6 +112,7 @@ class Visited:
         deeds: what was done with it (`Deeds.to_dict`).
         cut: what of the visit had to be left out, "" if nothing.
         retried: why the attempt before this one failed, "" if this is the first.
+        is_file: whether it is no page but a file to save, which has come whole.
     """
 
     visit: Visit
@@ -124,6 +126,7 @@ class Visited:
     deeds: Mapping[str, Any] = field(default_factory=dict)
     cut: str = ""
     retried: str = ""
+    is_file: bool = False
 
 
 def extra_of(visited: Visited) -> dict[str, str]:
@@ -184,9 +187,20 @@ async def _load(
     witness = Witness(context, setting.same, bodies=setting.baseline)
     activity = witness.activity
     page = await context.new_page()
+    download: asyncio.Future[Download] = asyncio.get_running_loop().create_future()
+
+    def begun(it: Download) -> None:
+        download.set_result(it)
+
+    page.once("download", begun)
     began = perf()
     end = asyncio.get_running_loop().time() + _FOR_VISIT * setting.page_timeout
-    loaded = await _navigate(page, visit.url, _FOR_NAVIGATION * setting.page_timeout)
+    try:
+        loaded = await _navigate(page, visit.url, _FOR_NAVIGATION * setting.page_timeout)
+    except PlaywrightError as error:
+        if _DOWNLOAD not in error.message:
+            raise
+        return await _saved(await download, visit, timestamp)
     witness.load_ms = 1000 * (perf() - began)
     if not loaded and (lost := _lost_document(page.url, activity)):
         return Visited(visit, timestamp, error=lost)
@@ -231,6 +245,14 @@ async def _load(
         deeds=deeds.to_dict(),
         cut=cut,
     )
+
+
+async def _saved(download: Download, visit: Visit, timestamp: str) -> Visited:
+    """Have a file come whole: the browser drops it with its context, and then it would not be recorded."""
+    if failure := await download.failure():
+        return Visited(visit, timestamp, error=f"its download failed: {failure}")
+    await download.delete()
+    return Visited(visit, timestamp, is_file=True)
 
 
 async def _navigate(page: BrowserPage, url: str, timeout: float) -> bool:
