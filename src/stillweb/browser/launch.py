@@ -71,6 +71,8 @@ _DISABLED_FEATURES = (
     # Work of a document on another thread, whose results would come at any time.
     *("ThreadedPreloadScanner", "ThreadedBodyLoader", "ScriptStreaming", "PrecompileInlineScripts"),
     *("BackgroundResourceFetch", "DelayAsyncScriptExecution", "LowPriorityAsyncScriptExecution"),
+    # After a click or key most tasks wait for the next frame, for 50 ms of the real clock if none comes.
+    "DeferRendererTasksAfterInput",
     # A compression dictionary makes a request differ from the recorded one.
     *("CompressionDictionaryTransport", "CompressionDictionaryTransportBackend"),
     # TLS and proxy connections are made when asked for, and names are not looked up another way.
