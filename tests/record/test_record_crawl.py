@@ -111,6 +111,26 @@ async def test_pages_are_recorded_breadth_first_with_their_baselines(tmp_path: P
     assert HOME + "lazy" in recorded  # asked for when scrolled to, after the baseline
 
 
+async def test_linked_files_are_recorded_where_they_are_wanted_and_named_where_not(
+    tmp_path: Path, ca, site
+) -> None:
+    links = "".join(f'<a href="/{each}">x</a>' for each in ("a.pdf", "one", "b.zip", "two"))
+    site.page("/", links)
+    for path, kind in (("/a.pdf", "application/pdf"), ("/b.zip", "application/zip")):
+        site.page(path, path, type=kind)
+    for path in ("/one", "/two"):
+        site.page(path, path)
+    report = await record(tmp_path, ca, site, name="without", limit=2)
+    assert (paths(report), report.files) == (["", "one"], [])
+    assert report.files_left == [HOME + "a.pdf", HOME + "b.zip"]
+    report = await record(tmp_path, ca, site, name="with", limit=2, files=True)
+    assert (paths(report), report.files, report.files_left) == (["", "one"], [HOME + "a.pdf"], [])
+    report = await record(tmp_path, ca, site, name="all", files=True)
+    assert (paths(report), report.files) == (["", "one", "two"], [HOME + "a.pdf", HOME + "b.zip"])
+    recorded = {each.url for each in Collection.open(tmp_path, "all").captures()}
+    assert set(report.files) <= recorded
+
+
 async def test_a_linked_file_is_recorded_whole_however_slowly_it_comes(tmp_path: Path, ca, site) -> None:
     parts = (b"a" * 70_000, b"b" * 70_000)
     rest = threading.Event()

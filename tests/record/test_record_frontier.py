@@ -50,6 +50,27 @@ def test_any_number_of_jobs_lists_the_same_pages_in_the_same_order(
     assert crawl(links, jobs, picks, limit=limit) == crawl(links, 1, [], limit=limit)
 
 
+def test_linked_files_are_left_and_named_or_queued_in_their_place() -> None:
+    links = (page(1), HOME + "a.pdf", page(2), HOME + "b.zip", HOME + "a.pdf", "https://else.test/c.pdf")
+    for files in (False, True):
+        queue: Frontier[Seen] = Frontier(Scope.of(ScopeKind.HOST, [HOME]), files=files)
+        first = queue.take()
+        assert first is not None
+        queue.put(first, Seen(HOME, links))
+        rest = [visit.url for visit in iter(queue.take, None)]
+        assert rest == ([*links[:4]] if files else [page(1), page(2)])
+        assert list(queue.files_left) == ([] if files else [HOME + "a.pdf", HOME + "b.zip"])
+
+
+def test_a_file_that_was_asked_for_is_no_matter_of_files() -> None:
+    seed = HOME + "a.pdf"
+    queue: Frontier[Seen] = Frontier(Scope.of(ScopeKind.HOST, [seed]))
+    visit = queue.take()
+    assert visit is not None
+    queue.put(visit, Seen(seed, (seed,)))
+    assert not queue.files_left
+
+
 def test_breadth_first_within_depth_and_limit() -> None:
     links = {page(0): (page(1), page(2)), page(1): (page(3),), page(2): (page(4),), page(3): (page(5),)}
 

@@ -4,7 +4,7 @@ import pytest
 
 from stillweb.errors import UsageError
 from stillweb.record.options import ScopeKind
-from stillweb.record.scope import Scope, page_link, page_links, seed_url
+from stillweb.record.scope import Scope, is_file, page_link, page_links, seed_url
 
 SEED = "https://www.site.test/docs/index.html"
 
@@ -72,13 +72,16 @@ def test_a_bad_pattern_is_named() -> None:
         ("javascript:void(0)", None),
         ("data:text/html,x", None),
         ("http://[", None),
-        ("/files/manual.PDF", None),
-        ("/files/a.tar.gz?x=1", None),
         ("/about.zip.html", "https://site.test/about.zip.html"),
     ],
 )
 def test_where_links_lead(href: str, expected: str | None) -> None:
     assert page_link(href, "https://site.test/a/b") == expected
+
+
+def test_links_to_files_are_told_by_their_path() -> None:
+    assert all(is_file(f"https://site.test/{path}") for path in ("manual.PDF", "a.tar.gz?x=1"))
+    assert not any(is_file(f"https://site.test/{path}") for path in ("", "a.zip.html", "?f=a.zip"))
 
 
 def test_links_keep_their_order_and_come_once() -> None:

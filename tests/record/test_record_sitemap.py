@@ -90,7 +90,7 @@ async def test_indexes_gzip_and_what_robots_txt_names_are_walked(site, reach) ->
         starts = await sitemaps_of(Robots(fetcher), [HOME])
         await found.walk(fetcher, starts)
 
-    assert found.pages == [HOME + "3", HOME + "1", HOME + "2"]
+    assert found.pages == [HOME + "3", HOME + "1", HOME + "2", HOME + "f.zip"]
     assert found.problems == {HOME + "gone.xml": "status 404"}
     assert {asked.headers["host"] for asked in site.asked} == {"site.test"}
 

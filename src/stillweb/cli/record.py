@@ -89,7 +89,7 @@ record.add_command(explore_command)
 
 _SECTIONS = {
     "Which pages": (
-        *("scope", "depth", "include", "exclude", "sitemap", "robots"),
+        *("scope", "depth", "include", "exclude", "files", "sitemap", "robots"),
         *("limit", "time_limit", "size_limit", "explore", "twice", "keep_second"),
     ),
     "How pages are visited": (
@@ -113,6 +113,12 @@ _SECTIONS = {
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Pages at most.")
 @click.option("--include", multiple=True, metavar="RE", help="Follow links that match only. Repeatable.")
 @click.option("--exclude", multiple=True, metavar="RE", help="Do not follow links that match. Repeatable.")
+@click.option(
+    "--files/--no-files",
+    default=False,
+    show_default=True,
+    help="Record files that pages link to (PDFs, archives, tables), too. They do not count towards --limit.",
+)
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Pages at a time.")
 @click.option("--viewport", type=Viewport(), default="1280x720", show_default=True)
 @click.option(
@@ -184,4 +190,7 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
         ctx.exit(1)
 
 
-_CRAWL_NAMES = ("scope", "depth", "limit", "include", "exclude", "jobs", "seed", "baseline", *LIMIT_NAMES)
+_CRAWL_NAMES = (
+    *("scope", "depth", "limit", "include", "exclude", "files", "jobs", "seed", "baseline"),
+    *LIMIT_NAMES,
+)

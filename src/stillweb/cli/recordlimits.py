@@ -145,8 +145,15 @@ def tell(report: CrawlReport, collection: Collection) -> None:
         click.echo(f"  done with pages: {in_words(report.behaviours)}")
     if redacted := redacted_in_words(collection.manifest().redactions):
         click.echo(f"  {redacted}")
+    _tell_missing(report)
+
+
+def _tell_missing(report: CrawlReport) -> None:
     if report.stopped:
         click.echo(f"partial: ended by {report.stopped}; the same with --append goes on", err=True)
+    if report.files_left:
+        found = f"{len(report.files_left)} linked files are not recorded, such as {report.files_left[0]}"
+        click.echo(f"  {found}; --files records them", err=True)
     for line in report.repaired:
         click.echo(f"  mended: {line}", err=True)
     for what, count in report.notes.items():

@@ -111,6 +111,7 @@ async def _crawl(
         scope,
         depth=options.depth,
         limit=options.limit,
+        files=options.files,
         state=state,
         recorded={page.url for page in before},
     )

@@ -116,6 +116,7 @@ class CrawlRun:
         await asyncio.gather(fault, *self.running, return_exceptions=True)
         self.report.failed_requests = dict(self.recording.failed)
         self.report.notes = dict(self.recording.notes)
+        self.report.files_left = list(self.frontier.files_left)
         self.report.exchanges = self.recording.exchanges
         self.report.body_bytes = self.recording.body_bytes
         self._drop_baselines(self.running.values())
@@ -145,6 +146,7 @@ class CrawlRun:
                 self._drop_baselines([visited.visit])
                 self.report.failed_pages[url] = self._why(visited)
             elif visited.is_file:
+                self.frontier.spare()
                 self.report.failed_pages.pop(url, None)
                 self.report.files.append(url)
             else:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from stillweb.record.scope import Scope
+from stillweb.record.scope import Scope, is_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,13 @@ class Frontier(Generic[T]):
         scope: which links count; its seeds are queued.
         depth: of the pages to queue at most.
         limit: pages to hand out at most.
+        files: whether links to files to save are queued, too.
         state: of the crawl before.
         recorded: URLs of the pages recorded before; others that were visited failed, and may be
             queued anew.
+
+    Attributes:
+        files_left: links in scope to files, where those are not queued, in the order of finding.
     """
 
     def __init__(
@@ -76,11 +80,14 @@ class Frontier(Generic[T]):
         *,
         depth: int | None = None,
         limit: int | None = None,
+        files: bool = False,
         state: CrawlState = CrawlState(),
         recorded: Collection[str] = (),
     ) -> None:
         self._scope = scope
         self._depth = depth
+        self._files = files
+        self.files_left: dict[str, None] = {}
         self._queue = list(state.queue)
         self._taken = self._in_order = state.through
         self._end = None if limit is None else state.through + limit
@@ -122,8 +129,7 @@ class Frontier(Generic[T]):
     def add(self, urls: Iterable[str]) -> None:
         """Queue pages that were found elsewhere than on a page, as in a sitemap, if they are in scope."""
         for url in urls:
-            if self._scope.contains(url):
-                self._add(url, depth=0, seed=False)
+            self._found(url, depth=0)
 
     def spare(self) -> None:
         """Do not count a page that was handed out towards the limit: it is not visited."""
@@ -150,8 +156,15 @@ class Frontier(Generic[T]):
         if self._depth is not None and parent.depth >= self._depth:
             return
         for url in links:
-            if self._scope.contains(url):
-                self._add(url, depth=parent.depth + 1, seed=False)
+            self._found(url, depth=parent.depth + 1)
+
+    def _found(self, url: str, *, depth: int) -> None:
+        if not self._scope.contains(url):
+            return
+        if self._files or url in self._known or not is_file(url):
+            self._add(url, depth=depth, seed=False)
+        else:
+            self.files_left[url] = None
 
     def _add(self, url: str, *, depth: int, seed: bool) -> None:
         if url not in self._known:

@@ -68,6 +68,7 @@ class CrawlOptions:
         size_limit: bytes of response bodies after which none is; None for no limit.
         include: regular expressions, one of which a followed link must match (if there are any).
         exclude: regular expressions, none of which a followed link may match.
+        files: whether links to files to save (PDFs, archives) are followed, too; they do not count as pages.
         jobs: pages at a time; page order and ids do not depend on it.
         seed: of the pages' random numbers.
         profile: what the browser looks like to the site.
@@ -92,6 +93,7 @@ class CrawlOptions:
     size_limit: int | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    files: bool = False
     jobs: int = 2
     seed: int = 0
     profile: Profile = field(default_factory=Profile)

@@ -43,6 +43,7 @@ class CrawlReport:
         seeds: in wire spelling.
         pages: of the whole collection; those of this crawl in the order of its queue.
         files: URLs that turned out to be files to save; recorded, but no pages.
+        files_left: URLs of linked files that were not asked for.
         failed_pages: URL -> why it could not be loaded.
         retried_pages: URL -> why its first attempt failed, whatever became of it then.
         forbidden: URLs that robots.txt forbids; not visited.
@@ -59,6 +60,7 @@ class CrawlReport:
     seeds: tuple[str, ...] = ()
     pages: list[Page] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    files_left: list[str] = field(default_factory=list)
     failed_pages: dict[str, str] = field(default_factory=dict)
     retried_pages: dict[str, str] = field(default_factory=dict)
     forbidden: list[str] = field(default_factory=list)

@@ -17,7 +17,7 @@ from stillweb.record.options import ScopeKind
 from stillweb.urls import host_of, origin_of, wire_url
 
 # Links to these are files to save, not pages; a navigation to one is a download and shows nothing.
-_NOT_PAGES = re.compile(
+_FILES = re.compile(
     r"\.(7z|apk|avi|bin|bz2|csv|deb|dmg|docx?|epub|exe|gz|iso|jar|mov|mp[34]|msi|ods|odt|ogg|pdf|pptx?|"
     r"rar|rpm|tar|tgz|txz|wav|webm|whl|xlsx?|xz|zip|zst)$",
     re.IGNORECASE,
@@ -99,19 +99,23 @@ def seed_url(text: str) -> str:
 
 
 def page_link(href: str, base: str) -> str | None:
-    """Return where a link leads, in wire spelling; None if that is no page (mailto:, a file to save)."""
+    """Return where a link leads, in wire spelling; None if that is no page and no file (mailto:)."""
     try:
         url = urljoin(base, href.strip())
     except ValueError:  # "http://[" and the like
         return None
     if not url.lower().startswith(("http://", "https://")) or not host_of(url):
         return None
-    url = wire_url(url)
-    return None if _NOT_PAGES.search(urlsplit(url).path) else url
+    return wire_url(url)
+
+
+def is_file(url: str) -> bool:
+    """Tell whether a link, by the look of its path, leads to a file to save, not to a page."""
+    return _FILES.search(urlsplit(url).path) is not None
 
 
 def page_links(links: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the pages that (href, base) pairs lead to, each once, in document order."""
+    """Return the pages and files that (href, base) pairs lead to, each once, in document order."""
     found = (page_link(href, base) for href, base in links)
     return list(dict.fromkeys(url for url in found if url is not None))
 
