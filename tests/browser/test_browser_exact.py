@@ -13,6 +13,7 @@ import pytest
 from stillweb.browser import Level, page_html, screenshot, settle, world
 from stillweb.browser.context import state_of
 from stillweb.browser.line import Line
+from stillweb.browser.probe import FrameGone, Probe
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -156,6 +157,58 @@ async def test_a_shared_worker_that_began_before_it_was_heard_holds_nothing_up(r
         settled = await going
         assert settled.settled, settled.reason
         assert state_of(visit.context).world.flags == ["worker http://site.test/s.js did not begin in time"]
+
+
+async def test_a_page_that_went_elsewhere_is_asked_again_before_a_frame_is_drawn(rig, monkeypatch):
+    # Else a frame showed half of the next document: its layout would come early, and a history entry's scroll
+    # position with it, before the page's script had made room at the top (docs/decisions/0018-exact.md).
+    events = []
+    evaluate, draw = Probe.evaluate, world.World.draw
+
+    async def gone_once(probe, expression, *more):
+        if not expression.startswith("eye.idle"):
+            return await evaluate(probe, expression, *more)
+        events.append("idle" if events else "gone")
+        if events == ["gone"]:
+            raise FrameGone("Cannot find context with specified id")
+        return await evaluate(probe, expression, *more)
+
+    async def drawn(its, session, **more):
+        events.append("frame")
+        return await draw(its, session, **more)
+
+    monkeypatch.setattr(Probe, "evaluate", gone_once)
+    monkeypatch.setattr(world.World, "draw", drawn)
+    rig.site.pages["http://site.test/"] = "<p>there"
+    async with rig.visit(Level.EXACT) as visit:
+        assert (await visit.goto()).settled
+    assert events[:2] == ["gone", "idle"]
+
+
+async def test_who_travels_in_history_is_on_the_way_or_there(rig):
+    rig.site.pages["http://site.test/"] = "<title>first</title>"
+    rig.site.pages["http://site.test/next"] = (
+        "<title>second</title><script>history.pushState({}, '', '#here')</script>"
+    )
+    rig.site.delays["http://site.test/"] = 0.2
+    async with rig.visit(Level.EXACT) as visit:
+        await visit.goto()
+        await visit.goto("http://site.test/next")
+        probe = await Probe.of(visit.page)
+        entries = (await probe.send("Page.getNavigationHistory"))["entries"]
+        for entry, url in ((-2, "http://site.test/next"), (-3, "http://site.test/")):
+            await probe.travel(entries[entry]["id"], 30.0)
+            assert await probe.arrived(30.0)
+            assert await probe.evaluate("location.href") == url
+
+
+async def test_a_document_sets_out_when_the_frame_has_been_drawn(rig):
+    html = LOG + "requestAnimationFrame(() => { location = '/there'; });</script>"
+    rig.site.pages["http://site.test/there"] = LOG + "requestAnimationFrame(() => L('drawn'));</script>there"
+    settled, text, shown, *_ = one_of(await runs(rig, html))
+    assert settled
+    assert text.startswith("drawn")
+    assert "there" in shown
 
 
 async def test_frames_of_other_hosts_keep_step(rig):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -26,6 +26,7 @@ from stillweb.errors import InfraError
 WORLD = "stillweb"
 
 _CLICKABLE_LIMIT = 500
+_WITHIN = ("sameDocument", "historySameDocument")  # navigations that keep the document
 _TEXT_DEPTH = 3  # levels below a clickable element at which its texts are looked for
 
 _probes: WeakKeyDictionary[Page, Probe] = WeakKeyDictionary()
@@ -72,6 +73,7 @@ class Probe:
         self._arrived = asyncio.Event()
         self._arrived.set()
         self._can_be_asked = asyncio.Event()  # whether the main frame's document has its isolated world
+        self._set_out = asyncio.Event()  # whether the main frame has, to wherever, since it was last asked
         self._newer_script = ""
         self._newer_at: tuple[str, int] = ("", 0)
         self._frames: list[FrameInfo] = []  # as they were asked for; empty once they have changed
@@ -84,6 +86,8 @@ class Probe:
             ("Runtime.executionContextDestroyed", self._on_world_gone),
             ("Runtime.executionContextsCleared", self._on_worlds_cleared),
             ("Page.frameRequestedNavigation", self._on_leaving),
+            ("Page.frameStartedNavigating", self._on_started),
+            ("Page.navigatedWithinDocument", self._on_within),
             ("Page.frameNavigated", self._on_arrived),
             ("Page.frameStoppedLoading", self._on_stopped),
             ("Page.frameDetached", self._on_stopped),
@@ -359,6 +363,31 @@ class Probe:
             self._arrived.set()
             return False
         return True
+
+    async def travel(self, entry: int, patience: float) -> None:
+        """Go to an entry of the history; return when the page has set out, or is there within its document.
+
+        The browser answers before: who looks at the page then still sees the old one, at rest.
+
+        Raises:
+            InfraError: if the page is closed or has crashed.
+        """
+        self._set_out.clear()
+        await self.send("Page.navigateToHistoryEntry", entryId=entry)
+        with suppress(TimeoutError):  # a page may ask to be stayed on
+            async with asyncio.timeout(patience):
+                await self._set_out.wait()
+
+    def _on_started(self, event: dict[str, Any]) -> None:
+        if event["frameId"] != self._main:
+            return
+        if event["navigationType"] not in _WITHIN:
+            self._on_leaving(event)
+        self._set_out.set()
+
+    def _on_within(self, event: dict[str, Any]) -> None:
+        if event["frameId"] == self._main:
+            self._set_out.set()
 
     def _on_world(self, event: dict[str, Any]) -> None:
         context = event["context"]

@@ -195,6 +195,8 @@ class _Settling:
             await self.activity.idle()  # frames of WebSockets
             await self._meet_popups(world)
             await self.probe.arrived(_PATIENCE)
+            if world.answers.under_way():  # a document has set out meanwhile: no frame shall show half of it
+                continue
             before = world.answers.round, self.activity.generation, self.probe.documents, self._turned
             with suppress(FrameGone, CdpError):
                 await world.draw(self.probe.line)
@@ -242,15 +244,20 @@ class _Settling:
         self._take_flags(told)
 
     async def _idle(self) -> Look | None:
-        """Wait until the page has nothing to do, and what other threads did for it has been given to it."""
+        """Wait until the page has nothing to do, and what other threads did for it has been given to it.
+
+        Where the document that was asked goes away, the next one is asked: a page that has just arrived has
+        the most to do.
+        """
         look: Look | None = None
-        try:
-            for _ in range(_FRAMES):
+        for _ in range(_FRAMES):
+            try:
                 look = self._seen(await self.probe.evaluate(f"eye.idle({self._door})"))
                 if not await self._idle_below():
                     break
-        except FrameGone:
-            return None
+            except FrameGone:
+                look = None
+                await self.probe.arrived(_PATIENCE)
         return look
 
     async def _idle_below(self) -> bool:

@@ -12,8 +12,10 @@ What cannot be pinned is not passed over: `flags` names it, and `info["determini
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stillweb.browser.answers import Answers, Asked, Stage
@@ -65,6 +67,8 @@ class World:
         self._pages: dict[str, LineSession] = {}
         self._frame_times: dict[str, float] = {}
         self._elapsed = 0
+        self._drawing: Counter[str] = Counter()  # frames under way, by page
+        self._kept: dict[str, list[Callable[[], object]]] = {}  # documents that wait for those
         self._leaving: set[asyncio.Task[None]] = set()
         self._given_up: set[str] = set()  # requests that are not waited for any more
         line.claim(context_id, self._adopt)
@@ -167,10 +171,16 @@ class World:
         asked = self._sent(key, request, event["resourceType"].lower())
         self.answers.held(asked, event["requestId"], session)
         # While a page is on its way to another document, the browser keeps back every command to it; so that
-        # one is let in at once. A page's main frame has its target's identifier.
+        # one is let in at once. A page's main frame has its target's identifier. But a frame that is being
+        # drawn shall not show half of it: its layout would come early, and with it what hangs on that,
+        # such as the scroll position that a history entry had.
         if asked.kind == "document" and event["frameId"] == session.target["targetId"]:
             self.answers.let(asked)
-            session.post("Fetch.continueRequest", {"requestId": asked.hold})
+            let = partial(session.post, "Fetch.continueRequest", {"requestId": asked.hold})
+            if self._drawing[session.id]:
+                self._kept.setdefault(session.id, []).append(let)
+            else:
+                let()
 
     def _on_response(self, event: dict[str, Any]) -> None:
         self.answers.answered(event["requestId"])
@@ -329,7 +339,14 @@ class World:
         wanted: dict[str, Any] = {"frameTimeTicks": at, "interval": 16.0}
         if picture:
             wanted["screenshot"] = {"format": "png", "optimizeForSpeed": True}
-        answer = await self._line.draw(session, wanted)
+        self._drawing[session.id] += 1
+        try:
+            answer = await self._line.draw(session, wanted)
+        finally:
+            self._drawing[session.id] -= 1
+            if not self._drawing[session.id]:
+                for let in self._kept.pop(session.id, ()):
+                    let()
         return str(answer.get("screenshotData", ""))
 
     async def picture(self, session: LineSession) -> str:
