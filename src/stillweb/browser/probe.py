@@ -381,7 +381,7 @@ class Probe:
     def _on_started(self, event: dict[str, Any]) -> None:
         if event["frameId"] != self._main:
             return
-        if event["navigationType"] not in _WITHIN:
+        if event.get("navigationType") not in _WITHIN:
             self._on_leaving(event)
         self._set_out.set()
 
@@ -429,6 +429,8 @@ class Probe:
             self._arrived.clear()
 
     def _on_arrived(self, event: dict[str, Any]) -> None:
+        if event["frame"]["id"] == self._main:
+            self._set_out.set()
         self._leave_off(event["frame"]["id"])
 
     def _on_stopped(self, event: dict[str, Any]) -> None:
