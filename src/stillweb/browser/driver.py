@@ -1,4 +1,4 @@
-"""What a Playwright driver that has died looks like from here."""
+"""What a Playwright driver says: that it has died, that a navigation became a download."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from contextlib import contextmanager
 
 from playwright.async_api import Error as PlaywrightError
 
-__all__ = ["as_playwright_error", "is_driver_gone"]
+__all__ = ["DOWNLOAD", "as_playwright_error", "is_driver_gone"]
+
+DOWNLOAD = "Download is starting"
+"""In the error of a navigation whose answer is a file to save."""
 
 
 def is_driver_gone(error: BaseException) -> bool:

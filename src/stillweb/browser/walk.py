@@ -21,6 +21,7 @@ from stillweb.browser.activity import Activity, Requested, is_ours
 from stillweb.browser.bids import Bids
 from stillweb.browser.context import open_context
 from stillweb.browser.controls import Field, Form, State, state_of_survey
+from stillweb.browser.driver import DOWNLOAD
 from stillweb.browser.elements import ActionFailed
 from stillweb.browser.probe import FrameGone, Probe
 from stillweb.browser.profile import Pinning, Profile
@@ -33,7 +34,7 @@ __all__ = ["Act", "Walker", "fields_of", "walking"]
 _ATTEMPTS = 3
 _ACTION_MS = 30_000
 _WHEEL = 700
-_NO_PAGE = ("Download is starting", "ERR_ABORTED")  # a file to save, or an empty answer
+_NO_PAGE = (DOWNLOAD, "ERR_ABORTED")  # a file to save, or an empty answer
 _TURNS = 20  # of the wheel, for a page that grows as it is scrolled
 
 _FIELDS = """(() => {

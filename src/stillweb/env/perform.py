@@ -21,6 +21,7 @@ from stillweb.browser import input as browser_input
 from stillweb.browser.activity import is_ours
 from stillweb.browser.axtree import Bids
 from stillweb.browser.context import state_of
+from stillweb.browser.driver import DOWNLOAD
 from stillweb.browser.elements import ActionFailed, Target
 from stillweb.browser.pointer import Button
 from stillweb.browser.probe import Probe
@@ -39,7 +40,7 @@ _ARRIVAL_SECONDS = 3.0
 _USUAL = EnvOptions()
 # What whoever acted could have known: what names nothing is the model's invention, not the page's refusal.
 _INVENTED = ("unknown_bid", "unknown_tab", "outside", "value_missing", NOT_ALLOWED)
-_NO_PAGE = (_ABORTED, "Download is starting", "invalid URL", "ERR_UNSAFE_PORT", "ERR_INVALID_URL")
+_NO_PAGE = (_ABORTED, DOWNLOAD, "invalid URL", "ERR_UNSAFE_PORT", "ERR_INVALID_URL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ async def _navigate(page: Page, navigation: Awaitable[object], url: str = "") ->
     except PlaywrightError as error:
         if is_ours(error.message, url) or page.is_closed():
             raise InfraError(_first_line(error)) from error
-        if _ABORTED not in error.message and "Download is starting" not in error.message:
+        if _ABORTED not in error.message and DOWNLOAD not in error.message:
             raise ActionFailed(_first_line(error), "navigation") from error
 
 

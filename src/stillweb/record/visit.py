@@ -23,6 +23,7 @@ from playwright.async_api import TimeoutError as PlaywrightTimeout
 from stillweb.browser.activity import Activity, is_ours
 from stillweb.browser.bodies import Remembered
 from stillweb.browser.context import open_context
+from stillweb.browser.driver import DOWNLOAD
 from stillweb.browser.probe import FrameGone, Probe
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import settle
@@ -42,7 +43,6 @@ _FOR_NAVIGATION, _FOR_SETTLING, _FOR_VISIT = 0.5, 1 / 3, 0.9  # of a page's time
 _CLOSE_SECONDS = 15.0
 _AFTER_A_BREAK = 2.0  # seconds for the end of a navigation whose document has failed
 _ABORTED = "net::ERR_ABORTED"  # by the page itself, which goes elsewhere
-_DOWNLOAD = "Download is starting"  # Playwright's words
 _LAST_ANSWERS = 5.0  # seconds for answers that are under way when the page is left
 
 
@@ -189,7 +189,7 @@ async def _load(
     page = await context.new_page()
     download: asyncio.Future[Download] = asyncio.get_running_loop().create_future()
 
-    def begun(it: Download) -> None:
+    def begun(it: Download) -> None:  # a function: Playwright marks its listeners, and no built-in can be
         download.set_result(it)
 
     page.once("download", begun)
@@ -198,7 +198,7 @@ async def _load(
     try:
         loaded = await _navigate(page, visit.url, _FOR_NAVIGATION * setting.page_timeout)
     except PlaywrightError as error:
-        if _DOWNLOAD not in error.message:
+        if DOWNLOAD not in error.message:
             raise
         return await _saved(await download, visit, timestamp)
     witness.load_ms = 1000 * (perf() - began)
