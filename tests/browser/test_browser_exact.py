@@ -202,6 +202,87 @@ async def test_who_travels_in_history_is_on_the_way_or_there(rig):
             assert await probe.evaluate("location.href") == url
 
 
+TICKS = "for (let at = 100; at < 180; at += 4) setTimeout(() => L('tick'), at);"
+
+
+async def test_a_page_that_goes_back_itself_is_there_at_one_time(rig):
+    # The browser goes when it comes to it: before or after timers that are due, or after the page was looked at.
+    html = LOG + (
+        "addEventListener('popstate', ({ state }) => L(`state ${state}`));"
+        "for (const state of [1, 2, 3]) history.pushState(state, '', `#${state}`);"
+        "setTimeout(() => { history.back(); L('asked'); }, 102);"
+        "setTimeout(() => { history.go(-2); }, 140);" + TICKS + "</script>"
+    )
+    settled, text, *_, flags = one_of(await runs(rig, html, sessions=8))
+    assert settled
+    assert not flags
+    assert [line.split(" @")[0] for line in text.splitlines() if "state" in line] == [
+        "state 2",
+        "state null",
+    ]
+
+
+async def test_a_page_that_goes_back_to_another_document_leaves_at_one_time(rig):
+    rig.site.pages["http://site.test/next"] = LOG + (
+        "addEventListener('pagehide', () => { sessionStorage.came = log.textContent; });"
+        "setTimeout(() => { history.back(); L('asked'); }, 102);" + TICKS + "</script>"
+    )
+    html = LOG + (
+        "if (sessionStorage.came) { log.textContent = sessionStorage.came; L('back'); }"
+        "else setTimeout(() => { location = '/next'; }, 40);</script>"
+    )
+    settled, text, *_, flags = one_of(await runs(rig, html, sessions=8))
+    assert settled
+    assert not flags
+    assert "asked" in text
+    assert text.splitlines()[-1].startswith("back")
+
+
+async def test_a_frame_that_goes_back_does_so_at_one_time(rig):
+    rig.site.pages["http://site.test/one"] = (
+        "<script>parent.L('one'); if (!parent.been) { parent.been = 1; setTimeout(() => { location = '/two'; }, 30); }</script>"
+    )
+    rig.site.pages["http://site.test/two"] = (
+        "<script>parent.L('two'); setTimeout(() => { history.back(); }, 30);</script>"
+    )
+    html = LOG + TICKS + "</script><iframe src=/one></iframe>"
+    settled, text, *_, flags = one_of(await runs(rig, html, sessions=8))
+    assert settled
+    assert not flags
+    came = [line.split(" @")[0] for line in text.splitlines()]
+    assert [each for each in came if each != "tick"] == ["one", "two", "one"]
+
+
+async def test_a_step_back_of_a_frame_is_not_waited_for_in_vain(rig):
+    rig.site.pages["http://site.test/"] = "<iframe src=/one></iframe>"
+    rig.site.pages["http://site.test/one"] = "<script>setTimeout(() => { location = '/two'; }, 30)</script>"
+    rig.site.pages["http://site.test/two"] = "two"
+    async with rig.visit(Level.EXACT) as visit:
+        await visit.goto()
+        probe = await Probe.of(visit.page)
+        assert [frame.url for frame in await probe.frames()][1:] == ["http://site.test/two"]
+        rig.site.pages["http://site.test/one"] = "one"
+        history = await probe.send("Page.getNavigationHistory")
+        started = asyncio.get_running_loop().time()
+        assert not await probe.travel(history["entries"][history["currentIndex"] - 1]["id"], 30.0)
+        assert (await settle(visit.page, visit.activity)).settled
+        assert asyncio.get_running_loop().time() - started < 3.0
+        assert "one" in await page_html(visit.page)
+
+
+async def test_nothing_is_waited_for_where_there_is_no_entry_to_go_to(rig):
+    html = (
+        LOG
+        + "setTimeout(() => { history.forward(); history.go(-40); history.go(7); L('asked'); }, 10);</script>"
+    )
+    rig.site.pages["http://site.test/"] = html
+    async with rig.visit(Level.EXACT) as visit:
+        settled = await visit.goto()
+        assert settled.settled
+        assert settled.waited < 2.5  # each would be waited for 3 s
+        assert state_of(visit.context).world.flags == []
+
+
 async def test_a_document_sets_out_when_the_frame_has_been_drawn(rig):
     html = LOG + "requestAnimationFrame(() => { location = '/there'; });</script>"
     rig.site.pages["http://site.test/there"] = LOG + "requestAnimationFrame(() => L('drawn'));</script>there"

@@ -73,7 +73,7 @@ class Probe:
         self._arrived = asyncio.Event()
         self._arrived.set()
         self._can_be_asked = asyncio.Event()  # whether the main frame's document has its isolated world
-        self._set_out = asyncio.Event()  # whether the main frame has, to wherever, since it was last asked
+        self._set_out = asyncio.Event()  # whether the page has since it was last asked, or a frame in history
         self._newer_script = ""
         self._newer_at: tuple[str, int] = ("", 0)
         self._frames: list[FrameInfo] = []  # as they were asked for; empty once they have changed
@@ -364,10 +364,13 @@ class Probe:
             return False
         return True
 
-    async def travel(self, entry: int, patience: float) -> None:
-        """Go to an entry of the history; return when the page has set out, or is there within its document.
+    async def travel(self, entry: int, patience: float) -> bool:
+        """Go to an entry of the history; return when page or frame has set out, or is there in its document.
 
         The browser answers before: who looks at the page then still sees the old one, at rest.
+
+        Returns:
+            Whether the page itself is on its way to another document (if not, maybe one of its frames).
 
         Raises:
             InfraError: if the page is closed or has crashed.
@@ -377,11 +380,14 @@ class Probe:
         with suppress(TimeoutError):  # a page may ask to be stayed on
             async with asyncio.timeout(patience):
                 await self._set_out.wait()
+        return self._main in self._navigating
 
     def _on_started(self, event: dict[str, Any]) -> None:
-        if event["frameId"] != self._main:
+        kind = event.get("navigationType", "")
+        # Of a step in history nothing else tells beforehand; a page's step may be one of its frames.
+        if event["frameId"] != self._main and not kind.startswith("history"):
             return
-        if event.get("navigationType") not in _WITHIN:
+        if kind not in _WITHIN:
             self._on_leaving(event)
         self._set_out.set()
 

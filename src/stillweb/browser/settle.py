@@ -194,8 +194,9 @@ class _Settling:
             await world.drain(self._idle)
             await self.activity.idle()  # frames of WebSockets
             await self._meet_popups(world)
-            await self.probe.arrived(_PATIENCE)
-            if world.answers.under_way():  # a document has set out meanwhile: no frame shall show half of it
+            await world.until_held(self.probe.arrived(_PATIENCE))
+            # A document has set out meanwhile: no frame shall show half of it.
+            if world.answers.under_way() or world.answers.first_held():
                 continue
             before = world.answers.round, self.activity.generation, self.probe.documents, self._turned
             with suppress(FrameGone, CdpError):

@@ -282,6 +282,16 @@ class World:
             await self.workers.calm(idle)
             await self._account()
 
+    async def until_held(self, arriving: Awaitable[object]) -> None:
+        """Wait for something, but no longer than until a request is held: it may be what that waits for."""
+        wanted = asyncio.ensure_future(arriving)
+        while not wanted.done() and not self.answers.first_held():
+            self.answers.progress.clear()
+            moved = asyncio.ensure_future(self.answers.progress.wait())
+            await asyncio.wait({wanted, moved}, return_when=asyncio.FIRST_COMPLETED)
+            moved.cancel()
+        wanted.cancel()
+
     async def _account(self) -> None:
         """Wait until of each request it is known whether it is held, and workers have begun."""
         try:

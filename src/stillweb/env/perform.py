@@ -149,8 +149,8 @@ async def _history(stage: _Stage, by: int) -> None:
     # The first entry is the empty tab in which every episode begins.
     if not 0 <= index < len(entries) or entries[index]["url"] == "about:blank":
         raise ActionFailed(f"there is no page to go {'back' if by < 0 else 'forward'} to", "navigation")
-    await probe.travel(entries[index]["id"], _ARRIVAL_SECONDS)
-    await probe.arrived(_ARRIVAL_SECONDS)
+    if await probe.travel(entries[index]["id"], _ARRIVAL_SECONDS):
+        await probe.arrived(_ARRIVAL_SECONDS)
 
 
 async def _back(stage: _Stage) -> None:
