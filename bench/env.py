@@ -124,8 +124,10 @@ def browsergym_python(folder: Path) -> Path:
     if not python.is_file():
         log(f"installing {BROWSERGYM} into {folder}")
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    found = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
-    if BROWSERGYM not in found.split():
+    name, _, version = BROWSERGYM.partition("==")  # not by pip: a virtual environment of uv's has none
+    ask = f"import importlib.metadata as m; print(m.version({name!r}))"
+    found = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False).stdout
+    if found.strip() != version:
         subprocess.run([python, "-m", "pip", "install", "-q", BROWSERGYM], check=True)
     return python
 
