@@ -283,6 +283,39 @@ async def test_nothing_is_waited_for_where_there_is_no_entry_to_go_to(rig):
         assert state_of(visit.context).world.flags == []
 
 
+async def test_a_link_leads_to_no_new_widget(rig):
+    # Whose focus would come while the document is parsed, and have it laid out by half.
+    rig.site.pages["http://site.test/"] = "one"
+    rig.site.pages["http://site.test/next"] = "next"
+    rig.site.pages["http://other.test/"] = "other"
+    async with rig.visit(Level.EXACT) as visit:
+        await visit.goto()
+        root = (await Probe.of(visit.page)).line.line.root
+        for url in ("http://site.test/next", "http://other.test/"):
+            tasks = await traced(root, visit.page.evaluate("url => { location = url; }", url), visit)
+            assert visit.page.url == url
+            assert "RunTask" in tasks  # something was traced
+            assert "widget_input_handler_manager" not in tasks
+
+
+async def traced(root, action, visit):
+    """Return a trace of the browser's tasks while something is done, until the page has settled."""
+    config = {"includedCategories": ["toplevel"], "excludedCategories": ["*"]}
+    await root.send("Tracing.start", {"transferMode": "ReturnAsStream", "traceConfig": config})
+    await action
+    assert (await settle(visit.page, visit.activity)).settled
+    ended = asyncio.get_running_loop().create_future()
+    root.on("Tracing.tracingComplete", lambda event: ended.done() or ended.set_result(event["stream"]))
+    await root.send("Tracing.end")
+    stream = await ended
+    told = ""
+    while True:
+        read = await root.send("IO.read", {"handle": stream})
+        told += read["data"]
+        if read["eof"]:
+            return told
+
+
 async def test_a_document_sets_out_when_the_frame_has_been_drawn(rig):
     html = LOG + "requestAnimationFrame(() => { location = '/there'; });</script>"
     rig.site.pages["http://site.test/there"] = LOG + "requestAnimationFrame(() => L('drawn'));</script>there"

@@ -73,6 +73,9 @@ _DISABLED_FEATURES = (
     *("BackgroundResourceFetch", "DelayAsyncScriptExecution", "LowPriorityAsyncScriptExecution"),
     # After a click or key most tasks wait for the next frame, for 50 ms of the real clock if none comes.
     "DeferRendererTasksAfterInput",
+    # With each document a new widget comes, which the browser process tells of its focus when it comes to
+    # it: that lays out as much of the document as has been parsed by then (docs/decisions/0018-exact.md).
+    *("RenderDocument", "DefaultSiteInstanceGroups"),
     # A compression dictionary makes a request differ from the recorded one.
     *("CompressionDictionaryTransport", "CompressionDictionaryTransportBackend"),
     # TLS and proxy connections are made when asked for, and names are not looked up another way.
