@@ -20,7 +20,7 @@ from stillweb.collections.check import check
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.writer import CollectionWriter
-from stillweb.model import Exchange, Request, Response
+from stillweb.model import Exchange, Page, Request, Response
 from stillweb.record.byproxy import record_by_proxy
 from stillweb.record.recording import begin
 
@@ -41,8 +41,8 @@ def command(kind: str, folder: Path, site, *more: str) -> list[str]:
 
 
 @contextmanager
-def stuck_crawl(folder: Path, site) -> Iterator[subprocess.Popen[str]]:
-    """Run a crawl until its third page hangs; the first two are recorded by then."""
+def stuck_crawl(folder: Path, site, seed: str = HOME) -> Iterator[subprocess.Popen[str]]:
+    """Run a crawl until the page /slow hangs: from HOME on its third; the first two are recorded by then."""
     reached, hold = threading.Event(), threading.Event()
     site.page("/", '<a href="/a">a</a><a href="/slow">slow</a><a href="/b">b</a>')
     site.page("/a", "a")
@@ -51,7 +51,7 @@ def stuck_crawl(folder: Path, site) -> Iterator[subprocess.Popen[str]]:
     slow = site.answers["/slow"]
     site.answers["/slow"] = lambda asked: reached.set() or slow
     program = subprocess.Popen(
-        command("crawl", folder, site, HOME, "--jobs", "1"),
+        command("crawl", folder, site, seed, "--jobs", "1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -107,6 +107,24 @@ def test_a_killed_crawl_leaves_whole_records_and_can_go_on(tmp_path: Path, site)
     assert collection.manifest().state == "complete"
     assert [page.url.removeprefix(HOME) for page in collection.page_list()] == ["", "a", "slow", "b"]
     assert check(collection) == []
+
+
+def test_a_crawl_killed_when_its_first_page_was_just_listed_lists_it_once(tmp_path: Path, site) -> None:
+    with stuck_crawl(tmp_path, site, HOME + "slow") as program:
+        program.kill()
+        program.communicate(timeout=30)
+    collection = Collection.open(tmp_path / "c", "site")
+    # The list is written before the state: this is what a kill between the two leaves.
+    collection.write_pages(
+        [Page(HOME + "slow", collection.manifest().recorded_at, id="page-0001", status=200)]
+    )
+
+    site.page("/slow", "ends")
+    after = subprocess.run(
+        command("crawl", tmp_path, site, HOME + "slow", "--append"), timeout=90, check=False
+    )
+    assert after.returncode == 0
+    assert [page.url for page in collection.page_list()] == [HOME + "slow"]
 
 
 def test_a_site_that_is_down_is_an_error_with_a_hint_and_no_collection(tmp_path: Path, site) -> None:

@@ -64,6 +64,7 @@ class CrawlRun:
         """
         limits = Limits(options.time_limit, options.size_limit)
         pace = Pace.of(options.delay, options.rate)
+        write_state(self.collection, self.frontier.state)  # a kill may come after the first list of pages
         fault = asyncio.create_task(self.recording.broken())
         try:
             while True:
