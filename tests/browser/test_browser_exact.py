@@ -298,6 +298,24 @@ async def test_a_link_leads_to_no_new_widget(rig):
             assert "widget_input_handler_manager" not in tasks
 
 
+async def test_an_address_leads_to_no_new_widget(rig):
+    rig.site.pages["http://site.test/"] = "one"
+    rig.site.pages["http://other.test/"] = "<script>document.write(`from '${document.referrer}'`)</script>"
+    async with rig.visit(Level.EXACT) as visit:
+        root = await visit.page.context.browser.new_browser_cdp_session()
+        first = visit.page.goto("http://site.test/", wait_until="commit")
+        assert "widget_input_handler_manager" not in await traced(root, first, visit)
+        probe = await Probe.of(visit.page)
+        for url in ("http://other.test/", "http://site.test/"):
+            tasks = await traced(root, probe.open(url), visit)
+            assert visit.page.url == url
+            assert "widget_input_handler_manager" not in tasks
+        back = probe.travel((await probe.send("Page.getNavigationHistory"))["entries"][-2]["id"], 30)
+        assert "widget_input_handler_manager" not in await traced(root, back, visit)
+        assert visit.page.url == "http://other.test/"
+        assert "from ''" in await visit.page.inner_text("body")
+
+
 async def traced(root, action, visit):
     """Return a trace of the browser's tasks while something is done, until the page has settled."""
     config = {"includedCategories": ["toplevel"], "excludedCategories": ["*"]}

@@ -88,9 +88,11 @@ async def test_uploads_are_from_the_allow_list_alone(server, browser, tmp_path):
         assert info["choosers"] == [{"multiple": False}]
 
 
-async def test_dialogs_are_answered_as_said(server, browser):
+@pytest.mark.parametrize("level", ["clock", "exact"])
+async def test_dialogs_are_answered_as_said(server, browser, level):
     dialogs = DialogAnswers(confirm=False, prompt="Ada", beforeunload=False)
-    async with Env(server.url, browser=browser, options=EnvOptions(dialogs=dialogs)) as env:
+    shared = browser if level == "clock" else None  # level exact has a browser of its own
+    async with Env(server.url, level=level, browser=shared, options=EnvOptions(dialogs=dialogs)) as env:
         bids = await started(env)
         titles = []
         for action in (
@@ -122,7 +124,7 @@ async def test_dialogs_are_answered_as_said(server, browser):
 async def test_downloads_are_kept_by_their_digest(server, browser, tmp_path, level):
     folder = tmp_path / "kept"
     digest = hashlib.sha256(FILE).hexdigest()
-    shared = browser if level == "clock" else None  # level exact has a browser of its own
+    shared = browser if level == "clock" else None
     async with Env(server.url, level=level, browser=shared, options=EnvOptions(downloads=folder)) as env:
         bids = await started(env)
         for _ in range(2):

@@ -54,7 +54,7 @@ PAGES = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def env(tmp_path_factory, ca, browser):
+async def server(tmp_path_factory, ca):
     collection = Collection.create(tmp_path_factory.mktemp("collections"), "odd")
     with CollectionWriter(collection) as writer:
         for path, (status, headers, body) in PAGES.items():
@@ -63,11 +63,21 @@ async def env(tmp_path_factory, ca, browser):
             writer.write(Exchange(Request("GET", ORIGIN + path), response, "20240506070809"))
     collection.write_manifest(Manifest(name="odd", recorded_at="20240506070809", seed=5))
     seal(collection)
-    kinds = ("axtree", "text", "html")
-    async with (
-        serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
-        Env(server.url, browser=browser, observe=kinds) as opened,
-    ):
+    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def env(server, browser):
+    async with Env(server.url, browser=browser, observe=("axtree", "text", "html")) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["clock", "exact"])
+async def either(request, server, browser):
+    """An environment at each of the levels that open an address in ways of their own."""
+    shared = browser if request.param == "clock" else None
+    async with Env(server.url, browser=shared, level=request.param) as opened:
         yield opened
 
 
@@ -121,17 +131,41 @@ async def test_a_start_that_a_dying_renderer_aborts_is_ours(env, browser):
 
 
 @pytest.mark.parametrize("url", ["https://x..y/", "https://*.test/", f"https://{'a.' * 150}test/"])
-async def test_what_is_no_host_fails_the_action(env, url):
-    await env.reset(url=ORIGIN + "/host")
-    *_, info = await env.step({"action": "goto", "url": url})
+async def test_what_is_no_host_fails_the_action(either, url):
+    await either.reset(url=ORIGIN + "/host")
+    *_, info = await either.step({"action": "goto", "url": url})
+    assert info["action"]["status"] == "action_failed"
+    assert "net::ERR_" in info["action"]["error"]
+
+
+@pytest.mark.parametrize("url", ["https://odd.test:99999/", "https://odd.test:6000/"])
+async def test_an_address_that_no_browser_opens_fails_the_action(either, url):
+    await either.reset(url=ORIGIN + "/host")
+    *_, info = await either.step({"action": "goto", "url": url})
     assert info["action"]["status"] == "action_failed"
 
 
-async def test_a_goto_that_is_a_download_is_one(env):
-    await env.reset(url=ORIGIN + "/host")
-    *_, info = await env.step({"action": "goto", "url": ORIGIN + "/file"})
+async def test_a_goto_that_is_a_download_is_one(either):
+    await either.reset(url=ORIGIN + "/host")
+    observation, *_, info = await either.step({"action": "goto", "url": ORIGIN + "/file"})
     assert info["action"]["status"] == "ok"
     assert [download["size"] for download in info["downloads"]] == [1]
+    assert observation.title == "Host"
+
+
+async def test_a_goto_that_is_answered_with_nothing_stays(either):
+    await either.reset(url=ORIGIN + "/host")
+    observation, *_, info = await either.step({"action": "goto", "url": ORIGIN + "/empty"})
+    assert info["action"]["status"] == "ok"
+    assert observation.title == "Host"
+
+
+async def test_a_goto_within_the_document_and_one_that_leads_on(either):
+    await either.reset(url=ORIGIN + "/host")
+    observation, *_, info = await either.step({"action": "goto", "url": ORIGIN + "/host#there"})
+    assert (info["action"]["status"], observation.url) == ("ok", ORIGIN + "/host#there")
+    observation, *_, info = await either.step({"action": "goto", "url": ORIGIN + "/on"})
+    assert (info["action"]["status"], observation.url) == ("ok", ORIGIN + "/host")
 
 
 @pytest.mark.parametrize("action", ["[" * 100_000, {"action": "scroll", "dy": 10**12}])

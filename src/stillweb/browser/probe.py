@@ -72,6 +72,8 @@ class Probe:
         self._navigating: set[str] = set()
         self._arrived = asyncio.Event()
         self._arrived.set()
+        self._main_arrived = asyncio.Event()
+        self._main_arrived.set()
         self._can_be_asked = asyncio.Event()  # whether the main frame's document has its isolated world
         self._set_out = asyncio.Event()  # whether the page has since it was last asked, or a frame in history
         self._newer_script = ""
@@ -361,8 +363,32 @@ class Probe:
         except TimeoutError:
             self._navigating.clear()
             self._arrived.set()
+            self._main_arrived.set()
             return False
         return True
+
+    async def open(self, url: str) -> str:
+        """Open an address as a link would, but with no page to come from; return when its document is there.
+
+        Playwright opens it as if it was typed: a page of another site then gets a widget of its own
+        (docs/decisions/0018-exact.md).
+
+        Returns:
+            What kept the document from coming, in Chromium's words (`net::ERR_...`); "" if it is there.
+
+        Raises:
+            InfraError: if the page is closed or has crashed.
+        """
+        try:
+            answer = await self.send("Page.navigate", url=url, transitionType="link")
+        except InfraError as error:
+            if _NO_URL not in str(error):
+                raise
+            return _NO_URL
+        if failure := str(answer.get("errorText", "")):
+            return failure
+        await self._main_arrived.wait()
+        return ""
 
     async def travel(self, entry: int, patience: float) -> bool:
         """Go to an entry of the history; return when page or frame has set out, or is there in its document.
@@ -433,6 +459,8 @@ class Probe:
         if event.get("disposition", "currentTab") == "currentTab":
             self._navigating.add(event["frameId"])
             self._arrived.clear()
+            if event["frameId"] == self._main:
+                self._main_arrived.clear()
 
     def _on_arrived(self, event: dict[str, Any]) -> None:
         if event["frame"]["id"] == self._main:
@@ -444,6 +472,8 @@ class Probe:
 
     def _leave_off(self, frame_id: str) -> None:
         self._navigating.discard(frame_id)
+        if frame_id == self._main:
+            self._main_arrived.set()
         if not self._navigating:
             self._arrived.set()
 
@@ -480,6 +510,7 @@ def _texts(node: dict[str, Any]) -> Iterator[int]:
             yield from _texts(child)
 
 
+_NO_URL = "Cannot navigate to invalid URL"
 _TEXT_NODE = 3  # DOM §4.4
 # After each of these a frame is new, gone, or has another URL or document.
 _FRAME_MOVES = (

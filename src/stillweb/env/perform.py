@@ -72,7 +72,7 @@ async def perform(action: Action, tabs: Tabs, bids: Bids, options: EnvOptions = 
         InfraError: if the browser or the proxy is gone, or too slow at EXACT.
     """
     seconds, page = options.action_seconds, tabs.active
-    exact = state_of(page.context).pinning.level is Level.EXACT
+    exact = _is_exact(page)
     seconds *= 6 if exact else 1
     try:
         async with asyncio.timeout(seconds):
@@ -93,6 +93,10 @@ async def perform(action: Action, tabs: Tabs, bids: Bids, options: EnvOptions = 
     finally:
         await tabs.ensure_one()
     return ActionResult()
+
+
+def _is_exact(page: Page) -> bool:
+    return state_of(page.context).pinning.level is Level.EXACT
 
 
 async def open_start(page: Page, url: str) -> str:
@@ -123,7 +127,11 @@ def _first_line(error: PlaywrightError) -> str:
 
 
 async def _goto(stage: _Stage) -> None:
-    await _navigate(stage.page, stage.page.goto(stage.action.url, wait_until="commit"), stage.action.url)
+    page, url = stage.page, stage.action.url
+    if not _is_exact(page):
+        await _navigate(page, page.goto(url, wait_until="commit"), url)
+    elif failure := await (await Probe.of(page)).open(url):
+        _judge(page, f"Page.goto: {failure} at {url}", url)
 
 
 async def _reload(stage: _Stage) -> None:
@@ -134,10 +142,16 @@ async def _navigate(page: Page, navigation: Awaitable[object], url: str = "") ->
     try:
         await navigation
     except PlaywrightError as error:
-        if is_ours(error.message, url) or page.is_closed():
-            raise InfraError(_first_line(error)) from error
-        if _ABORTED not in error.message and DOWNLOAD not in error.message:
-            raise ActionFailed(_first_line(error), "navigation") from error
+        _judge(page, error.message, url)
+
+
+def _judge(page: Page, failure: str, url: str) -> None:
+    """Raise what a navigation's failure is, if it is one."""
+    told = failure.partition("\n")[0]
+    if is_ours(failure, url) or page.is_closed():
+        raise InfraError(told)
+    if _ABORTED not in failure and DOWNLOAD not in failure:
+        raise ActionFailed(told, "navigation")
 
 
 async def _history(stage: _Stage, by: int) -> None:
