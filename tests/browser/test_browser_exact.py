@@ -13,6 +13,7 @@ import pytest
 from stillweb.browser import Level, page_html, screenshot, settle, world
 from stillweb.browser.context import state_of
 from stillweb.browser.line import Line
+from stillweb.browser.pointer import Pointer
 from stillweb.browser.probe import FrameGone, Probe
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -332,6 +333,44 @@ async def traced(root, action, visit):
         told += read["data"]
         if read["eof"]:
             return told
+
+
+# Painted in software for longer than the frames of a step take, just below of what is seen.
+SLOW = (
+    "<div style='height: 1200px'>top</div><svg width=1200 height=1500 style='display: block'><filter id=f>"
+    "<feTurbulence baseFrequency='.05' numOctaves=40 /></filter><rect width=1200 height=1500 filter='url(#f)' /></svg>"
+)
+SCROLLERS = {
+    "page": SLOW,
+    "part": f"<div id=part style='height: 700px; overflow: auto'>{SLOW}</div>",
+    "frame": f"<iframe id=frame style='width: 1200px; height: 690px' srcdoc=\"{SLOW}\"></iframe>",
+    "layer": f"<div id=part style='height: 700px; overflow: auto; will-change: transform'>{SLOW}</div>",
+}
+
+
+@pytest.mark.parametrize("scroller", SCROLLERS)
+async def test_what_a_wheel_brings_into_view_is_painted_or_it_is_said(rig, scroller):
+    pictures = []
+    for how in ("script", "wheel", "wheel", "wheel"):
+        async with rig.visit(Level.EXACT) as visit:
+            await visit.show(SCROLLERS[scroller])
+            probe = await Probe.of(visit.page)
+            if how == "wheel":
+                await (await Pointer.of(visit.page)).wheel((400, 300), 0, 1300)
+            else:
+                await probe.evaluate(
+                    "(globalThis.part || globalThis.frame?.contentWindow || globalThis).scrollTo(0, 1300)"
+                )
+            assert (await settle(visit.page, visit.activity)).settled
+            moved = state_of(visit.context).world
+            pictures.append(await moved.picture(probe.line))
+    if scroller == "layer":
+        assert moved.flags == [
+            "a wheel over a part with will-change, which may be shown before it is painted"
+        ]
+    else:
+        assert moved.flags == []
+        assert len(set(pictures)) == 1
 
 
 async def test_a_document_sets_out_when_the_frame_has_been_drawn(rig):

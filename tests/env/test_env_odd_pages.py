@@ -168,6 +168,19 @@ async def test_a_goto_within_the_document_and_one_that_leads_on(either):
     assert (info["action"]["status"], observation.url) == ("ok", ORIGIN + "/host")
 
 
+async def test_at_exact_the_address_is_the_browsers_not_what_playwright_has_heard_of(server):
+    async with Env(server.url, level="exact") as env:
+        await env.reset(url=ORIGIN + "/host")
+        env._episode.page.main_frame._impl_obj._url = "https://odd.test/before"  # as if it had not heard yet
+        observation = await env.observe("axtree")
+        assert observation.url == observation.tabs[0].url == ORIGIN + "/host"
+        task = Task("t", "g", ORIGIN + "/host", evaluation=Evaluation(EvalKind.URL, ORIGIN + "/host"))
+        await env.reset(task=task)
+        env._episode.page.main_frame._impl_obj._url = "https://odd.test/before"
+        _, reward, *_ = await env.step({"action": "terminate"})
+        assert reward == 1.0
+
+
 @pytest.mark.parametrize("action", ["[" * 100_000, {"action": "scroll", "dy": 10**12}])
 async def test_nonsense_is_invalid(env, action):
     await env.reset(url=ORIGIN + "/host")

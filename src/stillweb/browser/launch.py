@@ -122,6 +122,8 @@ FLAGS: tuple[str, ...] = (
 EXACT_FLAGS: tuple[str, ...] = (
     # Frames are drawn by HeadlessExperimental.beginFrame alone, all of their stages before they are shown.
     "--deterministic-mode",
+    # What scrolls within a page is painted with it, and waited for; the compositor alone shows what there is.
+    "--enable-blink-features=PreferNonCompositedScrolling",
 )
 
 

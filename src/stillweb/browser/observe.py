@@ -23,6 +23,37 @@ _TALLEST = 16_384  # CSS px of a page's picture: the largest texture that Chromi
 _CAP = 15.0  # seconds; a screenshot takes a tenth of one
 
 
+async def page_address(page: Page) -> str:
+    """Return a page's address.
+
+    At level EXACT the browser itself is asked: Playwright hears of a navigation by a way of its own, on a
+    busy machine after the page has settled here.
+
+    Raises:
+        InfraError: if the page is closed or has crashed.
+    """
+    if state_of(page.context).world is None:
+        return page.url
+    return (await (await Probe.of(page)).frames())[0].url
+
+
+async def page_title(page: Page) -> str:
+    """Return a page's title; of the same document as `page_address`.
+
+    Raises:
+        InfraError: if the page is closed or has crashed, or does not stay.
+    """
+    if state_of(page.context).world is None:
+        return well_formed(await page.title())
+    probe = await Probe.of(page)
+    for _ in range(5):
+        try:
+            return well_formed(str(await probe.evaluate("document.title")))
+        except FrameGone:
+            await probe.arrived(3.0)
+    raise InfraError(f"{page.url}: documents came and went too fast to be read")
+
+
 async def page_text(page: Page) -> str:
     """Return the text that a page shows, its frames' after its own; blanks and empty lines collapsed.
 

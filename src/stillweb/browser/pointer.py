@@ -17,7 +17,7 @@ button pressed. What the browser does with events, and therefore what is done he
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -27,6 +27,7 @@ from playwright.async_api import Page
 from stillweb.browser.context import state_of
 from stillweb.browser.line import CdpError
 from stillweb.browser.probe import FrameGone, Probe
+from stillweb.browser.world import World
 
 Button = Literal["left", "middle", "right"]
 Point = tuple[float, float]
@@ -99,9 +100,12 @@ class Pointer:
 
     async def wheel(self, at: Point, dx: float, dy: float) -> None:
         """Turn the wheel, and let the page scroll."""
+        world = state_of(self._page.context).world
+        if world:
+            await self._flag_own_layer(world, at)
         turned = asyncio.ensure_future(self._send("mouseWheel", at, deltaX=dx, deltaY=dy))
         try:
-            if world := state_of(self._page.context).world:
+            if world:
                 # As a rule it is heard at the second; always the same number, whatever the machine's load.
                 for _ in range(_WHEEL_FRAMES):
                     await world.draw(self._probe.line)
@@ -113,12 +117,18 @@ class Pointer:
             if world:
                 for _ in range(2):
                     await world.draw(self._probe.line)
+                await world.repaint(self._probe.line)
             else:
                 await self._probe.evaluate(_TWO_FRAMES)
         except (FrameGone, CdpError):
             return  # the page has gone elsewhere, by what it heard
         finally:
             turned.cancel()
+
+    async def _flag_own_layer(self, world: World, at: Point) -> None:
+        with suppress(FrameGone):
+            if await self._probe.evaluate(f"eye.ownLayer({at[0]}, {at[1]})"):
+                world.flag("a wheel over a part with will-change, which may be shown before it is painted")
 
     async def drag(self, start: Point, end: Point) -> None:
         """Press at a point, move to another one and release: a drag and drop of the platform, or not."""

@@ -35,6 +35,8 @@ _ACCOUNT_SECONDS = 1.0  # real; a request told is held within milliseconds, unle
 _BODY_SECONDS = 3.0  # real; a body that the page does not read to its end never ends
 _PICTURES = 5  # frames; the first has no picture if the page has not been shown before
 
+_OTHER_WHITE = {"r": 255, "g": 255, "b": 254, "a": 1.0}
+
 _LOW = ("Low", "VeryLow")  # kept back while a document's head loads (Blink's ResourceLoadScheduler)
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:", "devtools:")
 
@@ -358,6 +360,20 @@ class World:
                 for let in self._kept.pop(session.id, ()):
                     let()
         return str(answer.get("screenshotData", ""))
+
+    async def repaint(self, session: LineSession) -> None:
+        """Have all that a page's viewport shows painted, and wait for it.
+
+        A wheel scrolls in the compositor, which shows what other threads have painted by then, and the rest
+        later: frames wait for painting only where the page itself gives the compositor something new. That is
+        done here by another colour behind the page, which is taken back in the next frame.
+
+        Raises:
+            CdpError: as `draw`.
+        """
+        for behind in ({"color": _OTHER_WHITE}, {}):
+            await session.send("Emulation.setDefaultBackgroundColorOverride", behind)
+            await self.draw(session)
 
     async def picture(self, session: LineSession) -> str:
         """Return what a page's viewport shows, as base64 PNG.

@@ -25,8 +25,8 @@ from stillweb.browser.context import state_of
 from stillweb.browser.dom import dom_text
 from stillweb.browser.markdown import markdown_text, plain_text
 from stillweb.browser.marks import draw_marks, markable
-from stillweb.browser.observe import page_html, page_text, screenshot
-from stillweb.browser.probe import Probe, well_formed
+from stillweb.browser.observe import page_address, page_html, page_text, page_title, screenshot
+from stillweb.browser.probe import Probe
 from stillweb.browser.survey import Box, Item, Survey, hear, survey
 from stillweb.env.both import both
 from stillweb.env.forms import Form, Observe, observe_kinds
@@ -178,13 +178,14 @@ async def take_observation(
         still: whether the page has settled: to draw it moves nothing then.
     """
     look = _Look(active, bids, still and state_of(active.context).world is not None)
-    titles, parts = await both(asyncio.gather(*(page.title() for page in pages)), look.parts(kinds))
+    titles, parts = await both(asyncio.gather(*map(page_title, pages)), look.parts(kinds))
+    urls = [await page_address(page) for page in pages]
     tabs = [
-        Tab(index, page.url, well_formed(title), page is active)
-        for index, (page, title) in enumerate(zip(pages, titles, strict=True))
+        Tab(index, url, title, page is active)
+        for index, (page, url, title) in enumerate(zip(pages, urls, titles, strict=True))
     ]
     observation = Observation(
-        url=active.url,
+        url=await page_address(active),
         title=next((tab.title for tab in tabs if tab.active), ""),
         tabs=tuple(tabs),
         last_action_error=error,

@@ -18,7 +18,7 @@ from typing import Any
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page
 
-from stillweb.browser.observe import page_html
+from stillweb.browser.observe import page_address, page_html
 from stillweb.browser.settle import Settled
 from stillweb.env.action import Action, InvalidAction
 from stillweb.env.criteria import Site
@@ -108,7 +108,8 @@ def _sites(evaluation: Evaluator) -> Iterator[Site]:
 async def _read(
     episode: Episode, evaluation: Evaluator | None, answer: str, judge: Judge | None, *, html: bool
 ) -> Evidence:
-    page, url = episode.page, episode.page.url
+    page = episode.page
+    url = await page_address(page)
     # First of all, since the evaluators' own looks ask for pages, too.
     requests = await _requests(episode) if evaluation and "requests" in evaluation.needs else None
     looks = dict.fromkeys(evaluation.looks(url) if evaluation else ())

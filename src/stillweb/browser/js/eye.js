@@ -230,6 +230,24 @@
       if (document.body) visit(document.body, false);
       return found;
     },
+    // Whether a wheel at a point would scroll what the page wants to have on a layer of its own.
+    ownLayer(x, y) {
+      let node = document.elementFromPoint(x, y);
+      for (let within; node; node = within) {
+        within = node.shadowRoot?.elementFromPoint(x, y);
+        if (!within && node.contentDocument) {
+          const box = node.getBoundingClientRect();
+          x -= box.left + node.clientLeft;
+          y -= box.top + node.clientTop;
+          within = node.contentDocument.elementFromPoint(x, y);
+        }
+        if (!within || within === node) break;
+      }
+      for (; node; node = node.assignedSlot ?? node.parentElement ?? node.getRootNode().host ?? node.ownerDocument.defaultView?.frameElement) {
+        if (getComputedStyle(node).willChange !== "auto" && (node.scrollHeight > node.clientHeight || node.scrollWidth > node.clientWidth)) return true;
+      }
+      return false;
+    },
     // Resolves when nothing has changed for so long, or at the limit.
     quiet(span, limit) {
       return new Promise((resolve) => {
