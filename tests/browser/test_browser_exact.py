@@ -313,7 +313,7 @@ async def test_an_address_leads_to_no_new_widget(rig):
         back = probe.travel((await probe.send("Page.getNavigationHistory"))["entries"][-2]["id"], 30)
         assert not has_new_widget(await traced(root, back, visit), "http://other.test/")
         assert await page_address(visit.page) == "http://other.test/"
-        assert "from ''" in await visit.page.inner_text("body")
+        assert "from ''" in await page_html(visit.page)
 
 
 async def traced(root, action, visit):

@@ -45,13 +45,7 @@ async def page_title(page: Page) -> str:
     """
     if state_of(page.context).world is None:
         return well_formed(await page.title())
-    probe = await Probe.of(page)
-    for _ in range(5):
-        try:
-            return well_formed(str(await probe.evaluate("document.title")))
-        except FrameGone:
-            await probe.arrived(3.0)
-    raise InfraError(f"{page.url}: documents came and went too fast to be read")
+    return await _read(page, "document.title")
 
 
 async def page_text(page: Page) -> str:
@@ -75,10 +69,15 @@ async def page_html(page: Page) -> str:
     Raises:
         InfraError: if the page is closed or has crashed, or does not stay.
     """
+    return await _read(page, "eye.html()")
+
+
+async def _read(page: Page, expression: str) -> str:
+    """Return a text of a page's main frame; where its document goes away, the next one is asked."""
     probe = await Probe.of(page)
     for _ in range(5):
         try:
-            return well_formed(str(await probe.evaluate("eye.html()")))
+            return well_formed(str(await probe.evaluate(expression)))
         except FrameGone:
             await probe.arrived(3.0)
     raise InfraError(f"{page.url}: documents came and went too fast to be read")

@@ -34,8 +34,7 @@ _FRAME_EPOCH = 1e12
 _ACCOUNT_SECONDS = 1.0  # real; a request told is held within milliseconds, unless answered from memory
 _BODY_SECONDS = 3.0  # real; a body that the page does not read to its end never ends
 _PICTURES = 5  # frames; the first has no picture if the page has not been shown before
-
-_OTHER_WHITE = {"r": 255, "g": 255, "b": 254, "a": 1.0}
+_OTHER_WHITE = {"r": 255, "g": 255, "b": 254, "a": 1.0}  # than the one behind a page
 
 _LOW = ("Low", "VeryLow")  # kept back while a document's head loads (Blink's ResourceLoadScheduler)
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:", "devtools:")
