@@ -131,7 +131,19 @@
     }
   };
 
+  // What lies uppermost at a point of a document, through open shadow roots.
+  const uppermost = (root, x, y) => {
+    let found = root.elementFromPoint(x, y);
+    while (found?.shadowRoot) {
+      const deeper = found.shadowRoot.elementFromPoint(x, y);
+      if (!deeper || deeper === found) break;
+      found = deeper;
+    }
+    return found;
+  };
+
   globalThis.eye = {
+    uppermost,
     look,
     hold,
     // `innerText` leaves shadow trees out: what they show follows, in tree order.
@@ -232,16 +244,14 @@
     },
     // Whether a wheel at a point would scroll what the page wants to have on a layer of its own.
     ownLayer(x, y) {
-      let node = document.elementFromPoint(x, y);
-      for (let within; node; node = within) {
-        within = node.shadowRoot?.elementFromPoint(x, y);
-        if (!within && node.contentDocument) {
-          const box = node.getBoundingClientRect();
-          x -= box.left + node.clientLeft;
-          y -= box.top + node.clientTop;
-          within = node.contentDocument.elementFromPoint(x, y);
-        }
-        if (!within || within === node) break;
+      let node = uppermost(document, x, y);
+      while (node?.contentDocument) {
+        const box = node.getBoundingClientRect();
+        x -= box.left + node.clientLeft;
+        y -= box.top + node.clientTop;
+        const within = uppermost(node.contentDocument, x, y);
+        if (!within) break;
+        node = within;
       }
       for (; node; node = node.assignedSlot ?? node.parentElement ?? node.getRootNode().host ?? node.ownerDocument.defaultView?.frameElement) {
         if (getComputedStyle(node).willChange !== "auto" && (node.scrollHeight > node.clientHeight || node.scrollWidth > node.clientWidth)) return true;

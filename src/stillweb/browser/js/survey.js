@@ -1,5 +1,5 @@
 // What a document shows, in one walk: elements and texts in tree order, through open shadow roots and
-// slots, with boxes, roles, names and states. Runs in the isolated world, after names.js and pointed.js;
+// slots, with boxes, roles, names and states. Runs in the isolated world, after eye.js, names.js and pointed.js;
 // reads, and changes nothing. The accessibility tree (`axtree.py`) is the browser's own, and costs its price.
 (() => {
   "use strict";
@@ -93,12 +93,7 @@
       return Boolean(other.closest?.("label")?.control === element);
     };
     const at = (x, y) => {
-      let found = document.elementFromPoint(x, y);
-      while (found?.shadowRoot) {
-        const deeper = found.shadowRoot.elementFromPoint(x, y);
-        if (!deeper || deeper === found) break;
-        found = deeper;
-      }
+      const found = eye.uppermost(document, x, y);
       return found && within(found);
     };
     const [left, top, right, bottom] = box;
