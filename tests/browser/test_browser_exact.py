@@ -356,6 +356,7 @@ SCROLLERS = {
     "page": SLOW,
     "part": f"<div id=part style='height: 700px; overflow: auto'>{SLOW}</div>",
     "frame": f"<iframe id=frame style='width: 1200px; height: 690px' srcdoc=\"{SLOW}\"></iframe>",
+    "page with a layer": f"<div style='height: 700px; will-change: transform'>{SLOW}</div>",
     "layer": f"<div id=part style='height: 700px; overflow: auto; will-change: transform'>{SLOW}</div>",
 }
 

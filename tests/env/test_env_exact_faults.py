@@ -139,6 +139,20 @@ async def test_a_page_that_crashes_amid_a_step(pair):
         await step
 
 
+async def test_a_page_that_crashes_before_its_next_document_is_there(pair, monkeypatch):
+    env, other = pair
+    session, _ = page_of(env)
+    probe = await Probe.of(env._episode.page)
+    monkeypatch.setattr(probe._main_arrived, "set", lambda: None)
+    with probe.expecting("Page.frameNavigated") as there:
+        step = asyncio.ensure_future(env.step({"action": "goto", "url": env._episode.page.url}))
+        await there
+    session.post("Page.crash")
+    with pytest.raises(InfraError, match="crashed"):
+        await step
+    await look(other)
+
+
 @pytest.mark.parametrize("name", ["Click loops", "Timer loops", "Frame loops", "Worker loops"])
 async def test_a_script_without_end_ends_its_page_alone(pair, impatient, name):
     env, other = pair

@@ -387,7 +387,15 @@ class Probe:
             return _NO_URL
         if failure := str(answer.get("errorText", "")):
             return failure
-        await self._main_arrived.wait()
+        events = (self._main_arrived, self.line.gone)
+        arrived, gone = (asyncio.ensure_future(event.wait()) for event in events)
+        try:
+            await asyncio.wait({arrived, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            arrived.cancel()
+            gone.cancel()
+        if self.line.gone.is_set():
+            raise InfraError(f"{self.page.url}: Page.navigate: {self.line.why}")
         return ""
 
     async def travel(self, entry: int, patience: float) -> bool:

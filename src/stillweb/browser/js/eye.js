@@ -254,7 +254,9 @@
         node = within;
       }
       for (; node; node = node.assignedSlot ?? node.parentElement ?? node.getRootNode().host ?? node.ownerDocument.defaultView?.frameElement) {
-        if (getComputedStyle(node).willChange !== "auto" && (node.scrollHeight > node.clientHeight || node.scrollWidth > node.clientWidth)) return true;
+        const style = getComputedStyle(node);
+        if (style.willChange === "auto" || !(node.scrollHeight > node.clientHeight || node.scrollWidth > node.clientWidth)) continue;
+        if (node.matches("html, body") || /auto|scroll/.test(style.overflow)) return true; // those two scroll the page
       }
       return false;
     },
