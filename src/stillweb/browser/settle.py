@@ -110,6 +110,9 @@ async def settle(
     return Settled(settled, reason, clock.monotonic() - started, virtual)
 
 
+_ESCAPE = {"key": "Escape", "code": "Escape", "windowsVirtualKeyCode": 27}
+
+
 class _Settling:
     """One call of `settle`."""
 
@@ -239,10 +242,21 @@ class _Settling:
         """Take note of when the next animation ends; draw those that were set."""
         ends = [answer["ends"] for answer in told if answer and answer["ends"] is not None]
         self._animated = min(ends, default=None)
+        if any(answer["opened"] for answer in told if answer):
+            await self._close_picker(world)
         if any(answer["set"] for answer in told if answer):
             with suppress(FrameGone, CdpError):
                 await world.draw(self.probe.line)
         self._take_flags(told)
+
+    async def _close_picker(self, world: World) -> None:
+        """Close the list or picker that the browser has opened: no frame with a picture ends while it is there.
+
+        It takes the key, and the page hears nothing of that.
+        """
+        with suppress(FrameGone, CdpError):
+            await self.probe.send("Input.dispatchKeyEvent", type="rawKeyDown", **_ESCAPE)
+            await world.draw(self.probe.line)
 
     async def _idle(self) -> Look | None:
         """Wait until the page has nothing to do, and what other threads did for it has been given to it.

@@ -49,7 +49,14 @@
 
   // Level EXACT: animations are stepped, as the clock is: paused when they are first seen, and set to where the clock is. The
   // browser would take their times from its own, in steps of 0.1 ms with jitter (TimeClamper), and its compositor others again.
-  // Returns the time until the next one ends, null if none does; how many were set; and what runs on the real clock.
+  // Returns the time until the next one ends, null if none does; how many were set; what runs on the real clock; and whether
+  // a list or picker is open.
+  const OPEN = CSS.supports("selector(:open)") ? "select:open, input:open" : ":not(*)"; // lists and pickers of the browser's own
+  const opened = () => {
+    let { activeElement: focused } = document;
+    while (focused?.shadowRoot?.activeElement) focused = focused.shadowRoot.activeElement;
+    return Boolean(focused?.matches(OPEN) || document.querySelector(OPEN));
+  };
   const stepped = new WeakMap(); // animation -> {at, since}: its own time when it was last seen to be let run, and the clock then
   const snap = (now) => {
     let ends = null;
@@ -88,7 +95,7 @@
     for (const { content } of document.querySelectorAll("meta[http-equiv=refresh i]")) {
       if (parseFloat(content) > 0) flags.push(`${location.href} is refreshed by the real clock`);
     }
-    return { ends, set, flags };
+    return { ends, set, flags, opened: opened() };
   };
 
   // For a screenshot: no caret; animations that end are at their end, endless ones at their beginning.
@@ -206,7 +213,7 @@
     // Both, at a page of one frame; `look` is null if something was set, which is to be drawn first.
     async snapAndIdle(door, now) {
       const told = snap(now);
-      return { ...told, look: told.set ? null : await this.idle(door) };
+      return { ...told, look: told.set || told.opened ? null : await this.idle(door) };
     },
     async barrier(ms) {
       countTurns();
