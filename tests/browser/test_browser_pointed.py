@@ -102,3 +102,12 @@ async def test_a_frame_without_listeners_does_not_let_go_what_another_holds(rig,
         )
         tree = await axtree(visit.page, visit.bids, pointed=True)
     assert sum(node.bid != "" and node.role == "paragraph" for node in tree.nodes) == 20, tree.text
+
+
+@pytest.mark.parametrize("level", [Level.CLOCK, Level.EXACT])
+async def test_what_listens_in_a_frame_of_another_host_is_found_there(rig, level):
+    rig.site.pages["http://other.test/frame"] = "<p onclick=1>In the frame</p>"
+    async with rig.visit(level) as visit:
+        await visit.show("<p onclick=1>In the page</p><iframe src=http://other.test/frame></iframe>")
+        tree = await axtree(visit.page, visit.bids, pointed=True)
+    assert sum(node.bid != "" and node.role == "paragraph" for node in tree.nodes) == 2, tree.text

@@ -89,10 +89,12 @@ async def _learn(probe: Probe, world: int, numbers: list[int], group: str) -> No
             for number in numbers
         )
     )
-    nodes = [{"objectId": answer["object"]["objectId"]} for answer in answers]
+    # What a frame's document listens for is told with its parent's; of another origin it is no object there.
+    found = zip(numbers, (answer["object"].get("objectId") for answer in answers), strict=True)
+    known = {number: {"objectId": node} for number, node in found if node}
     await probe.send(
         "Runtime.callFunctionOn",
         functionDeclaration=_LEARN,
         executionContextId=world,
-        arguments=[{"value": numbers}, *nodes],
+        arguments=[{"value": list(known)}, *known.values()],
     )
