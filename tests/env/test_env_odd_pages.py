@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import pytest_asyncio
 from families import kill, renderers
@@ -12,6 +14,7 @@ from stillweb.collections.seal import seal
 from stillweb.collections.writer import CollectionWriter
 from stillweb.env.env import Env
 from stillweb.env.perform import open_start
+from stillweb.env.tabs import Tabs
 from stillweb.env.task import EvalKind, Evaluation, Task
 from stillweb.errors import InfraError, TaskError
 from stillweb.model import Exchange, Request, Response
@@ -143,6 +146,21 @@ async def test_an_address_that_no_browser_opens_fails_the_action(either, url):
     await either.reset(url=ORIGIN + "/host")
     *_, info = await either.step({"action": "goto", "url": url})
     assert info["action"]["status"] == "action_failed"
+
+
+@pytest.mark.parametrize("either", ["exact"], indirect=True)
+async def test_a_download_is_told_with_the_step_that_began_it_however_late_playwright_hears(
+    either, monkeypatch
+):
+    told = Tabs._downloads_append
+
+    def late(tabs, download):
+        asyncio.get_running_loop().call_later(1, told, tabs, download)
+
+    monkeypatch.setattr(Tabs, "_downloads_append", late)
+    await either.reset(url=ORIGIN + "/host")
+    *_, info = await either.step({"action": "goto", "url": ORIGIN + "/file"})
+    assert len(info["downloads"]) == 1
 
 
 async def test_a_goto_that_is_a_download_is_one(either):

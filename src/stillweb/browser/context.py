@@ -91,7 +91,8 @@ async def open_context(
         context = await _new_world(browser, state, making)
     else:
         context = await making()
-    if script := scripts_for(state):  # at level EXACT the world gives them as well: whoever comes first
+    # At level EXACT the world gives them: Playwright would add lines of its own, which `Error.stack` counts.
+    if state.world is None and (script := scripts_for(state)):
         await context.add_init_script(script)
     _states[context] = state
     return context

@@ -250,7 +250,7 @@ class _Settling:
         self._take_flags(told)
 
     async def _close_picker(self, world: World) -> None:
-        """Close the list or picker that the browser has opened: no frame with a picture ends while it is there.
+        """Close the list or picker that the browser has opened: no frame with a picture ends with it there.
 
         It takes the key, and the page hears nothing of that.
         """

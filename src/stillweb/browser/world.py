@@ -52,14 +52,17 @@ class World:
     """Made by `open_context`; see the module.
 
     Attributes:
-        flags: what could not be pinned, in the order in which it was met.
+        flags: what could not be pinned, in the order in which it was first met.
         activity: is told of requests, once there is one.
         workers: of the context.
+        downloads: that have begun, by the browser's names for them.
     """
 
     def __init__(self, line: Line, context_id: str, scripts: Scripts, door: str) -> None:
         self.flags: list[str] = []
+        self._met: dict[str, None] = {}
         self.activity: Activity | None = None
+        self.downloads: set[str] = set()
         self.answers = Answers()
         self._line = line
         self._context_id = context_id
@@ -143,8 +146,15 @@ class World:
 
     def flag(self, what: str) -> None:
         """Take note of something that is not pinned."""
+        self._met[what] = None
         if what not in self.flags:
             self.flags.append(what)
+
+    def take_flags(self) -> list[str]:
+        """Return what was met since the last call; what lasts is met again at each rest."""
+        taken = list(self._met)
+        self._met.clear()
+        return taken
 
     # --- requests ----------------------------------------------------------------------------------
 
@@ -225,6 +235,7 @@ class World:
 
     def _on_download(self, event: dict[str, Any]) -> None:
         """Count a download as ended: it goes on in the browser itself, of which no page is told."""
+        self.downloads.add(event["guid"])
         for asked in self.answers.open:
             if asked.stage is Stage.LET and asked.url == event["url"]:
                 self.answers.ended(asked.key)

@@ -115,7 +115,6 @@ class Episode:
     log: TrajectoryLog | None = None
     still: bool = False
     _seen: int = 0
-    _flagged: int = 0
 
     @property
     def page(self) -> Page:
@@ -153,9 +152,9 @@ class Episode:
         return await settle(page, self.activity)
 
     def take_flags(self) -> list[str]:
-        """Return those of the flags that are new since the last call."""
-        taken, self._flagged = self.flags[self._flagged :], len(self.flags)
-        return taken
+        """Return what was met since the last call that level EXACT could not pin."""
+        world = state_of(self.context).world
+        return world.take_flags() if world else []
 
     async def traffic(self) -> Traffic:
         """Return the requests since the last call.

@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from playwright.async_api import Dialog as PlaywrightDialog
 from playwright.async_api import Download as PlaywrightDownload
 from playwright.async_api import Error as PlaywrightError
 
+from stillweb.browser.context import state_of
 from stillweb.browser.probe import Probe
 from stillweb.errors import InfraError
 
 __all__ = ["Chooser", "Dialog", "DialogAnswers", "Download", "Tabs", "closed_itself"]
 
 DOWNLOAD_SECONDS = 20.0
+_TOLD_SECONDS = 5.0  # a download is known to its CDP session a moment before it is to Playwright
 _CLOSE_MS = 1000  # a closed page is known to its CDP session a moment before it is to Playwright
 
 
@@ -117,6 +120,8 @@ class Tabs:
         self._visited: list[Page] = []  # the active page last
         self._dialogs: list[Dialog] = []
         self._downloads: list[PlaywrightDownload] = []
+        self._told = asyncio.Event()  # of another download
+        self._count = 0  # of downloads told
         self._crashed = ""
         context.on("page", self._opened)
         context.on("dialog", self._asked)
@@ -179,6 +184,7 @@ class Tabs:
 
     async def take_events(self) -> dict[str, list[dict[str, Any]]]:
         """Return, for `info`, what pages did beside being pages since the last call; wait for downloads."""
+        await self._meet_downloads()
         dialogs, self._dialogs = self._dialogs, []
         choosers, self._choosers = self._choosers, []
         downloads, self._downloads = self._downloads, []
@@ -187,6 +193,16 @@ class Tabs:
             "choosers": [chooser.to_dict() for chooser in choosers],
             "downloads": [(await _arrived(download, self._folder)).to_dict() for download in downloads],
         }
+
+    async def _meet_downloads(self) -> None:
+        """Wait until Playwright has told of all downloads that the browser has begun, at level EXACT."""
+        world = state_of(self._context).world
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TOLD_SECONDS):
+                while world and self._count < len(world.downloads):
+                    self._told.clear()
+                    await self._told.wait()
+        self._count = max(self._count, len(world.downloads) if world else 0)
 
     def _opened(self, page: Page) -> None:
         if page in self._pages:
@@ -207,6 +223,8 @@ class Tabs:
 
     def _downloads_append(self, download: PlaywrightDownload) -> None:
         self._downloads.append(download)
+        self._count += 1
+        self._told.set()
 
     def _on_chooser(self, event: dict[str, Any]) -> None:
         self._choosers.append(Chooser(event["mode"] != "selectSingle"))
