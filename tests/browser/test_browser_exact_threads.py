@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from stillweb.browser import Level, settle
+from stillweb.browser import Level, page_html, settle
 from stillweb.browser.context import state_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -111,3 +111,52 @@ async def test_client_hints_are_the_profiles(rig):
     plain, _ = await come_to(rig, script, sessions=1)
     assert "Headless" not in plain
     assert '"platform":"Linux"' in plain
+
+
+async def test_what_the_machine_would_tell_is_pinned(rig):
+    text, _ = await come_to(
+        rig,
+        """const file = new File(['x'], 'x.txt', { type: 'text/plain' });
+        L([file.name, file.type, file.lastModified, new File([], 'y', { lastModified: 5 }).lastModified, file instanceof File, file.constructor === File].join());
+        try { new File([]); } catch (error) { L(error.name); }
+        setTimeout(() => { const { confidence } = performance.getEntriesByType('navigation')[0];
+          L(['confidence', confidence?.value, JSON.stringify(confidence)].join()); }, 100);
+        for (let i = 0; i < 4; i++) { navigator.mediaDevices.enumerateDevices().then(() => L('devices ' + i)); crypto.subtle.digest('SHA-1', new Uint8Array(9)).then(() => L('digest ' + i)); }
+        L(new Error('here').stack);
+        setTimeout(() => { try { throw new Error('later'); } catch (error) { L(error.stack); } });""",
+    )
+    lines = text.splitlines()
+    assert lines[0].startswith("x.txt,text/plain,")
+    assert ",5,true,true @" in lines[0]
+    assert lines[1].startswith("TypeError")
+    assert any(line.startswith('confidence,high,{"value":"high",') for line in lines), text
+    order = [line.rsplit(" @", 1)[0] for line in lines if line.startswith(("devices", "digest"))]
+    assert order == [f"{what} {i}" for i in range(4) for what in ("devices", "digest")]
+
+
+async def test_workers_that_ask_for_the_same_are_answered_in_the_order_of_their_beginning(rig):
+    rig.site.pages["http://localhost/same"] = ("text/plain", b"same")
+    rig.site.pages["http://localhost/asks.js"] = (
+        "text/javascript",
+        b"onmessage = () => fetch('/same').then((r) => r.text()).then(() => postMessage('has'));",
+    )
+    text, flags = await come_to(
+        rig,
+        """const all = [0, 1, 2, 3].map((n) => { const w = new Worker('/asks.js'); w.onmessage = () => L(`worker ${n}`); return w; });
+        setTimeout(() => all.forEach((w) => w.postMessage(1)), 50);""",
+        sessions=8,
+    )
+    assert flags == ()
+    assert [line.partition(" @")[0] for line in text.splitlines()] == [f"worker {n}" for n in range(4)]
+
+
+async def test_addresses_of_blobs_are_numbered_in_html(rig):
+    rig.site.pages[HOME] = (
+        "<!doctype html><body><script>for (const text of 'ab') { const made = URL.createObjectURL(new Blob([text]));"
+        "for (let i = 0; i < 2; i++) { const a = document.createElement('a'); a.href = made; document.body.append(a); } }</script>"
+    )
+    async with rig.visit(Level.EXACT) as visit:
+        await visit.goto(HOME)
+        html = await page_html(visit.page)
+    assert [f'blob:http://localhost/{n}"' in html for n in (1, 2, 3)] == [True, True, False]
+    assert html.count('blob:http://localhost/1"') == 2

@@ -45,6 +45,7 @@ PAGES = {
     "/half": html(HALF),
     "/deep": html(DEEP),
     "/host": html(HOST),
+    "/marquee": html("<!doctype html><title>Marquee</title><marquee>Offers</marquee>"),
     "/empty": (204, (), b""),
     "/file": (
         200,
@@ -161,6 +162,18 @@ async def test_a_download_is_told_with_the_step_that_began_it_however_late_playw
     await either.reset(url=ORIGIN + "/host")
     *_, info = await either.step({"action": "goto", "url": ORIGIN + "/file"})
     assert len(info["downloads"]) == 1
+
+
+@pytest.mark.parametrize("either", ["exact"], indirect=True)
+async def test_what_lasts_is_flagged_with_every_step_until_it_is_gone(either):
+    flags = ["<marquee> is drawn by the real clock"]
+    _, info = await either.reset(url=ORIGIN + "/marquee")
+    assert info["determinism"]["flags"] == flags
+    *_, info = await either.step({"action": "wait", "ms": 100})
+    assert info["determinism"]["flags"] == flags
+    await either.step({"action": "goto", "url": ORIGIN + "/host"})
+    *_, info = await either.step({"action": "wait", "ms": 100})
+    assert info["determinism"]["flags"] == []
 
 
 async def test_a_goto_that_is_a_download_is_one(either):

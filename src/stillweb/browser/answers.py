@@ -4,9 +4,9 @@ Every request is held in the browser before it is sent (CDP Fetch). Only when ev
 those held let go, and the next one only when its answer has been taken in and everything is idle again.
 Which one is first must not hang on the machine: what pages wait for (documents, styles, data) comes before
 what they do not (deferred scripts), and that before pictures; then those that were asked for after fewer
-answers come first, then the order is that of URL and body. So the order hangs on the page alone, whatever
-thread of the browser was quicker, and whatever it keeps back while a document's head loads: only the latter
-two.
+answers come first, then the order is that of URL and body, and of those who ask for the same. So the order
+hangs on the page alone, whatever thread of the browser was quicker, and whatever it keeps back while a
+document's head loads: only the latter two.
 
 This module keeps the account, and knows neither CDP nor time; `world` asks it what to do.
 """
@@ -14,6 +14,7 @@ This module keeps the account, and knows neither CDP nor time; `world` asks it w
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -46,6 +47,8 @@ class Asked:
         hold: identifier under which it is held.
         answered: whether its answer has begun.
         late: whether the browser gives it a low priority.
+        asker: what tells the worker that asks from others; documents ask first.
+        told: whether it is known who asks.
         moved: set when it has ended, or is held again, or nobody waits for it any more.
     """
 
@@ -60,12 +63,14 @@ class Asked:
     owner: object = None
     answered: bool = False
     late: bool = False
+    asker: tuple[str, int] = ("", 0)
+    told: bool = False
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def rank(self) -> tuple[int, int, str, str, str]:
+    def rank(self) -> tuple[int, int, str, str, str, tuple[str, int]]:
         """What decides which of those held comes first."""
-        return (self.place, self.round, self.url, self.method, self.body)
+        return (self.place, self.round, self.url, self.method, self.body, self.asker)
 
     @property
     def place(self) -> int:
@@ -149,6 +154,12 @@ class Answers:
             for each in asked
             if each.stage is Stage.SENT and each.url not in preflights and each.place <= first
         ]
+
+    def untold(self) -> list[Asked]:
+        """Requests of which it has to be known who asks: others that are held are the same but for that."""
+        held = [asked for asked in self._asked.values() if asked.stage is Stage.HELD]
+        alike = Counter(asked.rank[:-1] for asked in held)
+        return [asked for asked in held if not asked.told and alike[asked.rank[:-1]] > 1]
 
     def under_way(self) -> list[Asked]:
         """Requests that were let go and have not ended."""

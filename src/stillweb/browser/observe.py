@@ -19,6 +19,9 @@ from stillweb.errors import InfraError, UsageError
 
 _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
+_BLOB = re.compile(
+    r"(blob:[^\s\"'<>/]*//[^\s\"'<>/]*/)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)  # another each time
 _TALLEST = 16_384  # CSS px of a page's picture: the largest texture that Chromium draws in software
 _CAP = 15.0  # seconds; a screenshot takes a tenth of one
 
@@ -64,12 +67,17 @@ async def page_text(page: Page) -> str:
 
 
 async def page_html(page: Page) -> str:
-    """Return the DOM of a page's main frame, serialised.
+    """Return the DOM of a page's main frame, serialised; addresses of blobs are numbered in their order.
 
     Raises:
         InfraError: if the page is closed or has crashed, or does not stay.
     """
-    return await _read(page, "eye.html()")
+    numbers: dict[str, int] = {}
+
+    def numbered(found: re.Match[str]) -> str:
+        return f"{found[1]}{numbers.setdefault(found[0], len(numbers) + 1)}"
+
+    return _BLOB.sub(numbered, await _read(page, "eye.html()"))
 
 
 async def _read(page: Page, expression: str) -> str:

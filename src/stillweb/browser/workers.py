@@ -63,6 +63,10 @@ class Workers:
         for event in ("Finished", "Failed"):
             session.on(f"Network.loading{event}", lambda event: loading.discard(event["requestId"]))
 
+    def place(self, target: str) -> tuple[str, int]:
+        """Return what tells a worker from others, by the order of their beginning; ("", 0) for a page."""
+        return self._places.get(target, ("", 0))
+
     def forget(self, target: str) -> None:
         """A worker has ended."""
         self._running.pop(target, None)

@@ -102,7 +102,7 @@ class World:
     def _adopt(self, session: LineSession, target: dict[str, Any], waiting: bool) -> None:
         kind = target["type"]
         for event, heard in (
-            ("Network.requestWillBeSent", self._on_request),
+            ("Network.requestWillBeSent", partial(self._on_request, session)),
             ("Network.responseReceived", self._on_response),
             ("Network.loadingFinished", self._on_finished),
             ("Network.loadingFailed", self._on_failed),
@@ -158,14 +158,15 @@ class World:
 
     # --- requests ----------------------------------------------------------------------------------
 
-    def _on_request(self, event: dict[str, Any]) -> None:
+    def _on_request(self, session: LineSession, event: dict[str, Any]) -> None:
         request = event["request"]
         kind = event.get("type", "Other").lower()
         if request["url"].startswith("data:") and kind == "document":
             self.flag("a frame's document is a data: URL, which is not held")
         if request["url"].startswith(_NO_TRAFFIC):
             return
-        self._sent(event["requestId"], request, kind)
+        asked = self._sent(event["requestId"], request, kind)
+        asked.asker, asked.told = self.workers.place(session.target["targetId"]), True
 
     def _sent(self, key: str, request: dict[str, Any], kind: str) -> Asked:
         url = request["url"] + request.get("urlFragment", "")
@@ -308,12 +309,14 @@ class World:
         """Wait until of each request it is known whether it is held, and workers have begun."""
         try:
             async with asyncio.timeout(_ACCOUNT_SECONDS):
-                while self.answers.unaccounted() or self._beginning():
+                while self.answers.unaccounted() or self.answers.untold() or self._beginning():
                     self.answers.progress.clear()
                     await self.answers.progress.wait()
         except TimeoutError:
             for asked in self.answers.unaccounted():  # answered from the page's memory, or by nobody
                 self._give_up(asked)
+            for asked in self.answers.untold():
+                asked.told = True
             for target in self._beginning():
                 self.workers.give_up(target)
 

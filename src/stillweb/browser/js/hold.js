@@ -126,6 +126,9 @@
   wrap(globalThis.OfflineAudioContext?.prototype, ["startRendering"]);
   wrap(globalThis.BaseAudioContext?.prototype, ["decodeAudioData"]);
   wrap(globalThis.Permissions?.prototype, ["query"]);
+  wrap(globalThis.MediaDevices?.prototype, ["enumerateDevices"]);
+  wrap(globalThis.NavigatorUAData?.prototype, ["getHighEntropyValues"]);
+  wrap(globalThis.Clipboard?.prototype, ["read", "readText", "write", "writeText"]);
   wrap(globalThis.IDBFactory?.prototype, ["databases"]);
   following(globalThis.IDBFactory?.prototype, ["open", "deleteDatabase"], ["success", "error", "blocked"]);
   following(globalThis.IDBDatabase?.prototype, ["transaction"], ["complete", "abort"]);

@@ -134,6 +134,10 @@
   }
   // It differs between record and replay, and sites send other requests for it (archiveweb.page#331).
   constant(globalThis.PerformanceResourceTiming?.prototype, { nextHopProtocol: "http/1.1" });
+  const confidence = { value: "high", randomizedTriggerRate: 0 };
+  const { PerformanceTimingConfidence: timing } = globalThis;
+  constant(timing?.prototype, confidence);
+  if (timing) timing.prototype.toJSON = { toJSON: () => ({ ...confidence }) }.toJSON;
   constant(globalThis.NetworkInformation && NetworkInformation.prototype, {
     rtt: 50, downlink: 10, effectiveType: "4g", saveData: false,
   });

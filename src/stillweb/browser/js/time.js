@@ -111,6 +111,20 @@
   NativeDate.prototype.constructor = PinnedDate;
   defineProperty(globalThis, "Date", { value: PinnedDate, writable: true, configurable: true, enumerable: false });
 
+  const { File: NativeFile } = globalThis;
+  if (NativeFile) {
+    const dated = (options) => {
+      const { type, endings, lastModified = read() } = options ?? {};
+      return { type, endings, lastModified };
+    };
+    globalThis.File = new Proxy(NativeFile, { construct(target, args, newTarget) {
+      const [bits, name, options] = args;
+      const plain = args.length > 1 && (typeof options === "object" || options === undefined);
+      return Reflect.construct(target, plain ? [bits, name, dated(options)] : args, newTarget === globalThis.File ? target : newTarget);
+    } });
+    NativeFile.prototype.constructor = globalThis.File;
+  }
+
   const format = Intl.DateTimeFormat.prototype;
   getter(format, "format", (old) => function () {
     const native = old.call(this);
@@ -174,8 +188,8 @@
     if (natively.timing) natively.timing = this.timing.toJSON();
     return natively;
   } }.toJSON;
-  // Whether there are any of these hangs on how long the machine took.
-  const SLOW = ["longtask", "long-animation-frame", "event", "first-input"];
+  // Whether there are any of these hangs on how long the machine took; shifts soon after an input are not counted.
+  const SLOW = ["longtask", "long-animation-frame", "event", "first-input", "layout-shift"];
   const { observe } = globalThis.PerformanceObserver?.prototype ?? {};
   if (observe) {
     PerformanceObserver.prototype.observe = { observe(options) {
