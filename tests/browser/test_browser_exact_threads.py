@@ -160,3 +160,15 @@ async def test_addresses_of_blobs_are_numbered_in_html(rig):
         html = await page_html(visit.page)
     assert [f'blob:http://localhost/{n}"' in html for n in (1, 2, 3)] == [True, True, False]
     assert html.count('blob:http://localhost/1"') == 2
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "Array.prototype.toJSON = Object.prototype.toJSON = function () { return 'odd'; };",
+        "JSON.stringify = JSON.parse = () => { throw new Error('odd'); };",
+    ],
+)
+async def test_a_page_with_a_json_of_its_own_settles(rig, script):
+    text, flags = await come_to(rig, script + "setTimeout(() => L('later'), 300);", sessions=1)
+    assert (text.partition(" @")[0], flags) == ("later", ())

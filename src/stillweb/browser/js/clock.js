@@ -6,6 +6,7 @@
   const { defineProperty, getOwnPropertyDescriptor } = Object;
   const { replace, getter, now, since, hooks } = pin.time;
   const { NativeDate } = pin.time;
+  const { parse, stringify } = JSON;
   const NativeEvent = CustomEvent;
   const dispatch = EventTarget.prototype.dispatchEvent;
   const listen = EventTarget.prototype.addEventListener;
@@ -31,11 +32,12 @@
   hold(pin.door, async (event) => {
     event.stopImmediatePropagation();
     event.preventDefault(); // tells that somebody heard
-    const { command, time } = JSON.parse(event.detail);
+    const { command, time } = parse(event.detail);
     style();
     // At once where it is only asked: a frame's first document, on its way to the next, loses its listeners.
     const told = command === "peek" ? pin.time.told() : await pin.time.move(command, time);
-    const detail = JSON.stringify(told);
+    // Pages have a `toJSON` of their own for objects and arrays, as Prototype.js does.
+    const detail = stringify({ __proto__: null, ...told, flags: told.flags.join("\n") });
     dispatch.call(window, new NativeEvent(pin.door + "!", { detail }));
   });
   // Which frame hears of a change first is by chance: they are told at a rest, in the order of the frames.

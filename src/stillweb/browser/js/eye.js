@@ -28,6 +28,10 @@
     changes += observer.takeRecords().length;
     return { changes, loading: document.readyState === "loading" };
   };
+  const toldBy = ({ detail }) => { // at clock.js's door
+    const { flags, ...told } = JSON.parse(detail);
+    return { ...told, flags: flags ? flags.split("\n") : [] };
+  };
   const within = (promise, ms) => Promise.race([promise, new Promise((resolve) => setTimeout(resolve, ms))]);
   // One frame drawn, with its resize and intersection observers, and the tasks behind it. A transition that
   // begins in it ends in the next (`clock.js`), and what follows from that may be another one.
@@ -179,7 +183,7 @@
       return new Promise((resolve) => {
         addEventListener(door + "!", (event) => {
           event.stopImmediatePropagation();
-          resolve({ ...JSON.parse(event.detail), ...look() });
+          resolve({ ...toldBy(event), ...look() });
         }, { once: true, capture: true });
         const detail = JSON.stringify({ command, time });
         const heard = !dispatchEvent(new CustomEvent(door, { detail, cancelable: true }));
@@ -189,7 +193,7 @@
     // What waits to be given to this frame; at once, since a promise of a document that is being replaced never ends.
     waiting(door) {
       let told = null;
-      const hear = (event) => { told = JSON.parse(event.detail); };
+      const hear = (event) => { told = toldBy(event); };
       addEventListener(door + "!", hear, true);
       dispatchEvent(new CustomEvent(door, { detail: JSON.stringify({ command: "peek", time: 0 }), cancelable: true }));
       removeEventListener(door + "!", hear, true);
