@@ -1,4 +1,4 @@
-"""At level EXACT nothing of the browser's own opens over a page: lists, calendars, colours."""
+"""At level EXACT nothing of the browser's own stays over a page: lists, calendars, colours, complaints."""
 
 # ruff: noqa: E501 (pages read better whole)
 
@@ -79,3 +79,29 @@ async def test_a_list_in_a_shadow_tree_in_a_frame_does_not_stay_open(rig):
         await (await Pointer.of(visit.page)).click((100, 40))
         assert (await settle(visit.page, visit.activity)).settled
         await screenshot(visit.page)
+
+
+async def test_a_complaint_about_a_field_is_told_and_not_shown(rig):
+    pictures = []
+    for how in ("none", "all", "all"):
+        async with rig.visit(Level.EXACT) as visit:
+            await visit.show(
+                "<form><input id=field required style='margin: 50px'><button id=send>Send</button></form>"
+                + HEARD
+            )
+            world = state_of(visit.context).world
+            if how == "all":
+                await visit.page.evaluate("send.focus()")
+                await visit.page.keyboard.press("Enter")
+            else:
+                await visit.page.evaluate("field.focus()")
+            assert (await settle(visit.page, visit.activity)).settled
+            assert world.refusals == (["Please fill out this field."] if how == "all" else [])
+            assert await visit.page.evaluate("[field.validity.customError, field.matches(':focus')]") == [
+                False,
+                True,
+            ]
+            await visit.page.evaluate("heard.remove()")
+            pictures.append(await screenshot(visit.page))
+    assert pictures[1] == pictures[2]
+    assert pictures[0] == pictures[1], "nothing of the browser's own lies over the page"

@@ -46,6 +46,7 @@ PAGES = {
     "/deep": html(DEEP),
     "/host": html(HOST),
     "/marquee": html("<!doctype html><title>Marquee</title><marquee>Offers</marquee>"),
+    "/form": html("<!doctype html><title>Form</title><form><input required><button>Send</button></form>"),
     "/empty": (204, (), b""),
     "/file": (
         200,
@@ -174,6 +175,17 @@ async def test_what_lasts_is_flagged_with_every_step_until_it_is_gone(either):
     await either.step({"action": "goto", "url": ORIGIN + "/host"})
     *_, info = await either.step({"action": "wait", "ms": 100})
     assert info["determinism"]["flags"] == []
+
+
+@pytest.mark.parametrize("either", ["exact"], indirect=True)
+async def test_why_a_form_is_not_sent_is_told(either):
+    observation, _ = await either.reset(url=ORIGIN + "/form")
+    (bid,) = (node.bid for node in observation.nodes if node.role == "button")
+    *_, info = await either.step({"action": "click", "bid": bid})
+    refused = {"kind": "validation", "message": "Please fill out this field.", "answer": "dismissed"}
+    assert info["dialogs"] == [refused]
+    *_, info = await either.step({"action": "wait", "ms": 100})
+    assert info["dialogs"] == []
 
 
 async def test_a_goto_that_is_a_download_is_one(either):

@@ -244,6 +244,8 @@ class _Settling:
         self._animated = min(ends, default=None)
         if any(answer["opened"] for answer in told if answer):
             await self._close_picker(world)
+        if any(answer["refused"] for answer in told if answer):
+            await self._take_message(world)
         if any(answer["set"] for answer in told if answer):
             with suppress(FrameGone, CdpError):
                 await world.draw(self.probe.line)
@@ -256,6 +258,13 @@ class _Settling:
         """
         with suppress(FrameGone, CdpError):
             await self.probe.send("Input.dispatchKeyEvent", type="rawKeyDown", **_ESCAPE)
+            await world.draw(self.probe.line)
+
+    async def _take_message(self, world: World) -> None:
+        """Take away the bubble in which the browser says why it does not send a form, and keep what it says."""
+        said = await self.probe.evaluate_all("eye.accept()", await self.probe.frames())
+        world.refusals += [message for message in said if message]
+        with suppress(FrameGone, CdpError):
             await world.draw(self.probe.line)
 
     async def _idle(self) -> Look | None:

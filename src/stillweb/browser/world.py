@@ -56,6 +56,7 @@ class World:
         activity: is told of requests, once there is one.
         workers: of the context.
         downloads: that have begun, by the browser's names for them.
+        refusals: what the browser has said of fields that it does not send.
     """
 
     def __init__(self, line: Line, context_id: str, scripts: Scripts, door: str) -> None:
@@ -63,6 +64,7 @@ class World:
         self._met: dict[str, None] = {}
         self.activity: Activity | None = None
         self.downloads: set[str] = set()
+        self.refusals: list[str] = []
         self.answers = Answers()
         self._line = line
         self._context_id = context_id

@@ -68,7 +68,12 @@ class Chooser:
 
 @dataclass(frozen=True, slots=True)
 class Dialog:
-    """A dialog that a page opened, as it was answered."""
+    """A dialog that a page opened, as it was answered.
+
+    Attributes:
+        kind: `alert`, `confirm`, `prompt`, `beforeunload`, or `validation`: the browser's own complaint about
+            a field, which at level EXACT is told and not shown.
+    """
 
     kind: str
     message: str
@@ -185,7 +190,7 @@ class Tabs:
     async def take_events(self) -> dict[str, list[dict[str, Any]]]:
         """Return, for `info`, what pages did beside being pages since the last call; wait for downloads."""
         await self._meet_downloads()
-        dialogs, self._dialogs = self._dialogs, []
+        dialogs, self._dialogs = self._dialogs + self._refusals(), []
         choosers, self._choosers = self._choosers, []
         downloads, self._downloads = self._downloads, []
         return {
@@ -193,6 +198,14 @@ class Tabs:
             "choosers": [chooser.to_dict() for chooser in choosers],
             "downloads": [(await _arrived(download, self._folder)).to_dict() for download in downloads],
         }
+
+    def _refusals(self) -> list[Dialog]:
+        """Return, as dialogs, what the browser said at level EXACT of fields that it would not send."""
+        world = state_of(self._context).world
+        if world is None:
+            return []
+        refusals, world.refusals = world.refusals, []
+        return [Dialog("validation", message, "dismissed") for message in refusals]
 
     async def _meet_downloads(self) -> None:
         """Wait until Playwright has told of all downloads that the browser has begun, at level EXACT."""

@@ -37,8 +37,17 @@
   // begins in it ends in the next (`clock.js`), and what follows from that may be another one.
   let turned = 0;
   const turn = () => { turned += 1; };
+  // The browser tells what is wrong with a field in a bubble that fades in, and out after 5 s, by the real clock.
+  let refused = null; // the last field that was found invalid, and not by a page that tells of it itself
+  const refuse = (event) => { if (event.isTrusted) refused = event; };
+  const refusedField = () => {
+    const field = refused?.defaultPrevented ? null : refused?.composedPath()[0] ?? refused?.target;
+    return field?.isConnected && field === field.getRootNode().activeElement && field.validationMessage && field.setCustomValidity ? field : null;
+  };
+  const BUBBLE = 250; // real ms; longer than it takes to fade out (Blink's ValidationMessageClientImpl: 133 ms)
   const countTurns = () => { // at each barrier, since `document.open()` removes the listeners of all worlds
     for (const type of ["transitionrun", "transitionend"]) addEventListener(type, turn, true);
+    addEventListener("invalid", refuse, true);
   };
   countTurns();
   const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
@@ -99,7 +108,7 @@
     for (const { content } of document.querySelectorAll("meta[http-equiv=refresh i]")) {
       if (parseFloat(content) > 0) flags.push(`${location.href} is refreshed by the real clock`);
     }
-    return { ends, set, flags, opened: opened() };
+    return { ends, set, flags, opened: opened(), refused: refusedField() !== null };
   };
 
   // For a screenshot: no caret; animations that end are at their end, endless ones at their beginning.
@@ -214,10 +223,22 @@
       return { ...look(), turned, flags };
     },
     snap,
+    // Takes the bubble at a refused field away, and returns what it says; "" if there is none. A message of blanks hides it.
+    async accept() {
+      const field = refusedField();
+      refused = null;
+      if (!field) return "";
+      const { validationMessage: message, validity: { customError } } = field;
+      field.setCustomValidity(" ");
+      await new Promise((resolve) => setTimeout(resolve)); // it is looked at in a task of its own
+      await new Promise((resolve) => setTimeout(resolve, BUBBLE)); // the bubble's timer was set before, and is due before
+      field.setCustomValidity(customError ? message : "");
+      return message;
+    },
     // Both, at a page of one frame; `look` is null if something was set, which is to be drawn first.
     async snapAndIdle(door, now) {
       const told = snap(now);
-      return { ...told, look: told.set || told.opened ? null : await this.idle(door) };
+      return { ...told, look: told.set || told.opened || told.refused ? null : await this.idle(door) };
     },
     async barrier(ms) {
       countTurns();
