@@ -261,7 +261,7 @@ class _Settling:
             await world.draw(self.probe.line)
 
     async def _take_message(self, world: World) -> None:
-        """Take away the bubble in which the browser says why it does not send a form, and keep what it says."""
+        """Take away the bubble that says why the browser does not send a form, and keep what it says."""
         said = await self.probe.evaluate_all("eye.accept()", await self.probe.frames())
         world.refusals += [message for message in said if message]
         with suppress(FrameGone, CdpError):
