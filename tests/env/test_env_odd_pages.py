@@ -10,8 +10,11 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.seal import seal
 from stillweb.collections.writer import CollectionWriter
-from stillweb.env.env import Env
+from stillweb.env.criteria import Js
+from stillweb.env.env import Env, EnvOptions
+from stillweb.env.evidence import Look
 from stillweb.env.perform import open_start
+from stillweb.env.scoring import read_script
 from stillweb.env.task import EvalKind, Evaluation, Task
 from stillweb.errors import InfraError, TaskError
 from stillweb.model import Exchange, Request, Response
@@ -195,3 +198,59 @@ async def test_what_a_script_says_when_it_throws_does_not_make_it_ours(env, said
     _, reward, *_, info = await env.step({"action": "terminate"})
     assert reward == 0.0
     assert said in info["score"]["reasons"][0]
+
+
+@pytest.mark.parametrize(
+    ("task", "why"),
+    [
+        (Task("t", "", ORIGIN + "/host", timezone="Mars/X"), "takes no such time zone: .*Mars/X"),
+        (
+            Task("t", "", ORIGIN + "/host", tabs=(ORIGIN + "/gone",)),
+            "the task opens .*/gone, which collection",
+        ),
+        (
+            Task("t", "", ORIGIN + "/host", tabs=(ORIGIN + "/away",)),
+            "the task opens .*/gone, which collection",
+        ),
+        (
+            Task("t", "", ORIGIN + "/host", setup=("(((",)),
+            "this is no JavaScript: SyntaxError: Unexpected end",
+        ),
+    ],
+)
+async def test_a_task_that_cannot_begin_is_told_as_such_at_once(env, task, why):
+    with pytest.raises(TaskError, match=why):
+        await env.reset(task=task)
+    observation, _ = await env.reset(url=ORIGIN + "/host")
+    assert observation.title == "Host"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"cookies": "x"}, {"cookies": [{"name": "a", "value": "b"}]}, {"origins": [{"origin": "nonsense"}]}],
+)
+async def test_a_storage_state_that_cannot_be_is_told_at_once(server, browser, state):
+    async with Env(server.url, browser=browser, options=EnvOptions(storage_state=state)) as env:
+        with pytest.raises(TaskError, match="takes no such storage state"):
+            await env.reset(url=ORIGIN + "/host")
+
+
+async def test_a_script_that_cannot_be_read_scores_nothing(env):
+    for script, threw in (("(((", "no JavaScript"), ("async () => {", "no JavaScript")):
+        await env.reset(task=Task("t", "", ORIGIN + "/host", evaluation=Js(script=script)))
+        with pytest.raises(TaskError, match=threw):
+            await env.step({"action": "terminate"})
+    for script in ("JSON.parse('x')", "document.querySelector('(((')", "eval('(((')"):  # the page's answer
+        await env.reset(task=Task("t", "", ORIGIN + "/host", evaluation=Js(script=script)))
+        _, reward, *_, info = await env.step({"action": "terminate"})
+        assert (reward, "SyntaxError" in info["score"]["reasons"][0]) == (0.0, True)
+
+
+async def test_a_script_that_never_ends_is_the_task_s_fault_and_a_page_that_does_not_answer_is_ours(env):
+    await env.reset(url=ORIGIN + "/host")
+    page = env._episode.page
+    for script in ("new Promise(() => {})", "for (;;);"):
+        with pytest.raises(TaskError, match=r"did not end within 0\.5 s"):
+            await read_script(page, Look(script), timeout=0.5)
+    with pytest.raises(InfraError, match="does not answer"):
+        await read_script(page, Look("1"), timeout=0.5)
