@@ -32,6 +32,16 @@ for (let i = 0; i < 1200; i++) {
   const d = document.createElement("section"); d.setAttribute("aria-label", i); e.append(d); e = d;
 }
 e.textContent = "bottom"</script>"""
+# What code reads of elements; a form has fields of these names in place of its members.
+MEMBERS = """assignedSlot attributes checkVisibility children childNodes classList clientLeft closest contains
+focus getAttribute getAttributeNames getBoundingClientRect getClientRects getElementsByTagName getRootNode
+hasAttribute hasAttributes isConnected isContentEditable labels lastChild lastElementChild localName matches
+nodeType ownerDocument parentElement parentNode previousElementSibling previousSibling querySelector
+querySelectorAll scrollIntoView shadowRoot textContent"""
+FORM = f"""<!doctype html><title>Form</title><h1>Head</h1><ul style="cursor: pointer">
+<form tabindex="0" aria-label="All" onsubmit="return false"><label>Field <input></label>
+<button onclick="this.textContent = 'Sent'">Go</button>
+{"".join(f'<input type="hidden" name="{name}">' for name in MEMBERS.split())}</form></ul><p>After"""
 HOST = (
     """<!doctype html><title>Host</title><img src="https://x..y/i.png"><img src="https://a_b.test/i.png">"""
 )
@@ -45,6 +55,7 @@ PAGES = {
     "/half": html(HALF),
     "/deep": html(DEEP),
     "/host": html(HOST),
+    "/form": html(FORM),
     "/empty": (204, (), b""),
     "/file": (
         200,
@@ -82,6 +93,30 @@ async def either(request, server, browser):
     shared = browser if request.param == "clock" else None
     async with Env(server.url, browser=shared, level=request.param) as opened:
         yield opened
+
+
+async def test_a_form_s_fields_are_not_taken_for_its_members(either):
+    observation, _ = await either.reset(url=ORIGIN + "/form")
+    shown = await either.observe("axtree", "compact", "markdown", "dom", "elements", "som", "text")
+    for form in ("axtree", "compact", "markdown", "dom", "text"):
+        told = getattr(shown, form)
+        assert all(word in told for word in ("Head", "Field", "Go", "After")), form
+    named = {element.name: element.bid for element in shown.elements}
+    assert {"Field", "Go"} <= named.keys()
+    observation, *_, info = await either.step({"action": "fill", "bid": named["Field"], "value": "Ada"})
+    assert info["action"]["status"] == "ok"
+    observation, *_, info = await either.step({"action": "click", "bid": named["Go"]})
+    assert (info["action"]["status"], "Sent" in observation.axtree) == ("ok", True)
+    form = next(node.bid for node in observation.nodes if node.role == "form")
+    for action, status in (
+        ("focus", "ok"),
+        ("hover", "ok"),
+        ("fill", "action_failed"),
+        ("select", "action_failed"),
+    ):
+        value = {} if status == "ok" else {"value": "x"}
+        *_, info = await either.step({"action": action, "bid": form, **value})
+        assert info["action"]["status"] == status, info["action"]
 
 
 async def test_half_characters_are_replaced(env):
