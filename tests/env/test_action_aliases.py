@@ -71,6 +71,7 @@ OBJECTS = [
     ({"name": "click", "arguments": '{"bid": "a1"}'}, Action("click", bid="a1")),
     ({"name": "click", "input": {"bid": "[a1]"}}, Action("click", bid="a1")),
     ({"type": "function", "function": {"name": "click", "arguments": '{"bid": "a1"}'}}, Action("click", bid="a1")),
+    ({"name": "browser", "arguments": {"action": "click", "bid": "a1"}}, Action("click", bid="a1")),
     ({"id": "c1", "type": "function", "function": {"name": "back", "arguments": "{}"}}, Action("back")),
     ({"action": "click('a1')"}, Action("click", bid="a1")),
 ]  # fmt: skip

@@ -123,6 +123,16 @@ async def test_fields_of_all_kinds_are_filled(env):
     assert info["action"]["status"] == "ok"
     assert ("Size", "Large") in seen(observation, "combobox")
     assert ("Loud", "40") in seen(observation, "slider")
+    for wrong in ("x", "0x10", "+5", "5."):
+        observation, *_, info = await env.step(
+            {"action": "fill", "bid": bid(observation, "slider", "Loud"), "value": wrong}
+        )
+        assert f'does not take "{wrong}" as a number' in info["action"]["error"]
+        assert ("Loud", "40") in seen(observation, "slider")
+    observation, *_, info = await env.step(
+        {"action": "fill", "bid": bid(observation, "slider", "Loud"), "value": "9e1"}
+    )
+    assert ("Loud", "90") in seen(observation, "slider")
     assert ("Name", "x") in seen(observation, "textbox")
 
 

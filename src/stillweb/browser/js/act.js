@@ -126,6 +126,10 @@
       }
       if (["color", "date", "datetime-local", "month", "range", "time", "week"].includes(type)) {
         const value = type === "color" ? text.trim().toLowerCase() : text.trim();
+        // A slider takes anything, and stands in its middle for what is no number (HTML, 4.10.5.1.13).
+        if (type === "range" && value && !/^-?(\d+(\.\d+)?|\.\d+)(e[+-]?\d+)?$/i.test(value)) {
+          return failed(`does not take ${JSON.stringify(text)} as a number`);
+        }
         const before = node.value;
         node.focus();
         const set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set;
