@@ -64,7 +64,7 @@ class UsageError(StillwebError):
 
 
 class CollectionNotFound(UsageError):
-    """Raised when no collection has the name given."""
+    """Raised when no collection has the name given, or none is named where there are several."""
 
 
 class CollectionExists(UsageError):

@@ -29,6 +29,10 @@ from stillweb.env.action import Action, InvalidAction, action_schema, parse
         ({"action": "terminate", "answer": 3}, Action("terminate", answer="3")),
         ({"action": "new_tab"}, Action("new_tab")),
         ({"action": "goto", "url": "https://a.example/b?c"}, Action("goto", url="https://a.example/b?c")),
+        ('{"action": "type", "text": "a\\ud83d"}', Action("type", text="a\ufffd")),  # half a character
+        ({"action": "terminate", "answer": "\ud800"}, Action("terminate", answer="\ufffd")),
+        ({"action": "select", "bid": "a1", "value": ["\ud800"]}, Action("select", bid="a1", value="\ufffd")),
+        ("keyboard_type('\\ud83d\\ude00')", Action("type", text="\U0001f600")),
     ],
 )
 def test_well_formed(raw, expected):

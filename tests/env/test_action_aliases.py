@@ -70,6 +70,9 @@ OBJECTS = [
     ({"visit_page": {"url": "http://a.test/"}}, Action("goto", url="http://a.test/")),
     ({"name": "click", "arguments": '{"bid": "a1"}'}, Action("click", bid="a1")),
     ({"name": "click", "input": {"bid": "[a1]"}}, Action("click", bid="a1")),
+    ({"type": "function", "function": {"name": "click", "arguments": '{"bid": "a1"}'}}, Action("click", bid="a1")),
+    ({"name": "browser", "arguments": {"action": "click", "bid": "a1"}}, Action("click", bid="a1")),
+    ({"id": "c1", "type": "function", "function": {"name": "back", "arguments": "{}"}}, Action("back")),
     ({"action": "click('a1')"}, Action("click", bid="a1")),
 ]  # fmt: skip
 
@@ -135,6 +138,13 @@ def test_what_is_no_action_is_said(raw, words):
     made = parse(raw)
     assert isinstance(made, InvalidAction)
     assert words in made.error
+
+
+@pytest.mark.parametrize("text", ["click(bid)", "click(f())", "click(bid=f())", "click('a1', -f())"])
+def test_what_is_said_of_a_call_is_the_same_in_every_episode(text):
+    assert parse(text).error == (
+        "not a call with plain values: all arguments must be texts, numbers or lists"
+    )
 
 
 def test_the_documentation_lists_every_name():

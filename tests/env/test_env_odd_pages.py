@@ -12,8 +12,11 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.seal import seal
 from stillweb.collections.writer import CollectionWriter
-from stillweb.env.env import Env
+from stillweb.env.criteria import Js
+from stillweb.env.env import Env, EnvOptions
+from stillweb.env.evidence import Look
 from stillweb.env.perform import open_start
+from stillweb.env.scoring import read_script
 from stillweb.env.tabs import Tabs
 from stillweb.env.task import EvalKind, Evaluation, Task
 from stillweb.errors import InfraError, TaskError
@@ -32,6 +35,16 @@ for (let i = 0; i < 1200; i++) {
   const d = document.createElement("section"); d.setAttribute("aria-label", i); e.append(d); e = d;
 }
 e.textContent = "bottom"</script>"""
+# What code reads of elements; a form has fields of these names in place of its members.
+MEMBERS = """assignedSlot attributes checkVisibility children childNodes classList clientLeft closest contains
+focus getAttribute getAttributeNames getBoundingClientRect getClientRects getElementsByTagName getRootNode
+hasAttribute hasAttributes isConnected isContentEditable labels lastChild lastElementChild localName matches
+nodeType ownerDocument parentElement parentNode previousElementSibling previousSibling querySelector
+querySelectorAll scrollIntoView shadowRoot textContent"""
+FORM = f"""<!doctype html><title>Form</title><h1>Head</h1><ul style="cursor: pointer">
+<form tabindex="0" aria-label="All" onsubmit="return false"><label>Field <input></label>
+<button onclick="this.textContent = 'Sent'">Go</button>
+{"".join(f'<input type="hidden" name="{name}">' for name in MEMBERS.split())}</form></ul><p>After"""
 HOST = (
     """<!doctype html><title>Host</title><img src="https://x..y/i.png"><img src="https://a_b.test/i.png">"""
 )
@@ -46,7 +59,8 @@ PAGES = {
     "/deep": html(DEEP),
     "/host": html(HOST),
     "/marquee": html("<!doctype html><title>Marquee</title><marquee>Offers</marquee>"),
-    "/form": html("<!doctype html><title>Form</title><form><input required><button>Send</button></form>"),
+    "/required": html("<!doctype html><title>Form</title><form><input required><button>Send</button></form>"),
+    "/form": html(FORM),
     "/empty": (204, (), b""),
     "/file": (
         200,
@@ -84,6 +98,30 @@ async def either(request, server, browser):
     shared = browser if request.param == "clock" else None
     async with Env(server.url, browser=shared, level=request.param) as opened:
         yield opened
+
+
+async def test_a_form_s_fields_are_not_taken_for_its_members(either):
+    observation, _ = await either.reset(url=ORIGIN + "/form")
+    shown = await either.observe("axtree", "compact", "markdown", "dom", "elements", "som", "text")
+    for form in ("axtree", "compact", "markdown", "dom", "text"):
+        told = getattr(shown, form)
+        assert all(word in told for word in ("Head", "Field", "Go", "After")), form
+    named = {element.name: element.bid for element in shown.elements}
+    assert {"Field", "Go"} <= named.keys()
+    observation, *_, info = await either.step({"action": "fill", "bid": named["Field"], "value": "Ada"})
+    assert info["action"]["status"] == "ok"
+    observation, *_, info = await either.step({"action": "click", "bid": named["Go"]})
+    assert (info["action"]["status"], "Sent" in observation.axtree) == ("ok", True)
+    form = next(node.bid for node in observation.nodes if node.role == "form")
+    for action, status in (
+        ("focus", "ok"),
+        ("hover", "ok"),
+        ("fill", "action_failed"),
+        ("select", "action_failed"),
+    ):
+        value = {} if status == "ok" else {"value": "x"}
+        *_, info = await either.step({"action": action, "bid": form, **value})
+        assert info["action"]["status"] == status, info["action"]
 
 
 async def test_half_characters_are_replaced(env):
@@ -179,7 +217,7 @@ async def test_what_lasts_is_flagged_with_every_step_until_it_is_gone(either):
 
 @pytest.mark.parametrize("either", ["exact"], indirect=True)
 async def test_why_a_form_is_not_sent_is_told(either):
-    observation, _ = await either.reset(url=ORIGIN + "/form")
+    observation, _ = await either.reset(url=ORIGIN + "/required")
     (bid,) = (node.bid for node in observation.nodes if node.role == "button")
     *_, info = await either.step({"action": "click", "bid": bid})
     refused = {"kind": "validation", "message": "Please fill out this field.", "answer": "dismissed"}
@@ -238,3 +276,59 @@ async def test_what_a_script_says_when_it_throws_does_not_make_it_ours(env, said
     _, reward, *_, info = await env.step({"action": "terminate"})
     assert reward == 0.0
     assert said in info["score"]["reasons"][0]
+
+
+@pytest.mark.parametrize(
+    ("task", "why"),
+    [
+        (Task("t", "", ORIGIN + "/host", timezone="Mars/X"), "takes no such time zone: .*Mars/X"),
+        (
+            Task("t", "", ORIGIN + "/host", tabs=(ORIGIN + "/gone",)),
+            "the task opens .*/gone, which collection",
+        ),
+        (
+            Task("t", "", ORIGIN + "/host", tabs=(ORIGIN + "/away",)),
+            "the task opens .*/gone, which collection",
+        ),
+        (
+            Task("t", "", ORIGIN + "/host", setup=("(((",)),
+            "this is no JavaScript: SyntaxError: Unexpected end",
+        ),
+    ],
+)
+async def test_a_task_that_cannot_begin_is_told_as_such_at_once(env, task, why):
+    with pytest.raises(TaskError, match=why):
+        await env.reset(task=task)
+    observation, _ = await env.reset(url=ORIGIN + "/host")
+    assert observation.title == "Host"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"cookies": "x"}, {"cookies": [{"name": "a", "value": "b"}]}, {"origins": [{"origin": "nonsense"}]}],
+)
+async def test_a_storage_state_that_cannot_be_is_told_at_once(server, browser, state):
+    async with Env(server.url, browser=browser, options=EnvOptions(storage_state=state)) as env:
+        with pytest.raises(TaskError, match="takes no such storage state"):
+            await env.reset(url=ORIGIN + "/host")
+
+
+async def test_a_script_that_cannot_be_read_scores_nothing(env):
+    for script, threw in (("(((", "no JavaScript"), ("async () => {", "no JavaScript")):
+        await env.reset(task=Task("t", "", ORIGIN + "/host", evaluation=Js(script=script)))
+        with pytest.raises(TaskError, match=threw):
+            await env.step({"action": "terminate"})
+    for script in ("JSON.parse('x')", "document.querySelector('(((')", "eval('(((')"):  # the page's answer
+        await env.reset(task=Task("t", "", ORIGIN + "/host", evaluation=Js(script=script)))
+        _, reward, *_, info = await env.step({"action": "terminate"})
+        assert (reward, "SyntaxError" in info["score"]["reasons"][0]) == (0.0, True)
+
+
+async def test_a_script_that_never_ends_is_the_task_s_fault_and_a_page_that_does_not_answer_is_ours(env):
+    await env.reset(url=ORIGIN + "/host")
+    page = env._episode.page
+    for script in ("new Promise(() => {})", "for (;;);"):
+        with pytest.raises(TaskError, match=r"did not end within 0\.5 s"):
+            await read_script(page, Look(script), timeout=0.5)
+    with pytest.raises(InfraError, match="does not answer"):
+        await read_script(page, Look("1"), timeout=0.5)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stillweb.env.observation import Observation
 from stillweb.env.rollout import Outcome, Planned, RolloutOptions, play
 from stillweb.env.task import Task
-from stillweb.errors import InfraError, TaskError
+from stillweb.errors import CollectionNotFound, EnvError, InfraError, TaskError
 
 STEPS = 2
 
@@ -41,6 +42,10 @@ class Sessions:
             raise InfraError("the browser is gone")
         if how == "task":
             raise TaskError("no page")
+        if how == "collection":
+            raise CollectionNotFound("it is not served")
+        if how == "bug":
+            raise ZeroDivisionError("unforeseen")
         self.now[i] = how, 0
         return self._seen(0)
 
@@ -78,6 +83,7 @@ def agent(task):
 ENDS = {
     "ok": Outcome.OK,
     "task": Outcome.TASK_ERROR,
+    "collection": Outcome.TASK_ERROR,
     "reset": Outcome.INFRA_ERROR,
     "step": Outcome.INFRA_ERROR,
 }
@@ -116,3 +122,19 @@ def test_every_episode_is_told_once_as_it_ended(scripts, n, most, tries):
         assert len(each.errors) == len(taken) - good
         assert len(each.steps) == (STEPS if good else 0)
         assert not good or each.traffic == {"requests": 6, "hits": 3, "misses": 3, "noise": 0}
+
+
+def test_a_bug_ends_its_session_and_is_told_once_the_others_are_through():
+    sessions = Sessions(2, {"a": ["bug"], "b": ["ok"], "c": ["ok"]})
+    ended = []
+
+    async def run():
+        async for each in play(
+            sessions, agent, [Task(name, "", "https://a.test/") for name in "abc"], RolloutOptions()
+        ):
+            ended.append(each)
+
+    with pytest.raises(EnvError, match="task 'a' broke: ZeroDivisionError: unforeseen"):
+        asyncio.run(run())
+    assert sorted(each.task.id for each in ended) == ["b", "c"]
+    assert sessions.left == {0: 1, 1: 1}

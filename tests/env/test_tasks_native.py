@@ -84,12 +84,31 @@ def test_json_is_read_as_well_tabs_and_all(tmp_path):
         ("- id: look", "- id: lamp", ":14: a second task with the id 'lamp'"),
         ("    goal: Just look", "   goal: Just look", ":15: not YAML"),
         ("max_steps: 20", "max_steps: -1", ":2: defaults.max_steps"),
+        ("start: 2024-05-06T07:08:09Z", "start: 2024-13-45", ":7: not YAML: month must be in"),
+        ("    goal: Just look", "    goal: Look\n    goal: Just look", ":16: not YAML: a second 'goal'"),
+        ("stillweb_tasks: 1", "&all\nstillweb_tasks: *all", ":1: not YAML: it holds an alias of itself"),
+        ("[{type: string, fuzzy: cheap}]", "[]", ":18: tasks.1.evaluate: nothing is asked for"),
+        (
+            '{type: string, exact: "$9.85"}',
+            "{type: network, url: x, at_least: 5, at_most: 1}",
+            ":9: .*at_most is 1, which is less than at_least, 5",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_by_its_line(old, new, said):
     assert old in FILE
     with pytest.raises(TaskError, match=f"tasks.yaml{said}"):
         native_tasks(FILE.replace(old, new), source="tasks.yaml")
+
+
+def test_a_json_file_is_judged_alike(tmp_path):
+    path = tmp_path / "tasks.json"
+    path.write_text('{"stillweb_tasks": 1,\n"tasks": [],\n"tasks": []}')
+    with pytest.raises(TaskError, match=r"tasks\.json:3: .*a second 'tasks'"):
+        load_tasks(str(path))
+    path.write_text("[" * 100_000)
+    with pytest.raises(TaskError, match="not JSON"):
+        load_tasks(str(path))
 
 
 def test_all_that_is_wrong_is_told_at_once():

@@ -85,6 +85,13 @@ def test_a_bad_entry_is_named(wrong):
         webarena_tasks([entry(), entry(**wrong)], sites=SITES, collections={}, source="tasks.json")
 
 
+def test_a_missing_field_is_named():
+    told = entry()
+    del told["start_url"]
+    with pytest.raises(TaskError, match=r"tasks\.json#0: .*: 'start_url' is missing"):
+        webarena_tasks([told], sites=SITES, collections={}, source="tasks.json")
+
+
 @pytest.mark.parametrize(
     ("reference", "answer", "reward"),
     [

@@ -150,6 +150,22 @@ async def test_failures_are_ends_by_their_kind_and_no_rewards(logged, replay):
     assert {row.rescored for row in map(rescore, written)} == {None}
 
 
+async def test_half_a_character_is_typed_logged_and_scored_as_one_text(logged):
+    env, root = logged
+    observation, _ = await env.reset(task=task(Answer(exact="\ufffd")))
+    given = {"action": "fill", "bid": bid(observation, "textbox", "Name"), "value": "\ud83d"}
+    observation, _, _, _, info = await env.step(given)
+    assert (info["action"]["status"], "\ufffd" in observation.axtree) == ("ok", True)
+    await env.step({**given, "bid": "\ud83d"})
+    _, reward, *_ = await env.step({"action": "terminate", "answer": "\ud800"})
+    written = only(root)
+    assert (reward, rescore(written).outcome) == (1.0, "same")
+    assert (written.steps[1]["raw"], written.steps[1]["parsed"]["value"]) == (given, "\ufffd")
+    trace = Trace.load(written.path)
+    trace.dump(root / "trace.jsonl")
+    assert Trace.load(root / "trace.jsonl").actions == trace.actions
+
+
 async def test_an_episode_that_runs_out_of_steps_is_truncated(logged):
     env, root = logged
     await env.reset(task=Task("t", "g", HOME, evaluation=Url(exact=(HOME,)), max_steps=1))

@@ -92,6 +92,64 @@ def test_the_command_says_which_reward_differs_by_its_exit_status(tmp_path):
     assert status == 2  # there is no such path
 
 
+def without(member):
+    def remove(value):
+        del value[member]
+
+    return remove
+
+
+DAMAGE = {
+    "no task": (0, without("task"), "unknown", "no task that gave it"),
+    "task null": (0, lambda header: header.update(task=None), "unknown", "no task that gave it"),
+    "task a text": (0, lambda header: header.update(task="x"), "unreadable", ":1: no task"),
+    "evaluation a text": (
+        0,
+        lambda header: header["task"].update(evaluation="x"),
+        "unreadable",
+        ":1: no task",
+    ),
+    "expected a list": (
+        0,
+        lambda header: header["task"]["evaluation"].update(exact=[1]),
+        "unreadable",
+        "damaged",
+    ),
+    "no evidence": (2, without("evidence"), "unknown", "scored by is gone"),
+    "reward a text": (2, lambda end: end.update(reward="x"), "unreadable", "'x', which is no number"),
+    "reward not a number": (2, lambda end: end.update(reward=float("nan")), "unreadable", "no number"),
+    "other evidence": (2, lambda end: end.update(evidence=[1]), "unreadable", "evidence cannot be read"),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_trajectory_is_told_in_its_row_and_the_others_are_scored(tmp_path, how):
+    written(tmp_path, "right", 1.0, "9")
+    path = written(tmp_path, "damaged", 1.0, "9")
+    number, damage, outcome, said = DAMAGE[how]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    damage(lines[number])
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    status, out, err = told(tmp_path, "--json")
+    rows = {row["path"].split("/")[-2]: row for row in json.loads(out)["rows"]}
+    assert status == 1, err
+    assert (rows["right"]["outcome"], rows["damaged"]["outcome"]) == ("same", outcome)
+    assert said in rows["damaged"]["detail"]
+
+
+def test_an_episode_that_ran_out_of_steps_or_had_no_task_is_no_damage(tmp_path):
+    path = written(tmp_path, "truncated", 0.0, "9")
+    header, reset, end = (json.loads(line) for line in path.read_text().splitlines())
+    cut = {"end": "truncated", "reward": 0.0, "error": ""}
+    path.write_text("".join(json.dumps(line) + "\n" for line in (header, reset, cut)))
+    assert rescore(Trajectory.load(path)).outcome == "unscored"
+    path.write_text(
+        "".join(json.dumps(line) + "\n" for line in ({**header, "task": None}, reset, {**end, "reward": 0.0}))
+    )
+    assert rescore(Trajectory.load(path)).outcome == "same"
+    assert told(tmp_path)[0] == 0
+
+
 def test_long_texts_of_the_evidence_lie_in_the_store(tmp_path):
     store = Store(tmp_path)
     page = Reading(Look(), "x" * 5000 + "\ud83d", True)

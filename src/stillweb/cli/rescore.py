@@ -31,7 +31,8 @@ def rescore(trajectories: tuple[Path, ...], file: Path | None, sites: dict[str, 
 
     Answers, addresses, texts, requests and downloads are judged anew. What scripts gave in the page, and what
     a judge said, is taken as it was then; the column "as stored" says where. Episodes that ended by a
-    failure have no reward and get none. Exit status 1 if a reward differs, or cannot be computed.
+    failure have no reward and get none. Exit status 1 if a reward differs, or cannot be computed, or a file
+    cannot be read.
 
     \b
     Example:
@@ -49,7 +50,7 @@ def rescore(trajectories: tuple[Path, ...], file: Path | None, sites: dict[str, 
         _print_rows(rows)
         told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
         stderr().print(f"{len(rows)} trajectories: {told}", highlight=False)
-    if outcomes["other"] or outcomes["unknown"]:
+    if outcomes["other"] or outcomes["unknown"] or outcomes["unreadable"]:
         sys.exit(1)
 
 

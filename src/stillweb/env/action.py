@@ -8,7 +8,8 @@ Names that other environments use are translated before (`aliases.py`).
 What a model may send wrong is judged here: `parse` gives an `InvalidAction` that lists
 everything wrong with it, in words that the model can act upon, and never raises. Numbers are
 taken for texts and digits for numbers; fields that are null, or empty and of no use to the
-action, are taken as absent.
+action, are taken as absent. Half characters, which JSON can spell and neither a keyboard nor UTF-8 has, are
+U+FFFD, so that what is typed, judged and written down is one text.
 """
 
 from __future__ import annotations
@@ -267,7 +268,7 @@ def _values(given: Mapping[Any, Any], name: str, spec: _Spec, problems: list[str
         if coerced is None:
             problems.append(f"{key!r} must be {_wanted(key)}, it is {_short(value)}")
         else:
-            values[key] = coerced
+            values[key] = _well_formed(coerced) if isinstance(coerced, str) else coerced
     present = {key for key, value in given.items() if value is not None}
     pointed = spec.point and {"x", "y"} & present
     missing = [key for key in spec.required if key not in present and not (key == "bid" and pointed)]
@@ -298,6 +299,10 @@ def _joined(value: list[Any] | tuple[Any, ...], field: _Field, action: str) -> s
         return None
     texts = [str(one) for one in value if isinstance(one, str | int | float) and not isinstance(one, bool)]
     return field.joined.join(texts) if len(texts) == len(value) else None
+
+
+def _well_formed(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _flag(value: Any) -> bool | None:

@@ -282,11 +282,16 @@ def read_call(raw: object, ours: Mapping[str, tuple[str, ...]]) -> Mapping[Any, 
 
 def _named(raw: Mapping[Any, Any], ours: Mapping[str, tuple[str, ...]]) -> tuple[Any, Mapping[Any, Any]]:
     """Find the action's name in an object, and its fields."""
+    if isinstance(raw.get("function"), Mapping):  # {"id": ..., "type": "function", "function": {...}}
+        raw = raw["function"]
     if "action" in raw:
         return raw["action"], {key: value for key, value in raw.items() if key != "action"}
     for holder in ("arguments", "input", "parameters"):
         if isinstance(raw.get("name"), str) and holder in raw:
-            return raw["name"], _object(raw[holder])
+            given = _object(raw[holder])
+            return (
+                _named(given, ours) if "action" in given else (raw["name"], given)
+            )  # of one tool for all actions
     commands = [key for key in raw if key not in ("node", "instance_id")]
     if len(commands) == 1 and (commands[0] in _NAMED or commands[0] in ours or commands[0] in ABSENT):
         return commands[0], _object(raw[commands[0]])
@@ -355,8 +360,11 @@ def _read_code(text: str, ours: Mapping[str, tuple[str, ...]]) -> Mapping[str, A
         call, name = calls[0], calls[0].func.id
         positional = [ast.literal_eval(argument) for argument in call.args]
         named = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords if word.arg}
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError, IndexError) as error:
+    except SyntaxError as error:
         return Untranslatable(f"not a call with plain values: {error}")
+    except (ValueError, TypeError, RecursionError, MemoryError, IndexError):
+        # Python's own words would show where in memory a value lies, which no two episodes have alike.
+        return Untranslatable("not a call with plain values: all arguments must be texts, numbers or lists")
     signature = _signature(name, ours)
     if signature is None or len(positional) > len(signature):
         takes = "no action" if signature is None else f"called with {', '.join(signature) or 'nothing'}"

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from stillweb.env.evaluation import Evaluator, short, told, truth
-from stillweb.env.evidence import Evidence, Look, Question, Score
+from stillweb.env.evidence import NO_SCRIPT, Evidence, Look, Question, Score
 from stillweb.env.matching import clean, holds_url, includes
 from stillweb.errors import TaskError
 
@@ -168,11 +168,17 @@ class Js(Evaluator):
         return ("js",)
 
     def score(self, evidence: Evidence) -> Score:
-        """Judge."""
+        """Judge.
+
+        Raises:
+            TaskError: if the script cannot be read.
+        """
         look = Look(self.script, self.url)
+        reading = evidence.reading(look)
+        if reading.threw.startswith(NO_SCRIPT):
+            raise TaskError(f"the evaluator's script {short(self.script)}: {reading.threw}")
         if self.expected is True:
             return truth(evidence, look)
-        reading = evidence.reading(look)
         if reading.threw:
             return Score(0.0, (f"the script threw: {reading.threw}",))
         same = _canonical(reading.value, False) == _canonical(self.expected, False)

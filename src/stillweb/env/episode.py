@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from stillweb.env.tabs import Tabs, closed_itself
 from stillweb.env.taskvalue import Task
 from stillweb.env.traffic import Traffic, from_events, from_ledger
 from stillweb.env.trajectorylog import TrajectoryLog
-from stillweb.errors import InfraError, StillwebError, UsageError
+from stillweb.errors import InfraError, StillwebError, TaskError, UsageError
 from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
 
 __all__ = ["Episode", "Guise", "Replay", "close_session", "made", "open_episode", "profile_of"]
@@ -38,6 +38,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CLOSE_SECONDS = 10.0  # a browser that takes longer hangs
+_REFUSED = {
+    "Invalid timezone": "time zone",
+    "storageState": "storage state",
+    "setting storage state": "storage state",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +197,15 @@ async def open_episode(
     task: Task | None,
     guise: Guise,
 ) -> Episode:
-    """Open an episode with an empty tab, on a session which is the episode's from then on."""
+    """Open an episode with an empty tab, on a session which is the episode's from then on.
+
+    Raises:
+        TaskError: if there is no such time zone, or no such storage state can be.
+    """
     profile, pinning = guise.profile, guise.pinning
     async with AsyncExitStack() as undo:
         undo.push_async_callback(close_session, replay.client, session)
+        undo.enter_context(_wrong_guise())
         context = await made(
             open_context(
                 browser,
@@ -221,6 +231,19 @@ async def open_episode(
         await context.new_page()
         undo.pop_all()
     return episode
+
+
+@contextmanager
+def _wrong_guise() -> Iterator[None]:
+    """Tell what the browser refuses of a guise as what it is: it refuses it every time."""
+    try:
+        yield
+    except PlaywrightError as error:
+        what = next((what for sign, what in _REFUSED.items() if sign in error.message), "")
+        if what:
+            told = " ".join(error.message.split("Call log:")[0].split())
+            raise TaskError(f"the browser takes no such {what}: {told}") from error
+        raise
 
 
 async def made(making: Coroutine[Any, Any, T], unmake: Callable[[T], Awaitable[object]]) -> T:

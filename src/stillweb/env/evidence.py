@@ -16,7 +16,10 @@ from typing import Any, Protocol
 
 from stillweb.errors import TaskError
 
-__all__ = ["Evidence", "Judge", "Look", "Question", "Reading", "Score", "Verdict", "plain"]
+__all__ = ["NO_SCRIPT", "Evidence", "Judge", "Look", "Question", "Reading", "Score", "Verdict", "plain"]
+
+NO_SCRIPT = "this is no JavaScript: "
+"""How that begins which a look threw whose script cannot be read: no state of a page answers it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,12 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _not_empty(value: list[Any]) -> list[Any]:
+    if not value:
+        raise ValueError("nothing is asked for; a task that is not to be scored leaves it out")
+    return value
+
+
 def _json(value: Any) -> Any:
     try:
         json.dumps(value, allow_nan=False)
@@ -140,6 +146,12 @@ class _Network(_Strict):
     at_least: Annotated[int, Field(ge=0)] = 1
     at_most: Annotated[int, Field(ge=0)] | None = None
 
+    @model_validator(mode="after")
+    def _can_be(self) -> _Network:
+        if self.at_most is not None and self.at_most < self.at_least:
+            raise ValueError(f"at_most is {self.at_most}, which is less than at_least, {self.at_least}")
+        return self
+
 
 class _Download(_Strict):
     type: Literal["download"]
@@ -185,7 +197,7 @@ class _Task(_Common):
     id: Annotated[str, Field(min_length=1)]
     goal: Annotated[str, Field(min_length=1)]
     start_url: _Web
-    evaluate: list[_Evaluator] = []
+    evaluate: Annotated[list[_Evaluator], AfterValidator(_not_empty)] = []
     tabs: list[_Web] = []
     setup: _Texts = []
     goal_script: str = ""
@@ -252,31 +264,52 @@ _Path = tuple[str | int, ...]
 def _load(text: str, source: str) -> tuple[Any, dict[_Path, int]]:
     """Return a file's value, and the line of each of its parts; JSON is YAML but for its tabs."""
     try:
-        if text.lstrip().startswith("{"):
-            loaded = json.loads(text)
-            text = text.replace("\t", " ")
-        else:
-            loaded = yaml.safe_load(text)
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        isjson = text.lstrip().startswith("{")
+        loaded = json.loads(text) if isjson else None
+        node = yaml.compose(text.replace("\t", " ") if isjson else text, Loader=yaml.SafeLoader)
+        lines = dict(_lines(node, (), ())) if node else {}
+        if not isjson:
+            loaded = yaml.load(text, Loader=_Loader)
     except json.JSONDecodeError as error:
         raise TaskError(f"{source}:{error.lineno}: not JSON: {error.msg}") from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise TaskError(f"{source}:{line}: not YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise TaskError(f"{source}: not YAML: {error}") from error
-    return loaded, dict(_lines(node, ())) if node else {}
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise TaskError(f"{source}: not {'JSON' if isjson else 'YAML'}: {error}") from error
+    return loaded, lines
 
 
-def _lines(node: yaml.Node, path: _Path) -> Iterator[tuple[_Path, int]]:
+class _Loader(yaml.SafeLoader):
+    """Tells where a value stands that only looks like one, such as a date of month 13."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except ValueError as error:
+            raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from error
+
+
+def _lines(node: yaml.Node, path: _Path, above: tuple[yaml.Node, ...]) -> Iterator[tuple[_Path, int]]:
+    """Yield places and their lines.
+
+    Raises:
+        yaml.MarkedYAMLError: if a part stands in itself, or an object has two fields of one name.
+    """
     yield path, node.start_mark.line + 1
+    if any(node is each for each in above):
+        raise yaml.MarkedYAMLError(problem="it holds an alias of itself", problem_mark=node.start_mark)
     if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
         for key, value in node.value:
-            yield from _lines(value, (*path, key.value))
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"a second {key.value!r}", problem_mark=key.start_mark)
+            seen |= {key.value} if isinstance(key, yaml.ScalarNode) else set()
+            yield from _lines(value, (*path, key.value), (*above, node))
             yield (*path, key.value), key.start_mark.line + 1  # where a value begins is where its key stands
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            yield from _lines(value, (*path, index))
+            yield from _lines(value, (*path, index), (*above, node))
 
 
 def _line(lines: dict[_Path, int], place: _Path) -> int:

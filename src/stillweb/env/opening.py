@@ -7,7 +7,7 @@ from typing import Any
 
 from stillweb.browser.profile import Level, Pinning
 from stillweb.env.taskvalue import Task
-from stillweb.errors import TaskError, UsageError
+from stillweb.errors import CollectionNotFound, TaskError
 from stillweb.urls import from_timestamp, wire_url
 
 __all__ = ["check_start", "collection_of", "pinning_of"]
@@ -19,13 +19,13 @@ def collection_of(chosen: str | None, task: Task | None, served: Sequence[str]) 
     """Return the collection of an episode: as chosen, else the task's, else the only one.
 
     Raises:
-        UsageError: if that leaves several.
+        CollectionNotFound: if that leaves several.
     """
     if name := chosen or (task.collection if task else ""):
         return name
     if len(served) == 1:
         return served[0]
-    raise UsageError(
+    raise CollectionNotFound(
         f"the server has {len(served)} collections, none was chosen",
         hint=f"choose (collection=..., on the command line -c ...) one of: {', '.join(served)}",
     )

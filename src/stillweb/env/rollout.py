@@ -2,9 +2,10 @@
 
 What ends an episode is kept apart, because only one of them is a reward: `ok` has one; `infra_error`
 (browser or proxy failed, and so did every further attempt with the same seed), `task_error` (the
-collection does not hold the start page) and `agent_error` (the agent raised) have none. Nothing
+start page or its collection is not served) and `agent_error` (the agent raised) have none. Nothing
 that happens in one session is seen by another, and episodes that ended stay as they are. An episode is
-told once its trajectory is written to the end.
+told once its trajectory is written to the end. An error that is none of these is a bug: its session plays no
+more, the others go on, and it is raised at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stillweb import clock
-from stillweb.errors import InfraError, TaskError, UsageError
+from stillweb.errors import (
+    CollectionNotFound,
+    EnvError,
+    InfraError,
+    StillwebError,
+    TaskError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from stillweb.env.observation import Observation
@@ -163,7 +171,8 @@ async def play(
     """Play tasks and yield the episodes as they end; when the caller leaves off, what runs is left.
 
     Raises:
-        UsageError: if tasks or options are wrong, at the first that is.
+        UsageError: if options are wrong, or nothing can be played as things are.
+        EnvError: once the others have ended, if an episode broke by a bug; names its task.
     """
     jobs = min(len(vector), options.max_concurrent or len(vector))
     if options.attempts < 1 or jobs < 1 or options.max_resets < 0:
@@ -179,9 +188,12 @@ async def play(
 async def ended_by(
     players: Iterable[Coroutine[Any, Any, None]], ended: asyncio.Queue[T]
 ) -> AsyncGenerator[T]:
-    """Yield what players put into a queue until all are through; who leaves off before ends them."""
+    """Yield what players put into a queue until all are through; who leaves off before ends them.
+
+    What a player raises ends no other one, and is raised at the end.
+    """
     workers = [asyncio.ensure_future(player) for player in players]
-    work = asyncio.gather(*workers)
+    work = asyncio.gather(*workers, return_exceptions=True)
     try:
         while not (work.done() and ended.empty()):
             next_one = asyncio.ensure_future(ended.get())
@@ -191,12 +203,13 @@ async def ended_by(
                 yield next_one.result()
             else:
                 next_one.cancel()
-        await work
+        for error in await work:
+            if error is not None:
+                raise error
     finally:
         for worker in workers:
             worker.cancel()
         await asyncio.wait(workers)
-        await asyncio.gather(work, return_exceptions=True)  # or the loop tells of it, where nobody asked
 
 
 async def play_one(
@@ -234,9 +247,18 @@ class _Player:
         try:
             for each in todo:
                 planned = each if isinstance(each, Planned) else Planned(each)
-                ended.put_nowait(await self.play(i, planned))
+                ended.put_nowait(await self._played(i, planned))
         finally:
             await self.vector.leave(i)
+
+    async def _played(self, i: int, planned: Planned) -> Rollout:
+        (played,) = await asyncio.gather(self.play(i, planned), return_exceptions=True)
+        if isinstance(played, Rollout):
+            return played
+        if isinstance(played, StillwebError) or not isinstance(played, Exception):
+            raise played
+        told = f"task {planned.task.id!r} broke: {type(played).__name__}: {played}"
+        raise EnvError(told, hint="this is a bug of stillweb; the others are as they ended") from played
 
     async def play(self, i: int, planned: Planned) -> Rollout:
         errors: list[str] = []
@@ -272,7 +294,7 @@ class _Player:
             await self._attempt(i, planned, course)
         except InfraError as error:
             outcome, failure = Outcome.INFRA_ERROR, str(error)
-        except TaskError as error:
+        except (TaskError, CollectionNotFound) as error:
             outcome, failure = Outcome.TASK_ERROR, str(error)
         except _AgentFailed as error:
             outcome, failure = Outcome.AGENT_ERROR, str(error)

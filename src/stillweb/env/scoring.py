@@ -4,13 +4,14 @@ What is read is read at once, when the agent terminates or the page says that it
 the order of the evaluators; pages that only an evaluator wants are opened in a tab of their own and closed
 again. Whose fault it is when nothing can be read: a script that throws was answered by the page,
 which is not in the state that the task wants; a page that is gone or does not answer is an
-`InfraError`; a page that the collection does not hold, or a judge that is not there, is a `TaskError`.
-None of the last two is ever a reward.
+`InfraError`; a page that the collection does not hold, a script that never ends, or a judge that is not
+there, is a `TaskError`. None of the last two is ever a reward.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -24,7 +25,7 @@ from stillweb.env.action import Action, InvalidAction
 from stillweb.env.criteria import Site
 from stillweb.env.episode import Episode
 from stillweb.env.evaluation import Evaluator
-from stillweb.env.evidence import Evidence, Judge, Look, Question, Reading, Score, Verdict, plain
+from stillweb.env.evidence import NO_SCRIPT, Evidence, Judge, Look, Question, Reading, Score, Verdict, plain
 from stillweb.env.perform import open_start
 from stillweb.errors import InfraError, TaskError, UsageError
 from stillweb.model import Tier
@@ -42,7 +43,7 @@ async def set_up(episode: Episode) -> Settled | None:
     """Open the task's further tabs, run its scripts, read its goal; return how the page settled then.
 
     Raises:
-        TaskError: if a script of the task throws.
+        TaskError: if the collection does not hold a tab's page, or a script of the task throws.
         InfraError: if browser or proxy fail.
     """
     task = episode.task
@@ -51,8 +52,10 @@ async def set_up(episode: Episode) -> Settled | None:
     episode.goal = task.goal
     start, settled = episode.page, None
     for url in task.tabs:
-        await open_start(await episode.context.new_page(), url)
+        seen = await _last_request(episode)
+        landed = await open_start(await episode.context.new_page(), url)
         await episode.settle()
+        await _check_held(episode, seen, "the task opens", url, landed)
     episode.tabs.activate(start)
     for script in task.setup:
         await _must(start, script, {"seed": episode.pinning.seed})
@@ -149,7 +152,7 @@ async def _look_elsewhere(episode: Episode, url: str, looks: Sequence[Look]) -> 
     try:
         landed = await open_start(page, url)
         await episode.settle()
-        await _check_held(episode, seen, url, landed)
+        await _check_held(episode, seen, "the evaluator looks at", url, landed)
         return [await _look(page, look) for look in looks]
     finally:
         episode.tabs.activate(active)
@@ -163,16 +166,15 @@ async def _last_request(episode: Episode) -> int:
     return max((entry.seq for entry in entries), default=0)
 
 
-async def _check_held(episode: Episode, seen: int, *addresses: str) -> None:
+async def _check_held(episode: Episode, seen: int, who: str, *addresses: str) -> None:
     if not episode.replay.has_ledger:
         return
     wanted = {wire_url(address) for address in addresses}
     for entry in (await _ledger(episode)).entries:
         if entry.seq > seen and entry.tier == Tier.MISS and entry.url in wanted:
             raise TaskError(
-                f"the evaluator looks at {entry.url}, which collection "
-                f"{episode.session.collection!r} does not hold",
-                hint="record that page as well, in the state in which the task leaves it",
+                f"{who} {entry.url}, which collection {episode.session.collection!r} does not hold",
+                hint="record that page as well, in the state in which the task has it",
             )
 
 
@@ -200,6 +202,8 @@ async def _requests(episode: Episode) -> tuple[Mapping[str, Any], ...]:
 _GONE = ("Target ", "Connection closed", "Protocol error", "Frame was detached", "Browser ", "Page ")
 # A navigation that goes on while the script runs: the state is being left, so ask the next document.
 _LEFT = ("Execution context was destroyed", "Cannot find context")
+# What cannot be read is thrown by Playwright's own call of `eval`, and by nothing within the script.
+_UNREADABLE = re.compile(r"(SyntaxError: [^\n]*)\n    at eval \(<anonymous>\)\n    at UtilityScript\b")
 
 
 async def read_script(
@@ -208,17 +212,24 @@ async def read_script(
     """Run a script in a page's own world: an expression, or a function, which gets what is `given`.
 
     Raises:
-        InfraError: if the page is gone or does not answer within `timeout` seconds.
+        TaskError: if the script does not end within `timeout` seconds.
+        InfraError: if the page is gone or does not answer.
     """
+    if not await _answers(page, timeout):  # or it could not be told from a script that never ends
+        raise InfraError(f"the page was gone when it was to be scored: {page.url} does not answer")
     try:
         async with asyncio.timeout(timeout):
             value = await page.evaluate(look.script, given)
     except TimeoutError as error:
-        raise InfraError(f"the evaluator's script did not end within {timeout:g} s on {page.url}") from error
+        told = f"the task's script did not end within {timeout:g} s on {page.url}: {look.script[:80]}"
+        raise TaskError(told) from error
     except PlaywrightError as error:
-        line = error.message.removeprefix("Page.evaluate: ").partition("\n")[0]
+        message = error.message.removeprefix("Page.evaluate: ")
+        line = message.partition("\n")[0]
         if page.is_closed() or line.startswith((*_GONE, *_LEFT)) or not await _answers(page, timeout):
             raise InfraError(f"the page was gone when it was to be scored: {line}") from error
+        if unreadable := _UNREADABLE.match(message):
+            line = NO_SCRIPT + unreadable[1]
         return Reading(look, threw=line or "something that is no error")
     return Reading(look, plain(value), bool(value))
 

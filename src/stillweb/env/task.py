@@ -35,7 +35,7 @@ __all__ = [
 
 
 def load_tasks(
-    path: Path, *, sites: Mapping[str, str] | None = None, collections: Mapping[str, str] | None = None
+    path: Path | str, *, sites: Mapping[str, str] | None = None, collections: Mapping[str, str] | None = None
 ) -> list[Task]:
     """Read a task file of any of the three forms.
 
@@ -47,12 +47,13 @@ def load_tasks(
     Raises:
         TaskError: if the file cannot be read or an entry of it is wrong; names file and place.
     """
+    path = Path(path)
     text = _read(path)
     if path.suffix in (".yaml", ".yml"):
         return native_tasks(text, source=str(path))
     try:
         entries = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TaskError(f"{path}: not JSON: {error}") from error
     if isinstance(entries, Mapping):
         return native_tasks(text, source=str(path))

@@ -86,8 +86,8 @@ def task_from_dict(loaded: Mapping[str, Any], where: str) -> Task:
         for name in ("viewport", "tabs", "setup"):
             if told.get(name) is not None:
                 told[name] = tuple(told[name])
-        if told.get("evaluation"):
+        if told.get("evaluation") is not None:
             told["evaluation"] = evaluator_from_dict(told["evaluation"])
         return Task(**told)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise TaskError(f"{where}: no task: {error}") from error

@@ -99,7 +99,8 @@ class Trace:
             "seed": self.seed,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(_line(value) for value in (header, *self.actions)), encoding="utf-8")
+        text = "".join(_line(value) for value in (header, *self.actions))
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # half characters as JSON escapes
 
 
 @dataclass(frozen=True, slots=True)

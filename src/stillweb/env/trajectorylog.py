@@ -189,10 +189,13 @@ class TrajectoryLog:
         self._append(FILE, end)
         self._append("run.jsonl", {"ended": clock.now().isoformat()})
         if self._har:
-            (self._folder / "episode.har").write_text(self._har.to_json(), encoding="utf-8")
+            (self._folder / "episode.har").write_text(
+                self._har.to_json(), encoding="utf-8", errors="backslashreplace"
+            )
 
     def _append(self, name: str, value: Mapping[str, Any]) -> None:
-        with (self._folder / name).open("a", encoding="utf-8") as file:
+        # Half characters, of an action as it was given or of a page's title, stand there as JSON escapes.
+        with (self._folder / name).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line(value))
 
 

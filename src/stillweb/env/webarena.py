@@ -61,8 +61,10 @@ def webarena_tasks(
         where = f"{source}#{index}"
         try:
             tasks.append(_task(_filled(entry, urls), held, where))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise TaskError(f"{where}: no configuration of WebArena: {error!r}") from error
+        except KeyError as error:
+            raise TaskError(f"{where}: no configuration of WebArena: {error} is missing") from error
+        except (TypeError, AttributeError, ValueError) as error:
+            raise TaskError(f"{where}: no configuration of WebArena: {error}") from error
     return tasks
 
 

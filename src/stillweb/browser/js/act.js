@@ -1,17 +1,18 @@
 // What `input.py` asks of an element, evaluated in the isolated world: the page's patches of the DOM
-// API are not in the way here, and its event listeners hear all the same.
+// API are not in the way here, and its event listeners hear all the same. `eye.bare`: a form's fields are in the way.
 ({
-  connected: (node) => node.isConnected,
-  disabled: (node) => node.matches(":disabled") || node.getAttribute("aria-disabled") === "true",
+  connected: (node) => eye.bare(node).isConnected,
+  disabled: (node) => eye.bare(node).matches(":disabled") || eye.bare(node).getAttribute("aria-disabled") === "true",
   // An option that is drawn only while its list is open, which is no part of the page then.
   option(node) {
-    const list = node.localName === "option" && node.closest("select");
+    const list = eye.bare(node).localName === "option" && node.closest("select");
     return Boolean(list) && !list.multiple && list.size <= 1;
   },
   changed: (node) => node.dispatchEvent(new Event("change", { bubbles: true })),
   focus(node) {
-    node.focus();
-    return node.matches(":focus-within") || node.getRootNode().activeElement === node;
+    const element = eye.bare(node);
+    element.focus();
+    return element.matches(":focus-within") || element.getRootNode().activeElement === node;
   },
   // Puts the caret behind what a field holds.
   caretToEnd(node) {
@@ -26,17 +27,17 @@
       node.setSelectionRange(node.value.length, node.value.length);
     }
   },
-  centre: (node) => node.scrollIntoView({ block: "center", inline: "center", behavior: "instant" }),
+  centre: (node) => eye.bare(node).scrollIntoView({ block: "center", inline: "center", behavior: "instant" }),
   // What is clicked in place of a node that is not drawn, or is drawn below what stands for it: its label,
   // or for a node without a box of its own the first within it that has one.
   standIn(node) {
-    for (const label of node.labels ?? []) if (label.getClientRects().length) return label;
+    for (const label of eye.bare(node).labels ?? []) if (label.getClientRects().length) return label;
     if (getComputedStyle(node).display !== "contents") return null;
-    return [...node.querySelectorAll("*")].find((inner) => inner.getClientRects().length) ?? null;
+    return [...eye.bare(node).querySelectorAll("*")].find((inner) => eye.bare(inner).getClientRects().length) ?? null;
   },
   // The image that an area of an image map belongs to, and a place within the area, from the image's corner.
   image(node) {
-    const map = node.localName === "area" && node.closest("map");
+    const map = eye.bare(node).localName === "area" && node.closest("map");
     const used = map && CSS.escape(`#${map.name || map.id}`);
     return map ? node.getRootNode().querySelector(`img[usemap="${used}" i]`) : null;
   },
@@ -65,29 +66,33 @@
   },
   // The file field that a node is, or is the label of.
   fileField(node) {
-    const element = node.nodeType === Node.ELEMENT_NODE ? node : node.parentElement;
+    const element = eye.bare(eye.bare(node).nodeType === Node.ELEMENT_NODE ? node : node.parentElement);
     const field = element?.closest("label")?.control ?? element;
     return field?.localName === "input" && field.type === "file" ? field : null;
   },
   takesMany: (node) => node.multiple,
-  selectable: (node) => Boolean(node.closest?.("select")),
-  checked(node) {
+  selectable: (node) => Boolean(eye.bare(node).closest?.("select")),
+  checked(given) {
+    const node = eye.bare(given);
     if (node.localName === "input" && ["checkbox", "radio"].includes(node.type)) return node.checked;
     const state = node.getAttribute("aria-checked") ?? node.getAttribute("aria-pressed");
     return state === null ? null : state === "true";
   },
   // "" if `other` is the node, within it, or a label of it; what it is otherwise.
   obstacle(node, other) {
-    const parent = (n) => n.assignedSlot ?? n.parentNode ?? n.host ?? null;
+    const parent = (each) => {
+      const n = eye.bare(each);
+      return n.assignedSlot ?? n.parentNode ?? n.host ?? null;
+    };
     for (let here = other; here; here = parent(here)) if (here === node) return "";
     // A node without a box of its own, or one that lets clicks through, is hit at what is around it.
     for (let here = node; here; here = parent(here)) {
-      if (here === other && (node.contains(other) || getComputedStyle(node).display === "contents")) return "";
+      if (here === other && (eye.bare(node).contains(other) || getComputedStyle(node).display === "contents")) return "";
     }
-    const label = other.closest?.("label");
+    const label = eye.bare(other).closest?.("label");
     if (label && label.control === node) return "";
-    if (node.localName === "label" && node.control && node.control === other) return "";
-    const element = other.nodeType === Node.ELEMENT_NODE ? other : other.parentElement;
+    if (eye.bare(node).localName === "label" && node.control && node.control === other) return "";
+    const element = eye.bare(eye.bare(other).nodeType === Node.ELEMENT_NODE ? other : other.parentElement);
     if (!element) return "another element";
     const id = element.id ? ` id="${element.id}"` : "";
     const kind = element.getAttribute("class") ? ` class="${element.getAttribute("class")}"` : "";
@@ -95,29 +100,36 @@
   },
   // The same for the middle of the node's box of that index, as the document itself sees it.
   obstacleAt(node, index) {
-    const box = node.getClientRects()[index];
-    const other = box && node.getRootNode().elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+    const element = eye.bare(node);
+    const box = element.getClientRects()[index];
+    const other = box && element.getRootNode().elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
     return other ? this.obstacle(node, other) : "the edge of the page";
   },
   // Sets what cannot be typed; for what can, focuses and selects it and leaves the typing to the keyboard.
   fill(node, text) {
     const failed = (why, kind = "unsuitable") => ({ failed: why, kind });
-    if (node.nodeType !== Node.ELEMENT_NODE) node = node.parentElement ?? document.body;
-    const label = node.closest("label");
-    if (label && label.control && !node.isContentEditable && !("value" in node)) node = label.control;
-    while (node.isContentEditable && node.parentElement?.isContentEditable) node = node.parentElement;
-    if (node.localName === "select") return failed("is a list: choose with select");
-    const field = node.localName === "input" || node.localName === "textarea";
-    if (!field && !node.isContentEditable) return failed(`is no field to fill, but <${node.localName}>`);
+    if (eye.bare(node).nodeType !== Node.ELEMENT_NODE) node = node.parentElement ?? document.body;
+    const editable = (each) => Boolean(eye.bare(each)?.isContentEditable);
+    const label = eye.bare(node).closest("label");
+    if (label && label.control && !editable(node) && !("value" in node)) node = label.control;
+    while (editable(node) && editable(eye.bare(node).parentElement)) node = eye.bare(node).parentElement;
+    const { localName } = eye.bare(node);
+    if (localName === "select") return failed("is a list: choose with select");
+    const field = localName === "input" || localName === "textarea";
+    if (!field && !editable(node)) return failed(`is no field to fill, but <${localName}>`);
     if (field && node.disabled) return failed("is disabled", "disabled");
     if (field && node.readOnly) return failed("is read-only", "disabled");
-    if (node.localName === "input") {
+    if (localName === "input") {
       const type = node.type;
       if (["button", "checkbox", "file", "hidden", "image", "radio", "reset", "submit"].includes(type)) {
         return failed(`is an input of type ${type}, which takes no text`);
       }
       if (["color", "date", "datetime-local", "month", "range", "time", "week"].includes(type)) {
         const value = type === "color" ? text.trim().toLowerCase() : text.trim();
+        // A slider takes anything, and stands in its middle for what is no number (HTML, 4.10.5.1.13).
+        if (type === "range" && value && !/^-?(\d+(\.\d+)?|\.\d+)(e[+-]?\d+)?$/i.test(value)) {
+          return failed(`does not take ${JSON.stringify(text)} as a number`);
+        }
         const before = node.value;
         node.focus();
         const set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set;
@@ -139,7 +151,7 @@
         return failed(`does not take ${JSON.stringify(text)} as a number`);
       }
     }
-    node.focus();
+    eye.bare(node).focus();
     if (field) node.select();
     else {
       const range = document.createRange();
@@ -148,15 +160,16 @@
       selection.removeAllRanges();
       selection.addRange(range);
     }
-    return { typed: true, empty: field ? node.value === "" : node.textContent === "" };
+    return { typed: true, empty: field ? node.value === "" : eye.bare(node).textContent === "" };
   },
   // Chooses options of a list; without any said, the option that the node itself is.
   select(node, wanted) {
     const failed = (why, kind = "unsuitable") => ({ failed: why, kind });
-    if (node.nodeType !== Node.ELEMENT_NODE) node = node.parentElement ?? document.body;
-    const itself = node.localName === "option" ? node : null;
-    node = node.closest("select") ?? node.closest("label")?.control ?? node;
-    if (node.localName !== "select") {
+    if (eye.bare(node).nodeType !== Node.ELEMENT_NODE) node = node.parentElement ?? document.body;
+    const element = eye.bare(node);
+    const itself = element.localName === "option" ? node : null;
+    node = element.closest("select") ?? element.closest("label")?.control ?? node;
+    if (eye.bare(node).localName !== "select") {
       return failed("is no list of the browser's own: click it, and then the option in what opens");
     }
     if (!wanted.length && !itself) return failed("is a list: say which option by value", "value_missing");

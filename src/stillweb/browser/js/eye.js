@@ -3,6 +3,23 @@
 (() => {
   "use strict";
   if (globalThis.eye) return;
+
+  // A form's fields hide those of its members that have their names, inherited ones, too. What is read of an element that may
+  // be a form is read of this: of the prototypes for a form, and of itself for all others.
+  const forms = new WeakMap();
+  const bare = (node) => {
+    if (!(node instanceof HTMLFormElement)) return node;
+    let form = forms.get(node);
+    if (!form) {
+      const get = (_, name) => {
+        const found = Reflect.get(HTMLFormElement.prototype, name, node);
+        return typeof found === "function" ? found.bind(node) : found;
+      };
+      forms.set(node, form = new Proxy({}, { get }));
+    }
+    return form;
+  };
+
   let changes = 0;
   const wanted = { subtree: true, childList: true, attributes: true, characterData: true };
   const seen = new WeakSet();
@@ -15,7 +32,8 @@
     }
     const walker = document.createTreeWalker(root, NodeFilter.SHOW_ELEMENT);
     for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-      if (node.shadowRoot) watch(node.shadowRoot);
+      const { shadowRoot } = bare(node);
+      if (shadowRoot) watch(shadowRoot);
     }
   };
   // A frame's first, empty document may leave its window, and this world, to the next one of the same
@@ -125,7 +143,10 @@
       sheet.replaceSync("* { caret-color: transparent !important; }");
     }
     const roots = [document];
-    for (const element of document.querySelectorAll("*")) if (element.shadowRoot) roots.push(element.shadowRoot);
+    for (const element of document.querySelectorAll("*")) {
+      const { shadowRoot } = bare(element);
+      if (shadowRoot) roots.push(shadowRoot);
+    }
     for (const root of roots) {
       const others = root.adoptedStyleSheets.filter((other) => other !== sheet);
       if (on && hasFocus()) root.adoptedStyleSheets = [...others, sheet];
@@ -154,15 +175,29 @@
   // What lies uppermost at a point of a document, through open shadow roots.
   const uppermost = (root, x, y) => {
     let found = root.elementFromPoint(x, y);
-    while (found?.shadowRoot) {
-      const deeper = found.shadowRoot.elementFromPoint(x, y);
+    for (let inner; (inner = bare(found)?.shadowRoot);) {
+      const deeper = inner.elementFromPoint(x, y);
       if (!deeper || deeper === found) break;
       found = deeper;
     }
     return found;
   };
 
+  // Several elements of one kind, one below the other.
+  const isList = (element) => {
+    const items = bare(element).children;
+    if (items.length < 2) return false;
+    const { localName, classList } = bare(items[0]);
+    return [...items].every((each) => {
+      const item = bare(each);
+      return item.localName === localName && item.classList[0] === classList[0] && item.textContent.trim()
+        && getComputedStyle(each).display !== "inline";
+    });
+  };
+
   globalThis.eye = {
+    bare,
+    isList,
     uppermost,
     look,
     hold,
@@ -171,9 +206,11 @@
       if (!innerWidth || !innerHeight || !document.body || !document.body.checkVisibility()) return "";
       const texts = [document.body.innerText];
       const visit = (root) => {
-        for (const element of root.querySelectorAll("*")) {
+        for (const each of root.querySelectorAll("*")) {
+          const element = bare(each);
           if (!element.shadowRoot || !element.checkVisibility()) continue;
-          for (const child of element.shadowRoot.childNodes) {
+          for (const node of element.shadowRoot.childNodes) {
+            const child = bare(node);
             const style = child.localName === "style" || child.localName === "script";
             if (!style) texts.push(child.innerText ?? child.textContent);
           }
@@ -256,17 +293,15 @@
     // that of a list, which has it for its items.
     clickable(limit) {
       const found = [];
-      const isList = ({ children: items }) => items.length > 1
-        && [...items].every((item) => item.localName === items[0].localName && item.classList[0] === items[0].classList[0]
-          && item.textContent.trim() && getComputedStyle(item).display !== "inline");
       const controls = "a[href], button, input, select, textarea, summary, option, label, [role], [tabindex], [contenteditable]";
       const visit = (root, inherited) => {
-        for (const node of root.children) {
+        for (const each of root.children) {
           if (found.length >= limit) return;
-          const hand = getComputedStyle(node).cursor === "pointer";
+          const node = bare(each);
+          const hand = getComputedStyle(each).cursor === "pointer";
           const own = hand && !inherited && !node.matches(controls);
-          const list = own && isList(node);
-          if (own && !list) found.push(node);
+          const list = own && isList(each);
+          if (own && !list) found.push(each);
           if (node.shadowRoot) visit(node.shadowRoot, hand);
           visit(node, hand && !list);
         }
@@ -277,7 +312,7 @@
     // Whether a wheel at a point would scroll what the page wants to have on a layer of its own.
     ownLayer(x, y) {
       let node = uppermost(document, x, y);
-      while (node?.contentDocument) {
+      while (bare(node)?.contentDocument) {
         const box = node.getBoundingClientRect();
         x -= box.left + node.clientLeft;
         y -= box.top + node.clientTop;
@@ -285,8 +320,11 @@
         if (!within) break;
         node = within;
       }
-      for (; node; node = node.assignedSlot ?? node.parentElement ?? node.getRootNode().host ?? node.ownerDocument.defaultView?.frameElement) {
-        const style = getComputedStyle(node);
+      const above = (each) => each.assignedSlot ?? each.parentElement ?? each.getRootNode().host
+        ?? each.ownerDocument.defaultView?.frameElement;
+      for (let here = node; here; here = above(node)) {
+        const style = getComputedStyle(here);
+        node = bare(here);
         if (style.willChange === "auto" || !(node.scrollHeight > node.clientHeight || node.scrollWidth > node.clientWidth)) continue;
         if (node.matches("html, body") || /auto|scroll/.test(style.overflow)) return true; // those two scroll the page
       }

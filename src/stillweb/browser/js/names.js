@@ -1,8 +1,9 @@
 // What elements are called: roles and names by HTML-AAM and accname, as far as agents need them; values and
-// states. Runs in the isolated world, before survey.js.
+// states. Runs in the isolated world, after eye.js and before survey.js.
 (() => {
   "use strict";
   if (globalThis.names) return;
+  const { bare } = eye;
   const WIDGETS = new Set(["button", "checkbox", "combobox", "gridcell", "link", "listbox", "menuitem",
     "menuitemcheckbox", "menuitemradio", "option", "radio", "scrollbar", "searchbox", "slider", "spinbutton",
     "switch", "tab", "textbox", "treeitem"]);
@@ -25,8 +26,12 @@
   const SKIPPED = new Set(["script", "style", "noscript", "template", "head", "link", "meta", "title", "wbr",
     "datalist", "source", "track", "param", "colgroup", "col"]);
 
-  const flatParent = (node) => node.assignedSlot ?? node.parentElement ?? node.getRootNode().host ?? null;
-  const flatChildren = (element) => {
+  const flatParent = (each) => {
+    const node = bare(each);
+    return node.assignedSlot ?? node.parentElement ?? node.getRootNode().host ?? null;
+  };
+  const flatChildren = (node) => {
+    const element = bare(node);
     if (element.shadowRoot) return element.shadowRoot.childNodes;
     if (element.localName === "slot") {
       const assigned = element.assignedNodes();
@@ -34,14 +39,15 @@
     }
     return element.childNodes;
   };
-  const shown = (element) => element.checkVisibility() || getComputedStyle(element).display === "contents";
+  const shown = (element) => bare(element).checkVisibility() || getComputedStyle(element).display === "contents";
   const plain = (text) => text.replace(/\s+/g, " ").trim();
 
-  const roleOf = (element) => {
+  const roleOf = (node) => {
+    const element = bare(node);
     const said = (element.getAttribute("role") || "").trim().split(/\s+/)[0];
     if (said && said !== "none" && said !== "presentation") return said === "img" ? "image" : said;
     const tag = element.localName;
-    if (element.isContentEditable && !element.parentElement?.isContentEditable) return "textbox";
+    if (element.isContentEditable && !bare(element.parentElement)?.isContentEditable) return "textbox";
     if (tag === "a" || tag === "area") return element.hasAttribute("href") ? "link" : "generic";
     if (/^h[1-6]$/.test(tag)) return "heading";
     if (tag === "input") return element.list ? "combobox" : INPUTS[element.type] ?? "textbox";
@@ -60,18 +66,19 @@
   // The text inside, as a name: images by their names, fields and hidden parts not at all.
   const contentOf = (element, limit = 200) => {
     let text = "";
-    const visit = (node, visible) => {
+    const visit = (each, visible) => {
       if (text.length > limit) return;
+      const node = bare(each);
       if (node.nodeType === Node.TEXT_NODE && visible) text += node.data;
-      if (node.nodeType !== Node.ELEMENT_NODE || SKIPPED.has(node.localName) || !shown(node)) return;
+      if (node.nodeType !== Node.ELEMENT_NODE || SKIPPED.has(node.localName) || !shown(each)) return;
       if (node.getAttribute("aria-hidden") === "true" || node.matches("input, select, textarea")) return;
       const image = { img: () => node.alt, svg: () => node.querySelector("title")?.textContent }[node.localName];
       const label = node.getAttribute("aria-label") || image?.() || "";
-      const style = getComputedStyle(node);
+      const style = getComputedStyle(each);
       const apart = label || node.localName === "br" || !style.display.startsWith("inline") ? " " : "";
       text += apart;
       if (label) text += label;
-      else for (const child of flatChildren(node)) visit(child, style.visibility === "visible");
+      else for (const child of flatChildren(each)) visit(child, style.visibility === "visible");
       text += apart;
     };
     const visible = getComputedStyle(element).visibility === "visible";
@@ -79,10 +86,11 @@
     return plain(text).slice(0, limit);
   };
 
-  const nameOf = (element, role) => {
+  const nameOf = (node, role) => {
+    const element = bare(node);
     const root = element.getRootNode();
     const ids = (element.getAttribute("aria-labelledby") || "").split(/\s+/).filter(Boolean);
-    const referred = plain(ids.map((id) => root.getElementById?.(id)?.textContent ?? "").join(" "));
+    const referred = plain(ids.map((id) => bare(root.getElementById?.(id))?.textContent ?? "").join(" "));
     if (referred) return referred;
     const label = plain(element.getAttribute("aria-label") || "");
     if (label) return label;
@@ -97,18 +105,19 @@
     if (tag === "img" || tag === "area") return plain(element.alt || element.title || "");
     if (tag === "svg") return plain(element.querySelector("title")?.textContent ?? "");
     const first = { fieldset: "legend", table: "caption", figure: "figcaption" }[tag];
-    const heading = first && [...element.children].find((child) => child.localName === first);
+    const heading = first && [...element.children].find((child) => bare(child).localName === first);
     if (heading) return contentOf(heading);
     if (tag === "optgroup") return plain(element.label);
     if (tag === "option") return plain(element.label || element.text);
     if (BY_CONTENT.has(role)) {
-      const content = contentOf(element);
+      const content = contentOf(node);
       if (content) return content;
     }
     return plain(element.getAttribute("title") || element.getAttribute("placeholder") || "");
   };
 
-  const valueOf = (element) => {
+  const valueOf = (node) => {
+    const element = bare(node);
     const tag = element.localName;
     if (tag === "select") return [...element.selectedOptions].map((option) => plain(option.label)).join(", ");
     if (tag === "textarea" || tag === "progress" || tag === "meter") return String(element.value ?? "");
@@ -119,10 +128,11 @@
     return element.type === "password" ? "\u2022".repeat(element.value.length) : element.value;
   };
 
-  const statesOf = (element, role) => {
+  const statesOf = (node, role) => {
+    const element = bare(node);
     const states = {};
     const said = (name) => element.getAttribute(`aria-${name}`);
-    if (element.matches(":focus") && element !== document.body) states.focused = true;
+    if (element.matches(":focus") && node !== document.body) states.focused = true;
     if (element.matches(":disabled") || said("disabled") === "true") states.disabled = true;
     if (element.required || said("required") === "true") states.required = true;
     if (element.readOnly || said("readonly") === "true") states.readonly = true;
@@ -132,7 +142,7 @@
     else if (said("selected")) states.selected = said("selected") === "true";
     if (said("pressed")) states.pressed = said("pressed") === "true";
     if (said("expanded")) states.expanded = said("expanded") === "true";
-    else if (role === "DisclosureTriangle") states.expanded = Boolean(element.parentElement?.open);
+    else if (role === "DisclosureTriangle") states.expanded = Boolean(bare(element.parentElement)?.open);
     if (said("haspopup") && said("haspopup") !== "false") states.haspopup = said("haspopup");
     if (said("current") && said("current") !== "false") states.current = true;
     if (role === "heading") states.level = Number(said("level") || element.localName[1]) || 2;

@@ -4,6 +4,7 @@
 (() => {
   "use strict";
   if (globalThis.pointed) return;
+  const { bare, isList } = eye;
   const { SKIPPED, WIDGETS, flatChildren, flatParent, roleOf } = names;
   const CONTROLS = "a[href], area[href], button, input:not([type=hidden]), select, textarea, summary, option, "
     + "[contenteditable]:not([contenteditable=false]), [tabindex], audio[controls], video[controls]";
@@ -15,9 +16,6 @@
 
   // A hand, and none above it but that of a list, which has it for its items. The rule of `eye.clickable`.
   const NO_HAND = "a[href], button, input, select, textarea, summary, option, label, [role], [tabindex], [contenteditable]";
-  const isList = ({ children: items }) => items.length > 1
-    && [...items].every((item) => item.localName === items[0].localName && item.classList[0] === items[0].classList[0]
-      && item.textContent.trim() && getComputedStyle(item).display !== "inline");
 
   const learnt = new Map(); // CDP's number of a node -> the node, as long as it lives
 
@@ -56,33 +54,40 @@
       const listeners = new Set();
       for (const number of listening ?? []) {
         const element = learnt.get(number)?.deref();
-        if (element?.isConnected) listeners.add(element);
+        if (bare(element)?.isConnected) listeners.add(element);
       }
       const known = new Map();
       const hand = (element, cursor) => {
         if (!element || (cursor ?? getComputedStyle(element).cursor) !== "pointer") return { own: false, passes: false };
         let found = known.get(element);
         if (!found) {
-          const own = !hand(flatParent(element)).passes && !element.matches(NO_HAND);
+          const own = !hand(flatParent(element)).passes && !bare(element).matches(NO_HAND);
           const list = own && isList(element);
           known.set(element, found = { own: own && !list, passes: !list });
         }
         return found;
       };
-      const small = (element) => element.getElementsByTagName("*").length <= MOST_INSIDE
-        && element !== document.body && element !== document.documentElement
-        && !element.querySelector(CONTROLS) && !element.parentElement?.closest(`${WHOLE}, label`);
-      const isItems = (element) => (element.localName === "ul" || element.localName === "ol") && isList(element);
+      const small = (node) => {
+        const element = bare(node);
+        return element.getElementsByTagName("*").length <= MOST_INSIDE
+          && node !== document.body && node !== document.documentElement
+          && !element.querySelector(CONTROLS) && !bare(element.parentElement)?.closest(`${WHOLE}, label`);
+      };
+      const isItems = (element) => ["ul", "ol"].includes(bare(element).localName) && isList(element);
       const listens = (element) => {
         if (listeners.has(element)) return small(element) && !isItems(element);
-        const above = element.parentElement; // a list listens for its items
-        return element.localName === "li" && listeners.has(above) && small(element) && isItems(above);
+        const { localName, parentElement: above } = bare(element); // a list listens for its items
+        return localName === "li" && listeners.has(above) && small(element) && isItems(above);
       };
-      const drags = (element, cursor) => element.matches("[draggable=true]")
-        || (DRAGS.test(cursor) && element.parentElement && getComputedStyle(element.parentElement).cursor !== cursor);
+      const drags = (element, cursor) => {
+        if (bare(element).matches("[draggable=true]")) return true;
+        const above = DRAGS.test(cursor) && bare(element).parentElement;
+        return above && getComputedStyle(above).cursor !== cursor;
+      };
       return (element, { cursor } = getComputedStyle(element)) => {
-        if (element.matches(CONTROLS) || (element.matches("[role]") && WIDGETS.has(roleOf(element)))) return "control";
-        const within = () => element.parentElement?.closest(WHOLE);
+        const node = bare(element);
+        if (node.matches(CONTROLS) || (node.matches("[role]") && WIDGETS.has(roleOf(element)))) return "control";
+        const within = () => bare(node.parentElement)?.closest(WHOLE);
         if (cursor === "pointer" && hand(element, cursor).own) return listening && within() ? "" : "hand";
         return listening && (listens(element) || drags(element, cursor)) ? "hand" : "";
       };
@@ -97,14 +102,16 @@
       const todo = document.documentElement ? [[document.documentElement, -1]] : [];
       while (todo.length) {
         let [node, index] = todo.pop();
-        if (node.nodeType === Node.TEXT_NODE) {
+        if (bare(node).nodeType === Node.TEXT_NODE) {
           if (index >= 0 && node.data.trim()) {
             nodes.push(node);
             around.push(index);
           }
           continue;
         }
-        if (SKIPPED.has(node.localName) || !node.checkVisibility() && getComputedStyle(node).display !== "contents") continue;
+        const element = bare(node);
+        if (SKIPPED.has(element.localName)) continue;
+        if (!element.checkVisibility() && getComputedStyle(node).display !== "contents") continue;
         const style = getComputedStyle(node);
         if (style.visibility === "visible" && acts(node, style) === "hand") {
           index = nodes.length;
@@ -113,7 +120,7 @@
         }
         const children = flatChildren(node);
         for (let i = children.length - 1; i >= 0; i--) {
-          const type = children[i].nodeType;
+          const type = bare(children[i]).nodeType;
           if (type === Node.ELEMENT_NODE || (type === Node.TEXT_NODE && index >= 0)) todo.push([children[i], index]);
         }
       }

@@ -4,6 +4,7 @@
 (() => {
   "use strict";
   if (globalThis.survey) return;
+  const { bare } = eye;
   const { SKIPPED, flatParent, flatChildren, plain, roleOf, nameOf, valueOf, statesOf } = names;
   const KEPT = ["id", "name", "type", "href", "alt", "title", "placeholder", "role", "aria-label", "aria-current",
     "aria-expanded", "aria-checked", "aria-selected", "aria-pressed", "aria-disabled", "aria-haspopup", "for",
@@ -15,9 +16,10 @@
     "code", "kbd", "samp", "tt", "pre", "sub", "sup", "font", "center", "tbody", "thead", "tfoot", "picture", "slot",
     "mark", "ins", "del", "cite", "var", "label"]);
   const SILENT = /^(class|id|style|dir|lang|for|align|valign|width|height|data-.*)$/;
-  const isPlain = (element, style) => PLAIN.has(element.localName) && !element.isContentEditable
+  const isSilent = (element) => [...element.attributes].every(({ name }) => SILENT.test(name));
+  const isPlain = (element, tag, style) => PLAIN.has(tag) && !element.isContentEditable // no form is plain
     && (style.overflow === "visible" || element === document.body || element === document.documentElement)
-    && [...element.attributes].every(({ name }) => SILENT.test(name));
+    && isSilent(element);
   // What a picture to be clicked is called that nobody has named: its file. The rule of `listening.file_names`.
   const fileOf = (element) =>
     /^(?!data:|blob:)(?:[^?#]*\/)?([^/?#]*?)(?:\.\w+)?(?:[?#]|$)/.exec(element.getAttribute("src") ?? "")?.[1] ?? "";
@@ -64,7 +66,7 @@
         const root = element === document.documentElement || element === document.body;
         const style = styleOf(element);
         if (!root && style.overflow !== "visible" && style.display !== "contents") {
-          clip = crop(clip, edges(element.getBoundingClientRect()));
+          clip = crop(clip, edges(bare(element).getBoundingClientRect()));
         }
         inner.set(element, clip);
       }
@@ -90,7 +92,7 @@
   const reachable = (element, box) => {
     const within = (other) => {
       for (let here = other; here; here = flatParent(here)) if (here === element) return true;
-      return Boolean(other.closest?.("label")?.control === element);
+      return Boolean(bare(other).closest?.("label")?.control === element);
     };
     const at = (x, y) => {
       const found = eye.uppermost(document, x, y);
@@ -140,24 +142,25 @@
     record(place, parent) {
       const { element } = place;
       const style = this.styleOf(element);
-      const tag = element.localName;
+      const node = bare(element);
+      const tag = node.localName;
       const role = this.rough ? "" : roleOf(element);
       const frame = FRAMES.has(tag);
       const acts = this.acts(element, style);
       if (this.acting && !acts && !frame) return { p: parent, tag };
-      const own = element.localName === "option" ? element.closest("select") ?? element : element;
-      const rect = own.getBoundingClientRect();
+      const own = tag === "option" ? element.closest("select") ?? element : element;
+      const rect = (own === element ? node : own).getBoundingClientRect();
       const box = edges(rect);
       // The box of an inline element is its line's; who points at a link means the picture in it.
-      if (acts && style.display === "inline") for (const child of own.children) unite(box, child.getBoundingClientRect());
+      if (acts && style.display === "inline") for (const child of node.children) unite(box, bare(child).getBoundingClientRect());
       const seen = crop(box, this.clip.around(own));
-      const drawn = own.checkVisibility({ visibilityProperty: true, opacityProperty: true });
+      const drawn = (own === element ? node : own).checkVisibility({ visibilityProperty: true, opacityProperty: true });
       const ratio = drawn && area(box) ? area(seen) / area(box) : 0;
       const record = { p: parent, tag, box: sized(box), ratio: round(ratio), drawn };
       if (ratio > 0 && ratio < 1) record.part = sized(seen);
       if (acts) record.acts = true;
       if (acts === "hand") record.hand = true;
-      if (acts && element.matches(":disabled, [aria-disabled=true]")) record.states = { disabled: true };
+      if (acts && node.matches(":disabled, [aria-disabled=true]")) record.states = { disabled: true };
       if (acts && ratio > 0 && tag !== "option" && !reachable(element, seen)) record.covered = true;
       if (frame) {
         const left = rect.x + element.clientLeft, top = rect.y + element.clientTop;
@@ -167,18 +170,19 @@
       }
       if (!this.rough) this.describe(element, record, role, style);
       else if (!acts && this.isList(place, style)) record.role = tag === "li" ? "listitem" : "list";
-      const told = acts || frame || (this.all && !isPlain(element, style));
+      const told = acts || frame || (this.all && !isPlain(element, tag, style));
       return told ? this.give(element, record) : record;
     }
 
-    describe(element, record, role, style) {
+    describe(node, record, role, style) {
+      const element = bare(node);
       record.role = role;
       if (record.acts || role !== "generic") {
-        const name = nameOf(element, role) || (record.acts && element.localName === "img" ? fileOf(element) : "");
+        const name = nameOf(node, role) || (record.acts && element.localName === "img" ? fileOf(element) : "");
         if (name) record.name = name;
-        const value = valueOf(element);
+        const value = valueOf(node);
         if (value) record.value = value;
-        const states = statesOf(element, role);
+        const states = statesOf(node, role);
         if (Object.keys(states).length) record.states = states;
       }
       if (element.hasAttributes()) {
@@ -197,7 +201,7 @@
 
     text(node, place) {
       if (!node.data || (!node.data.trim() && !this.list.length)) return;
-      const by = (this.rough || this.viewport) && node.parentElement?.closest(NAMED);
+      const by = (this.rough || this.viewport) && bare(node.parentElement)?.closest(NAMED);
       const named = by && !by.hasAttribute("aria-label") && !by.hasAttribute("aria-labelledby");
       if (this.rough && (named || !this.viewport)) return;
       const blank = !node.data.trim();
@@ -228,22 +232,23 @@
       if (place.open === undefined) {
         const { element } = place;
         const above = place.above ? this.isOpen(place.above) : !document.querySelector(":modal");
-        place.open = above && !element.matches(CLOSED);
+        place.open = above && !bare(element).matches(CLOSED);
       }
       return place.open;
     }
 
     isList(place, style) {
       const lists = { ul: true, ol: true, li: false };
-      const isList = lists[place.element.localName];
+      const isList = lists[bare(place.element).localName];
       if (isList === undefined || style.overflow !== "visible" || !this.isOpen(place)) return false;
-      if (![...place.element.attributes].every(({ name }) => SILENT.test(name))) return false;
-      return isList || Boolean(place.above && lists[place.above.element.localName]);
+      if (!isSilent(bare(place.element))) return false;
+      return isList || Boolean(place.above && lists[bare(place.above.element).localName]);
     }
 
     // Whether an element is written for its own sake; others are for what is in them.
     wanted(element, place) {
-      const option = element.localName === "option" || element.localName === "optgroup";
+      const { localName } = bare(element);
+      const option = localName === "option" || localName === "optgroup";
       if (option) return place.above.index >= 0;
       const style = this.styleOf(element);
       if (style.visibility !== "visible") {
@@ -251,40 +256,41 @@
         return false;
       }
       if (!this.viewport) return !this.acting || this.owed(element, place, style);
-      const rect = element.getBoundingClientRect();
-      const box = edges(rect);
+      const box = edges(bare(element).getBoundingClientRect());
       return area(crop(box, this.view)) > 0 && area(crop(box, this.clip.around(element))) > 0;
     }
 
     // Of the whole page, where only what acts is wanted, whether an element does, or what it is in, hidden itself, does.
     owed(element, place, style) {
       for (let above = place.above; above?.owes; above = above.above) if (above.index < 0) return true;
-      return FRAMES.has(element.localName) || Boolean(this.acts(element, style));
+      return FRAMES.has(bare(element).localName) || Boolean(this.acts(element, style));
     }
 
     // Whether an element's box meets the viewport; `null` where it has none.
     near(element) {
-      const rect = element.getBoundingClientRect();
+      const rect = bare(element).getBoundingClientRect();
       if (!rect.width && !rect.height) return null;
       const [left, top, right, bottom] = this.view;
       return rect.bottom > top && rect.top < bottom && rect.right > left && rect.left < right;
     }
 
     enter(element, above) {
-      if (SKIPPED.has(element.localName)) return null;
-      if (element.localName === "br") {
+      const node = bare(element);
+      const { localName } = node;
+      if (SKIPPED.has(localName)) return null;
+      if (localName === "br") {
         if (above.index >= 0 && above.near && !this.acting) this.list.push({ p: above.index, t: "\n", pre: true });
         return null;
       }
       const place = { element, above, index: -1, near: true, owes: Boolean(above?.owes), open: undefined };
-      if (element.localName === "option" || element.localName === "optgroup") {
+      if (localName === "option" || localName === "optgroup") {
         if (this.wanted(element, place)) this.write(place);
         return place;
       }
       // Boxes first, styles only for what is near: most of a long page is not.
       const near = this.viewport ? this.near(element) : null;
       if (near === null) {
-        if (!element.checkVisibility()) {
+        if (!node.checkVisibility()) {
           if (this.styleOf(element).display !== "contents") return null;
         } else if (this.viewport) place.near = false;
       } else place.near = near;
@@ -294,12 +300,12 @@
 
     // Texts of what is far are not looked at; a closed <details> shows its summary only. The last comes first.
     *inside(element, place) {
-      const closed = element.localName === "details" && !element.open;
+      const closed = bare(element).localName === "details" && !element.open;
       const children = flatChildren(element);
       for (let i = children.length - 1; i >= 0; i--) {
         const node = children[i];
-        const type = node.nodeType;
-        if (type === Node.ELEMENT_NODE ? !closed || node.localName === "summary"
+        const { nodeType: type, localName } = bare(node);
+        if (type === Node.ELEMENT_NODE ? !closed || localName === "summary"
           : type === Node.TEXT_NODE && place.near && !closed) yield node;
       }
     }
@@ -309,22 +315,25 @@
       const todo = document.documentElement ? [document.documentElement] : [];
       const places = [null];
       while (todo.length) {
-        const node = todo.pop(), above = places.pop();
+        const given = todo.pop(), above = places.pop();
+        const node = bare(given);
         if (node.nodeType === Node.TEXT_NODE) {
-          this.text(node, above);
+          this.text(given, above);
           continue;
         }
-        const place = this.enter(node, above);
-        if (!place || WHOLE.has(node.localName)) continue;
-        if (node.localName === "select" && place.index < 0) continue;
-        const special = node.shadowRoot || node.localName === "slot" || node.localName === "details";
+        const place = this.enter(given, above);
+        const { localName } = node;
+        if (!place || WHOLE.has(localName)) continue;
+        if (localName === "select" && place.index < 0) continue;
+        const special = node.shadowRoot || localName === "slot" || localName === "details";
         if (special) {
-          for (const child of this.inside(node, place)) todo.push(child), places.push(place);
+          for (const child of this.inside(given, place)) todo.push(child), places.push(place);
         } else if (!place.near || (this.acting && !this.viewport)) {
-          for (let c = node.lastElementChild; c; c = c.previousElementSibling) todo.push(c), places.push(place);
+          for (let c = node.lastElementChild; c; c = bare(c).previousElementSibling) todo.push(c), places.push(place);
         } else {
-          for (let c = node.lastChild; c; c = c.previousSibling) {
-            const type = c.nodeType;
+          for (let c = node.lastChild, each; c; c = each.previousSibling) {
+            each = bare(c);
+            const type = each.nodeType;
             if (type === 1 || type === 3) todo.push(c), places.push(place);
           }
         }
