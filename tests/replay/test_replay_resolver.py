@@ -141,6 +141,18 @@ def test_not_modified_answers_only_a_condition() -> None:
     assert answer_to(asked(), unmodified, entry(order=1)).entry == 1
 
 
+def test_a_range_that_could_not_be_given_answers_no_other_request() -> None:
+    refused = entry(status=416, fields="Content-Range: bytes */100")
+    assert answer_to(asked(), refused).reason == "recorded as a range that cannot be given only"
+    assert answer_to(asked(Range="bytes=100-"), refused).tier == Tier.EXACT
+    assert answer_to(asked(), refused, entry(order=1)).entry == 1
+    assert answer_to(asked(Range="bytes=2-3"), refused, entry(order=1)).entry == 1
+    part = entry(status=206, fields="Content-Range: bytes 0-49/100", order=1)
+    assert answer_to(asked(Range="bytes=0-9"), refused, part).entry == 1
+    missed = answer_to(asked(Range="bytes=60-69"), refused, part)
+    assert missed.reason == "recorded in part only, and not the part asked for"
+
+
 NAVIGATION = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8"
 
 

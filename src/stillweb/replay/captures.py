@@ -41,6 +41,8 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEEPING_METHOD = frozenset({307, 308})  # RFC 9110 §15.4.8, §15.4.9
 _LOCATION = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _MAX_HOPS = 8
+# A range that the site could not give says nothing of others; replay cuts them from a body that is there.
+_UNSATISFIED, _SATISFIED = 416, (200, 206)
 
 
 class Rows(Protocol):
@@ -78,7 +80,13 @@ def usable(
     """
     found = [Candidate(row, index.entry(row)) for row in rows]
     asked = Asked(request, counts)
-    kept = [candidate for candidate in found if not _refuses(request, asked, candidate.entry)]
+    satisfied = any(candidate.entry.status in _SATISFIED for candidate in found)
+    kept = [
+        candidate
+        for candidate in found
+        if not _refuses(request, asked, candidate.entry)
+        and not (satisfied and candidate.entry.status == _UNSATISFIED)
+    ]
     if len(kept) > 1:
         kept = _without_circles(kept, request, index)
         kept = _fewest(kept, asked.strangeness([candidate.entry for candidate in kept]))
@@ -86,7 +94,9 @@ def usable(
         kept = _fewest(kept, [asked.differences(candidate.entry) for candidate in kept])
     kept = [c if asked.same_cookies(c.entry) else Candidate(c.row, c.entry, False) for c in kept]
     kept.sort(key=lambda candidate: candidate.entry.order)
-    return kept, _refuses(request, asked, found[0].entry) if found and not kept else ""
+    if kept:
+        return kept, ""
+    return kept, next(filter(None, (_refuses(request, asked, candidate.entry) for candidate in found)), "")
 
 
 def same_answer(candidates: Iterable[Candidate]) -> bool:
@@ -116,6 +126,8 @@ def _unfit(request: Request, entry: Entry) -> str:
         return "recorded in part only, and not the part asked for"
     if entry.status == 304 and not _conditional(request):
         return "recorded as not modified only"
+    if entry.status == _UNSATISFIED and not header(request.headers, "range"):
+        return "recorded as a range that cannot be given only"
     target = _target(entry, request.method)
     if target is not None and target == wire_url(request.url):
         return "recorded as a redirect to itself only"
