@@ -29,6 +29,9 @@ def header(headers: Headers, name: str, default: str = "") -> str:
 MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """Methods that may change what a site answers next: sealing counts epochs by them, replay moves by them."""
 
+BUSY = frozenset((429, 502, 503, 504))
+"""Statuses by which a site says of itself that it has not answered: it may, if it is asked again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

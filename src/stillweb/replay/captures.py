@@ -31,7 +31,7 @@ from stillweb.collections.alike import timeless
 from stillweb.collections.fitting import Asked
 from stillweb.collections.keys import request_key
 from stillweb.collections.pack import Entry
-from stillweb.model import MUTATIONS, Request, header
+from stillweb.model import BUSY, MUTATIONS, Request, header
 from stillweb.replay.ranges import asked_span, recorded_span
 from stillweb.urls import wire_url
 
@@ -91,7 +91,7 @@ def usable(
         kept = _without_circles(kept, request, index)
         kept = _fewest(kept, asked.strangeness([candidate.entry for candidate in kept]))
         kept = _as_accepted(kept, request)
-        kept = _fewest(kept, [asked.differences(candidate.entry) for candidate in kept])
+        kept = _fewest(kept, _differences(asked, kept))
     kept = [c if asked.same_cookies(c.entry) else Candidate(c.row, c.entry, False) for c in kept]
     kept.sort(key=lambda candidate: candidate.entry.order)
     if kept:
@@ -116,6 +116,17 @@ def _refuses(request: Request, asked: Asked, entry: Entry) -> str:
 def _fewest(candidates: list[Candidate], counted: Sequence[int]) -> list[Candidate]:
     fewest = min(counted)
     return [candidate for number, candidate in zip(counted, candidates, strict=True) if number == fewest]
+
+
+def _differences(asked: Asked, candidates: list[Candidate]) -> list[int]:
+    """Return in how many of the browser's fields each differs.
+
+    A site that was too busy says no `Vary`: of what it was too busy for, it is no nearer than what it gave.
+    """
+    counted = [asked.differences(candidate.entry) for candidate in candidates]
+    busy = [candidate.entry.status in BUSY for candidate in candidates]
+    least = min((number for number, was in zip(counted, busy, strict=True) if not was), default=0)
+    return [max(number, least) if was else number for number, was in zip(counted, busy, strict=True)]
 
 
 def _unfit(request: Request, entry: Entry) -> str:
