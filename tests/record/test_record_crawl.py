@@ -9,6 +9,7 @@ import pytest
 
 from stillweb.browser import Activity, launch, open_context, settle
 from stillweb.certs import CertAuthority
+from stillweb.cli.recordlimits import tell
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.collections.members import sha256_digest
@@ -150,6 +151,24 @@ async def test_a_linked_file_is_recorded_whole_however_slowly_it_comes(tmp_path:
     collection = Collection.open(tmp_path, "site")
     (saved,) = [each for each in collection.captures() if each.url == HOME + "save"]
     assert saved.digest == sha256_digest(b"".join(parts))
+
+
+@pytest.mark.parametrize("retries", [1, 0])
+async def test_a_page_for_which_the_site_was_too_busy_is_visited_again(
+    tmp_path: Path, ca, site, capsys, retries: int
+) -> None:
+    site.page("/", '<a href="/next">n</a>')
+    site.page("/busy", "busy", status=503)
+    site.page("/next", "next")
+    busy, following = site.answers["/busy"], site.answers["/next"]
+    given = iter((busy, *[following] * 9))
+    site.answers["/next"] = lambda _: next(given)
+    report = await record(tmp_path, ca, site, retries=retries)
+    assert [page.status for page in report.pages] == [200, 200 if retries else 503]
+    assert report.retried_pages == ({HOME + "next": "status 503"} if retries else {})
+    tell(report, Collection.open(tmp_path, "site"))
+    told = f"1 pages answered with status 400 or more, such as {HOME}next (503)"
+    assert (told in capsys.readouterr().err) is (not retries)
 
 
 async def test_without_baselines_the_same_is_recorded(tmp_path: Path, ca, site) -> None:

@@ -30,6 +30,7 @@ from stillweb.browser.settle import settle
 from stillweb.browser.witness import Witness
 from stillweb.clock import now, perf
 from stillweb.errors import InfraError
+from stillweb.model import BUSY
 from stillweb.record.baseline import take_baseline
 from stillweb.record.behaviours import FRAME_PATIENCE, Conduct, Stage, in_words
 from stillweb.record.behaviours_run import behave
@@ -136,15 +137,22 @@ def extra_of(visited: Visited) -> dict[str, str]:
 
 
 async def visit_page(browser: Browser, setting: Setting, visit: Visit, baseline: Path) -> Visited:
-    """Visit a page, again if it fails, and write its baseline, unless none is wanted."""
+    """Visit a page, again if it fails or the site is too busy; write its baseline, unless none is wanted."""
     retried = ""
     for attempt in range(setting.retries + 1):
         visited = replace(await _attempt(browser, setting, visit, baseline), retried=retried)
-        well = not visited.error and not visited.disturbed
-        if well or attempt == setting.retries or not browser.is_connected():
+        wrong = _why_again(visited)
+        if not wrong or attempt == setting.retries or not browser.is_connected():
             break
-        retried = visited.error or "the machine's network changed"
+        retried = wrong
     return visited
+
+
+def _why_again(visited: Visited) -> str:
+    """Return why a page is to be visited again; "" if all went well."""
+    if visited.error or visited.disturbed:
+        return visited.error or "the machine's network changed"
+    return f"status {visited.status}" if visited.status in BUSY else ""
 
 
 async def _attempt(browser: Browser, setting: Setting, visit: Visit, baseline: Path) -> Visited:
