@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -18,7 +19,10 @@ from whole import whole_records
 
 from stillweb.collections.check import check
 from stillweb.collections.indexing import reindex
+from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
+from stillweb.collections.pack import Pack
+from stillweb.collections.seal import seal
 from stillweb.collections.writer import CollectionWriter
 from stillweb.model import Exchange, Page, Request, Response
 from stillweb.record.byproxy import record_by_proxy
@@ -107,6 +111,34 @@ def test_a_killed_crawl_leaves_whole_records_and_can_go_on(tmp_path: Path, site)
     assert collection.manifest().state == "complete"
     assert [page.url.removeprefix(HOME) for page in collection.page_list()] == ["", "a", "slow", "b"]
     assert check(collection) == []
+
+
+def test_a_page_under_way_at_a_kill_is_replayed_as_its_second_visit_saw_it(
+    tmp_path: Path, site, answer
+) -> None:
+    visits = count(1)
+    site.answers["/new"] = lambda _: answer(b"<p>visit %d</p><script src=/slow></script>" % next(visits))
+    with stuck_crawl(tmp_path, site, HOME + "new") as program:
+        program.kill()
+        program.communicate(timeout=30)
+
+    site.page("/slow", "")
+    site.page("/other", "")
+    after = subprocess.run(
+        command("crawl", tmp_path, site, HOME + "new", HOME + "other", "--append"), timeout=90, check=False
+    )
+    assert after.returncode == 0
+    collection = Collection.open(tmp_path / "c", "site")
+    pages = {page.url: page for page in collection.page_list()}
+    assert pages[HOME + "new"].extra["visitedAgain"] == "the crawl went on"
+    assert "visitedAgain" not in pages[HOME + "other"].extra
+    assert sum(capture.url == HOME + "new" for capture in collection.captures()) == 2
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        (row,) = pack.lookup(request_key("GET", HOME + "new"))
+        assert bytes(pack.entry(row).body).startswith(b"<p>visit 2</p>")
+    seen = (collection.baseline / pages[HOME + "new"].baseline / "text.txt").read_text()
+    assert "visit 2" in seen
 
 
 def test_a_crawl_killed_when_its_first_page_was_just_listed_lists_it_once(tmp_path: Path, site) -> None:

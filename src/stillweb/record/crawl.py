@@ -147,7 +147,8 @@ async def _crawl(
                 same=recording.same,
                 baseline=options.baseline,
             )
-            run = CrawlRun(collection, browsers, recording, setting, frontier, report, on_event)
+            queued = frozenset(visit.url for visit in state.queue)
+            run = CrawlRun(collection, browsers, recording, setting, frontier, report, on_event, queued)
             on_stage("recording")
             began = perf()
             await run.visit_all(options, robots if options.robots else None)

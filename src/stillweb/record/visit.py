@@ -30,7 +30,7 @@ from stillweb.browser.settle import settle
 from stillweb.browser.witness import Witness
 from stillweb.clock import now, perf
 from stillweb.errors import InfraError
-from stillweb.model import BUSY
+from stillweb.model import BUSY, VISITED_AGAIN
 from stillweb.record.baseline import take_baseline
 from stillweb.record.behaviours import FRAME_PATIENCE, Conduct, Stage, in_words
 from stillweb.record.behaviours_run import behave
@@ -130,9 +130,15 @@ class Visited:
     is_file: bool = False
 
 
-def extra_of(visited: Visited) -> dict[str, str]:
-    """Return what a page's entry says besides what every tool knows."""
+def extra_of(visited: Visited, again: str = "") -> dict[str, str]:
+    """Return what a page's entry says besides what every tool knows.
+
+    Args:
+        visited: what came of its visit.
+        again: why an earlier crawl may have visited it.
+    """
     said = {"unsettled": visited.unsettled, "cut": visited.cut, "behaviours": in_words(visited.deeds)}
+    said[VISITED_AGAIN] = visited.retried or again
     return {name: value for name, value in said.items() if value}
 
 
