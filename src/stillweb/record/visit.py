@@ -36,7 +36,7 @@ from stillweb.record.behaviours import FRAME_PATIENCE, Conduct, Stage, in_words
 from stillweb.record.behaviours_run import behave
 from stillweb.record.frontier import Visit
 from stillweb.record.loginrun import Held, Hold
-from stillweb.record.scope import page_links
+from stillweb.record.scope import LEADS_TO, page_url
 from stillweb.urls import to_timestamp
 
 _FOR_BEHAVIOURS = 0.75  # of a page's time may be gone when the last of them ends
@@ -47,21 +47,21 @@ _ABORTED = "net::ERR_ABORTED"  # by the page itself, which goes elsewhere
 _LAST_ANSWERS = 5.0  # seconds for answers that are under way when the page is left
 
 
-# In an isolated world: the page can neither see nor break it. Through open shadow roots, in tree order;
-# getAttribute, since `href` of an SVG link is no string.
-_LINKS = """(() => {
+# In an isolated world: the page can neither see nor break it. Through open shadow roots, in tree order.
+_LINKS = f"""(() => {{
+  {LEADS_TO}
   const found = [];
-  const walk = (root) => {
-    for (const element of root.querySelectorAll("*")) {
-      if (element.matches("a[href], area[href]")) {
-        found.push([element.getAttribute("href"), document.baseURI]);
-      }
+  const walk = (root) => {{
+    for (const element of root.querySelectorAll("*")) {{
+      if (element.matches("a[href], area[href]")) {{
+        found.push(leadsTo(element, element.getAttribute("href")));
+      }}
       if (element.shadowRoot) walk(element.shadowRoot);
-    }
-  };
+    }}
+  }};
   walk(document);
   return found;
-})()"""
+}})()"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,8 @@ def _lost_document(url: str, activity: Activity) -> str:
 async def _links(probe: Probe) -> list[str]:
     """Return the pages that the frames link to, each once, parents before children."""
     found = await _patiently(probe.evaluate_all(_LINKS, await probe.frames())) or []
-    return page_links((href, base) for frame in found for href, base in frame or ())
+    urls = (page_url(url) for frame in found for url in frame or ())
+    return list(dict.fromkeys(url for url in urls if url is not None))
 
 
 async def _patiently(evaluation: Coroutine[Any, Any, Any]) -> Any:
