@@ -18,6 +18,7 @@ from stillweb.cli.recordexplore import (
     EXPLORE,
     explore_after,
     explore_command,
+    explore_given,
     explore_options,
     tell_explored,
 )
@@ -163,6 +164,7 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
     if uses_browsertrix(ctx, given):
         crawl_by_browsertrix(ctx, given, options)
         return
+    exploring = explore_given(options, given)
     ca = CertAuthority.load_or_init(given["certs_dir"])
     with collection_to_fill(given["root"], given["name"], append=given["append"]) as collection, Bar() as bar:
         try:
@@ -172,7 +174,7 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
                 bar.say("what is recorded is kept, and partial; the same with --append goes on")
             raise
     again = twice_after(collection, ca, options, given) if given["twice"] else None
-    explored = explore_after(collection, ca, options, given) if given["explore"] else None
+    explored = explore_after(collection, ca, options, given["urls"], exploring) if exploring else None
     if given["as_json"]:
         print_json(
             asdict(report)

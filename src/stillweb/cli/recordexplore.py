@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from stillweb.record.login import Login
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.scope import Scope
 
-__all__ = ["EXPLORE", "explore_after", "explore_command", "explore_options", "tell_explored"]
+__all__ = ["EXPLORE", "explore_after", "explore_command", "explore_given", "explore_options", "tell_explored"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -128,13 +128,22 @@ def explore_command(name: str, **given: Any) -> None:
         tell_explored(name, report)
 
 
+def explore_given(crawled: CrawlOptions, given: dict[str, Any]) -> ExploreOptions | None:
+    """Return how a crawl goes on to explore, read before it begins; None if it does not.
+
+    Raises:
+        UsageError: if a file of values is none.
+    """
+    budget = given["explore"]
+    return _options(budget, given, crawled.record, crawled.login) if budget else None
+
+
 def explore_after(
-    collection: Collection, ca: CertAuthority, crawled: CrawlOptions, given: dict[str, Any]
+    collection: Collection, ca: CertAuthority, crawled: CrawlOptions, urls: Sequence[str], how: ExploreOptions
 ) -> ExploreReport:
-    """Explore what a crawl has recorded, in the crawl's scope."""
-    scope = Scope.of(crawled.scope, given["urls"], crawled.include, crawled.exclude)
-    options = _options(given["explore"], given, crawled.record, crawled.login)
-    return _explore(collection, ca, scope, options)
+    """Explore what a crawl of some URLs has recorded, in the crawl's scope."""
+    scope = Scope.of(crawled.scope, urls, crawled.include, crawled.exclude)
+    return _explore(collection, ca, scope, how)
 
 
 def _options(
