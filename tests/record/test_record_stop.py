@@ -191,9 +191,10 @@ def test_a_proxy_that_nothing_went_through_leaves_no_collection(tmp_path: Path, 
     assert list((tmp_path / "c").iterdir()) == []
 
 
+@pytest.mark.parametrize("replayed", [False, True])
 @pytest.mark.parametrize(("stopped", "state"), [("", "complete"), ("--limit 2", "partial")])
 async def test_the_proxy_mends_what_a_kill_left_and_finishes_no_crawl(
-    tmp_path: Path, ca, site, stopped: str, state: str
+    tmp_path: Path, ca, site, stopped: str, state: str, replayed: bool
 ) -> None:
     collection = Collection.create(tmp_path, "site")
     manifest = begin(collection)
@@ -206,6 +207,9 @@ async def test_the_proxy_mends_what_a_kill_left_and_finishes_no_crawl(
     os.utime(
         warc, (warc.stat().st_atime, collection.index_file.stat().st_mtime + 1)
     )  # a kill leaves the index older
+    if replayed:
+        seal(collection)  # it makes the index anew, as a replay does
+        os.utime(collection.index_file, (warc.stat().st_mtime + 1,) * 2)
     told: list[str] = []
 
     def started(recording) -> None:

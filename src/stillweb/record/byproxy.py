@@ -43,8 +43,9 @@ async def record_by_proxy(
         PortInUse: if the port is taken.
         RecordError: if an exchange could not be written.
     """
+    prior = collection.manifest()
     manifest = begin(collection)  # it says `partial` until the end
-    mended = mend(collection)
+    mended = mend(collection, prior)
     try:
         with CollectionWriter(collection) as writer:
             async with recording_proxy(writer, ca, options) as recording:

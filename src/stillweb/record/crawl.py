@@ -106,7 +106,7 @@ async def _crawl(
     manifest = _stopped(manifest, "interrupted")  # as a kill would leave it
     collection.write_manifest(manifest)
     report = CrawlReport(seeds=scope.seeds, pages=before)
-    report.repaired = mend(collection)
+    report.repaired = mend(collection, prior)
     frontier: Frontier[Visited] = Frontier(
         scope,
         depth=options.depth,

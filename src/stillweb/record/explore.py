@@ -56,9 +56,10 @@ async def explore(
     path = collection.path / FILE
     reach = read_reach(path)
     _end_line(path)
-    report = ExploreReport(repaired=mend(collection))  # what a kill left: its index tells less than there is
-    known = Known(capture.url for capture in collection.captures() if capture.method == "GET")
     prior = collection.manifest()
+    # What a kill left: its index tells less than there is.
+    report = ExploreReport(repaired=mend(collection, prior))
+    known = Known(capture.url for capture in collection.captures() if capture.method == "GET")
     manifest = replace(begin(collection), state=prior.state)
     collection.write_manifest(manifest)  # whether the crawl came to its end is not changed by exploring
     options = await _logged_in(ca, options, pinning_of(manifest), urls[0])
