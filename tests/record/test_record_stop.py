@@ -15,8 +15,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from whole import whole_records
 
+from stillweb.cli import cli
 from stillweb.collections.check import check
 from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
@@ -24,9 +26,15 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.pack import Pack
 from stillweb.collections.seal import seal
 from stillweb.collections.writer import CollectionWriter
+from stillweb.errors import CollectionError
 from stillweb.model import Exchange, Page, Request, Response
+from stillweb.record.amend import AmendOptions, amend
 from stillweb.record.byproxy import record_by_proxy
+from stillweb.record.crawl import crawl
+from stillweb.record.explore import ExploreOptions, explore
+from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.recording import begin
+from stillweb.record.scope import Scope
 
 pytestmark = [
     pytest.mark.browser,
@@ -111,6 +119,28 @@ def test_a_killed_crawl_leaves_whole_records_and_can_go_on(tmp_path: Path, site)
     assert collection.manifest().state == "complete"
     assert [page.url.removeprefix(HOME) for page in collection.page_list()] == ["", "a", "slow", "b"]
     assert check(collection) == []
+
+
+async def test_a_collection_is_recorded_by_one_at_a_time(tmp_path: Path, ca, site) -> None:
+    with stuck_crawl(tmp_path, site):
+        collection = Collection.open(tmp_path / "c", "site")
+        archive = {path.name: path.read_bytes() for path in collection.warc_files()}
+        scope, reach = Scope.of(ScopeKind.HOST, [HOME]), site.options
+        others = (
+            crawl([HOME], collection, ca, CrawlOptions(record=reach)),
+            record_by_proxy(collection, ca, reach, lambda _: None, time_limit=0.1),
+            explore(collection, ca, scope, ExploreOptions(1, record=reach)),
+            amend(collection, [], ca, AmendOptions(record=reach)),
+        )
+        for other in others:
+            with pytest.raises(CollectionError, match="is being recorded by another process"):
+                await other
+        removed = CliRunner().invoke(
+            cli, ["collections", "rm", "site", "--yes", "--collections", str(tmp_path / "c")]
+        )
+        assert isinstance(removed.exception, CollectionError)
+        assert {path.name: path.read_bytes() for path in collection.warc_files()} == archive
+        assert collection.manifest().state == "partial"
 
 
 def test_a_page_under_way_at_a_kill_is_replayed_as_its_second_visit_saw_it(

@@ -25,6 +25,7 @@ from stillweb.collections.defects import Defect, Severity
 from stillweb.collections.export import export_wacz
 from stillweb.collections.importer import FileReport, import_files
 from stillweb.collections.layout import Collection, list_collections
+from stillweb.collections.locking import locked
 from stillweb.collections.pack import Pack
 from stillweb.collections.repair import repair as repair_collection
 from stillweb.collections.seal import seal as seal_collection
@@ -337,7 +338,8 @@ def rm_command(names: tuple[str, ...], yes: bool, root: Path) -> None:
             f"this would remove {paths}", hint=f"stillweb collections rm {' '.join(names)} --yes"
         )
     for collection in found:
-        remove_collection(collection.path)
+        with locked(collection):
+            remove_collection(collection.path)
         click.echo(collection.path)
 
 

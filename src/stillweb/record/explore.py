@@ -16,6 +16,7 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn import Learned, merge, read_rules, write_rules
+from stillweb.collections.locking import locked
 from stillweb.collections.reachability import FILE, read_reach
 from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import RecordError
@@ -45,8 +46,15 @@ async def explore(
 
     Raises:
         RecordError: if there is no page to begin with, an exchange cannot be written, or the browser ended.
-        CollectionError: if the map of a run before cannot be read.
+        CollectionError: if the map of a run before cannot be read, or another process records.
     """
+    with locked(collection):
+        return await _explore(collection, ca, scope, options, on_event)
+
+
+async def _explore(
+    collection: Collection, ca: CertAuthority, scope: Scope, options: ExploreOptions, on_event: OnEvent
+) -> ExploreReport:
     urls = list(dict.fromkeys(page.url for page in collection.page_list() if scope.contains(page.url)))
     if not urls:
         raise RecordError(
