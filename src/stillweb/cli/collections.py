@@ -236,7 +236,10 @@ def check_command(name: str, do_repair: bool, as_json: bool, root: Path) -> None
       stillweb collections check site --repair
     """  # noqa: D301
     collection = Collection.open(root, name)
-    repaired = repair_collection(collection) if do_repair else []
+    repaired = []
+    if do_repair:
+        with locked(collection):  # what is being written looks as if it broke off
+            repaired = repair_collection(collection)
     for line in repaired:
         stderr().print(f"repaired {line}", markup=False, soft_wrap=True)
     with _bars() as tell:

@@ -1,4 +1,4 @@
-"""One recorder at a time: a second would mend, and remove, what the first is writing."""
+"""One recorder at a time: a second, or a repair, would cut off what the first is writing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["locked"]
 
 @contextmanager
 def locked(collection: Collection) -> Iterator[None]:
-    """Keep a collection from whoever else would record into it or remove it.
+    """Keep a collection from whoever else would record into it, repair it or remove it.
 
     Its folder is locked, so no file is left, and it is free when this process ends, by a kill, too.
 
@@ -30,7 +30,7 @@ def locked(collection: Collection) -> Iterator[None]:
             raise CollectionError(
                 "is being recorded by another process",
                 path=collection.path,
-                hint="end that one first, or record under another name",
+                hint="wait for its end, or end it with Ctrl-C",
             ) from None
         except OSError:  # a file system that has no locks, such as some of the network: as it was without
             pass
