@@ -29,6 +29,9 @@ def header(headers: Headers, name: str, default: str = "") -> str:
 MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """Methods that may change what a site answers next: sealing counts epochs by them, replay moves by them."""
 
+BUSY = frozenset((429, 502, 503, 504))
+"""Statuses by which a site says of itself that it has not answered: it may, if it is asked again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -139,6 +142,10 @@ class Match:
     stable: bool = False
 
 
+VISITED_AGAIN = "visitedAgain"
+"""Member of a page's line: why there may be captures of it of a visit that was given up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page as `pages/pages.jsonl` lists it (WACZ 1.1.1 §5.2.1), with the path of its baseline.
@@ -152,6 +159,7 @@ class Page:
         depth: links away from a seed.
         status: HTTP status of the page's document, 0 if unknown.
         baseline: folder under `baseline/`, "" if the page has none.
+        extra: further members of its line that are texts.
     """
 
     url: str

@@ -5,10 +5,13 @@ import json
 import os
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stillweb.collections.export import export_wacz
+from stillweb.collections.importer import import_files
 from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
@@ -19,7 +22,7 @@ from stillweb.collections.seal import seal
 from stillweb.collections.warcs import WarcRecord, gzip_member, serialise
 from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import CollectionError
-from stillweb.model import Exchange, Request, Response
+from stillweb.model import VISITED_AGAIN, Exchange, Page, Request, Response
 
 A = "https://a.test/"
 RULES = "version: 1\nvolatile:\n  - {where: query, name: t, shape: seconds}\n"
@@ -274,6 +277,51 @@ def test_a_206_stays_only_where_no_200_is(make):
         (A + "part", 206),
         (A + "part", 404),
     ]
+
+
+def test_of_a_page_that_was_visited_again_the_later_document_counts(make, tmp_path):
+    page = Page(A, "20260101000005", extra={VISITED_AGAIN: "the crawl went on"})
+    records = (
+        _request(A, "GET /", 1),
+        _record("response", A, OK + b"given up", 1, WARC_Concurrent_To=f"<urn:test:request:{A}:1>"),
+        _record("response", A + "kept", OK + b"kept", 1),
+        _record("response", A + "kept", OK + b"later", 6),
+        _record("response", A + "lost", OK + b"lost", 1),
+        _request(A, "POST /", 2, b"{}"),
+        _record("response", A, OK + b"posted", 2, WARC_Concurrent_To=f"<urn:test:request:{A}:2>"),
+        _record("response", A, OK + b"page", 5),
+    )
+    collection = make(*records)
+    collection.write_pages([page, replace(page, url=A + "kept", extra={}), replace(page, url=A + "lost")])
+    told = seal(collection).warnings
+    assert [line.partition("left out: ")[2] for line in told] == [f"{A}, which was visited again later"]
+    assert _bodies(collection) == [b"kept", b"lost", b"posted", b"page", b"later"]
+
+    # The mark goes where the collection goes; of a page that is listed twice, both visits stay.
+    export_wacz(collection, tmp_path / "site.wacz")
+    import_files([tmp_path / "site.wacz"], tmp_path, "copy")
+    copy = Collection.open(tmp_path, "copy")
+    assert copy.page_list()[0].extra == page.extra
+    assert len(seal(copy).warnings) == 1
+    assert _bodies(copy) == _bodies(collection)
+    copy.write_pages([*copy.page_list(), replace(page, timestamp="20260101000001", extra={})])
+    assert seal(copy).warnings == ()
+
+
+def test_what_another_page_asked_for_stays_though_its_page_was_visited_again(tmp_path):
+    collection = Collection.create(tmp_path, "site")
+    story = (
+        ((("HX-Request", "true"),), b"part", "20260101000001"),
+        ((("User-Agent", "a"),), b"given up", "20260101000002"),
+        ((("User-Agent", "b"),), b"page", "20260101000003"),
+    )
+    with CollectionWriter(collection) as writer:
+        for fields, body, when in story:
+            answer = Response(200, "OK", (("Content-Type", "text/html"), ("Vary", "User-Agent")), body)
+            writer.write(Exchange(Request("GET", A, fields), answer, when))
+    collection.write_pages([Page(A, "20260101000003", extra={VISITED_AGAIN: "status 503"})])
+    seal(collection)
+    assert _bodies(collection) == [b"part", b"page"]
 
 
 def test_what_is_no_http_answer_is_left_out(make):

@@ -193,6 +193,22 @@ async def test_an_amend_that_was_cut_short_goes_on(tmp_path: Path, ca, site) -> 
     assert (said.version, said.kept, said.recorded, absent) == ("2", "1", 2, [])
 
 
+async def test_a_page_for_which_the_site_was_too_busy_once_is_a_page(
+    tmp_path: Path, ca, site, answer
+) -> None:
+    collection = await recorded(tmp_path, ca, site)
+    answers = iter((answer(b"busy", status=503), *[answer(b"<title>Fine</title>")] * 9))
+    site.answers["/busy"] = lambda _: next(answers)
+
+    report = await amend(collection, [wanted("busy", "document")], ca, AmendOptions(record=site.options))
+
+    assert [(each.outcome, each.status) for each in report.outcomes] == [("recorded", 200)]
+    page = collection.page_list()[-1]
+    assert (page.url, page.status, page.title) == (HOME + "busy", 200, "Fine")
+    assert (collection.baseline / page.baseline / "screenshot.png").exists()
+    assert sum(asked.path == "/busy" for asked in site.asked) == 2
+
+
 async def test_what_is_there_is_not_asked_again_and_nothing_changes(tmp_path: Path, ca, site) -> None:
     collection = await recorded(tmp_path, ca, site)
     site.asked.clear()

@@ -9,13 +9,18 @@ import pytest
 
 from stillweb.browser import Activity, launch, open_context, settle
 from stillweb.certs import CertAuthority
+from stillweb.cli.recordlimits import tell
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.collections.members import sha256_digest
 from stillweb.collections.seal import seal
+from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import CollectionExists, UpstreamUnreachable
 from stillweb.record.crawl import CrawlEvent, CrawlReport, crawl
+from stillweb.record.exploreleads import leads_of
+from stillweb.record.explorevalues import Values
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
+from stillweb.record.proxy import recording_proxy
 from stillweb.record.recording import collection_to_fill, pinning_of
 from stillweb.record.resolve import parse_all
 from stillweb.replay.client import ReplayClient
@@ -150,6 +155,47 @@ async def test_a_linked_file_is_recorded_whole_however_slowly_it_comes(tmp_path:
     collection = Collection.open(tmp_path, "site")
     (saved,) = [each for each in collection.captures() if each.url == HOME + "save"]
     assert saved.digest == sha256_digest(b"".join(parts))
+
+
+async def test_links_lead_where_the_browser_goes(tmp_path: Path, ca, site, answer) -> None:
+    hrefs = ("?", "/list?", r"\back\slash", "  /a\tb ", "/%7e/../x", "http://[", "mailto:x@site.test", "/q?ä")
+    links = "".join(f'<a href="{href}">x</a>' for href in hrefs)
+    drawn = '<svg><a href="/drawn"><text>x</text></a></svg>'
+    form = '<form action="\\\\site.test\\find?"><input name=q value=a></form>'
+    page = f"{links}{drawn}{form}"
+    site.answers["/"] = answer(page.encode("latin-1"), type="text/html; charset=iso-8859-1")
+    expected = ["", "?", "list?", "back/slash", "ab", "x", "q?%E4", "drawn"]
+    assert paths(await record(tmp_path, ca, site, depth=1)) == expected
+
+    with CollectionWriter(Collection.create(tmp_path, "leads")) as writer:
+        async with (
+            recording_proxy(writer, ca, site.options) as recording,
+            launch(spki=ca.spki_hashes()) as browser,
+        ):
+            profile, pinning = pinning_of(Collection.open(tmp_path, "site").manifest())
+            context = await open_context(browser, proxy=recording.url, profile=profile, pinning=pinning)
+            tab = await context.new_page()
+            await tab.goto(HOME)
+            leads = [lead.url.removeprefix(HOME) for lead in await leads_of(tab, Values())]
+    assert leads == [*expected[1:], "find?q=a", "find?q=test"]
+
+
+@pytest.mark.parametrize("retries", [1, 0])
+async def test_a_page_for_which_the_site_was_too_busy_is_visited_again(
+    tmp_path: Path, ca, site, capsys, retries: int
+) -> None:
+    site.page("/", '<a href="/next">n</a>')
+    site.page("/busy", "busy", status=503)
+    site.page("/next", "next")
+    busy, following = site.answers["/busy"], site.answers["/next"]
+    given = iter((busy, *[following] * 9))
+    site.answers["/next"] = lambda _: next(given)
+    report = await record(tmp_path, ca, site, retries=retries)
+    assert [page.status for page in report.pages] == [200, 200 if retries else 503]
+    assert report.retried_pages == ({HOME + "next": "status 503"} if retries else {})
+    tell(report, Collection.open(tmp_path, "site"))
+    told = f"1 pages answered with status 400 or more, such as {HOME}next (503)"
+    assert (told in capsys.readouterr().err) is (not retries)
 
 
 async def test_without_baselines_the_same_is_recorded(tmp_path: Path, ca, site) -> None:

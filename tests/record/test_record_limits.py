@@ -20,6 +20,7 @@ from stillweb.cli import cli
 from stillweb.cli.recordlimits import Duration, Size
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
+from stillweb.errors import UsageError
 from stillweb.record.crawl import CrawlReport, crawl
 from stillweb.record.limits import Limits, Pace
 from stillweb.record.options import CrawlOptions
@@ -94,6 +95,46 @@ def test_what_is_no_limit_is_told(tmp_path: Path, given: list[str]) -> None:
     )
 
     assert told.exit_code == 2 or "--sitemap=URL" in str(getattr(told.exception, "hint", ""))
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--values", "VALUES"], "--values says nothing without --explore"),
+        (["--explore-alike", "3"], "--explore-alike says nothing without --explore"),
+        (["--read-only"], "--read-only says nothing without --explore"),
+        (["--keep-second"], "--keep-second says nothing without --twice"),
+        (["--explore", "2", "--read-only", "--destructive"], "--read-only and --destructive contradict"),
+        (["--keep-secrets", "--redact", "pin"], "--redact and --keep-secrets contradict"),
+        (["--redact", "Pin", "--no-redact", "pin"], "'Pin' is given to --redact and --no-redact"),
+        (["--locale", "!!"], "'!!' is no language tag"),
+    ],
+)
+def test_options_that_would_say_nothing_are_refused(
+    tmp_path: Path, site, given: list[str], said: str
+) -> None:
+    (tmp_path / "values.yaml").write_text("fields: {q: [a]}")
+    places = ["-c", "x", "--collections", str(tmp_path), "--certs", str(tmp_path / "certs")]
+    given = [each.replace("VALUES", str(tmp_path / "values.yaml")) for each in given]
+
+    told = CliRunner().invoke(cli, ["record", "crawl", HOME, *places, "--resolve", site.resolve, *given])
+
+    assert said in f"{told.exception}{told.output}"
+    assert site.asked == []
+    assert not (tmp_path / "x").exists()
+
+
+def test_values_that_are_none_are_told_before_anything_is_recorded(tmp_path: Path, site) -> None:
+    (tmp_path / "values.yaml").write_text("[a, b")
+    places = ["-c", "x", "--collections", str(tmp_path), "--certs", str(tmp_path / "certs")]
+    given = [*places, "--explore", "2", "--values", str(tmp_path / "values.yaml"), "--resolve", site.resolve]
+
+    told = CliRunner().invoke(cli, ["record", "crawl", HOME, *given])
+
+    assert isinstance(told.exception, UsageError)
+    assert "values.yaml" in str(told.exception)
+    assert site.asked == []
     assert not (tmp_path / "x").exists()
 
 

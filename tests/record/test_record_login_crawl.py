@@ -261,6 +261,14 @@ def display(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         server.terminate()
 
 
+async def test_a_login_by_hand_needs_a_display(tmp_path: Path, ca, site, monkeypatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    chosen = ByHand(HOME, tmp_path / "state.json", None, site.options, Profile())
+    with pytest.raises(UsageError, match="no display"):
+        await log_in_by_hand(ca, chosen, lambda _: None)
+
+
 async def test_a_login_by_hand_is_saved_when_its_sign_is_shown(tmp_path: Path, ca, site, display) -> None:
     members = Members(site)
     typing: list[asyncio.Task[None]] = []

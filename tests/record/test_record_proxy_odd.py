@@ -15,6 +15,7 @@ from odd_site import BROKEN
 
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
+from stillweb.collections.pack import Pack
 from stillweb.collections.seal import seal
 from stillweb.collections.writer import CollectionWriter
 from stillweb.model import Exchange, header
@@ -109,6 +110,33 @@ async def test_answers_without_a_body_and_of_a_wrong_length(odd, collection, ca)
         path: (each.response.status, each.response.raw_body) for path, each in written(collection).items()
     }
     assert bodies == {"/none": (204, b""), "/not-modified": (304, b""), "/more-than-said": (200, b"hi")}
+
+
+async def test_heads_that_browsers_take_are_taken(odd, collection, ca) -> None:
+    paths = ("/length-and-chunks", "/length-twice", "/no-token", "/none-in-chunks")
+    async with recorded(collection, ca, odd.options) as (_, recording):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(recording.url.rpartition(":")[2]))
+        heads = {}
+        for path in paths:  # httpx refuses the names that browsers pass over
+            writer.write(f"GET {ORIGIN}{path} HTTP/1.1\r\nHost: odd.test\r\n\r\n".encode())
+            head = heads[path] = (await reader.readuntil(b"\r\n\r\n")).lower()
+            if b"transfer-encoding: chunked" in head:
+                assert await reader.readexactly(12) == b"2\r\nhi\r\n0\r\n\r\n"
+            elif b" 200 " in head:
+                assert await reader.readexactly(2) == b"hi"
+        writer.close()
+
+    assert b"content-length" not in heads["/length-and-chunks"]
+    assert heads["/length-twice"].count(b"content-length") == 1
+    assert b"transfer-encoding" not in heads["/none-in-chunks"]
+    answers = {path: each.response for path, each in written(collection).items()}
+    bodies = {path: (each.status, each.raw_body) for path, each in answers.items()}
+    assert bodies == {path: (200, b"hi") for path in paths[:3]} | {paths[3]: (204, b"")}
+    assert recording.failed == {}
+    assert seal(collection).warnings == ()
+    with Pack.open(collection.pack) as pack:
+        for row in range(len(pack)):  # replay counts for itself
+            assert b"content-length" not in bytes(pack.entry(row).head).lower()
 
 
 async def test_uploads_arrive_and_are_written_whole(odd, collection, ca) -> None:

@@ -10,19 +10,31 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from whole import whole_records
 
+from stillweb.cli import cli
 from stillweb.collections.check import check
 from stillweb.collections.indexing import reindex
+from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
+from stillweb.collections.pack import Pack
+from stillweb.collections.seal import seal
 from stillweb.collections.writer import CollectionWriter
+from stillweb.errors import CollectionError
 from stillweb.model import Exchange, Page, Request, Response
+from stillweb.record.amend import AmendOptions, amend
 from stillweb.record.byproxy import record_by_proxy
+from stillweb.record.crawl import crawl
+from stillweb.record.explore import ExploreOptions, explore
+from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.recording import begin
+from stillweb.record.scope import Scope
 
 pytestmark = [
     pytest.mark.browser,
@@ -109,6 +121,57 @@ def test_a_killed_crawl_leaves_whole_records_and_can_go_on(tmp_path: Path, site)
     assert check(collection) == []
 
 
+async def test_a_collection_is_recorded_by_one_at_a_time(tmp_path: Path, ca, site) -> None:
+    with stuck_crawl(tmp_path, site):
+        collection = Collection.open(tmp_path / "c", "site")
+        archive = {path.name: path.read_bytes() for path in collection.warc_files()}
+        scope, reach = Scope.of(ScopeKind.HOST, [HOME]), site.options
+        others = (
+            crawl([HOME], collection, ca, CrawlOptions(record=reach)),
+            record_by_proxy(collection, ca, reach, lambda _: None, time_limit=0.1),
+            explore(collection, ca, scope, ExploreOptions(1, record=reach)),
+            amend(collection, [], ca, AmendOptions(record=reach)),
+        )
+        for other in others:
+            with pytest.raises(CollectionError, match="is being recorded by another process"):
+                await other
+        for doing in (["rm", "--yes"], ["check", "--repair"]):
+            told = CliRunner().invoke(
+                cli, ["collections", *doing, "site", "--collections", str(tmp_path / "c")]
+            )
+            assert "is being recorded by another process" in str(told.exception)
+        assert {path.name: path.read_bytes() for path in collection.warc_files()} == archive
+        assert collection.manifest().state == "partial"
+
+
+def test_a_page_under_way_at_a_kill_is_replayed_as_its_second_visit_saw_it(
+    tmp_path: Path, site, answer
+) -> None:
+    visits = count(1)
+    site.answers["/new"] = lambda _: answer(b"<p>visit %d</p><script src=/slow></script>" % next(visits))
+    with stuck_crawl(tmp_path, site, HOME + "new") as program:
+        program.kill()
+        program.communicate(timeout=30)
+
+    site.page("/slow", "")
+    site.page("/other", "")
+    after = subprocess.run(
+        command("crawl", tmp_path, site, HOME + "new", HOME + "other", "--append"), timeout=90, check=False
+    )
+    assert after.returncode == 0
+    collection = Collection.open(tmp_path / "c", "site")
+    pages = {page.url: page for page in collection.page_list()}
+    assert pages[HOME + "new"].extra["visitedAgain"] == "the crawl went on"
+    assert "visitedAgain" not in pages[HOME + "other"].extra
+    assert sum(capture.url == HOME + "new" for capture in collection.captures()) == 2
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        (row,) = pack.lookup(request_key("GET", HOME + "new"))
+        assert bytes(pack.entry(row).body).startswith(b"<p>visit 2</p>")
+    seen = (collection.baseline / pages[HOME + "new"].baseline / "text.txt").read_text()
+    assert "visit 2" in seen
+
+
 def test_a_crawl_killed_when_its_first_page_was_just_listed_lists_it_once(tmp_path: Path, site) -> None:
     with stuck_crawl(tmp_path, site, HOME + "slow") as program:
         program.kill()
@@ -159,9 +222,10 @@ def test_a_proxy_that_nothing_went_through_leaves_no_collection(tmp_path: Path, 
     assert list((tmp_path / "c").iterdir()) == []
 
 
+@pytest.mark.parametrize("replayed", [False, True])
 @pytest.mark.parametrize(("stopped", "state"), [("", "complete"), ("--limit 2", "partial")])
 async def test_the_proxy_mends_what_a_kill_left_and_finishes_no_crawl(
-    tmp_path: Path, ca, site, stopped: str, state: str
+    tmp_path: Path, ca, site, stopped: str, state: str, replayed: bool
 ) -> None:
     collection = Collection.create(tmp_path, "site")
     manifest = begin(collection)
@@ -174,6 +238,9 @@ async def test_the_proxy_mends_what_a_kill_left_and_finishes_no_crawl(
     os.utime(
         warc, (warc.stat().st_atime, collection.index_file.stat().st_mtime + 1)
     )  # a kill leaves the index older
+    if replayed:
+        seal(collection)  # it makes the index anew, as a replay does
+        os.utime(collection.index_file, (warc.stat().st_mtime + 1,) * 2)
     told: list[str] = []
 
     def started(recording) -> None:

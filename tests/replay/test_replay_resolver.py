@@ -141,6 +141,18 @@ def test_not_modified_answers_only_a_condition() -> None:
     assert answer_to(asked(), unmodified, entry(order=1)).entry == 1
 
 
+def test_a_range_that_could_not_be_given_answers_no_other_request() -> None:
+    refused = entry(status=416, fields="Content-Range: bytes */100")
+    assert answer_to(asked(), refused).reason == "recorded as a range that cannot be given only"
+    assert answer_to(asked(Range="bytes=100-"), refused).tier == Tier.EXACT
+    assert answer_to(asked(), refused, entry(order=1)).entry == 1
+    assert answer_to(asked(Range="bytes=2-3"), refused, entry(order=1)).entry == 1
+    part = entry(status=206, fields="Content-Range: bytes 0-49/100", order=1)
+    assert answer_to(asked(Range="bytes=0-9"), refused, part).entry == 1
+    missed = answer_to(asked(Range="bytes=60-69"), refused, part)
+    assert missed.reason == "recorded in part only, and not the part asked for"
+
+
 NAVIGATION = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8"
 
 
@@ -241,7 +253,7 @@ class Whole(Shelf):
 
 _CAPTURE = st.fixed_dictionaries(
     {
-        "status": st.sampled_from([200, 200, 200, 302, 404]),
+        "status": st.sampled_from([200, 200, 200, 302, 404, 503]),
         "fields": st.sampled_from(["", "Date: a", "Date: b", "Age: 1", "ETag: x", "Location: /away"]),
         "answer": st.sampled_from([b"one", b"one", b"two"]),
         "mime": st.sampled_from(["text/html", "text/html", "application/json"]),
@@ -271,6 +283,23 @@ def test_leaving_out_what_says_the_same_changes_no_answer(captures, method, fiel
         if match.entry >= 0:
             advance(one, request, match, entries[match.entry])
             advance(other, request, match, entries[match.entry])
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_site_that_was_too_busy_once_is_not_so_for_all(status: int) -> None:
+    busy, page = entry(status=status, answer=b"busy"), entry(order=1, answer=b"page")
+    match = answer_to(asked(), busy, page)
+    assert (match.entry, match.stable) == (1, True)
+    assert answer_to(asked(), busy).entry == 0
+    # A page recorded for others goes before what is none; who has posted sees what was recorded then.
+    bobs = entry(order=1, answer=b"page", varies={"cookie": "b"})
+    mine = replace(busy, varies=entry(varies={"cookie": "a"}).varies)
+    assert answer_to(asked(cookie="a"), mine, bobs).entry == 1
+    other = entry(order=1, answer=b"page", varies={"user-agent": "b"})
+    assert answer_to(asked(User_Agent="a"), busy, other).entry == 1
+    later = replace(busy, order=2, epoch=1)
+    assert answer_to(asked(), page, later, state=SessionState(epoch=1)).entry == 1
+    assert answer_to(asked("POST"), entry("POST", status=status), entry("POST", order=1)).entry == 0
 
 
 def test_many_captures_of_one_answer_are_one() -> None:

@@ -25,6 +25,7 @@ from stillweb.collections.defects import Defect, Severity
 from stillweb.collections.export import export_wacz
 from stillweb.collections.importer import FileReport, import_files
 from stillweb.collections.layout import Collection, list_collections
+from stillweb.collections.locking import locked
 from stillweb.collections.pack import Pack
 from stillweb.collections.repair import repair as repair_collection
 from stillweb.collections.seal import seal as seal_collection
@@ -235,7 +236,10 @@ def check_command(name: str, do_repair: bool, as_json: bool, root: Path) -> None
       stillweb collections check site --repair
     """  # noqa: D301
     collection = Collection.open(root, name)
-    repaired = repair_collection(collection) if do_repair else []
+    repaired = []
+    if do_repair:
+        with locked(collection):  # what is being written looks as if it broke off
+            repaired = repair_collection(collection)
     for line in repaired:
         stderr().print(f"repaired {line}", markup=False, soft_wrap=True)
     with _bars() as tell:
@@ -337,7 +341,8 @@ def rm_command(names: tuple[str, ...], yes: bool, root: Path) -> None:
             f"this would remove {paths}", hint=f"stillweb collections rm {' '.join(names)} --yes"
         )
     for collection in found:
-        remove_collection(collection.path)
+        with locked(collection):
+            remove_collection(collection.path)
         click.echo(collection.path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -16,8 +17,10 @@ from stillweb.cli.recordamend import amend_command
 from stillweb.cli.recordbrowsertrix import browsertrix_options, crawl_by_browsertrix, uses_browsertrix
 from stillweb.cli.recordexplore import (
     EXPLORE,
+    EXPLORING,
     explore_after,
     explore_command,
+    explore_given,
     explore_options,
     tell_explored,
 )
@@ -28,6 +31,7 @@ from stillweb.cli.recordshared import (
     name_options,
     reach_options,
     record_options,
+    refuse_without,
     scope_option,
     until_signal,
 )
@@ -69,6 +73,21 @@ class TimeZone(click.ParamType[str]):
             self.fail(f"{value!r} is no time zone, such as Europe/Berlin", param, ctx)
 
 
+_LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")  # RFC 5646, in shape
+
+
+class Locale(click.ParamType[str]):
+    """A language tag; the browser takes anything, and pages then throw where they read it."""
+
+    name = "tag"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the tag, if it is one by its shape."""
+        if not _LANGUAGE_TAG.fullmatch(str(value)):
+            self.fail(f"{value!r} is no language tag, such as en-US", param, ctx)
+        return str(value)
+
+
 @click.group()
 def record() -> None:
     """Record sites into a collection.
@@ -97,9 +116,7 @@ _SECTIONS = {
         *("behaviour_seconds", "baseline", "viewport", "timezone", "locale", "seed"),
     ),
     "Login and secrets": (*("storage_state", "login_steps", "logged_in", "keep_secrets", "redact", "spare"),),
-    "Exploring (with --explore)": (
-        *("explore_time", "explore_links", "values", "skip", "alike", "read_only", "destructive"),
-    ),
+    "Exploring (with --explore)": EXPLORING,
     "Another engine": ("engine", "image", "docker", "docker_args", "settings", "browser_profile", "dry_run"),
     "Sites and files": ("rules", "upstream_ca", "root", "certs_dir", "warc_size", "operator"),
 }
@@ -124,7 +141,7 @@ _SECTIONS = {
 @click.option(
     "--timezone", type=TimeZone(), default="UTC", show_default=True, help="IANA name that pages see."
 )
-@click.option("--locale", default="en-US", show_default=True, help="Language that pages see.")
+@click.option("--locale", type=Locale(), default="en-US", show_default=True, help="Language that pages see.")
 @click.option("--seed", default=0, show_default=True, help="Of the pages' random numbers.")
 @click.option(
     "--baseline/--no-baseline",
@@ -160,9 +177,13 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
         **visit_given(given),
         **{name: given[name] for name in _CRAWL_NAMES},
     )
-    if uses_browsertrix(ctx, given):
+    browsertrix = uses_browsertrix(ctx, given)
+    refuse_without(ctx, "explore", EXPLORING)
+    refuse_without(ctx, "twice", ("keep_second",))
+    if browsertrix:
         crawl_by_browsertrix(ctx, given, options)
         return
+    exploring = explore_given(options, given)
     ca = CertAuthority.load_or_init(given["certs_dir"])
     with collection_to_fill(given["root"], given["name"], append=given["append"]) as collection, Bar() as bar:
         try:
@@ -172,7 +193,7 @@ def crawl_command(ctx: click.Context, /, **given: Any) -> None:
                 bar.say("what is recorded is kept, and partial; the same with --append goes on")
             raise
     again = twice_after(collection, ca, options, given) if given["twice"] else None
-    explored = explore_after(collection, ca, options, given) if given["explore"] else None
+    explored = explore_after(collection, ca, options, given["urls"], exploring) if exploring else None
     if given["as_json"]:
         print_json(
             asdict(report)

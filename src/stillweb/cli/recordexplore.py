@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from stillweb.cli.options import json_option
 from stillweb.cli.recordlogin import login_given, login_options, tell_stranger
 from stillweb.cli.recordshared import reach_options, record_options, scope_option, until_signal
 from stillweb.collections.layout import Collection
+from stillweb.errors import UsageError
 from stillweb.record.explore import ExploreEvent, ExploreOptions, ExploreReport, explore
 from stillweb.record.exploreplan import Avoid
 from stillweb.record.explorevalues import read_values
@@ -23,7 +24,15 @@ from stillweb.record.login import Login
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.scope import Scope
 
-__all__ = ["EXPLORE", "explore_after", "explore_command", "explore_options", "tell_explored"]
+__all__ = [
+    "EXPLORE",
+    "EXPLORING",
+    "explore_after",
+    "explore_command",
+    "explore_given",
+    "explore_options",
+    "tell_explored",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,6 +43,9 @@ EXPLORE = click.option(
     metavar="BUDGET",
     help="Then try what an agent may do on the pages, BUDGET acts at most (docs/explore.md).",
 )
+
+EXPLORING = ("explore_time", "explore_links", "values", "skip", "alike", "read_only", "destructive")
+"""Names of the options that say how."""
 
 
 def explore_options(command: F) -> F:
@@ -128,18 +140,29 @@ def explore_command(name: str, **given: Any) -> None:
         tell_explored(name, report)
 
 
+def explore_given(crawled: CrawlOptions, given: dict[str, Any]) -> ExploreOptions | None:
+    """Return how a crawl goes on to explore, read before it begins; None if it does not.
+
+    Raises:
+        UsageError: if a file of values is none, or options contradict each other.
+    """
+    budget = given["explore"]
+    return _options(budget, given, crawled.record, crawled.login) if budget else None
+
+
 def explore_after(
-    collection: Collection, ca: CertAuthority, crawled: CrawlOptions, given: dict[str, Any]
+    collection: Collection, ca: CertAuthority, crawled: CrawlOptions, urls: Sequence[str], how: ExploreOptions
 ) -> ExploreReport:
-    """Explore what a crawl has recorded, in the crawl's scope."""
-    scope = Scope.of(crawled.scope, given["urls"], crawled.include, crawled.exclude)
-    options = _options(given["explore"], given, crawled.record, crawled.login)
-    return _explore(collection, ca, scope, options)
+    """Explore what a crawl of some URLs has recorded, in the crawl's scope."""
+    scope = Scope.of(crawled.scope, urls, crawled.include, crawled.exclude)
+    return _explore(collection, ca, scope, how)
 
 
 def _options(
     budget: int, given: dict[str, Any], record: RecordOptions, login: Login | None
 ) -> ExploreOptions:
+    if given["read_only"] and given["destructive"]:
+        raise UsageError("--read-only and --destructive contradict each other", hint="give one of them")
     return ExploreOptions(
         budget,
         links=given["explore_links"],

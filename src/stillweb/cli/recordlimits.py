@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import click
@@ -154,6 +155,9 @@ def _tell_missing(report: CrawlReport) -> None:
     if report.files_left:
         found = f"{len(report.files_left)} linked files are not recorded, such as {report.files_left[0]}"
         click.echo(f"  {found}; --files records them", err=True)
+    if refused := [page for page in report.pages if page.status >= HTTPStatus.BAD_REQUEST]:
+        first = f"such as {refused[0].url} ({refused[0].status})"
+        click.echo(f"  {len(refused)} pages answered with status 400 or more, {first}", err=True)
     for line in report.repaired:
         click.echo(f"  mended: {line}", err=True)
     for what, count in report.notes.items():

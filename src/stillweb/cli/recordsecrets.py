@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from stillweb.errors import UsageError
 from stillweb.record.secretsoptions import SecretsOptions
 
 __all__ = ["archive_given", "archive_options"]
@@ -53,7 +54,12 @@ def archive_options(command: F) -> F:
 
 
 def archive_given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return members of `RecordOptions`, and say so if secrets are kept."""
+    """Return members of `RecordOptions`, and say so if secrets are kept.
+
+    Raises:
+        UsageError: if options contradict each other.
+    """
+    _refuse_contradictions(given)
     if given.get("keep_secrets"):
         click.echo(_KEPT, err=True)
     size = given.get("warc_size")
@@ -66,3 +72,12 @@ def archive_given(given: Mapping[str, Any]) -> dict[str, Any]:
         "warc_size": size * 1_000_000 if size else None,
         "operator": given.get("operator") or "",
     }
+
+
+def _refuse_contradictions(given: Mapping[str, Any]) -> None:
+    redact, spare = ({name.casefold(): name for name in given.get(each, ())} for each in ("redact", "spare"))
+    if redact and given.get("keep_secrets"):
+        raise UsageError("--redact and --keep-secrets contradict each other", hint="leave one of them out")
+    if both := redact.keys() & spare.keys():
+        name = redact[min(both)]
+        raise UsageError(f"{name!r} is given to --redact and --no-redact", hint="leave it out of one of them")

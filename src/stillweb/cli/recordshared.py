@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from stillweb.cli.options import certs_option, collections_option
 from stillweb.cli.recordsecrets import archive_given, archive_options
 from stillweb.cli.signals import until_signal
+from stillweb.errors import UsageError
 from stillweb.record.options import RecordOptions, ScopeKind
 from stillweb.record.resolve import parse_all
 
-__all__ = ["name_options", "reach_options", "record_options", "scope_option", "until_signal"]
+__all__ = [
+    "name_options",
+    "reach_options",
+    "record_options",
+    "refuse_without",
+    "scope_option",
+    "until_signal",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,6 +64,20 @@ def reach_options(command: F) -> F:
         help="PEM file of a CA that the sites use besides the system's.",
     )
     return resolve(upstream_ca(collections_option(certs_option(archive_options(command)))))
+
+
+def refuse_without(ctx: click.Context, wanted: str, names: Iterable[str]) -> None:
+    """Refuse options that say nothing without another.
+
+    Raises:
+        UsageError: if one of `names` was given and the option `wanted` was not.
+    """
+    if ctx.params[wanted]:
+        return
+    for option in ctx.command.params:
+        if option.name in names and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            needed = f"--{wanted}"
+            raise UsageError(f"{option.opts[0]} says nothing without {needed}", hint=f"add {needed}")
 
 
 def record_options(given: dict[str, Any], **more: Any) -> RecordOptions:

@@ -188,16 +188,20 @@ def _meant(unit: str) -> str:
     return html.unescape(unit) if unit[0] == "&" else unquote(unit)
 
 
+# As Go, and frameworks that write JSON into HTML, have them.
+_FOR_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "&<>"}
+
+
 def spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
     """Return how a secret may be written in URLs, JSON, scripts and HTML, each with its placeholder."""
-    plain = json.dumps(secret)[1:-1]
+    plain, raw = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
     forms = {
         secret,
         *(quote(secret, safe=safe) for safe in ("", "/", "/:=@+")),
         quote_plus(secret),
         quote(quote(secret, safe=""), safe=""),
         *(plain, plain.replace("/", "\\/")),
-        json.dumps(secret, ensure_ascii=False)[1:-1],
+        *(raw, raw.translate(_FOR_SCRIPTS), plain.translate(_FOR_SCRIPTS)),
         *(html.escape(secret), html.escape(secret, quote=False)),
     }
     forms |= {re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), form) for form in forms}

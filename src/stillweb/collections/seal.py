@@ -2,8 +2,10 @@
 
 What becomes an entry: HTTP answers, resource records of http(s) URLs, and revisits with their
 original's body. A 304 becomes the answer that it confirmed, since the browser that gets it at replay holds
-nothing to be confirmed. A 206 stays only where no 200 is: replay cuts ranges itself. What cannot be served
-is left out with a warning, and so is what broke off; a record that cannot be read costs itself alone.
+nothing to be confirmed. A 206 stays only where no 200 is: replay cuts ranges itself. Of a page that was
+visited again, the document of the visit that was given up is left out, since what the page looked like is
+known of the later one. What cannot be served is left out with a warning, and so is what broke off; a record
+that cannot be read costs itself alone.
 
 Captures are read one at a time and spooled to disk, so memory grows with their number (some hundred
 bytes each), not with their bodies. The pack holds no name, time of import or path: the same
@@ -30,14 +32,15 @@ from stillweb.collections.framepack import frame_entry
 from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
-from stillweb.collections.meaning import MEANT, PREFERRED, page_set
+from stillweb.collections.meaning import MEANT, PREFERRED, browsers_own, page_set
 from stillweb.collections.pack import Pack
 from stillweb.collections.packformat import SOURCES, Varies, vary_digest
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter
 from stillweb.collections.rules import Rules, default_rules
 from stillweb.collections.store import Store
 from stillweb.errors import CollectionError, MalformedPack, MalformedWarc, MissingRecord
-from stillweb.model import Capture, Exchange, Response, header
+from stillweb.model import VISITED_AGAIN, Capture, Exchange, Response, header
+from stillweb.urls import wire_url
 
 __all__ = ["SEALING", "PackInfo", "seal", "what_changed"]
 
@@ -155,6 +158,22 @@ def _index_size(collection: Collection) -> dict[str, int]:
     return {f"indexes/{collection.index_file.name}": collection.index_file.stat().st_size}
 
 
+_Asked = tuple[bytes, frozenset[tuple[str, bytes]]]
+"""A request's key, and the fields of it that bear meaning."""
+
+
+def _visited_again(collection: Collection) -> dict[str, str]:
+    """Return since when the pages count that were visited again, by URL in wire spelling."""
+    pages = [(wire_url(page.url), page) for page in collection.each_page() if len(page.timestamp) == 14]
+    again = {url for url, page in pages if page.extra.get(VISITED_AGAIN)}
+    # Merged collections may list a page twice: both are there for good.
+    return {
+        url: page.timestamp
+        for url, page in sorted(pages, key=lambda each: each[1].timestamp, reverse=True)
+        if url in again
+    }
+
+
 class _Sealing:
     """The captures on their way into a pack.
 
@@ -168,6 +187,9 @@ class _Sealing:
         self._writer = writer
         self._unmodified: list[PackEntry] = []
         self._parts: list[tuple[Capture, bytes]] = []  # without bodies: videos come in parts
+        self._again = _visited_again(collection)
+        self._given_up: list[tuple[Capture, _Asked]] = []
+        self._asked_again: set[_Asked] = set()
         self.first = ""
         self._warnings = warnings
 
@@ -181,11 +203,28 @@ class _Sealing:
             self._unmodified.append(replace(entry, response=replace(entry.response, raw_body=b"")))
         elif entry.response.status == HTTPStatus.PARTIAL_CONTENT:
             self._parts.append((capture, entry.key))
-        else:
+        elif not self._is_given_up(capture, entry):
             self._add(entry)
+
+    def _is_given_up(self, capture: Capture, entry: PackEntry) -> bool:
+        """Keep for `take_partial` what may be of a visit that was given up."""
+        since = self._again.get(wire_url(entry.url)) if entry.method == "GET" else None
+        if since is None:
+            return False
+        asked = entry.key, frozenset(field for field in entry.varies if not browsers_own(field[0]))
+        if entry.timestamp < since:
+            self._given_up.append((capture, asked))
+            return True
+        self._asked_again.add(asked)
+        return False
 
     def take_partial(self) -> None:
         """Add what depends on which whole answers there are."""
+        for capture, asked in self._given_up:
+            if asked in self._asked_again:
+                self._warn(capture.source, capture.offset, f"{capture.url}, which was visited again later")
+            elif earlier := self._entry(capture):
+                self._add(earlier)
         for entry in self._writer.repeat(self._unmodified):
             self._warn(entry.source, entry.offset, f"304 of {entry.url}, which was never recorded whole")
         whole = self._writer.answered_whole({key for _, key in self._parts})

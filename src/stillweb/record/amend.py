@@ -17,6 +17,7 @@ from stillweb.clock import now
 from stillweb.collections.amends import Absent, Amend, next_version, read_amends, write_amends
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn import read_rules
+from stillweb.collections.locking import locked
 from stillweb.collections.misses import Missed
 from stillweb.collections.pack import Pack
 from stillweb.collections.seal import seal, what_changed
@@ -76,8 +77,19 @@ async def amend(
 
     Raises:
         RecordError: if an exchange could not be written, or the browser ended.
-        CollectionError: if the collection cannot be read.
+        CollectionError: if the collection cannot be read, or another process records into it.
     """
+    with locked(collection):
+        return await _amend(collection, misses, ca, options, on_outcome)
+
+
+async def _amend(
+    collection: Collection,
+    misses: Iterable[Missed],
+    ca: CertAuthority,
+    options: AmendOptions,
+    on_outcome: OnOutcome,
+) -> AmendReport:
     journal = Journal.read(collection.path)
     rules = read_rules(collection)
     amends, _ = read_amends(collection.path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from http import HTTPStatus
 
 from stillweb.collections.frames import Beside
 from stillweb.collections.layout import Collection
@@ -17,18 +16,10 @@ from stillweb.collections.meaning import MEANT
 from stillweb.collections.redactions import Redaction
 from stillweb.collections.rules import Rule, Rules
 from stillweb.collections.writer import CollectionWriter
-from stillweb.model import MUTATIONS, Capture, Exchange, Request
+from stillweb.model import BUSY, MUTATIONS, Capture, Exchange, Request
 from stillweb.record.amendplan import Known, identity, keys_of
 
 __all__ = ["Answer", "Sieve"]
-
-# A site that says so of itself has not answered; to be asked again, and not to be replayed for ever.
-_BUSY = frozenset(
-    (
-        *(HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY),
-        *(HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT),
-    )
-)
 
 
 class Answer:
@@ -102,7 +93,8 @@ class Sieve(CollectionWriter):
         if before and before.kept:
             self.last[request.method, request.url] = before
             return _nowhere(exchange)
-        failed = response.status in _BUSY or (request.method in MUTATIONS and response.status >= 400)
+        # What a site was too busy for is to be asked again, and not to be replayed for ever.
+        failed = response.status in BUSY or (request.method in MUTATIONS and response.status >= 400)
         # In this run, too, a key is written once; what differs in its fields only is wanted by name.
         keys = frozenset(keys_of(request, self._rules))
         there = name not in self._wanted and (self._known.holds(request) or bool(keys & self._written))

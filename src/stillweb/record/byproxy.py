@@ -10,6 +10,7 @@ from typing import Any
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
+from stillweb.collections.locking import locked
 from stillweb.collections.pagefinder import find_pages
 from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import RecordError
@@ -42,9 +43,22 @@ async def record_by_proxy(
     Raises:
         PortInUse: if the port is taken.
         RecordError: if an exchange could not be written.
+        CollectionError: if another process records into the collection.
     """
+    with locked(collection):
+        await _record(collection, ca, options, on_start, (until_idle, time_limit))
+
+
+async def _record(
+    collection: Collection,
+    ca: CertAuthority,
+    options: RecordOptions,
+    on_start: Callable[[RecordingProxy], None],
+    limits: tuple[float | None, float | None],
+) -> None:
+    prior = collection.manifest()
     manifest = begin(collection)  # it says `partial` until the end
-    mended = mend(collection)
+    mended = mend(collection, prior)
     try:
         with CollectionWriter(collection) as writer:
             async with recording_proxy(writer, ca, options) as recording:
@@ -52,7 +66,7 @@ async def record_by_proxy(
                 for line in mended:
                     recording.warn(f"mended: {line}")
                 with suppress(asyncio.CancelledError):  # Ctrl-C is the way to end it
-                    await _until_over(recording, until_idle, time_limit)
+                    await _until_over(recording, *limits)
     except OSError as error:
         raise RecordError(
             f"the index could not be written: {error}",

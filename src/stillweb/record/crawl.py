@@ -21,6 +21,7 @@ from stillweb.browser.launch import browser_build
 from stillweb.certs import CertAuthority
 from stillweb.clock import perf
 from stillweb.collections.layout import Collection
+from stillweb.collections.locking import locked
 from stillweb.collections.loginstate import LOGIN, with_login
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.writer import CollectionWriter
@@ -78,9 +79,11 @@ async def crawl(
     Raises:
         UpstreamUnreachable: if none of the seeds answered.
         RecordError: if something could not be written, or browsers end again and again.
+        CollectionError: if another process records into it.
     """
     try:
-        return await _crawl(seeds, collection, ca, options, on_event, on_stage)
+        with locked(collection):
+            return await _crawl(seeds, collection, ca, options, on_event, on_stage)
     except OSError as error:
         raise _unwritable(collection, error) from error
     except RecordError as error:
@@ -106,7 +109,7 @@ async def _crawl(
     manifest = _stopped(manifest, "interrupted")  # as a kill would leave it
     collection.write_manifest(manifest)
     report = CrawlReport(seeds=scope.seeds, pages=before)
-    report.repaired = mend(collection)
+    report.repaired = mend(collection, prior)
     frontier: Frontier[Visited] = Frontier(
         scope,
         depth=options.depth,
@@ -147,7 +150,8 @@ async def _crawl(
                 same=recording.same,
                 baseline=options.baseline,
             )
-            run = CrawlRun(collection, browsers, recording, setting, frontier, report, on_event)
+            queued = frozenset(visit.url for visit in state.queue)
+            run = CrawlRun(collection, browsers, recording, setting, frontier, report, on_event, queued)
             on_stage("recording")
             began = perf()
             await run.visit_all(options, robots if options.robots else None)

@@ -32,6 +32,7 @@ _SPARING = 20  # lists grow with the crawl: write them for at most a twentieth o
 _BROWSERS = 2  # that a page may end before it is given up
 
 _FORBIDDEN = "robots.txt forbids it"
+_WENT_ON = "the crawl went on"
 
 
 def page_id(visit: Visit) -> str:
@@ -41,7 +42,11 @@ def page_id(visit: Visit) -> str:
 
 @dataclass(slots=True)
 class CrawlRun:
-    """One crawl; the report is filled while it runs."""
+    """One crawl; the report is filled while it runs.
+
+    Attributes:
+        queued_before: URLs that the crawl before had in its queue; it may have visited them in part.
+    """
 
     collection: Collection
     browsers: Browsers
@@ -50,6 +55,7 @@ class CrawlRun:
     frontier: Frontier[Visited]
     report: CrawlReport
     on_event: Callable[[CrawlEvent], None]
+    queued_before: frozenset[str] = frozenset()
     through: int = 0
     written: float = 0.0
     cost: float = 0.0
@@ -126,12 +132,15 @@ class CrawlRun:
 
     async def _visit(self, visit: Visit) -> Visited:
         folder = self.collection.baseline / page_id(visit)
+        ended = ""
         for _ in range(_BROWSERS):
             browser = await self.browsers.get()
             visited = await visit_page(browser, self.setting, visit, folder)
+            visited = replace(visited, retried=visited.retried or ended)
             self.recording.sweep(folder)
             if browser.is_connected() or not visited.error:
                 return visited
+            ended = visited.error
         return replace(visited, error=f"the browser ended at it: {visited.error}")
 
     def _list(self, outcomes: Sequence[Visited]) -> None:
@@ -152,7 +161,8 @@ class CrawlRun:
                 self.report.files.append(url)
             else:
                 self.report.failed_pages.pop(url, None)
-                self.report.pages.append(_page(visited, baseline=self.setting.baseline))
+                again = _WENT_ON if url in self.queued_before else ""
+                self.report.pages.append(_page(visited, again, baseline=self.setting.baseline))
                 self.report.behaviours = total((self.report.behaviours, visited.deeds))
         if outcomes and perf() - self.written > _SPARING * self.cost:
             self._write()
@@ -189,7 +199,7 @@ class CrawlRun:
         )
 
 
-def _page(visited: Visited, *, baseline: bool) -> Page:
+def _page(visited: Visited, again: str, *, baseline: bool) -> Page:
     name = page_id(visited.visit)
     return Page(
         url=visited.visit.url,
@@ -200,5 +210,5 @@ def _page(visited: Visited, *, baseline: bool) -> Page:
         depth=visited.visit.depth,
         status=visited.status,
         baseline=name if baseline else "",
-        extra=extra_of(visited),
+        extra=extra_of(visited, again),
     )

@@ -16,6 +16,7 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn import Learned, merge, read_rules, write_rules
+from stillweb.collections.locking import locked
 from stillweb.collections.reachability import FILE, read_reach
 from stillweb.collections.writer import CollectionWriter
 from stillweb.errors import RecordError
@@ -45,8 +46,15 @@ async def explore(
 
     Raises:
         RecordError: if there is no page to begin with, an exchange cannot be written, or the browser ended.
-        CollectionError: if the map of a run before cannot be read.
+        CollectionError: if the map of a run before cannot be read, or another process records.
     """
+    with locked(collection):
+        return await _explore(collection, ca, scope, options, on_event)
+
+
+async def _explore(
+    collection: Collection, ca: CertAuthority, scope: Scope, options: ExploreOptions, on_event: OnEvent
+) -> ExploreReport:
     urls = list(dict.fromkeys(page.url for page in collection.page_list() if scope.contains(page.url)))
     if not urls:
         raise RecordError(
@@ -56,9 +64,10 @@ async def explore(
     path = collection.path / FILE
     reach = read_reach(path)
     _end_line(path)
-    report = ExploreReport(repaired=mend(collection))  # what a kill left: its index tells less than there is
-    known = Known(capture.url for capture in collection.captures() if capture.method == "GET")
     prior = collection.manifest()
+    # What a kill left: its index tells less than there is.
+    report = ExploreReport(repaired=mend(collection, prior))
+    known = Known(capture.url for capture in collection.captures() if capture.method == "GET")
     manifest = replace(begin(collection), state=prior.state)
     collection.write_manifest(manifest)  # whether the crawl came to its end is not changed by exploring
     options = await _logged_in(ca, options, pinning_of(manifest), urls[0])

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote_plus, urldefrag, urljoin
+from urllib.parse import quote_plus
 
 from playwright.async_api import Page
 
@@ -20,7 +20,7 @@ from stillweb.errors import InfraError
 from stillweb.record.behaviours import FRAME_PATIENCE
 from stillweb.record.exploreplan import OPTIONS, SENT
 from stillweb.record.explorevalues import Values
-from stillweb.urls import wire_url
+from stillweb.record.scope import LEADS_TO, page_url
 
 __all__ = ["GetForm", "Input", "Lead", "asked_by", "leads_of"]
 
@@ -31,7 +31,10 @@ _SENDING = frozenset(("submit", "image"))
 _NEVER_SENT = frozenset(("button", "reset", "file"))
 
 # In an isolated world, through open shadow roots.
-_LOOK = """(() => {
+_LOOK = (
+    "(() => {"
+    + LEADS_TO
+    + """
   const links = [], forms = [];
   const words = (element) =>
     (element.getAttribute("aria-label") || element.textContent || "").trim().slice(0, 120);
@@ -42,19 +45,20 @@ _LOOK = """(() => {
     for (const element of root.querySelectorAll("*")) {
       if (element.shadowRoot) walk(element.shadowRoot);
       if (element.matches("a[href], area[href]")) {
-        links.push([element.getAttribute("href"), document.baseURI, words(element)]);
+        links.push([leadsTo(element, element.getAttribute("href")), words(element)]);
       }
       const method = (element.getAttribute("method") || "get").toLowerCase();
       if (!element.matches("form") || method !== "get") continue;
       const fields = [...element.elements].filter(
         (each) => each.matches("input:enabled, button:enabled, select:enabled, textarea:enabled"));
-      forms.push([element.getAttribute("action") || document.location.href, document.baseURI,
-        fields.map(field)]);
+      const action = element.getAttribute("action") || document.location.href;
+      forms.push([leadsTo(element, action), fields.map(field)]);
     }
   };
   walk(document);
   return { links, forms };
 })()"""
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +106,9 @@ async def leads_of(page: Page, values: Values) -> list[Lead]:
             probe = await Probe.of(page)
             told = await probe.evaluate_all(_LOOK, await probe.frames())
             for frame in (each for each in told if each):
-                found += [
-                    Lead(_absolute(href, base), f'link "{words}"') for href, base, words in frame["links"]
-                ]
-                for action, base, fields in frame["forms"]:
-                    form = GetForm(_absolute(action, base), tuple(_input(each) for each in fields))
+                found += [Lead(page_url(url) or "", f'link "{words}"') for url, words in frame["links"]]
+                for action, fields in frame["forms"]:
+                    form = GetForm(page_url(action) or "", tuple(_input(each) for each in fields))
                     found += asked_by(form, values)
     return [lead for lead in dict.fromkeys(found) if lead.url]
 
@@ -185,12 +187,3 @@ def _input(told: Mapping[str, Any]) -> Input:
     names = tuple(told[each] for each in ("id", "placeholder") if told[each])
     own = (told["name"], told["type"], told["value"], told["on"], told["required"])
     return Input(*own, names, tuple(told["options"]), told["told"])
-
-
-def _absolute(href: str, base: str) -> str:
-    """Return an address as it is asked for; "" for what is none."""
-    try:
-        url = urldefrag(urljoin(base, href.strip())).url
-    except ValueError:  # a broken IPv6 literal
-        return ""
-    return wire_url(url) if url.lower().startswith(("http://", "https://")) else ""

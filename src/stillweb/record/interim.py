@@ -4,8 +4,11 @@
   first for the answer, and closes the connection at the second. They are passed over, as it does in HTTP/2.
 - *Trailer fields* behind a chunked body (RFC 9112 §7.1.2): mitmproxy's connection dies of them. Those of a
   response become its trailers, as in HTTP/2; those of a request are dropped.
+- *Heads that say the length of their body twice*, which browsers take (RFC 9112 §6.3): of a chunked body the
+  chunks count, a `Content-Length` said again is one, and what has no body is not chunked. Others would be
+  told the wrong length after us.
 
-There is no hook for either, so that two methods and a function of `mitmproxy.proxy.layers.http._http1` are
+There is no hook for any of them, so that methods and functions of `mitmproxy.proxy.layers.http._http1` are
 replaced, and put back. mitmproxy keeps its state in module globals anyway.
 """
 
@@ -19,16 +22,20 @@ from typing import Any
 __all__ = ["interim_and_trailers"]
 
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
+_NO_BODY = (204, 304)
 _LONGEST = 13  # bytes that the pattern looks at
 
 
 @contextmanager
 def interim_and_trailers() -> Iterator[None]:
-    """Let mitmproxy read interim responses and trailer fields."""
+    """Let mitmproxy read interim responses, trailer fields and lengths that are said twice."""
+    from mitmproxy.net.http import http1
     from mitmproxy.proxy.layers.http import _http1
 
     client = _http1.Http1Client
     read_headers, make_reader = client.read_headers, _http1.make_body_reader
+    read_head = http1.read_response_head
+    http1.read_response_head = lambda lines: _of_one_length(read_head(lines))
     client.read_headers = _past_interim(read_headers)
     client.read_body = _with_trailers(client.read_body)
     _http1.make_body_reader = lambda size: _Reader(make_reader(size))
@@ -36,7 +43,18 @@ def interim_and_trailers() -> Iterator[None]:
         yield
     finally:
         client.read_headers, _http1.make_body_reader = read_headers, make_reader
+        http1.read_response_head = read_head
         del client.read_body  # it is its parent's
+
+
+def _of_one_length(response: Any) -> Any:
+    """Return a response whose head says one length of its body, as a browser reads it."""
+    fields, lengths = response.headers, response.headers.get_all("content-length")
+    if "transfer-encoding" in fields:
+        fields.pop("content-length" if response.status_code not in _NO_BODY else "transfer-encoding", None)
+    elif len(lengths) > 1 and len(set(lengths)) == 1:
+        fields["content-length"] = lengths[0]
+    return response
 
 
 class _Reader:

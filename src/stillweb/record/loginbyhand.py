@@ -21,7 +21,7 @@ from stillweb.browser.launch import find_browser, launch
 from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.certs import CertAuthority
 from stillweb.clock import now
-from stillweb.errors import InfraError, ProgramNotFound, RecordError
+from stillweb.errors import InfraError, ProgramNotFound, RecordError, UsageError
 from stillweb.polling import poll
 from stillweb.record.login import Sign
 from stillweb.record.loginaside import passing_proxy
@@ -71,6 +71,14 @@ def full_browser() -> Path:
     )
 
 
+def _require_display() -> None:
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        raise UsageError(
+            "there is no display here for a browser with a window",
+            hint="log in where there is a screen and copy the file; or: record crawl --login STEPS.yaml",
+        )
+
+
 async def log_in_by_hand(
     ca: CertAuthority, chosen: ByHand, on_open: Callable[[Page], None]
 ) -> dict[str, Any]:
@@ -81,9 +89,11 @@ async def log_in_by_hand(
     Raises:
         RecordError: if the window is closed before.
         ProgramNotFound: if there is no browser with a window.
-        InfraError: if it does not start, as without a display.
+        UsageError: if there is no display for a window.
+        InfraError: if it does not start.
     """
     url = seed_url(chosen.url)
+    _require_display()
     async with (
         passing_proxy(ca, chosen.record) as passing,
         launch(spki=ca.spki_hashes(), executable=full_browser(), headless=False) as browser,

@@ -54,9 +54,15 @@ def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterat
             shutil.rmtree(collection.path)
 
 
-def mend(collection: Collection) -> list[str]:
-    """Cut off what a kill left broken, and make the index anew; return what was mended."""
-    return [] if is_fresh(collection) else repair(collection)
+def mend(collection: Collection, before: Manifest) -> list[str]:
+    """Cut off what a kill left broken, and make the index anew; return what was mended.
+
+    Args:
+        collection: to be added to.
+        before: its manifest before `begin`. A recording that was killed says `partial` there, though a replay
+            may have made the index anew since, which leaves the archive as it is.
+    """
+    return [] if before.state == "complete" and is_fresh(collection) else repair(collection)
 
 
 def start_of_pages(at: datetime) -> datetime:

@@ -25,6 +25,18 @@ _FILES = re.compile(
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?![0-9])")  # `site.test:8080` has a port, no scheme
 
 
+LEADS_TO = """const leadsTo = (element, attribute) => {
+    try {
+      const url = new URL(attribute, document.baseURI).href;
+      return typeof element.href === "string" ? element.href : url;
+    } catch { return ""; }
+  };"""
+"""Tells in a page where an attribute leads: the browser reads addresses otherwise than urljoin.
+
+`href` of an HTML link knows the page's encoding, too; that of an SVG link is no string.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What is inside a crawl.
@@ -99,11 +111,15 @@ def seed_url(text: str) -> str:
 
 
 def page_link(href: str, base: str) -> str | None:
-    """Return where a link leads, in wire spelling; None if that is no page and no file (mailto:)."""
+    """Return where a link of a list leads, in wire spelling; None if that is no page and no file."""
     try:
-        url = urljoin(base, href.strip())
+        return page_url(urljoin(base, href.strip()))
     except ValueError:  # "http://[" and the like
         return None
+
+
+def page_url(url: str) -> str | None:
+    """Return where an absolute URL leads, in wire spelling; None if that is no page and no file."""
     if not url.lower().startswith(("http://", "https://")) or not host_of(url):
         return None
     return wire_url(url)

@@ -30,12 +30,13 @@ from stillweb.browser.settle import settle
 from stillweb.browser.witness import Witness
 from stillweb.clock import now, perf
 from stillweb.errors import InfraError
+from stillweb.model import BUSY, VISITED_AGAIN
 from stillweb.record.baseline import take_baseline
 from stillweb.record.behaviours import FRAME_PATIENCE, Conduct, Stage, in_words
 from stillweb.record.behaviours_run import behave
 from stillweb.record.frontier import Visit
 from stillweb.record.loginrun import Held, Hold
-from stillweb.record.scope import page_links
+from stillweb.record.scope import LEADS_TO, page_url
 from stillweb.urls import to_timestamp
 
 _FOR_BEHAVIOURS = 0.75  # of a page's time may be gone when the last of them ends
@@ -46,21 +47,21 @@ _ABORTED = "net::ERR_ABORTED"  # by the page itself, which goes elsewhere
 _LAST_ANSWERS = 5.0  # seconds for answers that are under way when the page is left
 
 
-# In an isolated world: the page can neither see nor break it. Through open shadow roots, in tree order;
-# getAttribute, since `href` of an SVG link is no string.
-_LINKS = """(() => {
+# In an isolated world: the page can neither see nor break it. Through open shadow roots, in tree order.
+_LINKS = f"""(() => {{
+  {LEADS_TO}
   const found = [];
-  const walk = (root) => {
-    for (const element of root.querySelectorAll("*")) {
-      if (element.matches("a[href], area[href]")) {
-        found.push([element.getAttribute("href"), document.baseURI]);
-      }
+  const walk = (root) => {{
+    for (const element of root.querySelectorAll("*")) {{
+      if (element.matches("a[href], area[href]")) {{
+        found.push(leadsTo(element, element.getAttribute("href")));
+      }}
       if (element.shadowRoot) walk(element.shadowRoot);
-    }
-  };
+    }}
+  }};
   walk(document);
   return found;
-})()"""
+}})()"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +130,35 @@ class Visited:
     is_file: bool = False
 
 
-def extra_of(visited: Visited) -> dict[str, str]:
-    """Return what a page's entry says besides what every tool knows."""
+def extra_of(visited: Visited, again: str = "") -> dict[str, str]:
+    """Return what a page's entry says besides what every tool knows.
+
+    Args:
+        visited: what came of its visit.
+        again: why an earlier crawl may have visited it.
+    """
     said = {"unsettled": visited.unsettled, "cut": visited.cut, "behaviours": in_words(visited.deeds)}
+    said[VISITED_AGAIN] = visited.retried or again
     return {name: value for name, value in said.items() if value}
 
 
 async def visit_page(browser: Browser, setting: Setting, visit: Visit, baseline: Path) -> Visited:
-    """Visit a page, again if it fails, and write its baseline, unless none is wanted."""
+    """Visit a page, again if it fails or the site is too busy; write its baseline, unless none is wanted."""
     retried = ""
     for attempt in range(setting.retries + 1):
         visited = replace(await _attempt(browser, setting, visit, baseline), retried=retried)
-        well = not visited.error and not visited.disturbed
-        if well or attempt == setting.retries or not browser.is_connected():
+        wrong = _why_again(visited)
+        if not wrong or attempt == setting.retries or not browser.is_connected():
             break
-        retried = visited.error or "the machine's network changed"
+        retried = wrong
     return visited
+
+
+def _why_again(visited: Visited) -> str:
+    """Return why a page is to be visited again; "" if all went well."""
+    if visited.error or visited.disturbed:
+        return visited.error or "the machine's network changed"
+    return f"status {visited.status}" if visited.status in BUSY else ""
 
 
 async def _attempt(browser: Browser, setting: Setting, visit: Visit, baseline: Path) -> Visited:
@@ -320,7 +334,8 @@ def _lost_document(url: str, activity: Activity) -> str:
 async def _links(probe: Probe) -> list[str]:
     """Return the pages that the frames link to, each once, parents before children."""
     found = await _patiently(probe.evaluate_all(_LINKS, await probe.frames())) or []
-    return page_links((href, base) for frame in found for href, base in frame or ())
+    urls = (page_url(url) for frame in found for url in frame or ())
+    return list(dict.fromkeys(url for url in urls if url is not None))
 
 
 async def _patiently(evaluation: Coroutine[Any, Any, Any]) -> Any:

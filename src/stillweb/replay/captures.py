@@ -31,7 +31,7 @@ from stillweb.collections.alike import timeless
 from stillweb.collections.fitting import Asked
 from stillweb.collections.keys import request_key
 from stillweb.collections.pack import Entry
-from stillweb.model import MUTATIONS, Request, header
+from stillweb.model import BUSY, MUTATIONS, Request, header
 from stillweb.replay.ranges import asked_span, recorded_span
 from stillweb.urls import wire_url
 
@@ -41,6 +41,8 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEEPING_METHOD = frozenset({307, 308})  # RFC 9110 §15.4.8, §15.4.9
 _LOCATION = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _MAX_HOPS = 8
+# A range that the site could not give says nothing of others; replay cuts them from a body that is there.
+_UNSATISFIED, _SATISFIED = 416, (200, 206)
 
 
 class Rows(Protocol):
@@ -78,15 +80,23 @@ def usable(
     """
     found = [Candidate(row, index.entry(row)) for row in rows]
     asked = Asked(request, counts)
-    kept = [candidate for candidate in found if not _refuses(request, asked, candidate.entry)]
+    satisfied = any(candidate.entry.status in _SATISFIED for candidate in found)
+    kept = [
+        candidate
+        for candidate in found
+        if not _refuses(request, asked, candidate.entry)
+        and not (satisfied and candidate.entry.status == _UNSATISFIED)
+    ]
     if len(kept) > 1:
         kept = _without_circles(kept, request, index)
         kept = _fewest(kept, asked.strangeness([candidate.entry for candidate in kept]))
         kept = _as_accepted(kept, request)
-        kept = _fewest(kept, [asked.differences(candidate.entry) for candidate in kept])
+        kept = _fewest(kept, _differences(asked, kept))
     kept = [c if asked.same_cookies(c.entry) else Candidate(c.row, c.entry, False) for c in kept]
     kept.sort(key=lambda candidate: candidate.entry.order)
-    return kept, _refuses(request, asked, found[0].entry) if found and not kept else ""
+    if kept:
+        return kept, ""
+    return kept, next(filter(None, (_refuses(request, asked, candidate.entry) for candidate in found)), "")
 
 
 def same_answer(candidates: Iterable[Candidate]) -> bool:
@@ -108,6 +118,17 @@ def _fewest(candidates: list[Candidate], counted: Sequence[int]) -> list[Candida
     return [candidate for number, candidate in zip(counted, candidates, strict=True) if number == fewest]
 
 
+def _differences(asked: Asked, candidates: list[Candidate]) -> list[int]:
+    """Return in how many of the browser's fields each differs.
+
+    A site that was too busy says no `Vary`: of what it was too busy for, it is no nearer than what it gave.
+    """
+    counted = [asked.differences(candidate.entry) for candidate in candidates]
+    busy = [candidate.entry.status in BUSY for candidate in candidates]
+    least = min((number for number, was in zip(counted, busy, strict=True) if not was), default=0)
+    return [max(number, least) if was else number for number, was in zip(counted, busy, strict=True)]
+
+
 def _unfit(request: Request, entry: Entry) -> str:
     """Return why a capture answers no request such as this; "" if it may."""
     if entry.status < 200:
@@ -116,6 +137,8 @@ def _unfit(request: Request, entry: Entry) -> str:
         return "recorded in part only, and not the part asked for"
     if entry.status == 304 and not _conditional(request):
         return "recorded as not modified only"
+    if entry.status == _UNSATISFIED and not header(request.headers, "range"):
+        return "recorded as a range that cannot be given only"
     target = _target(entry, request.method)
     if target is not None and target == wire_url(request.url):
         return "recorded as a redirect to itself only"

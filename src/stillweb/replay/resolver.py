@@ -26,7 +26,7 @@ from typing import Protocol
 from stillweb.collections.keys import request_key
 from stillweb.collections.pack import Entry
 from stillweb.collections.rules import Rules
-from stillweb.model import MUTATIONS, Match, Request, Tier, header
+from stillweb.model import BUSY, MUTATIONS, Match, Request, Tier, header
 from stillweb.replay.captures import Candidate, same_answer, usable
 from stillweb.replay.fuzzy import closest
 from stillweb.replay.noise import NoiseTable
@@ -267,8 +267,7 @@ def _by_epoch(candidates: list[Candidate], state: SessionState, lookup: _Lookup)
     firsts: dict[int, Candidate] = {}
     for candidate in candidates:
         first = firsts.setdefault(candidate.entry.epoch, candidate)
-        # Within an epoch, what was recorded with the cookies now sent goes before what was not.
-        if candidate.same_cookies and not first.same_cookies:
+        if _goes_before(candidate, first):
             firsts[candidate.entry.epoch] = candidate
     if same_answer(firsts.values()):
         return _matched(next(iter(firsts.values())), lookup, stable=True)
@@ -277,6 +276,18 @@ def _by_epoch(candidates: list[Candidate], state: SessionState, lookup: _Lookup)
     place = candidates.index(chosen) + 1
     why = f"epoch {state.epoch}: recording {place} of {len(candidates)}, of epoch {wanted}"
     return _matched(chosen, lookup, why, told_apart=True)
+
+
+def _goes_before(later: Candidate, first: Candidate) -> bool:
+    """Return whether a capture answers a read before one that was recorded first in its epoch.
+
+    A site that was too busy once has not answered; then, what was recorded with the cookies now sent
+    goes before what was not.
+    """
+    busy, was_busy = later.entry.status in BUSY, first.entry.status in BUSY
+    if busy != was_busy:
+        return was_busy
+    return later.same_cookies and not first.same_cookies
 
 
 def _reached(epochs: Collection[int], epoch: int) -> int:
