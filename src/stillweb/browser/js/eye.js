@@ -85,8 +85,8 @@
   const OPEN = CSS.supports("selector(:open)") ? "select:open, input:open" : ":not(*)"; // lists and pickers of the browser's own
   const opened = () => {
     let { activeElement: focused } = document;
-    while (focused?.shadowRoot?.activeElement) focused = focused.shadowRoot.activeElement;
-    return Boolean(focused?.matches(OPEN) || document.querySelector(OPEN));
+    for (let root; (root = bare(focused)?.shadowRoot)?.activeElement; ) focused = root.activeElement;
+    return Boolean(bare(focused)?.matches(OPEN) || document.querySelector(OPEN));
   };
   const stepped = new WeakMap(); // animation -> {at, since}: its own time when it was last seen to be let run, and the clock then
   const snap = (now) => {
