@@ -13,6 +13,7 @@ from small_site import ORIGIN, build
 from stillweb.browser.launch import launch
 from stillweb.env.env import Env, EnvOptions
 from stillweb.env.task import EvalKind, Evaluation, Task
+from stillweb.env.vector import VectorEnv
 from stillweb.errors import (
     CollectionNotFound,
     EnvClosed,
@@ -292,7 +293,15 @@ async def test_wrong_use_is_told(replay, browser):
             await env.reset()
         with pytest.raises(TaskError, match="does not hold the start page"):
             await env.reset(url=ORIGIN + "/absent")
+        with pytest.raises(UsageError, match="'x' is no Task"):
+            await env.reset(task="x")
+        for seed in ("x", 1.5, True):
+            with pytest.raises(UsageError, match="a seed is a whole number"):
+                await env.reset(url=ORIGIN + "/", seed=seed)
         await env.reset(url=ORIGIN + "/")
+        for n in (0, -1, "x"):
+            with pytest.raises(UsageError, match="at least one env"):
+                await env.fork(n)
         steps = [env.step({"action": "scroll", "dy": 1}) for _ in range(2)]
         results = await asyncio.gather(*steps, return_exceptions=True)
         assert [isinstance(result, UsageError) for result in results] == [False, True]
@@ -301,6 +310,18 @@ async def test_wrong_use_is_told(replay, browser):
         await env.step({"action": "terminate"})
     with pytest.raises(EnvClosed):
         await env.reset(url=ORIGIN + "/")
+
+
+@pytest.mark.parametrize("wrong", [{"max_steps": 0}, {"max_steps": -3}, {"har": "all"}, {"step_seconds": 0}])
+async def test_options_that_cannot_be_are_told(wrong):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        EnvOptions(**wrong)
+
+
+async def test_no_address_of_a_server_is_told():
+    for made in (Env(None), VectorEnv(None, 1)):
+        with pytest.raises(UsageError, match="is a text, not None"):
+            await made.start()
 
 
 async def test_an_unknown_collection_is_told(replay, browser):

@@ -115,8 +115,9 @@ async def test_a_session_forks_into_others(vector):
     ends = await asyncio.gather(*(vector.step(i, {"action": "terminate"}) for i in range(3)))
     assert [end[1] for end in ends] == [1.0] * 3
     assert {end[4]["seed"] for end in ends} == {3}
-    with pytest.raises(UsageError):
-        await vector.fork(0, [0])
+    for into in ([0], [1, 1]):
+        with pytest.raises(UsageError, match="each named once"):
+            await vector.fork(0, into)
 
 
 async def test_a_fork_that_diverges_leaves_no_episode(vector):

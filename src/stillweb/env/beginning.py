@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Self
+from operator import index
+from typing import Any, Self, SupportsIndex
 
 from playwright.async_api import Browser
 
@@ -44,10 +45,15 @@ class Start:
         """Return the start of a task, or at a URL.
 
         Raises:
-            UsageError: if neither or both are given.
+            UsageError: if neither or both are given, or one of them or the seed is of another kind.
         """
         if (task is None) == (url is None):
             raise UsageError("reset needs either a task or a URL")
+        if task is not None and not isinstance(task, Task):
+            raise UsageError(f"{task!r} is no Task", hint="load_tasks(path) gives them")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, SupportsIndex)):
+            raise UsageError(f"a seed is a whole number, not {seed!r}")
+        seed = None if seed is None else index(seed)  # numpy's as well
         return cls(task, task.start_url if task else str(url), seed)
 
 

@@ -114,8 +114,11 @@ async def fork(sibling: Any, past: Past, n: int) -> list[Env]:
         n: how many.
 
     Raises:
+        UsageError: if none are asked for.
         ForkDiverged, InfraError: of the first that fails.
     """
+    if not isinstance(n, int) or n < 1:
+        raise UsageError(f"a fork makes at least one env, not {n!r}")
     envs: list[Env] = [sibling() for _ in range(n)]
     # The moments as they are now: the original may go on meanwhile.
     now = Past(past.task, past.url, past.seed, past.environment_id, list(past.moments))

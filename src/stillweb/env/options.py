@@ -10,6 +10,7 @@ from typing import Any, Literal
 from stillweb.browser.profile import Profile
 from stillweb.env.evidence import Judge
 from stillweb.env.tabs import DialogAnswers
+from stillweb.errors import UsageError
 
 __all__ = ["EnvOptions"]
 
@@ -51,3 +52,16 @@ class EnvOptions:
     downloads: Path | None = None
     dialogs: DialogAnswers = field(default_factory=DialogAnswers)
     ahead: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            UsageError: if one of them is too small, or there is no such `har`.
+        """
+        if self.max_steps < 1:
+            raise UsageError(f"max_steps must be at least 1, not {self.max_steps}")
+        if min(self.action_seconds, self.step_seconds) <= 0:
+            raise UsageError("action_seconds and step_seconds must be more than 0")
+        if self.har not in ("", "headers", "bodies"):
+            raise UsageError(f"no har {self.har!r}", hint="har is one of: headers, bodies, or empty for none")

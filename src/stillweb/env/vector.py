@@ -208,8 +208,10 @@ class VectorEnv(Started):
             InfraError: if browser or proxy fail. The sessions in `into` have no episode then.
         """
         seat, others = self._seat(i), [self._seat(j) for j in into]
-        if i in into or seat.env is None:
-            raise UsageError(f"session {i} has no episode that could be forked into {list(into)}")
+        if i in into or len({*into}) < len(into):
+            raise UsageError(f"session {i} forks into others, each named once, not into {list(into)}")
+        if seat.env is None:
+            raise UsageError(f"session {i} has no episode to fork", hint=f"await vector.reset({i}, task=...)")
         past = seat.env.past
         past = replace(past, moments=list(past.moments))
         try:

@@ -76,6 +76,10 @@ class ReplayClient:
     """
 
     def __init__(self, url: str, *, socket: Path | None = None) -> None:
+        if not isinstance(url, str):
+            raise UsageError(
+                f"the URL of a replay server is a text, not {url!r}", hint="stillweb replay prints it"
+            )
         self.url = url.rstrip("/")
         transport = httpx.AsyncHTTPTransport(uds=str(socket)) if socket else None
         # trust_env off: the proxy of the surroundings has no business between us. Where there is no TLS,
