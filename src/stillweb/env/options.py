@@ -59,8 +59,8 @@ class EnvOptions:
         Raises:
             UsageError: if one of them is too small, or there is no such `har`.
         """
-        if self.max_steps < 1 or self.ahead < 0:
-            raise UsageError(f"max_steps is at least 1, ahead at least 0: not {self.max_steps}, {self.ahead}")
+        if self.max_steps < 1:
+            raise UsageError(f"max_steps must be at least 1, not {self.max_steps}")
         if min(self.action_seconds, self.step_seconds) <= 0:
             raise UsageError("action_seconds and step_seconds must be more than 0")
         if self.har not in ("", "headers", "bodies"):
