@@ -241,6 +241,20 @@ async def test_a_browser_that_is_lost_amid_a_step_is_replaced(replay, what):
         await look(env)
 
 
+async def test_a_browser_without_its_line_is_replaced_before_it_is_closed(replay, monkeypatch):
+    async def unclosed(_):
+        await asyncio.Event().wait()
+
+    async with Env(replay.url, level="exact") as env:
+        await env.reset(url=HOME)
+        monkeypatch.setattr(line_module, "_close", unclosed)
+        await _break(env._browser, "line")
+        with pytest.raises(InfraError):
+            await look(env)
+        await env.reset(url=HOME)
+        await look(env)
+
+
 async def test_a_shared_browser_that_has_ended_stays_an_infra_error(replay, ca):
     async with launch(spki=ca.spki_hashes(), exact=True) as mortal:
         env = Env(replay.url, browser=mortal, level="exact")

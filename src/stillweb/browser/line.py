@@ -310,6 +310,12 @@ def has_line(browser: Browser) -> bool:
     return browser in _lines
 
 
+def is_there(browser: Browser) -> bool:
+    """Return whether a browser is connected, and its line, if it has one, is not broken: it is closed soon."""
+    line = _lines.get(browser)
+    return browser.is_connected() and not (line and line.broken)
+
+
 def free_port() -> int:
     """Return a port of the loopback interface that nobody uses now."""
     with socket.socket() as probe:
