@@ -86,7 +86,7 @@ async def test_a_complaint_about_a_field_is_told_and_not_shown(rig):
     for how in ("none", "all", "all"):
         async with rig.visit(Level.EXACT) as visit:
             await visit.show(
-                "<form><input id=field required style='margin: 50px'><button id=send>Send</button></form>"
+                "<form><input id=field required style='margin: 50px'><input required><button id=send>Send</button></form>"
                 + HEARD
             )
             world = state_of(visit.context).world

@@ -311,7 +311,7 @@ def has_line(browser: Browser) -> bool:
 
 
 def is_there(browser: Browser) -> bool:
-    """Return whether a browser is connected, and its line, if it has one, is not broken: it is closed soon."""
+    """Return whether a browser is connected, and its line, if it has one, whole: or it is closed soon."""
     line = _lines.get(browser)
     return browser.is_connected() and not (line and line.broken)
 

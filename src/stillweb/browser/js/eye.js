@@ -56,11 +56,13 @@
   let turned = 0;
   const turn = () => { turned += 1; };
   // The browser tells what is wrong with a field in a bubble that fades in, and out after 5 s, by the real clock.
-  let refused = null; // the last field that was found invalid, and not by a page that tells of it itself
-  const refuse = (event) => { if (event.isTrusted) refused = event; };
+  const refused = new Map(); // field -> the event by which it was found invalid; all of a form are, and one has the focus then
+  const refuse = (event) => { if (event.isTrusted) refused.set(event.composedPath()[0], event); };
   const refusedField = () => {
-    const field = refused?.defaultPrevented ? null : refused?.composedPath()[0] ?? refused?.target;
-    return field?.isConnected && field === field.getRootNode().activeElement && field.validationMessage && field.setCustomValidity ? field : null;
+    for (const [field, { defaultPrevented: toldByPage }] of refused) {
+      if (!toldByPage && field.isConnected && field === field.getRootNode().activeElement && field.validationMessage && field.setCustomValidity) return field;
+    }
+    return null;
   };
   const BUBBLE = 250; // real ms; longer than it takes to fade out (Blink's ValidationMessageClientImpl: 133 ms)
   const countTurns = () => { // at each barrier, since `document.open()` removes the listeners of all worlds
@@ -263,7 +265,7 @@
     // Takes the bubble at a refused field away, and returns what it says; "" if there is none. A message of blanks hides it.
     async accept() {
       const field = refusedField();
-      refused = null;
+      refused.clear();
       if (!field) return "";
       const { validationMessage: message, validity: { customError } } = field;
       field.setCustomValidity(" ");
