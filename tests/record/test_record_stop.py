@@ -108,7 +108,8 @@ def test_a_killed_crawl_leaves_whole_records_and_can_go_on(tmp_path: Path, site)
 
     collection = Collection.open(tmp_path / "c", "site")
     assert collection.manifest().state == "partial"
-    assert [page.url for page in collection.page_list()] == [HOME, HOME + "a"]
+    # The list is written the more seldom, the longer it takes.
+    assert [page.url for page in collection.page_list()] in ([HOME], [HOME, HOME + "a"])
     records = whole_records(collection)
     assert records.count("response") == records.count("request") >= 2
     assert reindex(collection) == records.count("response")
