@@ -24,10 +24,11 @@ from playwright.async_api import Page
 
 from stillweb.browser.bids import Bids
 from stillweb.browser.listening import file_names
-from stillweb.browser.probe import FrameGone, FrameInfo, Probe, well_formed
+from stillweb.browser.probe import FrameGone, FrameInfo, Probe
 from stillweb.browser.survey import Item, Survey, pointed_at, survey
 from stillweb.errors import InfraError
 from stillweb.garbage import uncollected
+from stillweb.text import well_formed
 
 __all__ = ["INTERACTIVE", "AxNode", "AxTree", "Bids", "axtree"]
 

@@ -14,14 +14,14 @@ from typing import Any
 from playwright.async_api import Page
 
 from stillweb.browser.context import state_of
-from stillweb.browser.probe import FrameGone, Probe, well_formed
+from stillweb.browser.probe import FrameGone, Probe
 from stillweb.errors import InfraError, UsageError
+from stillweb.text import well_formed
 
 _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
-_BLOB = re.compile(
-    r"(blob:[^\s\"'<>/]*//[^\s\"'<>/]*/)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-)  # another each time
+# Its name is another one each time.
+_BLOB = re.compile(r"(blob:[^\s\"'<>/]*//[^\s\"'<>/]*/)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TALLEST = 16_384  # CSS px of a page's picture: the largest texture that Chromium draws in software
 _CAP = 15.0  # seconds; a screenshot takes a tenth of one
 

@@ -12,7 +12,8 @@ import json
 
 from playwright.async_api import Page
 
-from stillweb.browser.probe import Probe, well_formed
+from stillweb.browser.probe import Probe
+from stillweb.text import well_formed
 
 _OUTLINE = """(() => {
   const lines = [];

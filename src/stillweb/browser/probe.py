@@ -500,13 +500,6 @@ async def _session(page: Page) -> PlainSession | LineSession:
     return world.session(told["targetInfo"]["targetId"])
 
 
-def well_formed(text: str) -> str:
-    """Return a text with U+FFFD for half characters: JavaScript has such strings, UTF-8 has not."""
-    if text.isascii():  # nearly all of a tree's names: it is asked of each
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
 def _texts(node: dict[str, Any]) -> Iterator[int]:
     """Yield the text nodes in a node as CDP describes it, and the pseudo-elements, which may have text."""
     for pseudo in node.get("pseudoElements", ()):

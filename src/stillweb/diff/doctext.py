@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from playwright.async_api import Page
 
-from stillweb.browser.probe import Probe, well_formed
+from stillweb.browser.probe import Probe
+from stillweb.text import well_formed
 
 _TEXTS = """(() => {
   const lines = [];

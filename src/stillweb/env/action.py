@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from stillweb.env.aliases import Untranslatable, read_call
 from stillweb.env.keys import MODIFIERS, canonical_key
+from stillweb.text import well_formed
 
 __all__ = ["Action", "ActionResult", "ActionStatus", "InvalidAction", "action_schema", "parse"]
 
@@ -268,7 +269,7 @@ def _values(given: Mapping[Any, Any], name: str, spec: _Spec, problems: list[str
         if coerced is None:
             problems.append(f"{key!r} must be {_wanted(key)}, it is {_short(value)}")
         else:
-            values[key] = _well_formed(coerced) if isinstance(coerced, str) else coerced
+            values[key] = well_formed(coerced) if isinstance(coerced, str) else coerced
     present = {key for key, value in given.items() if value is not None}
     pointed = spec.point and {"x", "y"} & present
     missing = [key for key in spec.required if key not in present and not (key == "bid" and pointed)]
@@ -299,10 +300,6 @@ def _joined(value: list[Any] | tuple[Any, ...], field: _Field, action: str) -> s
         return None
     texts = [str(one) for one in value if isinstance(one, str | int | float) and not isinstance(one, bool)]
     return field.joined.join(texts) if len(texts) == len(value) else None
-
-
-def _well_formed(text: str) -> str:
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _flag(value: Any) -> bool | None:

@@ -289,9 +289,8 @@ def _named(raw: Mapping[Any, Any], ours: Mapping[str, tuple[str, ...]]) -> tuple
     for holder in ("arguments", "input", "parameters"):
         if isinstance(raw.get("name"), str) and holder in raw:
             given = _object(raw[holder])
-            return (
-                _named(given, ours) if "action" in given else (raw["name"], given)
-            )  # of one tool for all actions
+            # One tool for all actions says the action itself.
+            return _named(given, ours) if "action" in given else (raw["name"], given)
     commands = [key for key in raw if key not in ("node", "instance_id")]
     if len(commands) == 1 and (commands[0] in _NAMED or commands[0] in ours or commands[0] in ABSENT):
         return commands[0], _object(raw[commands[0]])
