@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stillweb.collections import packformat, packindex
+from stillweb.collections.entries import vary_digest
 from stillweb.collections.keys import request_key
-from stillweb.collections.pack import Pack, PackEntry, build_pack, vary_digest
+from stillweb.collections.pack import Pack, PackEntry, build_pack
 from stillweb.collections.packwriter import response_head
 from stillweb.errors import MalformedPack, UsageError
 from stillweb.model import Response

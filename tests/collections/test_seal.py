@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from stillweb.collections.entries import Entry, vary_digest
 from stillweb.collections.export import export_wacz
 from stillweb.collections.importer import import_files
 from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.pack import Entry, Pack, vary_digest
+from stillweb.collections.pack import Pack
 from stillweb.collections.rules import Rules
 from stillweb.collections.seal import seal
 from stillweb.collections.warcs import WarcRecord, gzip_member, serialise

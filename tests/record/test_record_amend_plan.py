@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from stillweb.collections.absent import Absences
 from stillweb.collections.amends import Absent, Amend, next_version, read_amends, write_amends
+from stillweb.collections.entries import vary_digest
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.collections.pack import Pack, PackEntry, build_pack
-from stillweb.collections.packformat import vary_digest
 from stillweb.collections.rules import Rules
 from stillweb.errors import CollectionError, UsageError
 from stillweb.model import Exchange, Request, Response

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from stillweb.collections.alike import first_of_alike
+from stillweb.collections.entries import Entry, vary_digest
 from stillweb.collections.keys import request_key
-from stillweb.collections.pack import Entry
-from stillweb.collections.packformat import vary_digest
 from stillweb.collections.rules import Rules
 from stillweb.model import Match, Request
 from stillweb.replay.noise import default_noise

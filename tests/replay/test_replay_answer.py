@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.collections.pack import Entry
+from stillweb.collections.entries import Entry
 from stillweb.model import Request
 from stillweb.replay import answer
 from stillweb.replay.coding import admits, decode

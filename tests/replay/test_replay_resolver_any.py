@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resolver_shelf import SITE, Shelf
 
+from stillweb.collections.entries import Entry, vary_digest
 from stillweb.collections.keys import request_key
 from stillweb.collections.meaning import MEANT
-from stillweb.collections.pack import Entry
-from stillweb.collections.packformat import vary_digest
 from stillweb.collections.rules import Rules
 from stillweb.model import Request, Tier
 from stillweb.replay.noise import default_noise

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stillweb.collections.pack import Entry
+    from stillweb.collections.entries import Entry
 
 __all__ = ["first_of_alike", "timeless"]
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stillweb.collections.accept import excludes
+from stillweb.collections.entries import Entry, vary_digest
 from stillweb.collections.meaning import MEANT, PREFERRED, browsers_own
-from stillweb.collections.pack import Entry
-from stillweb.collections.packformat import vary_digest
 from stillweb.model import Request, header
 
 __all__ = ["Asked"]

@@ -21,6 +21,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 
+from stillweb.collections.entries import Entry, vary_digest
 from stillweb.collections.frames import (
     EVENT_STREAM,
     FIELDS_TYPE,
@@ -35,8 +36,7 @@ from stillweb.collections.frames import (
 )
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Entry, PackEntry
-from stillweb.collections.packformat import vary_digest
+from stillweb.collections.pack import PackEntry
 from stillweb.collections.records import WARC, Damage, WarcRecord
 from stillweb.collections.warcs import GZIP_MAGIC
 from stillweb.errors import MissingRecord

@@ -19,7 +19,6 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from itertools import chain
@@ -29,49 +28,17 @@ from typing import Any, Self
 
 from stillweb.collections import packformat as form
 from stillweb.collections.alike import first_of_alike
+from stillweb.collections.entries import Entry
 from stillweb.collections.packbodies import PackBodies, map_file, unmap
-from stillweb.collections.packformat import IndexPlan, Record, malformed, vary_digest
+from stillweb.collections.packformat import IndexPlan, Record, malformed
 from stillweb.collections.packindex import PackIndex
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter, build_pack
 from stillweb.collections.store import Store
 from stillweb.errors import MalformedPack
 
-__all__ = ["Entry", "Pack", "PackEntry", "PackInfo", "PackWriter", "build_pack", "pack_stamp", "vary_digest"]
+__all__ = ["Pack", "PackEntry", "PackInfo", "PackWriter", "build_pack", "pack_stamp"]
 
 _RECENT = 4096  # entries whose fields are kept at hand; their heads and bodies stay in the mmap
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One answer of a pack.
-
-    Attributes:
-        key: request key.
-        timestamp: 14 digits UTC.
-        epoch: number of mutations (POST, PUT, PATCH, DELETE) recorded before this.
-        order: position in recorded order; the row.
-        head: status line and fields, without Content-Length and the blank line.
-        body: as recorded, content encoding kept.
-        encoding: content codings, "" if none.
-        mime: without parameters.
-        body_sha256: 32 bytes.
-        varies: lower-case names of the request fields that the answer depends on, each with
-            `vary_digest` of the value that the recorded request had.
-    """
-
-    key: bytes
-    method: str
-    url: str
-    timestamp: str
-    status: int
-    epoch: int
-    order: int
-    head: memoryview
-    body: memoryview
-    encoding: str
-    mime: str
-    body_sha256: bytes
-    varies: tuple[tuple[str, bytes], ...] = ()
 
 
 class Pack:

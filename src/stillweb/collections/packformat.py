@@ -28,6 +28,7 @@ from hashlib import blake2b
 from mmap import mmap
 from pathlib import Path
 
+from stillweb.collections.entries import VARY_SIZE, Varies
 from stillweb.collections.keys import KEY_SIZE
 from stillweb.errors import MalformedPack
 from stillweb.urls import wire_url
@@ -59,12 +60,8 @@ _KEY_AT = CHECK_SIZE + 32
 LENGTHS = struct.Struct("<8I")
 LENGTHS_AT = CHECK_SIZE + FIXED.size
 TEXTS_AT = LENGTHS_AT + LENGTHS.size
-VARY_SIZE = 8
 _KEYS_A_BUCKET = 8
 _SEAL_AGAIN = "seal it again: stillweb collections seal NAME"
-
-Varies = tuple[tuple[str, bytes], ...]
-"""What an answer depends on: lower-case names of request fields, each with the digest of its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +150,6 @@ def _unpack_varies(packed: bytes) -> Varies:
         at = end + 1 + VARY_SIZE
         varies.append((name, packed[end + 1 : at]))
     return tuple(varies)
-
-
-def vary_digest(value: str) -> bytes:
-    """Return the digest of a request field's value, as `varies` holds it; of "" for an absent field."""
-    return blake2b(value.strip().encode("utf-8", "surrogatepass"), digest_size=VARY_SIZE).digest()
 
 
 def fanout_bits(keys: int) -> int:

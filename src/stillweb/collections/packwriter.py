@@ -29,9 +29,10 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from stillweb.collections import packformat as form
+from stillweb.collections.entries import Varies
 from stillweb.collections.keys import request_key
 from stillweb.collections.packbodies import packed_header, packed_place
-from stillweb.collections.packformat import IndexPlan, Record, Varies
+from stillweb.collections.packformat import IndexPlan, Record
 from stillweb.collections.packspool import Spool
 from stillweb.collections.renames import exchange, sync_folder
 from stillweb.collections.store import SEGMENT, BodyWriter, Store

@@ -28,13 +28,14 @@ from typing import Any
 
 from stillweb.collections.accept import excludes
 from stillweb.collections.cdxj import read_in_file_order
+from stillweb.collections.entries import Varies, vary_digest
 from stillweb.collections.framepack import frame_entry
 from stillweb.collections.indexing import reindex
 from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
 from stillweb.collections.meaning import MEANT, PREFERRED, browsers_own, page_set
 from stillweb.collections.pack import Pack
-from stillweb.collections.packformat import SOURCES, Varies, vary_digest
+from stillweb.collections.packformat import SOURCES
 from stillweb.collections.packwriter import PackEntry, PackInfo, PackWriter
 from stillweb.collections.rules import Rules, default_rules
 from stillweb.collections.store import Store

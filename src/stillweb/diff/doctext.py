@@ -6,7 +6,7 @@ cannot be compared with such a baseline.
 
 from __future__ import annotations
 
-from playwright.async_api import Page
+from playwright.async_api import Page as BrowserPage
 
 from stillweb.browser.probe import Probe
 from stillweb.text import well_formed
@@ -29,7 +29,7 @@ _TEXTS = """(() => {
 })()"""
 
 
-async def document_text(page: Page) -> str:
+async def document_text(page: BrowserPage) -> str:
     """Return every text of a page, a line each, its frames' behind its own.
 
     Raises:

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 
+from stillweb.collections.entries import Entry
 from stillweb.collections.fitting import Asked
 from stillweb.collections.keys import request_key
 from stillweb.collections.meaning import MEANT, page_set
 from stillweb.collections.misses import Missed
-from stillweb.collections.pack import Entry, Pack
+from stillweb.collections.pack import Pack
 from stillweb.collections.rules import Rules
 from stillweb.model import MUTATIONS, Request, header
 from stillweb.urls import host_of, wire_url

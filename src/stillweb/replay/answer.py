@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from stillweb.collections.pack import Entry
+from stillweb.collections.entries import Entry
 from stillweb.model import Headers, Request, header
 from stillweb.replay.coding import admits, decode
 from stillweb.replay.ranges import Span, asked_span, recorded_span

@@ -28,9 +28,9 @@ from urllib.parse import urljoin
 
 from stillweb.collections.accept import rank
 from stillweb.collections.alike import timeless
+from stillweb.collections.entries import Entry
 from stillweb.collections.fitting import Asked
 from stillweb.collections.keys import request_key
-from stillweb.collections.pack import Entry
 from stillweb.model import BUSY, MUTATIONS, Request, header
 from stillweb.replay.ranges import asked_span, recorded_span
 from stillweb.urls import wire_url

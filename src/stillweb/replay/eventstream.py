@@ -18,9 +18,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from stillweb.collections.entries import Entry
 from stillweb.collections.framepack import of_cookies, open_chunks, stream_key
 from stillweb.collections.frames import EVENT_STREAM, Chunks, End
-from stillweb.collections.pack import Entry, Pack
+from stillweb.collections.pack import Pack
 from stillweb.model import Match, Request, Tier, header
 from stillweb.replay import answer as answers
 from stillweb.replay.answer import Answer

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol
 
+from stillweb.collections.entries import Entry
 from stillweb.collections.keys import request_key
-from stillweb.collections.pack import Entry
 from stillweb.collections.rules import Rules
 from stillweb.model import BUSY, MUTATIONS, Match, Request, Tier, header
 from stillweb.replay.captures import Candidate, same_answer, usable

@@ -16,10 +16,10 @@ from http import HTTPStatus
 
 from wsproto.extensions import PerMessageDeflate
 
+from stillweb.collections.entries import Entry
 from stillweb.collections.framepack import WEBSOCKET, of_cookies, open_frames, socket_key
 from stillweb.collections.frames import CLOSE, TEXT, End, Frame, Frames
 from stillweb.collections.keys import body_key
-from stillweb.collections.pack import Entry
 from stillweb.errors import MalformedPack
 from stillweb.model import Match, Request, Tier, header
 from stillweb.replay import answer as answers
