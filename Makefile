@@ -17,7 +17,7 @@ $(VENV)/.python: requirements/uv.lock
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/uv.lock
 	@touch $@
 
-$(VENV)/.ready: $(VENV)/.python requirements/dev.lock pyproject.toml src/stillweb/replay/pywb.lock
+$(VENV)/.ready: $(VENV)/.python requirements/dev.lock pyproject.toml src/stillweb/replay/pywb/pywb.lock
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r requirements/dev.lock
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --editable .
 	$(BIN)/stillweb setup browser
@@ -69,7 +69,7 @@ lock:            ## pin the newest dependencies anew (needs uv on the PATH)
 	  $(foreach package,playwright pyee greenlet pillow pixelmatch jinja2 markupsafe \
     pydantic pydantic-core annotated-types typing-inspection websockets orjson fsspec,--no-emit-package $(package))
 	echo "pywb>=2.10,<3" | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --custom-compile-command "make lock" -o src/stillweb/replay/pywb.lock -
+	  --custom-compile-command "make lock" -o src/stillweb/replay/pywb/pywb.lock -
 
 clean:           ## remove what was made here, but for collections and certs
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,14 +26,14 @@ from playwright.async_api import Browser, BrowserContext
 
 from stillweb.browser import Activity, Level, Pinning, Profile, launch, open_context, settle
 from stillweb.certs import CertAuthority
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.seal import seal
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
 from stillweb.errors import ProgramNotFound, StillwebError
 from stillweb.model import Tier
 from stillweb.replay import ReplayClient, ReplayOptions, serve
-from stillweb.replay.pywb import PywbOptions, serve_pywb
+from stillweb.replay.pywb.backend import PywbOptions, serve_pywb
 from stillweb.urls import from_timestamp
 
 SUFFIXES = (".warc", ".warc.gz", ".arc", ".arc.gz", ".wacz", ".har")

@@ -36,12 +36,12 @@ from serving import program
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
-from stillweb.env.pool import PoolOptions
-from stillweb.env.rollout import Outcome, Rollout, RolloutOptions
-from stillweb.env.task import EvalKind, Evaluation, Task
-from stillweb.env.vector import VectorEnv, VectorOptions
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.vector.pool import PoolOptions
+from stillweb.env.vector.rollout import Outcome, Rollout, RolloutOptions
+from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay.client import ReplayClient
 

@@ -10,7 +10,7 @@ seeds of `--train`, but for what it asked for by pressing what the explorer leav
 each of the three the agent takes `--steps` steps per seed of `--test`, which nothing before has seen. What
 lies there already is taken up again: recordings by name, walks by name, seed and steps.
 
-The agent is `stillweb.env.explore.propose_trace`: it knows observations and its seed alone, and clicks, fills
+The agent is `stillweb.env.propose_trace`: it knows observations and its seed alone, and clicks, fills
 (one of five texts), chooses, scrolls, hovers, goes back and opens again what it has seen; from a page that is
 not held it turns back. The explorer is told the same texts, as who makes tasks tells what agents will type:
 DIR/values.yaml.
@@ -41,15 +41,15 @@ from diff import RESOLVE, SITES_CA, stillweb
 from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
+from stillweb.collections.pack.seal import seal
 from stillweb.env import EnvOptions, VectorEnv, VectorOptions
-from stillweb.env.explore import propose_trace
-from stillweb.env.observation import Observation
+from stillweb.env.observations.observation import Observation
+from stillweb.env.trajectories.propose import propose_trace
 from stillweb.errors import InfraError, TaskError
-from stillweb.record.exploreplan import Avoid
+from stillweb.record.explore.plan import AvoidRules
 from stillweb.replay import ReplayClient, ReplayOptions, serve
-from stillweb.replay.ledgerfile import Line
-from stillweb.replay.misses import gather
+from stillweb.replay.ledger.file import LedgerLine
+from stillweb.replay.ledger.misses import gather
 from stillweb.urls import host_of, wire_url
 
 REACH = (*RESOLVE, "--upstream-ca", str(SITES_CA))
@@ -71,7 +71,7 @@ class Counting:
         self._number = number
         self._client = client
         self._hosts = hosts
-        self._avoid = Avoid.of([SKIPPED])
+        self._avoid = AvoidRules.of([SKIPPED])
         self._seen: Observation | None = None
         self.pressed: set[int] = set()
         self.counts: Counter[str] = Counter()
@@ -116,11 +116,11 @@ class Counting:
 
     async def told(self, name: str) -> dict[str, Any]:
         """Return counts, and the misses as a file of misses has them."""
-        lines: list[Line] = []
+        lines: list[LedgerLine] = []
         if self.session:
             ledger = await self._client.ledger(self.session, closed=True)
             environment = str((await self._client.info()).collections[name])
-            lines = [Line(self.session, name, environment, each) for each in ledger.entries]
+            lines = [LedgerLine(self.session, name, environment, each) for each in ledger.entries]
         kept = [
             line
             for line in lines

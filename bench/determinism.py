@@ -36,9 +36,9 @@ from stillweb.browser import (
     settle,
 )
 from stillweb.certs import CertAuthority
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
+from stillweb.collections.pack.seal import seal
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 ARCHIVES = (

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from stillweb import clock
-from stillweb.collections.httpblocks import decode_body
 from stillweb.collections.layout import Collection
-from stillweb.collections.store import remove_collection
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.store import remove_collection
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.http.messages import decode_body
 from stillweb.model import Exchange, header
 
 PAGES = 180

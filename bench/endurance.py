@@ -36,8 +36,8 @@ from processmemory import memory, verdict
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
 
 HOST = "shop.example"

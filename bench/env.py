@@ -52,7 +52,7 @@ from env_rest import sessions_at, timers_at
 
 from stillweb.browser.launch import browser_build
 from stillweb.certs import CertAuthority
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.env.env import Env, EnvOptions
 from stillweb.polling import poll
@@ -217,7 +217,7 @@ class Ours:
         await self._stack.aclose()
 
     async def reset(self, name: str, url: str) -> dict[str, Any]:
-        from stillweb.env.task import Task
+        from stillweb.env.tasks.load import Task
 
         assert self._env is not None
         began = time.perf_counter()

@@ -16,12 +16,12 @@ from stillweb.browser import Activity, Level, Pinning, Profile, launch, open_con
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.options import EnvOptions
-from stillweb.env.pool import PoolOptions
-from stillweb.env.task import Task
-from stillweb.env.vector import VectorEnv, VectorOptions
+from stillweb.env.tasks.load import Task
+from stillweb.env.vector.pool import PoolOptions
+from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 

@@ -1,7 +1,7 @@
 """One stream per trace: how often scripted traces differ, at 1, 8 and 32 sessions, machine loaded and not.
 
 For each collection (recorded sites of `--collections`, archives of `--shared`) the traces of
-`bench/traces/<collection>/` are certified (`stillweb.diff.certify`): at the level under test on native
+`bench/traces/<collection>/` are certified (`stillweb certify`): at the level under test on native
 replay (`exact`), for contrast as a plain Playwright would have it (`plain`: nothing pinned, waiting until
 network and DOM have been quiet for 500 ms of real time), and at the level under test through the pywb
 sidecar (`pywb`). Where a collection has no traces yet, they are made by exploring and written there.
@@ -28,15 +28,15 @@ from archives import start_pages
 
 from stillweb.browser import launch
 from stillweb.certs import CertAuthority
-from stillweb.cli.serving import served
-from stillweb.collections.importer import import_files
+from stillweb.cli.replay.started import served
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.diff.certificate import Certificate
-from stillweb.diff.certify import CertifyOptions, certify
-from stillweb.diff.flake import rate
+from stillweb.diff.certify.certificate import Certificate
+from stillweb.diff.certify.certify import CertifyOptions, certify
+from stillweb.diff.certify.rates import rate
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.explore import propose_trace
-from stillweb.env.trace import Trace, run_trace
+from stillweb.env.trajectories.propose import propose_trace
+from stillweb.env.trajectories.trace import Trace, run_trace
 from stillweb.errors import StillwebError
 from stillweb.replay import ReplayClient, ensure_sealed
 

@@ -28,11 +28,11 @@ from archives import archives, start_pages
 
 from diff import RESOLVE, SITES_CA, stillweb
 from stillweb.certs import CertAuthority
-from stillweb.cli.serving import served
-from stillweb.collections.importer import import_files
+from stillweb.cli.replay.started import served
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
-from stillweb.diff.run import DiffOptions, diff
+from stillweb.collections.pack.seal import seal
+from stillweb.diff.compare.run import DiffOptions, diff
 from stillweb.errors import ProgramNotFound, StillwebError
 from stillweb.model import Page
 from stillweb.replay import ReplayClient

@@ -23,13 +23,13 @@ import httpx
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn import learn, merge, read_rules, write_rules
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.learn.rules import learn, merge, read_rules, write_rules
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy import recording_proxy
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.record.proxy.resolve import parse_all
 from stillweb.record.recording import begin
-from stillweb.record.resolve import parse_all
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 SITES_CA = Path("~/.cache/stillweb-sites/ca.pem").expanduser()

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from stillweb.collections.defects import Defect
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.seal import seal
-from stillweb.collections.warcs import read_record, read_records, sniff
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.reader import read_record, read_records, sniff
 from stillweb.errors import MalformedPack, MalformedWarc, StillwebError
 
 SLOW = 20.0

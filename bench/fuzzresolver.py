@@ -26,11 +26,11 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.matching.resolver import Policy, SessionState, advance, resolve
 from stillweb.model import Exchange, Headers, Match, Request, Response, Tier, header
-from stillweb.replay.resolver import Policy, SessionState, advance, resolve
 
 ASKED = 100  # requests of each world
 

@@ -20,16 +20,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from stillweb.model import Headers
-from stillweb.replay.wire import (
+from stillweb.http.wire import (
     BadRequest,
     ConnectReceived,
     ContinueExpected,
     Event,
-    Limits,
+    HttpConnection,
+    RequestLimits,
     RequestReceived,
-    Wire,
 )
+from stillweb.model import Headers
 
 SLOW = 2.0
 
@@ -75,7 +75,7 @@ class Stream:
 
     kind: str
     data: bytes
-    limits: Limits
+    limits: RequestLimits
     expected: tuple[Event, ...] | None = None
     rest: bytes = b""
 
@@ -88,9 +88,9 @@ def stream_of(seed: str, number: int) -> Stream:
     return Stream(kind, *stream)
 
 
-Drawn = tuple[bytes, Limits, tuple[Event, ...] | None, bytes]
-_WIDE = Limits()
-_NARROW = Limits(head=300, body=400)
+Drawn = tuple[bytes, RequestLimits, tuple[Event, ...] | None, bytes]
+_WIDE = RequestLimits()
+_NARROW = RequestLimits(head=300, body=400)
 
 
 def _well_formed(draw: random.Random) -> Drawn:
@@ -292,10 +292,10 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], Drawn]]] = {
 def check(stream: Stream, cuts: random.Random) -> str:
     """Return what of a stream is not as it must be; "" if all is."""
     began = time.process_time()
-    whole = Wire(stream.limits)
+    whole = HttpConnection(stream.limits)
     events = whole.receive_data(stream.data)
     pieces = _cut(stream.data, cuts)
-    cut = Wire(stream.limits)
+    cut = HttpConnection(stream.limits)
     cut_events = [event for piece in pieces for event in cut.receive_data(piece)]
     took = time.process_time() - began
     if took > SLOW:
@@ -340,7 +340,7 @@ def _told(events: list[Event]) -> list[Event | int]:
     return [event.status if isinstance(event, BadRequest) else event for event in events]
 
 
-def _ends(wire: Wire, events: list[Event]) -> str:
+def _ends(wire: HttpConnection, events: list[Event]) -> str:
     """Hold that nothing is told behind an end."""
     for event in events[:-1]:
         if isinstance(event, BadRequest | ConnectReceived) or (
@@ -356,7 +356,7 @@ def _ends(wire: Wire, events: list[Event]) -> str:
     return ""
 
 
-def _within(events: list[Event], limits: Limits) -> str:
+def _within(events: list[Event], limits: RequestLimits) -> str:
     for event in events:
         if isinstance(event, RequestReceived):
             head = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)

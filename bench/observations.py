@@ -29,13 +29,12 @@ from archives import visited
 from playwright.async_api import Page
 
 from stillweb.browser import Bids, Level, launch, settle
-from stillweb.browser.probe import Probe
+from stillweb.browser.cdp.session import PageProbe
 from stillweb.certs import CertAuthority
 from stillweb.clock import perf
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
-from stillweb.env.forms import observe_kinds
-from stillweb.env.observation import take_observation
+from stillweb.collections.pack.seal import seal
+from stillweb.env.observations.observation import observe_kinds, take_observation
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 PAGE = "https://docs.test/library/typing.html"
@@ -46,7 +45,7 @@ BUTTONS = (5_000, 20_000, 50_000)
 
 async def cpu_ms(page: Page) -> float:
     """Return the CPU time that the page's renderer and this program have taken."""
-    probe = await Probe.of(page)
+    probe = await PageProbe.of(page)
     await probe.send("Performance.enable")
     told = (await probe.send("Performance.getMetrics"))["metrics"]
     return 1000 * (next(each["value"] for each in told if each["name"] == "ProcessTime") + process_time())

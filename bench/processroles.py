@@ -27,7 +27,7 @@ def role(pid: int) -> str:
             return part.removeprefix("--type=")
     if "--remote-debugging-pipe" in command:
         return "browser"
-    if "stillweb.replay.worker" in command:
+    if "stillweb.replay.workers.worker" in command:
         return "replay worker"
     return "replay" if "stillweb replay" in command else "python"
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
-from stillweb.replay.pywb import PywbOptions, find_pywb, serve_pywb
+from stillweb.replay.pywb.backend import PywbOptions, find_pywb, serve_pywb
 
 BODY = b"x" * 2000
 

@@ -34,11 +34,11 @@ from warc_bench import prepare
 
 from stillweb.browser.launch import browser_build
 from stillweb.collections.layout import Collection
-from stillweb.collections.publish import Depot
-from stillweb.env.rollout import Rollout
-from stillweb.env.task import Task, load_tasks
-from stillweb.env.vector import VectorEnv
-from stillweb.trainers.ray import Placing, RayOptions, RayRollouts
+from stillweb.collections.pack.publish import PackRemote
+from stillweb.env.tasks.load import Task, load_tasks
+from stillweb.env.vector.rollout import Rollout
+from stillweb.env.vector.vector import VectorEnv
+from stillweb.trainers.ray.rollouts import Placing, RayOptions, RayRollouts
 
 HERE = Path(__file__).resolve().parent
 
@@ -127,7 +127,7 @@ def main() -> None:
     if not (work / "collections").exists():
         prepare(options.shared, work / "collections", {options.collection})
     depot = f"file://{work}/share"
-    Depot(depot).push(Collection.open(work / "collections", options.collection).pack, options.collection)
+    PackRemote(depot).push(Collection.open(work / "collections", options.collection).pack, options.collection)
     folder = tempfile.mkdtemp(prefix="sw-ray-")  # its sockets want a short path
     ray.init(
         num_cpus=os.cpu_count(),

@@ -41,22 +41,22 @@ from playwright.async_api import Browser, BrowserContext, async_playwright
 from processroles import roles
 
 from stillweb.browser.activity import Activity
+from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.context import open_context
 from stillweb.browser.launch import FLAGS, find_browser
-from stillweb.browser.probe import Probe
+from stillweb.browser.observe.recorder import PageRecorder
 from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.browser.settle import settle
-from stillweb.browser.witness import Witness
 from stillweb.certs import CertAuthority
 from stillweb.clock import now
 from stillweb.collections.layout import Collection
-from stillweb.record import visit
-from stillweb.record.baseline import take_baseline
-from stillweb.record.behaviours import Behaviour, Conduct, Stage, parse_behaviours
-from stillweb.record.behaviours_run import behave
-from stillweb.record.crawl import crawl
+from stillweb.record.behaviors.actions import behave
+from stillweb.record.behaviors.behaviors import Behavior, BehaviorOptions, BehaviorTarget, parse_behaviours
+from stillweb.record.crawl import visit
+from stillweb.record.crawl.crawl import crawl
+from stillweb.record.crawl.visit import take_baseline
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
-from stillweb.record.resolve import parse_all
+from stillweb.record.proxy.resolve import parse_all
 
 SITES_CA = Path("~/.cache/stillweb-sites/ca.pem").expanduser()
 RESOLVE = ("*.test=127.0.0.1:8443", "*.test:80=127.0.0.1:8480")
@@ -139,7 +139,7 @@ def seconds_by_role() -> Counter[str]:
 
 
 async def plain(
-    urls: list[str], jobs: int, conduct: Conduct, folder: Path, meter: Meter, *, look: bool
+    urls: list[str], jobs: int, conduct: BehaviorOptions, folder: Path, meter: Meter, *, look: bool
 ) -> None:
     """Visit the pages directly."""
     flags = [flag for flag in FLAGS if not flag.startswith("--host-resolver-rules")]
@@ -175,25 +175,25 @@ class Direct:
         return await self._browser.new_context(**options | {"proxy": None})
 
 
-async def plain_visit(browser: Direct, url: str, conduct: Conduct, baseline: Path | None) -> None:
+async def plain_visit(browser: Direct, url: str, conduct: BehaviorOptions, baseline: Path | None) -> None:
     pinning = Pinning(Level.CLOCK, 0, now())
     context = await open_context(browser, proxy="", profile=Profile(), pinning=pinning)
     try:
         # Bodies are asked for, and digests made of them, for a baseline alone.
-        witness = Witness(context) if baseline else None
+        witness = PageRecorder(context) if baseline else None
         activity = witness.activity if witness else Activity(context)
         page = await context.new_page()
         await page.goto(url, wait_until="load")
         rest = await settle(page, activity)
         if witness and baseline:
             await take_baseline(page, witness, rest, baseline)
-        probe = await Probe.of(page)
+        probe = await PageProbe.of(page)
 
         async def gather() -> None:
             await visit._links(probe)
 
         await gather()
-        await behave(Stage(page, probe, activity, conduct, gather, seconds=60))
+        await behave(BehaviorTarget(page, probe, activity, conduct, gather, seconds=60))
         await page.title()
         await activity.idle()
         if witness:
@@ -203,7 +203,7 @@ async def plain_visit(browser: Direct, url: str, conduct: Conduct, baseline: Pat
 
 
 async def recorded(
-    urls: list[str], jobs: int, wanted: frozenset[Behaviour], folder: Path, meter: Meter, *, look: bool
+    urls: list[str], jobs: int, wanted: frozenset[Behavior], folder: Path, meter: Meter, *, look: bool
 ) -> None:
     options = CrawlOptions(scope=ScopeKind.PAGE, jobs=jobs, behaviours=wanted, baseline=look, record=reach())
     collection = Collection.create(folder, "bench")
@@ -212,14 +212,14 @@ async def recorded(
     assert len(report.pages) == len(urls), report.failed_pages
 
 
-def one(side: str, jobs: int, wanted: frozenset[Behaviour], urls: list[str]) -> dict[str, float]:
+def one(side: str, jobs: int, wanted: frozenset[Behavior], urls: list[str]) -> dict[str, float]:
     """Run one side in this program."""
     meter = Meter()
     with tempfile.TemporaryDirectory() as folder:
         if side in ("bare", "recorded"):
             asyncio.run(recorded(urls, jobs, wanted, Path(folder), meter, look=side == "recorded"))
         else:
-            visits = plain(urls, jobs, Conduct(wanted), Path(folder), meter, look=side == "portrait")
+            visits = plain(urls, jobs, BehaviorOptions(wanted), Path(folder), meter, look=side == "portrait")
             asyncio.run(visits)
     return meter.told()
 

@@ -38,14 +38,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from stillweb.certs import CertAuthority
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import ProgramNotFound
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ensure_sealed
-from stillweb.replay.pywb import find_pywb
+from stillweb.replay.pywb.backend import find_pywb
 
 NAME = "bench"
 HOST = "docs.test"

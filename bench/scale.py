@@ -44,10 +44,10 @@ from urllib.parse import urlsplit
 from scalegen import Asked, body_of, make_collection
 
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
+from stillweb.collections.pack.reader import Pack
 from stillweb.errors import ProgramNotFound
 from stillweb.replay import ensure_sealed
-from stillweb.replay.pywb import find_pywb
+from stillweb.replay.pywb.backend import find_pywb
 
 SMALL = 10_000
 LOOKUP_ROUNDS = 20

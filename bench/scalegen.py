@@ -15,9 +15,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from stillweb.collections.indexing import reindex
-from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
+from stillweb.matching.keys import request_key
 
 HOSTS = 97
 FILE_SIZE = 1_000_000_000

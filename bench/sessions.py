@@ -32,9 +32,9 @@ from serving import program
 from stillweb.browser.launch import browser_build
 from stillweb.collections.layout import Collection
 from stillweb.env.options import EnvOptions
-from stillweb.env.pool import PoolOptions
-from stillweb.env.task import Task
-from stillweb.env.vector import VectorEnv, VectorOptions
+from stillweb.env.tasks.load import Task
+from stillweb.env.vector.pool import PoolOptions
+from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import InfraError, TaskError
 
 REPLAY = ("replay", "replay worker")

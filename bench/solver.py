@@ -37,13 +37,13 @@ from stillweb import clock
 from stillweb.browser.launch import launch
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
+from stillweb.collections.pack.seal import seal
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.miniwob import miniwob_tasks
-from stillweb.env.task import load_tasks
-from stillweb.env.taskvalue import Task
+from stillweb.env.tasks.load import load_tasks
+from stillweb.env.tasks.miniwob import miniwob_tasks
+from stillweb.env.tasks.task import Task
 from stillweb.errors import StillwebError
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.server.server import ReplayOptions, serve
 
 MAX_STEPS = 200
 MINIWOB = "https://games.test/miniwob/"

@@ -35,14 +35,14 @@ from playwright.async_api import Error as PlaywrightError
 
 from stillweb.browser import launch, settle
 from stillweb.certs import CertAuthority
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn import Learned, learn, learn_within, merge, read_rules, write_rules
-from stillweb.collections.seal import seal
+from stillweb.collections.learn.rules import Learned, learn, learn_within, merge, read_rules, write_rules
+from stillweb.collections.pack.seal import seal
+from stillweb.matching.noise import default_noise
+from stillweb.matching.resolver import Policy
 from stillweb.model import Tier
 from stillweb.replay import ReplayClient, ReplayOptions, serve
-from stillweb.replay.noise import default_noise
-from stillweb.replay.resolver import Policy
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "replay"))
 from mutations import wrong_hits

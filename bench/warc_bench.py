@@ -21,13 +21,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from stillweb.certs import CertAuthority
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
-from stillweb.env.check import Checked, check_tasks
-from stillweb.env.task import Task, load_tasks
-from stillweb.replay.pywb import PywbOptions, serve_pywb
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.collections.pack.seal import seal
+from stillweb.env.check import TaskCheck, check_tasks
+from stillweb.env.tasks.load import Task, load_tasks
+from stillweb.replay.pywb.backend import PywbOptions, serve_pywb
+from stillweb.replay.server.server import ReplayOptions, serve
 
 
 def prepare(shared: Path, root: Path, names: set[str]) -> list[Collection]:
@@ -49,7 +49,7 @@ async def run(arguments: argparse.Namespace, tasks: list[Task], folder: Path) ->
     with Progress(console=Console(stderr=True)) as bar:
         shown = bar.add_task("tasks", total=len(tasks))
 
-        async def check(url: str) -> list[Checked]:
+        async def check(url: str) -> list[TaskCheck]:
             return await check_tasks(
                 tasks,
                 url,
@@ -69,7 +69,7 @@ async def run(arguments: argparse.Namespace, tasks: list[Task], folder: Path) ->
     return summary(arguments, rows, seconds) | {"prepare_seconds": round(prepared - started, 2)}
 
 
-def summary(arguments: argparse.Namespace, rows: list[Checked], seconds: float) -> dict[str, object]:
+def summary(arguments: argparse.Namespace, rows: list[TaskCheck], seconds: float) -> dict[str, object]:
     missed = Counter(url for row in rows for url in row.missed)
     return {
         "backend": arguments.backend,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import gymnasium
 
-from stillweb.env.task import load_tasks
-from stillweb.trainers.gymids import register_tasks
+from stillweb.env.tasks.load import load_tasks
+from stillweb.trainers.gymnasium import register_tasks
 
 
 def choose(axtree: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from stillweb.env import Observation, Planned, RolloutOptions, Task, load_tasks
-from stillweb.trainers.ray import OBJECTS, RayOptions, RayRollouts
+from stillweb.trainers.ray.rollouts import OBJECTS, RayOptions, RayRollouts
 
 
 def agent(task: Task) -> Any:

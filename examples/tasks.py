@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from stillweb.env import Env, EnvOptions, Observation, load_tasks
-from stillweb.env.rescore import rescore_all
-from stillweb.env.trajectory import trajectories_in
+from stillweb.env.trajectories.rescore import rescore_all
+from stillweb.env.trajectories.trajectory import trajectories_in
 
 
 def agent(observation: Observation) -> dict[str, str]:

@@ -84,7 +84,7 @@ class Capture:
         timestamp: 14 digits UTC.
         url: as recorded.
         method: of the request, "GET" where no request was archived.
-        key: the request key (`stillweb.collections.keys.request_key`), hex.
+        key: the request key (`stillweb.matching.keys.request_key`), hex.
         status: 0 where the record holds none.
         digest: of the payload as the index spells it (`sha-256:...` or `sha1:BASE32`).
         source: WARC file name, relative to the collection's `archive/`.

@@ -6,8 +6,8 @@ import pytest
 from forms_page import PAGE, golden, show
 
 from stillweb.browser import Level, axtree
-from stillweb.browser.axtext import AxOptions, flatten, seen_by_node
-from stillweb.browser.survey import survey
+from stillweb.browser.observe.axtree import AxOptions, flatten, seen_by_node
+from stillweb.browser.observe.survey import survey
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -70,9 +70,9 @@ async def test_the_viewports_tree_costs_by_what_is_in_it(rig):
     async with rig.visit() as visit:
         await show(visit, PAGE + "<p>text <a href=/x>link</a>" * 3000)
         asked = []
-        from stillweb.browser.probe import Probe
+        from stillweb.browser.cdp.session import PageProbe
 
-        probe = await Probe.of(visit.page)
+        probe = await PageProbe.of(visit.page)
         send = probe.send
 
         async def counting(method, **params):

@@ -5,8 +5,8 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.browser.controls import Field, Form, controls_of, state_of_survey, state_url
-from stillweb.browser.survey import Item, Survey
+from stillweb.browser.input.controls import FormField, PageForm, controls_of, state_of_survey, state_url
+from stillweb.browser.observe.survey import Item, Survey
 
 URL = "https://site.test/list?page=2"
 
@@ -114,7 +114,7 @@ def test_rows_of_a_table_are_of_one_kind_and_buttons_that_say_other_things_are_n
 
 def test_a_button_is_the_same_on_two_pages_only_if_it_sends_the_same():
     def same(action: str) -> str:
-        field = Field("submit", Form(0, "f", "get", action), method="get")
+        field = FormField("submit", PageForm(0, "f", "get", action), method="get")
         (control,) = controls_of(survey_of(*root(), button("Search", 1)), {("f", 1): field})
         return control.same
 

@@ -8,7 +8,7 @@ import pytest
 from families import kill, renderers
 
 from stillweb.browser import Level
-from stillweb.browser.probe import Probe
+from stillweb.browser.cdp.session import PageProbe
 from stillweb.errors import InfraError
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -24,7 +24,7 @@ async def kill_renderers(rig, level):
 async def test_a_command_under_way_ends_with_its_renderer(rig, level):
     async with rig.visit(level) as visit:
         await visit.show("<p>here")
-        probe = await Probe.of(visit.page)
+        probe = await PageProbe.of(visit.page)
         waiting = asyncio.ensure_future(probe.evaluate("new Promise(() => {})"))
         assert await probe.evaluate("1 + 1") == 2  # the first is under way
         await kill_renderers(rig, level)
@@ -46,4 +46,4 @@ async def test_a_page_that_has_crashed_is_not_attached_to(rig, level):
         await crashed
         async with asyncio.timeout(30):
             with pytest.raises(InfraError):
-                await Probe.of(visit.page)
+                await PageProbe.of(visit.page)

@@ -8,11 +8,11 @@ import pytest
 from forms_page import PAGE, golden, show
 
 from stillweb.browser import Level
-from stillweb.browser.compact import compact_text
-from stillweb.browser.dom import dom_text
-from stillweb.browser.input import ActionFailed, click, find
-from stillweb.browser.markdown import markdown_text, plain_text
-from stillweb.browser.survey import survey
+from stillweb.browser.input.actions import ActionFailed, click, find
+from stillweb.browser.observe.compact import compact_text
+from stillweb.browser.observe.dom import dom_text
+from stillweb.browser.observe.markdown import markdown_text, plain_text
+from stillweb.browser.observe.survey import survey
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 

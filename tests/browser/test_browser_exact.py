@@ -10,12 +10,13 @@ import json
 
 import pytest
 
-from stillweb.browser import Level, page_html, screenshot, settle, world
+from stillweb.browser import Level, page_html, screenshot, settle
+from stillweb.browser.cdp.connection import CdpConnection
+from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.browser.context import state_of
-from stillweb.browser.line import Line
-from stillweb.browser.observe import page_address
-from stillweb.browser.pointer import Pointer
-from stillweb.browser.probe import FrameGone, Probe
+from stillweb.browser.exact import context as world
+from stillweb.browser.input.pointer import Pointer
+from stillweb.browser.observe.page import page_address
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -138,7 +139,7 @@ async def test_a_shared_worker_that_began_before_it_was_heard_holds_nothing_up(r
         b"onconnect = ({ ports: [port] }) => port.postMessage('hello');",
     )
     html = LOG + "new SharedWorker('/s.js').port.onmessage = (e) => L(e.data);</script>"
-    post = Line.post
+    post = CdpConnection.post
     withheld = []
 
     def late(line, session, method, params):
@@ -148,7 +149,7 @@ async def test_a_shared_worker_that_began_before_it_was_heard_holds_nothing_up(r
         withheld.append((answer, lambda: post(line, session, method, params)))
         return answer
 
-    monkeypatch.setattr(Line, "post", late)
+    monkeypatch.setattr(CdpConnection, "post", late)
     rig.site.pages["http://site.test/"] = html
     async with rig.visit(Level.EXACT) as visit:
         going = asyncio.ensure_future(visit.goto())
@@ -165,7 +166,7 @@ async def test_a_page_that_went_elsewhere_is_asked_again_before_a_frame_is_drawn
     # Else a frame showed half of the next document: its layout would come early, and a history entry's scroll
     # position with it, before the page's script had made room at the top (docs/decisions/0018-exact.md).
     events = []
-    evaluate, draw = Probe.evaluate, world.World.draw
+    evaluate, draw = PageProbe.evaluate, world.ExactContext.draw
 
     async def gone_once(probe, expression, *more):
         if not expression.startswith("eye.idle"):
@@ -179,8 +180,8 @@ async def test_a_page_that_went_elsewhere_is_asked_again_before_a_frame_is_drawn
         events.append("frame")
         return await draw(its, session, **more)
 
-    monkeypatch.setattr(Probe, "evaluate", gone_once)
-    monkeypatch.setattr(world.World, "draw", drawn)
+    monkeypatch.setattr(PageProbe, "evaluate", gone_once)
+    monkeypatch.setattr(world.ExactContext, "draw", drawn)
     rig.site.pages["http://site.test/"] = "<p>there"
     async with rig.visit(Level.EXACT) as visit:
         assert (await visit.goto()).settled
@@ -196,7 +197,7 @@ async def test_who_travels_in_history_is_on_the_way_or_there(rig):
     async with rig.visit(Level.EXACT) as visit:
         await visit.goto()
         await visit.goto("http://site.test/next")
-        probe = await Probe.of(visit.page)
+        probe = await PageProbe.of(visit.page)
         entries = (await probe.send("Page.getNavigationHistory"))["entries"]
         for entry, url in ((-2, "http://site.test/next"), (-3, "http://site.test/")):
             await probe.travel(entries[entry]["id"], 30.0)
@@ -261,7 +262,7 @@ async def test_a_step_back_of_a_frame_is_not_waited_for_in_vain(rig):
     rig.site.pages["http://site.test/two"] = "two"
     async with rig.visit(Level.EXACT) as visit:
         await visit.goto()
-        probe = await Probe.of(visit.page)
+        probe = await PageProbe.of(visit.page)
         assert [frame.url for frame in await probe.frames()][1:] == ["http://site.test/two"]
         rig.site.pages["http://site.test/one"] = "one"
         history = await probe.send("Page.getNavigationHistory")
@@ -292,7 +293,7 @@ async def test_a_link_leads_to_no_new_widget(rig):
     rig.site.pages["http://other.test/"] = "other"
     async with rig.visit(Level.EXACT) as visit:
         await visit.goto()
-        root = (await Probe.of(visit.page)).line.line.root
+        root = (await PageProbe.of(visit.page)).line.line.root
         for url in ("http://site.test/next", "http://other.test/"):
             events = await traced(root, visit.page.evaluate("url => { location = url; }", url), visit)
             assert await page_address(visit.page) == url
@@ -306,7 +307,7 @@ async def test_an_address_leads_to_no_new_widget(rig):
         root = await visit.page.context.browser.new_browser_cdp_session()
         first = visit.page.goto("http://site.test/", wait_until="commit")
         assert not has_new_widget(await traced(root, first, visit), "http://site.test/")
-        probe = await Probe.of(visit.page)
+        probe = await PageProbe.of(visit.page)
         for url in ("http://other.test/", "http://site.test/"):
             assert not has_new_widget(await traced(root, probe.open(url), visit), url)
             assert await page_address(visit.page) == url
@@ -367,7 +368,7 @@ async def test_what_a_wheel_brings_into_view_is_painted_or_it_is_said(rig, scrol
     for how in ("script", "wheel", "wheel", "wheel"):
         async with rig.visit(Level.EXACT) as visit:
             await visit.show(SCROLLERS[scroller])
-            probe = await Probe.of(visit.page)
+            probe = await PageProbe.of(visit.page)
             if how == "wheel":
                 await (await Pointer.of(visit.page)).wheel((400, 300), 0, 1300)
             else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from stillweb.browser import axtree, page_text, settle
-from stillweb.browser import input as act
+from stillweb.browser.input import actions as act
 from stillweb.errors import InfraError
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]

@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 
 from stillweb.browser import Level, axtree, settle
-from stillweb.browser import input as act
-from stillweb.browser.elements import ActionFailed, Element, place
-from stillweb.browser.probe import Probe
+from stillweb.browser.cdp.session import PageProbe
+from stillweb.browser.input import actions as act
+from stillweb.browser.input.elements import ActionFailed, ActionTarget, place
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -94,13 +94,13 @@ async def test_areas_of_image_maps(rig):
           <area shape=rect coords='150,150,190,190' id=box href='#'></map>"""
             + LOG
         )
-        probe = await Probe.of(visit.page)
+        probe = await PageProbe.of(visit.page)
         root = (await probe.send("DOM.getDocument"))["root"]["nodeId"]
         for name in ("hollow", "box"):
             found = await probe.send("DOM.querySelector", nodeId=root, selector=f"#{name}")
             backend = (await probe.send("DOM.describeNode", **found))["node"]["backendNodeId"]
             frame = (await probe.frames())[0].id
-            at = await place(Element(name, probe, await probe.handle(frame, backend), backend, frame))
+            at = await place(ActionTarget(name, probe, await probe.handle(frame, backend), backend, frame))
             await act.click(visit.page, visit.bids, at)
         assert await log_of(visit) == ["click hollow", "click box"]
 

@@ -11,8 +11,8 @@ from forms_page import PAGE, show
 from PIL import Image, ImageChops
 
 from stillweb.browser import Level, screenshot
-from stillweb.browser.marks import draw_marks, markable
-from stillweb.browser.survey import survey
+from stillweb.browser.observe.marks import draw_marks, markable
+from stillweb.browser.observe.survey import survey
 
 pytestmark = pytest.mark.browser
 in_browser = pytest.mark.asyncio(loop_scope="module")

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from stillweb.browser import Level, axtree, page_html, page_text, screenshot, settle
-from stillweb.browser.input import click
+from stillweb.browser.input.actions import click
 from stillweb.errors import InfraError, UsageError
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]

@@ -8,7 +8,7 @@ import pytest
 
 from stillweb.browser import Level, screenshot, settle
 from stillweb.browser.context import state_of
-from stillweb.browser.pointer import Pointer
+from stillweb.browser.input.pointer import Pointer
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from stillweb.browser import Level, axtree
-from stillweb.browser.marks import markable
-from stillweb.browser.survey import survey
+from stillweb.browser.observe.marks import markable
+from stillweb.browser.observe.survey import survey
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from stillweb.browser import Activity, Level, Pinning, Profile, open_context, page_text, settle
-from stillweb.browser.input import goto
+from stillweb.browser.input.actions import goto
 from stillweb.errors import InfraError, UsageError
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from click.testing import CliRunner
 
-from stillweb.cli.record import crawl_command
+from stillweb.cli.record.commands import crawl_command
 
 
 def test_each_option_of_crawl_stands_in_its_help_once():

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 from stillweb.certs import CertAuthority
 from stillweb.cli.demo import demo
-from stillweb.cli.demo_site.site import API, CDN, HOSTS, SHOP, Ask, Bookshop, open_shop
-from stillweb.cli.demo_site.street import Step, Trajectory, compare, is_closed
+from stillweb.cli.demo_site.site import API, CDN, HOSTS, SHOP, Bookshop, ShopRequest, open_shop
+from stillweb.cli.demo_site.street import CustomerRun, Step, compare, is_closed
 from stillweb.errors import UsageError
 
 
 def ask(shop, host, path, method="GET", body=b"", **query):
-    return shop.answer(Ask(method, host, path, query, {"origin": "https://bookshop.example"}, body))
+    return shop.answer(ShopRequest(method, host, path, query, {"origin": "https://bookshop.example"}, body))
 
 
 def test_the_cart_remembers_what_was_posted_to_it():
@@ -69,7 +69,7 @@ def test_what_one_episode_saw_differently_is_counted():
     steps = tuple(
         Step("click", "https://s/", {"axtree": "a", "html": "h", "screenshot": "s"}) for _ in range(2)
     )
-    same = Trajectory(steps, 1.0, "", "id", 3, ())
+    same = CustomerRun(steps, 1.0, "", "id", 3, ())
     other = replace(
         same, steps=(steps[0], Step("click", "https://s/", {"axtree": "a", "html": "X", "screenshot": "s"}))
     )

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from stillweb.cli import setup as module
 from stillweb.cli.setup import setup
 from stillweb.errors import ProgramNotFound, UsageError
-from stillweb.replay.pywbprogram import PYWB_LOCK, default_folder
+from stillweb.replay.pywb.process import PYWB_LOCK, default_folder
 
 
 @pytest.fixture

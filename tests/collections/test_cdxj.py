@@ -11,19 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.collections.cdxj import (
-    format_line,
-    parse_line,
-    read_cdxj,
-    read_in_file_order,
-    write_lines,
-)
 from stillweb.collections.indexing import index_lines
 from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.cdxj import format_line, parse_line, read_cdxj, read_in_file_order, write_lines
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import MalformedCdxj, ProgramNotFound
 from stillweb.model import Capture, Exchange, Request, Response
-from stillweb.replay.pywbprogram import find_pywb
+from stillweb.replay.pywb.process import find_pywb
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 words = st.from_regex(r"[^\s]{1,30}", fullmatch=True).filter(lambda word: "\x85" not in word)

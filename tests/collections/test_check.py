@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from stillweb.collections.check import check, check_file
+from stillweb.collections.check import check, check_file, repair
 from stillweb.collections.defects import Severity
 from stillweb.collections.export import export_wacz
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.repair import repair
-from stillweb.collections.warcs import WarcRecord, gzip_member, read_records, serialise
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.reader import WarcRecord, gzip_member, read_records, serialise
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import UsageError
 from stillweb.model import Exchange, Page, Request, Response
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from stillweb.cli.collections import collections
+from stillweb.cli.collections.commands import collections
 from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, UsageError
 from stillweb.model import Exchange, Request, Response
 

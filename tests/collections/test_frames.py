@@ -12,14 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillweb.collections.check import check
-from stillweb.collections.framepack import open_chunks, open_frames, socket_key, stream_key
-from stillweb.collections.frames import (
+from stillweb.collections.indexing import reindex
+from stillweb.collections.layout import Collection
+from stillweb.collections.pack.frames import open_chunks, open_frames, socket_key, stream_key
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.frames import (
     BINARY,
     CLOSE,
     TEXT,
     Chunk,
     Chunks,
-    End,
+    ConnectionEnd,
     Frame,
     Frames,
     chunks_beside,
@@ -29,18 +33,14 @@ from stillweb.collections.frames import (
     write_chunks,
     write_frames,
 )
-from stillweb.collections.indexing import reindex
-from stillweb.collections.keys import request_key
-from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import MalformedWarc
+from stillweb.matching.keys import request_key
 from stillweb.model import Exchange, Request, Response
 
 SOCKET, STREAM, PAGE = "wss://site.example/live?a=1", "https://site.example/events", "https://site.example/"
 MS = st.integers(0, 2**40)
-ENDS = st.sampled_from(list(End))
+ENDS = st.sampled_from(list(ConnectionEnd))
 TEXTS = st.builds(Frame, MS, st.booleans(), st.just(TEXT), st.text().map(str.encode))
 OTHERS = st.builds(Frame, MS, st.booleans(), st.sampled_from([BINARY, CLOSE]), st.binary())
 FRAMES = st.builds(Frames, st.lists(TEXTS | OTHERS).map(tuple), ENDS, MS, st.none() | MS)
@@ -53,10 +53,10 @@ SCRIPT = Frames(
         Frame(12, False, BINARY, b"\x00\xff"),
         Frame(2012, False, CLOSE, b"\x03\xe8bye"),
     ),
-    End.SITE,
+    ConnectionEnd.SITE,
     2012,
 )
-TIMING = Chunks((Chunk(1, 11), Chunk(1000, 11)), End.CLIENT, 1500)
+TIMING = Chunks((Chunk(1, 11), Chunk(1000, 11)), ConnectionEnd.CLIENT, 1500)
 EVENTS = b"data: one\n\ndata: two\n\n"
 
 

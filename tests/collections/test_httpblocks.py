@@ -11,8 +11,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.collections import methodquery
-from stillweb.collections.httpblocks import (
+from stillweb.collections.warc import methodquery
+from stillweb.http.messages import (
     dechunk,
     decode_body,
     parse_request,

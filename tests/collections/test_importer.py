@@ -14,12 +14,11 @@ import pytest
 
 from stillweb.collections.check import check
 from stillweb.collections.export import export_wacz
-from stillweb.collections.importer import import_files
-from stillweb.collections.keys import request_key
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.seal import seal
-from stillweb.collections.warcs import WarcRecord, gzip_member, read_records, serialise
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.reader import WarcRecord, gzip_member, read_records, serialise
 from stillweb.errors import (
     CollectionError,
     CollectionExists,
@@ -29,6 +28,7 @@ from stillweb.errors import (
     StillwebError,
     UsageError,
 )
+from stillweb.matching.keys import request_key
 from stillweb.model import header
 
 # file: captures, pages, codes of the defects told

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.collections.keys import body_key, request_key
+from stillweb.matching.keys import body_key, request_key
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"

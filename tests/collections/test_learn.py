@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stillweb.collections.doubts import TOLD
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn import Learned, learn, learn_within, merge, read_rules, write_rules
+from stillweb.collections.learn.guards import TOLD
+from stillweb.collections.learn.rules import Learned, learn, learn_within, merge, read_rules, write_rules
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.rules import Origin, Rule, Rules
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.matching.rules import Rule, RuleOrigin, Rules
 from stillweb.model import Exchange, Request, Response
 
 AT, LATER = "20260101120000", "20260102120000"
@@ -98,7 +98,7 @@ def test_times_draws_and_tokens_of_every_kind_of_place(twice):
         ("query", "r", "/random", "decimal"),
         ("query", "t", "/ping", "milliseconds"),
     ]
-    assert {rule.origin for rule in learned.rules} == {Origin.LEARNED}
+    assert {rule.origin for rule in learned.rules} == {RuleOrigin.LEARNED}
     assert (learned.requests, learned.unmatched, learned.pairs) == ((9, 9), (8, 8), 8)
     assert learned.rejected == ()
 
@@ -322,7 +322,7 @@ def test_guesses_from_one_recording(recorded):
         ("query", "t", "/once", "seconds"),
         ("query", "x", "/poll", "seconds"),
     ]
-    assert {rule.origin for rule in learned.rules} == {Origin.GUESSED}
+    assert {rule.origin for rule in learned.rules} == {RuleOrigin.GUESSED}
 
 
 def test_what_an_answer_told_is_not_guessed(recorded):
@@ -364,16 +364,16 @@ def test_learning_again_writes_the_same_bytes_and_keeps_manual_rules(recorded):
     ]  # fmt: skip
     assert rules.polls("https://a.test/status")
     write_rules(one, merge(rules, learn_within(one)))
-    assert [r.origin for r in read_rules(one).own if r.name == "t"] == [Origin.LEARNED]
+    assert [r.origin for r in read_rules(one).own if r.name == "t"] == [RuleOrigin.LEARNED]
 
 
 def test_a_guess_gives_way_to_what_is_learned(recorded):
     one = recorded("one", [get(f"/x?t={T1}")])
     two = recorded("two", [get(f"/x?t={T2}")], LATER)
     write_rules(one, merge(read_rules(one), learn_within(one)))
-    assert [rule.origin for rule in read_rules(one).own] == [Origin.GUESSED]
+    assert [rule.origin for rule in read_rules(one).own] == [RuleOrigin.GUESSED]
     write_rules(one, merge(read_rules(one), learn(one, two)))
-    assert [rule.origin for rule in read_rules(one).own] == [Origin.LEARNED]
+    assert [rule.origin for rule in read_rules(one).own] == [RuleOrigin.LEARNED]
 
 
 def test_merging_keeps_the_defaults_as_they_were():

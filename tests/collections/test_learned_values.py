@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.collections.values import Kind, kind_of, masked
+from stillweb.matching.values import ValueKind, kind_of, masked
 
 T1 = 1767268811  # 12:00:11 on the first of January 2026
 
@@ -12,20 +12,20 @@ T1 = 1767268811  # 12:00:11 on the first of January 2026
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        (str(T1), Kind.TIME),
-        (f"{T1}123", Kind.TIME),
-        (f"{T1}123456", Kind.TIME),
-        ("2026-01-01T12:00:11Z", Kind.TIME),
+        (str(T1), ValueKind.TIME),
+        (f"{T1}123", ValueKind.TIME),
+        (f"{T1}123456", ValueKind.TIME),
+        ("2026-01-01T12:00:11Z", ValueKind.TIME),
         ("2026-01-01T12:00:00Z", None),
         ("1767268800", None),  # a whole minute
         ("1500000011", None),  # years ago
-        ("0.8444218515250481", Kind.DRAW),
+        ("0.8444218515250481", ValueKind.DRAW),
         ("0.5", None),
-        ("123e4567-e89b-42d3-a456-426614174000", Kind.RANDOM),
-        ("12345678", Kind.RANDOM),
+        ("123e4567-e89b-42d3-a456-426614174000", ValueKind.RANDOM),
+        ("12345678", ValueKind.RANDOM),
         ("1234567", None),
-        ("k3Jx90aQ77bz", Kind.RANDOM),
-        ("deadbeef01", Kind.RANDOM),
+        ("k3Jx90aQ77bz", ValueKind.RANDOM),
+        ("deadbeef01", ValueKind.RANDOM),
         ("kitchen-sink", None),
         ("DataTables", None),
         ("bootstrap4", None),
@@ -40,7 +40,7 @@ def test_kinds_of_values(text, kind):
 
 @given(st.text(max_size=20))
 def test_kinds_are_total(text):
-    assert kind_of(text, ()) in (None, *Kind)
+    assert kind_of(text, ()) in (None, *ValueKind)
 
 
 def test_masked_answers():

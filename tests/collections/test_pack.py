@@ -12,12 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stillweb.collections import packformat, packindex
-from stillweb.collections.entries import vary_digest
-from stillweb.collections.keys import request_key
-from stillweb.collections.pack import Pack, PackEntry, build_pack
-from stillweb.collections.packwriter import response_head
+from stillweb.collections.pack import format as packformat
+from stillweb.collections.pack import reader as packindex
+from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.collections.pack.writer import response_head
 from stillweb.errors import MalformedPack, UsageError
+from stillweb.matching.captures import vary_digest
+from stillweb.matching.keys import request_key
 from stillweb.model import Response
 
 DIGESTED = ("manifest.json", "index.bin", "entries.bin", "digest")

@@ -13,18 +13,18 @@ import fsspec
 import pytest
 from click.testing import CliRunner
 
-from stillweb.cli.collections import collections
-from stillweb.collections import packstore
+from stillweb.cli.collections.commands import collections
+from stillweb.collections.check import repair
 from stillweb.collections.layout import Collection, list_collections
-from stillweb.collections.learn import learn_within
+from stillweb.collections.learn.rules import learn_within
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.pack import Pack
-from stillweb.collections.packstore import PackStore, place
-from stillweb.collections.publish import FILES, Depot
-from stillweb.collections.repair import repair
-from stillweb.collections.seal import seal
+from stillweb.collections.pack import cache as packstore
+from stillweb.collections.pack.cache import PackStore, place
+from stillweb.collections.pack.publish import FILES, PackRemote
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
 from stillweb.collections.versions import keep_version
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import (
     CollectionError,
     CollectionExists,
@@ -87,10 +87,10 @@ def answers(pack):
 def test_a_pulled_pack_is_the_same_environment(tmp_path, url):
     collection, environment_id = recorded(tmp_path / "here")
     recorded(tmp_path / "here", "other")  # whose bodies lie in the same store
-    pushed = Depot(url).push(collection.pack, "shop")
+    pushed = PackRemote(url).push(collection.pack, "shop")
     assert (pushed.environment_id, pushed.written) == (environment_id, True)
-    assert Depot(url).find("shop") == environment_id
-    with store_at(tmp_path).hold(environment_id, Depot(url)) as folder, Pack.open(folder) as pulled:
+    assert PackRemote(url).find("shop") == environment_id
+    with store_at(tmp_path).hold(environment_id, PackRemote(url)) as folder, Pack.open(folder) as pulled:
         pulled.verify()
         with Pack.open(collection.pack) as sealed:
             assert answers(pulled) == answers(sealed)
@@ -101,7 +101,7 @@ def test_a_pulled_pack_is_the_same_environment(tmp_path, url):
 
 def test_to_push_again_writes_nothing_and_moves_the_name(tmp_path, memory):
     collection, first = recorded(tmp_path / "here")
-    depot = Depot(memory)
+    depot = PackRemote(memory)
     assert depot.push(collection.pack, "shop").written
     assert not depot.push(collection.pack, "shop").written
     with CollectionWriter(collection) as writer:
@@ -122,7 +122,7 @@ def test_what_is_written_depends_on_the_pack_alone(tmp_path):
     two, same = recorded(tmp_path / "two")  # some of its bodies lie in a segment of the other
     assert same == environment_id
     for collection, share in ((one, "a"), (two, "b")):
-        Depot(f"file://{tmp_path}/{share}").push(collection.pack)
+        PackRemote(f"file://{tmp_path}/{share}").push(collection.pack)
     for name in FILES:
         a, b = (tmp_path / share / "packs" / environment_id / name for share in "ab")
         assert a.read_bytes() == b.read_bytes()
@@ -135,7 +135,7 @@ class Broke(BaseException):
 @pytest.mark.parametrize("at", [*FILES])
 def test_a_push_that_breaks_off_leaves_nothing_to_be_taken(tmp_path, url, at, monkeypatch):
     collection, environment_id = recorded(tmp_path / "here")
-    depot = Depot(url)
+    depot = PackRemote(url)
     real = depot._writing
 
     def breaks(path):
@@ -147,12 +147,12 @@ def test_a_push_that_breaks_off_leaves_nothing_to_be_taken(tmp_path, url, at, mo
     with pytest.raises(Broke):
         depot.push(collection.pack, "shop")
     with pytest.raises(CollectionNotFound, match="nothing is called 'shop'"):
-        Depot(url).find("shop")
+        PackRemote(url).find("shop")
     begun = at != "bodies.bin"  # the first one
     with pytest.raises(CollectionNotFound, match="did not come to its end" if begun else "is not at"):
-        Depot(url).find(environment_id)
-    assert Depot(url).push(collection.pack, "shop").written
-    with store_at(tmp_path).hold(Depot(url).find("shop"), Depot(url)):
+        PackRemote(url).find(environment_id)
+    assert PackRemote(url).push(collection.pack, "shop").written
+    with store_at(tmp_path).hold(PackRemote(url).find("shop"), PackRemote(url)):
         pass
 
 
@@ -160,7 +160,7 @@ def test_a_push_that_breaks_off_leaves_nothing_to_be_taken(tmp_path, url, at, mo
 def test_a_file_that_breaks_off_is_never_seen(tmp_path, url, again, monkeypatch):
     collection, environment_id = recorded(tmp_path / "here")
     if again:
-        Depot(url).push(collection.pack)
+        PackRemote(url).push(collection.pack)
     seen = Pack.entry
 
     def breaks(self, row):
@@ -170,13 +170,13 @@ def test_a_file_that_breaks_off_is_never_seen(tmp_path, url, again, monkeypatch)
 
     monkeypatch.setattr(Pack, "entry", breaks)
     with pytest.raises(Broke):
-        Depot(url).push(collection.pack, again=again)
+        PackRemote(url).push(collection.pack, again=again)
     files, root = fsspec.url_to_fs(url)
     assert files.exists(f"{root}/packs/{environment_id}/bodies.bin") is again
     monkeypatch.undo()
     assert [path for path in files.find(root) if path.endswith(".part")] == []
     if again:
-        with store_at(tmp_path).hold(environment_id, Depot(url)):
+        with store_at(tmp_path).hold(environment_id, PackRemote(url)):
             pass
 
 
@@ -187,7 +187,7 @@ def test_a_file_that_breaks_off_is_never_seen(tmp_path, url, again, monkeypatch)
 @pytest.mark.parametrize("how", ["flipped", "short", "gone"])
 def test_what_is_broken_is_told_by_file_and_never_kept(tmp_path, name, how):
     collection, environment_id = recorded(tmp_path / "here")
-    depot = Depot(f"file://{tmp_path}/share")
+    depot = PackRemote(f"file://{tmp_path}/share")
     depot.push(collection.pack)
     file = tmp_path / "share" / "packs" / environment_id / name
     content = bytearray(file.read_bytes())
@@ -217,12 +217,12 @@ def test_what_is_broken_is_told_by_file_and_never_kept(tmp_path, name, how):
 
 def test_a_pack_under_a_wrong_identifier_is_not_taken(tmp_path):
     collection, environment_id = recorded(tmp_path / "here")
-    Depot(f"file://{tmp_path}/share").push(collection.pack)
+    PackRemote(f"file://{tmp_path}/share").push(collection.pack)
     wrong = "0" * 64
     folder = tmp_path / "share" / "packs" / environment_id
     (folder / "digest").write_text(wrong + "\n")
     folder.rename(folder.with_name(wrong))
-    taking = store_at(tmp_path).hold(wrong, Depot(f"file://{tmp_path}/share"))
+    taking = store_at(tmp_path).hold(wrong, PackRemote(f"file://{tmp_path}/share"))
     with pytest.raises(MalformedPack, match=f"its sha256 is {environment_id}") as raised, taking:
         pass
     assert "manifest.json: differs from its digest" in str(raised.value)
@@ -231,12 +231,12 @@ def test_a_pack_under_a_wrong_identifier_is_not_taken(tmp_path):
 def test_urls_that_lead_nowhere_are_told(tmp_path):
     collection, _ = recorded(tmp_path / "here")
     with pytest.raises(UsageError, match="nosuch"):
-        Depot("nosuch://bucket/packs")
+        PackRemote("nosuch://bucket/packs")
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(PeerError, match="cannot be"):
-        Depot(f"file://{tmp_path}/file/packs").push(collection.pack, "shop")
+        PackRemote(f"file://{tmp_path}/file/packs").push(collection.pack, "shop")
     with pytest.raises(CollectionNotFound, match="nothing is called 'shop'") as raised:
-        Depot(f"file://{tmp_path}/nowhere").find("shop")
+        PackRemote(f"file://{tmp_path}/nowhere").find("shop")
     assert "collections push" in raised.value.hint
 
 
@@ -246,7 +246,7 @@ def test_urls_that_lead_nowhere_are_told(tmp_path):
 @pytest.fixture
 def three(tmp_path):
     """A depot of three packs of a size, their identifiers, and what one takes of the store."""
-    depot = Depot(f"file://{tmp_path}/share")
+    depot = PackRemote(f"file://{tmp_path}/share")
     made = [recorded(tmp_path / "here", name, size=200_000) for name in ("one", "two", "six")]
     for collection, _ in made:
         depot.push(collection.pack, collection.name)
@@ -362,7 +362,7 @@ def test_what_a_killed_pull_left_is_swept(tmp_path, three, next_one):
 @pytest.fixture
 def pulled(tmp_path, memory):
     collection, environment_id = recorded(tmp_path / "here")
-    depot = Depot(memory)
+    depot = PackRemote(memory)
     depot.push(collection.pack, "shop")
     with store_at(tmp_path).hold(environment_id, depot) as folder:
         return place(folder, tmp_path / "there", "shop"), collection
@@ -409,8 +409,8 @@ async def test_a_pack_alone_is_served_as_the_collection_was(pulled, tmp_path):
 def test_what_is_placed_replaces_a_pack_and_nothing_else(tmp_path, pulled, memory):
     collection, _ = pulled
     other, environment_id = recorded(tmp_path / "other", "shop", pages=2)
-    Depot(memory).push(other.pack)
-    with store_at(tmp_path).hold(environment_id, Depot(memory)) as folder:
+    PackRemote(memory).push(other.pack)
+    with store_at(tmp_path).hold(environment_id, PackRemote(memory)) as folder:
         assert place(folder, tmp_path / "there", "shop").path == collection.path
         with pytest.raises(CollectionExists, match="with its recording"):
             place(folder, tmp_path / "here", "shop")

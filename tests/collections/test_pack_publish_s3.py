@@ -6,11 +6,11 @@ import fsspec
 import pytest
 
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.packstore import PackStore
-from stillweb.collections.publish import FILES, Depot
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.cache import PackStore
+from stillweb.collections.pack.publish import FILES, PackRemote
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionNotFound, PeerError
 from stillweb.model import Exchange, Request, Response
 
@@ -49,7 +49,7 @@ class Broke(BaseException):
 
 
 def test_a_pack_goes_there_and_comes_back(files, collection, tmp_path):
-    depot = Depot("s3://bucket/packs")
+    depot = PackRemote("s3://bucket/packs")
     pushed = depot.push(collection.pack, "shop")
     assert not depot.push(collection.pack, "shop").written
     assert depot.names() == {"shop": pushed.environment_id}
@@ -70,15 +70,15 @@ def test_a_push_that_breaks_off_shows_nothing(files, collection, monkeypatch):
 
     monkeypatch.setattr(Pack, "entry", breaks)
     with pytest.raises(Broke):
-        Depot("s3://bucket/packs").push(collection.pack, "shop")
+        PackRemote("s3://bucket/packs").push(collection.pack, "shop")
     assert files.find("bucket") == []
     with pytest.raises(CollectionNotFound, match="nothing is called 'shop'"):
-        Depot("s3://bucket/packs").find("shop")
+        PackRemote("s3://bucket/packs").find("shop")
 
 
 def test_what_s3_refuses_is_told(files, collection, monkeypatch):
     with pytest.raises(PeerError, match="bucket does not exist"):
-        Depot("s3://nosuch/packs").push(collection.pack, "shop")
+        PackRemote("s3://nosuch/packs").push(collection.pack, "shop")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(PeerError, match="s3://bucket/packs: cannot be read"):
-        Depot("s3://bucket/packs").find("shop")
+        PackRemote("s3://bucket/packs").find("shop")

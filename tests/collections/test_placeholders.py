@@ -13,10 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stillweb.collections.layout import Collection
-from stillweb.collections.placeholders import Placeholders, key_file, spellings
-from stillweb.collections.secretfields import Disguise, exchange_fields
-from stillweb.collections.store import remove_collection
+from stillweb.collections.pack.store import remove_collection
 from stillweb.errors import CollectionError
+from stillweb.matching.redaction import Placeholders, SecretFields, exchange_fields, key_file, spellings
 from stillweb.model import Request
 
 KEY = b"k" * 32
@@ -125,7 +124,7 @@ def test_versions_share_the_key_and_it_goes_with_the_collection(tmp_path):
     assert not path.exists()
 
 
-def disguise(*secrets: str) -> tuple[Disguise, dict[str, str]]:
+def disguise(*secrets: str) -> tuple[SecretFields, dict[str, str]]:
     placeholders = Placeholders(KEY)
     drawn = {secret: placeholders.of(secret) for secret in secrets}
     places = {
@@ -134,7 +133,7 @@ def disguise(*secrets: str) -> tuple[Disguise, dict[str, str]]:
         ("header", "authorization"): {"a.test"},
     }
     places |= {("multipart", "p"): {"a.test"}, ("query", "p"): {"a.test"}}
-    return Disguise(placeholders, {place: frozenset(hosts) for place, hosts in places.items()}), drawn
+    return SecretFields(placeholders, {place: frozenset(hosts) for place, hosts in places.items()}), drawn
 
 
 FORM = (("Content-Type", "application/x-www-form-urlencoded"),)

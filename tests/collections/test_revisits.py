@@ -14,11 +14,11 @@ import pytest
 from stillweb.collections.check import check
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
 from stillweb.collections.redactions import Redaction, sum_of
-from stillweb.collections.seal import seal
-from stillweb.collections.warcs import read_records
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.reader import read_records
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
 
 LONG = brotli.compress("".join(map(str, range(3000))).encode(), quality=1)

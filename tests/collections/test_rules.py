@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.collections.keys import request_key
-from stillweb.collections.parts import Leaf, Parts, Where
-from stillweb.collections.rules import Origin, Rules, default_rules
+from stillweb.matching.keys import request_key
+from stillweb.matching.parts import Leaf, Parts, Where
+from stillweb.matching.rules import RuleOrigin, Rules, default_rules
 from stillweb.model import Request
 
 JSON = (("Content-Type", "application/json"),)
@@ -40,7 +40,7 @@ def test_defaults_hold_without_any_rules_file():
 
 def test_each_default_rule_names_a_shape_that_nobody_types():
     for rule in default_rules():
-        assert rule.origin is Origin.DEFAULT
+        assert rule.origin is RuleOrigin.DEFAULT
         assert rule.evidence
         assert rule.shape == "milliseconds"
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.collections.parts import Where
-from stillweb.collections.rules import Origin, Poll, Rule, Rules
-from stillweb.collections.shapes import SHAPES, fits, shape_of
 from stillweb.errors import CollectionError
+from stillweb.matching.parts import Where
+from stillweb.matching.rules import Poll, Rule, RuleOrigin, Rules
+from stillweb.matching.values import SHAPES, fits, shape_of
 
 NOW, LATER = "1700000000000", "1763000000123"
 
@@ -47,7 +47,7 @@ def test_values_are_text_as_written():
         "  - {where: query, name: no, shape: any}\n  - {where: query, name: 1e3, shape: any}\n"
     )
     assert [rule.name for rule in rules.own] == ["no", "1e3"]
-    assert {rule.origin for rule in rules.own} == {Origin.MANUAL}
+    assert {rule.origin for rule in rules.own} == {RuleOrigin.MANUAL}
 
 
 _odd = st.text(max_size=8) | st.sampled_from(["*", "~", "", "\x7f", "\U0001f600", "\u2028", "a: b", "#"])
@@ -62,7 +62,7 @@ _some_rules = st.lists(
         _odd,
         _odd,
         st.sampled_from(["", "GET"]),
-        st.sampled_from([Origin.MANUAL, Origin.LEARNED, Origin.GUESSED]),
+        st.sampled_from([RuleOrigin.MANUAL, RuleOrigin.LEARNED, RuleOrigin.GUESSED]),
         _odd,
     ),
     max_size=3,

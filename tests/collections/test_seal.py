@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from stillweb.collections.entries import Entry, vary_digest
 from stillweb.collections.export import export_wacz
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.indexing import reindex
-from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.pack import Pack
-from stillweb.collections.rules import Rules
-from stillweb.collections.seal import seal
-from stillweb.collections.warcs import WarcRecord, gzip_member, serialise
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.reader import WarcRecord, gzip_member, serialise
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError
+from stillweb.matching.captures import Entry, vary_digest
+from stillweb.matching.keys import request_key
+from stillweb.matching.rules import Rules
 from stillweb.model import VISITED_AGAIN, Exchange, Page, Request, Response
 
 A = "https://a.test/"

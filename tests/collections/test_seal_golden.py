@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stillweb.collections import seal as seals
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack import seal as seals
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Headers, Request, Response
 
 HINT = (

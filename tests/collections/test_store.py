@@ -15,13 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stillweb.collections import packformat, renames
+from stillweb.collections import renames
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection, list_collections
-from stillweb.collections.pack import Pack, PackEntry, PackWriter, pack_stamp
-from stillweb.collections.seal import seal
-from stillweb.collections.store import Store, remove_collection
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack import format as packformat
+from stillweb.collections.pack.reader import Pack, PackEntry, PackWriter, pack_stamp
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.pack.store import BodyStore, remove_collection
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import MalformedPack
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ensure_sealed, why_unsealed
@@ -122,7 +123,7 @@ def test_what_a_pack_names_is_never_removed_and_what_none_names_is(operations, t
         if what == "record":
             _record(root, name, numbers)
         elif what == "collect":
-            Store(root).collect()
+            BodyStore(root).collect()
         elif collection.path.exists() and what == "remove":
             remove_collection(collection.path)
             sealed.pop(name, None)
@@ -140,7 +141,7 @@ def test_nothing_is_removed_while_a_seal_goes_on(tmp_path):
     site = _record(tmp_path, "site", [1])
     seal(site)
     shutil.rmtree(site.path)
-    store = Store(tmp_path)
+    store = BodyStore(tmp_path)
     with store.sharing(), store.sharing():  # two seals at once
         assert store.collect() == 0
         assert len(_segments(tmp_path)) == 1
@@ -158,7 +159,7 @@ def test_nothing_is_removed_when_a_pack_cannot_tell_what_it_needs(tmp_path):
     places.write_bytes(content)
     before = _segments(tmp_path)
     with pytest.raises(MalformedPack, match=r"places\.bin"):
-        Store(tmp_path).collect()
+        BodyStore(tmp_path).collect()
     with pytest.raises(MalformedPack):
         remove_collection(other.path)
     assert _segments(tmp_path) == before
@@ -269,7 +270,7 @@ def test_who_is_killed_while_sealing_leaves_the_old_pack_and_a_store_of_use(tmp_
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sealing:
         assert sealing.stdout.readline() == b"here\n"
-        assert Store(tmp_path).collect() == 0
+        assert BodyStore(tmp_path).collect() == 0
         sealing.send_signal(signal.SIGKILL)
     assert any(path.name.startswith(".new-") for path in (tmp_path / ".store").iterdir())
     assert any(path.name.startswith(".pack-") for path in site.path.iterdir())
@@ -340,7 +341,7 @@ def test_seals_at_once_share_the_store(tmp_path):
             _record(tmp_path, name, [number, 9])
             wanted[name] += [_body(number), _body(9)]
             seal(Collection(tmp_path, name))
-            Store(tmp_path).collect()
+            BodyStore(tmp_path).collect()
 
     threads = [threading.Thread(target=work, args=(name,)) for name in names]
     for thread in threads:
@@ -371,7 +372,7 @@ def test_a_pack_that_appears_or_goes_between_look_and_move_is_replaced(tmp_path,
 
     monkeypatch.setattr(Path, "exists", exists)
     entry = PackEntry.of("GET", "https://a.test/second", Response(200, "OK", (), _body(2)))
-    with PackWriter(site.pack, Store(tmp_path)) as writer:
+    with PackWriter(site.pack, BodyStore(tmp_path)) as writer:
         writer.add(entry)
         writer.finish({})
     assert looked == [bool(before)]

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stillweb.collections import store as stores
-from stillweb.collections.pack import Pack, PackEntry, PackWriter
-from stillweb.collections.packbodies import MOST_SEGMENTS, segments_of
-from stillweb.collections.store import Store
-from stillweb.collections.storetables import read_tables
+from stillweb.collections.pack import store as stores
+from stillweb.collections.pack.bodies import MOST_SEGMENTS, segments_of
+from stillweb.collections.pack.reader import Pack, PackEntry, PackWriter
+from stillweb.collections.pack.store import BodyStore, read_tables
 from stillweb.errors import CollectionError
 from stillweb.model import Response
 
@@ -30,7 +29,7 @@ def _seal(root: Path, name: str, numbers: range | list[int]) -> Path:
     """Make the pack of a collection by its captures alone."""
     pack = root / name / "pack"
     pack.parent.mkdir(exist_ok=True)
-    with PackWriter(pack, Store(root)) as writer:
+    with PackWriter(pack, BodyStore(root)) as writer:
         for number in numbers:
             response = Response(200, "OK", (("Content-Type", "text/plain"),), _body(number))
             writer.add(PackEntry.of("GET", f"https://a.test/{number:04}", response))
@@ -65,7 +64,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         quick.setattr(os, "fsync", lambda descriptor: None)
         for number in range(MANY):
             _seal(tmp_path, f"site{number}", [number])
-    assert len(Store(tmp_path).segments()) == MANY
+    assert len(BodyStore(tmp_path).segments()) == MANY
     return tmp_path
 
 
@@ -78,7 +77,7 @@ def test_a_root_of_many_segments_is_sealed_and_its_packs_name_few(root: Path) ->
         again = _seal(root, "again", range(MANY + 1))
         assert _bodies(again) == _bodies(pack)
     assert sum(file.stat().st_size for file in (root / ".store").glob("*.bodies")) == size
-    assert Store(root).collect() == 0
+    assert BodyStore(root).collect() == 0
     for number in range(MANY):
         assert _bodies(root / f"site{number}" / "pack") == [_body(number)]
 
@@ -103,7 +102,7 @@ def test_how_many_segments_there_are_does_not_matter_to_the_environment(root: Pa
 @pytest.mark.parametrize("kind", ["bodies", "table"])
 def test_a_segment_that_cannot_be_read_is_not_passed_over(tmp_path: Path, kind: str) -> None:
     _seal(tmp_path, "one", [1])
-    [name] = Store(tmp_path).segments()
+    [name] = BodyStore(tmp_path).segments()
     file = tmp_path / ".store" / f"{name}.{kind}"
     file.unlink()
     file.mkdir()
@@ -116,7 +115,7 @@ def test_a_segment_that_cannot_be_read_is_not_passed_over(tmp_path: Path, kind: 
 
 def test_a_segment_that_is_gone_meanwhile_or_of_another_kind_is_left_out(tmp_path: Path) -> None:
     _seal(tmp_path, "one", [1])
-    [name] = Store(tmp_path).segments()
+    [name] = BodyStore(tmp_path).segments()
     with ExitStack() as files:
         assert len(read_tables(tmp_path / ".store", ["0" * 32, name], files)) == 1
     (tmp_path / ".store" / f"{name}.bodies").write_bytes(b"something else that is long enough")

@@ -12,9 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
-from stillweb.collections import warcs
 from stillweb.collections.defects import Severity
-from stillweb.collections.warcs import WarcRecord, gzip_member, read_record, read_records, serialise, sniff
+from stillweb.collections.warc import reader as warcs
+from stillweb.collections.warc.reader import (
+    WarcRecord,
+    gzip_member,
+    read_record,
+    read_records,
+    serialise,
+    sniff,
+)
 from stillweb.errors import MalformedWarc
 
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True).filter(

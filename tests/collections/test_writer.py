@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from stillweb.collections.check import check
+from stillweb.collections.check import check, repair
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
-from stillweb.collections.repair import repair
-from stillweb.collections.warcs import read_records
-from stillweb.collections.writer import CollectionWriter, is_fresh
+from stillweb.collections.warc.reader import read_records
+from stillweb.collections.warc.writer import CollectionWriter, is_fresh
 from stillweb.model import Exchange, Request, Response
 
 

@@ -34,13 +34,13 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.matching.noise import default_noise
+from stillweb.matching.resolver import Policy
 from stillweb.model import Exchange, Request, Response, header
-from stillweb.replay.noise import default_noise
-from stillweb.replay.pywb import PywbOptions, serve_pywb
-from stillweb.replay.resolver import Policy
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.pywb.backend import PywbOptions, serve_pywb
+from stillweb.replay.server.server import ReplayOptions, serve
 from stillweb.urls import from_timestamp
 
 BACKENDS = ("native", "pywb", "pywb-fuzzy")

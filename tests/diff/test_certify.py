@@ -12,16 +12,20 @@ from PIL import Image, ImageDraw
 from small_site import ORIGIN, build
 
 from stillweb.cli.certify import certify_command
-from stillweb.diff.boxes import differing_boxes
-from stillweb.diff.certificate import Certificate, latest_certificate
-from stillweb.diff.certify import CertifyOptions, reference_of
-from stillweb.diff.divergence import explain, first_difference
-from stillweb.diff.flake import rate
-from stillweb.diff.machine import Machine, this_machine
-from stillweb.diff.runs import Condition, Run
-from stillweb.diff.verify import Verdict, compare_certificates
-from stillweb.diff.watch import Kept, SeenStep
-from stillweb.env.trace import Trace
+from stillweb.diff.certify.certificate import (
+    Certificate,
+    Machine,
+    VerifyVerdict,
+    compare_certificates,
+    latest_certificate,
+    this_machine,
+)
+from stillweb.diff.certify.certify import CertifyOptions, reference_of
+from stillweb.diff.certify.divergence import explain, first_difference
+from stillweb.diff.certify.rates import rate
+from stillweb.diff.certify.runs import Condition, TraceRepetition
+from stillweb.diff.certify.watch import ContentStore, SeenStep, differing_boxes
+from stillweb.env.trajectories.trace import Trace
 from stillweb.errors import UsageError
 
 
@@ -62,7 +66,7 @@ def step(kept, axtree, requests=(), **more):
 
 
 def test_a_difference_is_explained_by_node_and_request(tmp_path):
-    kept = Kept(tmp_path)
+    kept = ContentStore(tmp_path)
     tree = "RootWebArea 'S'\n\tmain\n\t\tStaticText 'at {}'\n\t\tStaticText 'tail'"
     same = step(kept, "RootWebArea 'S'", ["GET https://s.test/ 200 exact"])
     one = [same, step(kept, tree.format("1700000000000"), ["GET /a 200 exact", "GET /b 200 exact"])]
@@ -92,9 +96,9 @@ def test_a_difference_is_explained_by_node_and_request(tmp_path):
 
 
 def test_the_reference_is_the_commonest_stream_and_broken_runs_are_none(tmp_path):
-    kept = Kept(tmp_path)
+    kept = ContentStore(tmp_path)
     runs = [
-        Run("t", Condition(1), index, (step(kept, tree),), failure)
+        TraceRepetition("t", Condition(1), index, (step(kept, tree),), failure)
         for index, (tree, failure) in enumerate(
             [("a", ""), ("b", ""), ("b", ""), ("c", "gone"), ("c", "gone")]
         )
@@ -183,7 +187,7 @@ def test_a_certificate_is_verified_and_a_changed_one_refused(certified, tmp_path
     # On another machine it is that machine's.
     elsewhere = replace(other, machine=replace(honest.machine, browser="1.2.3.4"))
     (row,) = compare_certificates(elsewhere, honest)
-    assert (row.verdict, row.equal, row.step, row.forms) == (Verdict.ELSEWHERE, 1, 1, ("axtree",))
+    assert (row.verdict, row.equal, row.step, row.forms) == (VerifyVerdict.ELSEWHERE, 1, 1, ("axtree",))
     assert row.why.startswith("other browser build (1.2.3.4 there, ")
 
 

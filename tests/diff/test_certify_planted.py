@@ -8,8 +8,8 @@ from planted_site import ORIGIN, SCRIPTS, build
 
 from stillweb.browser.profile import Level
 from stillweb.certs import CertAuthority
-from stillweb.diff.certify import CertifyOptions, certify
-from stillweb.env.trace import Trace
+from stillweb.diff.certify.certify import CertifyOptions, certify
+from stillweb.env.trajectories.trace import Trace
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]

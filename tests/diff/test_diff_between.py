@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from stillweb.cli.collections import collections
+from stillweb.cli.collections.commands import collections
 from stillweb.cli.diff import diff as diff_command
-from stillweb.collections.baselines import Arrival, write_baseline
+from stillweb.collections.baselines import RecordedResponse, write_baseline
 from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
-from stillweb.diff.between import diff_between
-from stillweb.diff.report import PageDiff
-from stillweb.diff.state import from_json, to_json
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.diff.compare.between import diff_between
+from stillweb.diff.compare.run import from_json, to_json
+from stillweb.diff.report.report import PageDiff
 from stillweb.errors import CollectionExists, CollectionNotFound
 from stillweb.model import Exchange, Page, Request, Response
 
@@ -43,7 +43,7 @@ def make(root, name, answers, pages, complaints=()):
             {"url": f"https://s.test{path}", "method": "GET", "type": "document", "status": 200, "failed": ""}
         ]
         texts = {"text": text, "axtree": f"StaticText '{text}'", "dom": dom}
-        arrival = Arrival(f"https://s.test{path}", complaints=complaints)
+        arrival = RecordedResponse(f"https://s.test{path}", complaints=complaints)
         write_baseline(collection.baseline / page_id, png(colour), texts, requests, arrival)
         listed.append(
             Page(f"https://s.test{path}", "20260101000000", id=page_id, status=200, baseline=page_id)

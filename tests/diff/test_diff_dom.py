@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stillweb.diff import dom
+from stillweb.diff.compare import dom
 
 
 def outline(*lines):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.diff.metrics import (
-    Agreement,
+from stillweb.diff.compare.metrics import (
     Fetch,
+    ResourceAgreement,
     axtree_scores,
     line_diff,
     match_resources,
@@ -113,7 +113,7 @@ def test_the_order_of_arrival_makes_no_difference(pairs, random):
     shuffled = recorded[:]
     random.shuffle(shuffled)
     rows = match_resources(recorded, shuffled)
-    assert all(row.agreement is Agreement.AGREE for row in rows)
+    assert all(row.agreement is ResourceAgreement.AGREE for row in rows)
     assert len(rows) == len(recorded)
 
 

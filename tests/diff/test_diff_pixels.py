@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageFont
 from pixelmatch.contrib.PIL import pixelmatch
 
-from stillweb.diff.pixels import compare_pictures
+from stillweb.diff.compare.pixels import compare_pictures
 
 
 def picture(size=(160, 90), text="the quick brown fox", shade=0):

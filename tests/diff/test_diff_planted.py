@@ -15,15 +15,15 @@ from PIL import Image
 from stillweb.certs import CertAuthority
 from stillweb.collections.baselines import DOM, PAGE, read_baseline
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
-from stillweb.diff.run import DiffOptions, diff
-from stillweb.diff.traces import diff_traces, keep_run
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.diff.compare.run import DiffOptions, diff
+from stillweb.diff.compare.traces import diff_traces, keep_run
 from stillweb.env import Env, Trace, run_trace
-from stillweb.record import visit
-from stillweb.record.crawl import crawl
+from stillweb.record.crawl import visit
+from stillweb.record.crawl.crawl import crawl
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
-from stillweb.record.resolve import ResolveRule
+from stillweb.record.proxy.resolve import ResolveRule
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 # mitmproxy 11 and what its default addons import, not us.

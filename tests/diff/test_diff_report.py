@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from stillweb.diff.metrics import Fetch, match_resources
-from stillweb.diff.report import DiffReport, PageDiff
-from stillweb.diff.scores import DEFAULT_GATES, parse_gates, shown
+from stillweb.diff.compare.metrics import Fetch, match_resources
+from stillweb.diff.compare.settings import DEFAULT_GATES, parse_gates, shown
+from stillweb.diff.report.report import DiffReport, PageDiff
 from stillweb.errors import UsageError
 
 PERFECT = {"status": 1.0, "text": 1.0, "screenshot": 1.0, "misses": 0.0, "fuzzy": 0.0}

@@ -18,15 +18,15 @@ from stillweb.cli.demo_site.site import HOSTS, Bookshop, open_shop
 from stillweb.cli.diff import diff as diff_command
 from stillweb.collections.baselines import read_baseline
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
-from stillweb.diff import look
-from stillweb.diff.look import join_ledger
-from stillweb.diff.run import DiffOptions, diff
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.diff.compare import visit as look
+from stillweb.diff.compare.run import DiffOptions, diff
+from stillweb.diff.compare.visit import join_ledger
 from stillweb.errors import CollectionError, CollectionNotFound
-from stillweb.record.crawl import crawl
+from stillweb.record.crawl.crawl import crawl
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
-from stillweb.record.resolve import ResolveRule
+from stillweb.record.proxy.resolve import ResolveRule
 from stillweb.replay import LedgerEntry, ReplayClient, ReplayOptions, serve
 
 # mitmproxy 11 and what its default addons import, not us.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stillweb.diff.scores import DEFAULT_GATES
-from stillweb.diff.settings import read_settings
+from stillweb.diff.compare.settings import DEFAULT_GATES, read_settings
 from stillweb.errors import CollectionError
 
 

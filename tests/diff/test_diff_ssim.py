@@ -7,8 +7,7 @@ import random
 import pytest
 from PIL import Image, ImageDraw
 
-from stillweb.diff.pixels import compare_pictures
-from stillweb.diff.ssim import WINDOW, ssim
+from stillweb.diff.compare.pixels import WINDOW, compare_pictures, ssim
 
 
 def picture(seed, size=(64, 48)):

@@ -15,17 +15,16 @@ import pytest_asyncio
 from PIL import Image
 
 from stillweb.browser.launch import launch
-from stillweb.diff import view
-from stillweb.diff.certificate import Certificate, Group, StepResult, TraceResult
-from stillweb.diff.divergence import Divergence
-from stillweb.diff.findings import Finding, Kind, Severity
-from stillweb.diff.html import write_certificate
-from stillweb.diff.junit import write_junit
-from stillweb.diff.machine import Machine
-from stillweb.diff.metrics import DiffLine, Fetch, match_resources
-from stillweb.diff.report import DiffReport, PageDiff, Pictures, StepDiff, TraceDiff
-from stillweb.diff.watch import Place
-from stillweb.env.trace import Trace
+from stillweb.diff.certify.certificate import Certificate, CertifiedStep, Machine, RunGroup, TraceResult
+from stillweb.diff.certify.divergence import TraceDivergence
+from stillweb.diff.certify.watch import PixelRegion
+from stillweb.diff.compare.findings import Finding, FindingKind, FindingSeverity
+from stillweb.diff.compare.metrics import DiffLine, Fetch, match_resources
+from stillweb.diff.report import view
+from stillweb.diff.report.html import write_certificate
+from stillweb.diff.report.junit import write_junit
+from stillweb.diff.report.report import DiffReport, PageDiff, PagePictures, StepDiff, TraceDiff
+from stillweb.env.trajectories.trace import Trace
 
 ATTACK = "<script>window.attacked = 1</script>\"'@PICTURES@\x07"
 BACK = '{"action": "back"}'
@@ -49,16 +48,16 @@ def diff_report(folder):
         Fetch("https://s.test/a.css", "GET", "stylesheet", 404, "miss", ATTACK, start=10.0, duration=5.0),
     ]
     finding = Finding(
-        Kind.MISSING_RESOURCE, Severity.ERROR, "https://s.test/a.css", "It has no answer.",
+        FindingKind.MISSING_RESOURCE, FindingSeverity.ERROR, "https://s.test/a.css", "It has no answer.",
         "stillweb record amend shop", "https://s.test/bad",
     )  # fmt: skip
     bad = PageDiff(
         "bad", "https://s.test/bad", ATTACK, True, 200, 200, PERFECT | {"text": 0.5},
         findings=(finding,), text=lines, axtree=lines, dom=lines, console=lines, notes=(ATTACK,),
         resources=tuple(match_resources(recorded, replayed)),
-        pictures=Pictures(picture(folder, "red"), picture(folder, "blue"), picture(folder, "green")),
+        pictures=PagePictures(picture(folder, "red"), picture(folder, "blue"), picture(folder, "green")),
     )  # fmt: skip
-    pictures = Pictures(picture(folder, "red"), picture(folder, "red"))
+    pictures = PagePictures(picture(folder, "red"), picture(folder, "red"))
     same = PageDiff("same", "https://s.test/same", "Same", scores=PERFECT, pictures=pictures)
     bare = PageDiff("bare", "https://s.test/bare", compared=False, scores={"hits": 1.0})
     steps = (StepDiff(0, forms={"axtree": True}), StepDiff(1, "{}", {"axtree": False}))
@@ -68,19 +67,19 @@ def diff_report(folder):
 
 def certificate():
     steps = (
-        StepResult("", "https://s.test/", "ok", {"axtree": "a" * 64}, {"axtree": 1}, requests=1),
-        StepResult(
+        CertifiedStep("", "https://s.test/", "ok", {"axtree": "a" * 64}, {"axtree": 1}, requests=1),
+        CertifiedStep(
             BACK, "https://s.test/", "ok", {"axtree": "b" * 64}, {"axtree": 2}, 2, 1, 1, ("video",)
         ),
     )  # fmt: skip
-    divergence = Divergence(
+    divergence = TraceDivergence(
         "buy", 1, BACK, "https://s.test/", ("axtree", "screenshot"), 1, 2, ATTACK,
         (DiffLine("-", "drawn 0.25"), DiffLine("+", "drawn 0.75")), ("order, step 1: ...",),
-        (Place((1, 2, 30, 40), "body > p#told"),), "randomness: Math.random()",
+        (PixelRegion((1, 2, 30, 40), "body > p#told"),), "randomness: Math.random()",
     )  # fmt: skip
     groups = (
-        Group(1, False, 20, 0, 0, 0, 40, 0, 0, 0.1, 0.2),
-        Group(8, True, 20, 1, 1, 0, 40, 1, 0, 0.3, 0.9),
+        RunGroup(1, False, 20, 0, 0, 0, 40, 0, 0, 0.1, 0.2),
+        RunGroup(8, True, 20, 1, 1, 0, 40, 1, 0, 0.3, 0.9),
     )
     trace = Trace("buy", ({"action": "back"},), url="https://s.test/")
     machine = Machine("156.0", "sha256:ff", "x86_64", "Linux")
@@ -116,7 +115,7 @@ def test_it_needs_nothing_else_and_has_each_picture_once(tmp_path):
 
 
 def test_a_picture_is_webp_where_that_is_smaller_and_keeps_every_pixel(tmp_path):
-    from stillweb.diff.shots import Shots
+    from stillweb.diff.report.html import Shots
 
     shots = Shots()
     for colour in ("red", "noise"):
@@ -132,9 +131,9 @@ def test_a_picture_is_webp_where_that_is_smaller_and_keeps_every_pixel(tmp_path)
 def test_lines_show_what_changed_within_them():
     given = [DiffLine("-", "price 12.50 EUR"), DiffLine("+", "price 17.50 EUR"), DiffLine(" ", "x")]
     assert view.marked(given) == [
-        view.Line("-", "price 1", "2", ".50 EUR"),
-        view.Line("+", "price 1", "7", ".50 EUR"),
-        view.Line(" ", "x"),
+        view.DiffRow("-", "price 1", "2", ".50 EUR"),
+        view.DiffRow("+", "price 1", "7", ".50 EUR"),
+        view.DiffRow(" ", "x"),
     ]
     # As many lines added as removed, or nobody could say which belongs to which.
     assert [line.changed for line in view.marked([*given[:2], DiffLine("+", "more")])] == ["", "", ""]

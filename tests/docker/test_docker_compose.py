@@ -17,7 +17,7 @@ import yaml
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay.client import ReplayClient
 

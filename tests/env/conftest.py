@@ -9,8 +9,8 @@ from small_site import build
 from stillweb.browser.launch import launch
 from stillweb.certs import CertAuthority
 from stillweb.env.env import Env
-from stillweb.env.task import load_tasks
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.env.tasks.load import load_tasks
+from stillweb.replay.server.server import ReplayOptions, serve
 
 WARC_BENCH = ("svelte_gantt", "svelte_toolbar", "synthetic_train", "triwest")
 
@@ -22,9 +22,9 @@ def ca(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def warc_bench_collections(shared, tmp_path_factory):
-    from stillweb.collections.importer import import_files
+    from stillweb.collections.importers.importer import import_files
     from stillweb.collections.layout import Collection
-    from stillweb.collections.seal import seal
+    from stillweb.collections.pack.seal import seal
 
     root = tmp_path_factory.mktemp("collections")
     for name in WARC_BENCH:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stillweb.env.action import Action, InvalidAction, action_schema, parse
+from stillweb.env.actions.action import Action, InvalidAction, action_schema, parse
 
 
 @pytest.mark.parametrize(

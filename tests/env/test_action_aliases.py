@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stillweb.env.action import Action, InvalidAction, parse
-from stillweb.env.aliases import ABSENT, ALIASES
-from stillweb.env.tables import alias_table
+from stillweb.env.actions.action import Action, InvalidAction, alias_table, parse
+from stillweb.env.actions.aliases import ABSENT, ALIASES
 
 DOCS = Path(__file__).parents[2] / "docs" / "actions.md"
 
@@ -149,7 +148,7 @@ def test_what_is_said_of_a_call_is_the_same_in_every_episode(text):
 
 def test_the_documentation_lists_every_name():
     text = DOCS.read_text("utf-8")
-    assert alias_table() in text, f"run: python -m stillweb.env.tables, and put it into {DOCS}"
+    assert alias_table() in text, f"run: python -m stillweb.env.actions.action, and put it into {DOCS}"
     assert all(f"`{name}`" in text for name in ABSENT)
 
 

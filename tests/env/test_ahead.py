@@ -12,13 +12,13 @@ import pytest
 import pytest_asyncio
 from small_site import ORIGIN, RECORDED, build
 
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.kin import kin_of
-from stillweb.env.task import Task
-from stillweb.env.trace import Trace, run_trace
-from stillweb.env.vector import VectorEnv, VectorOptions
+from stillweb.env.tasks.load import Task
+from stillweb.env.trajectories.trace import Trace, run_trace
+from stillweb.env.vector.pool import kin_of
+from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import EnvClosed, ResetNeeded, TaskError, UsageError
 from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll

@@ -9,10 +9,10 @@ import sys
 import pytest
 from small_site import ORIGIN
 
-from stillweb.env.checkenv import CheckOptions, check_env
-from stillweb.env.criteria import Answer, Js, Url
-from stillweb.env.task import Task
-from stillweb.env.trace import Trace
+from stillweb.env.check import CheckOptions, check_env
+from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlEvaluator
+from stillweb.env.tasks.load import Task
+from stillweb.env.trajectories.trace import Trace
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -25,7 +25,7 @@ async def checked(replay, browser, *subjects, **options):
 
 
 async def test_what_is_the_same_every_time_is_called_so(replay, browser):
-    solved = Task("solved", "Be there", HOME, evaluation=Js(script="true"))
+    solved = Task("solved", "Be there", HOME, evaluation=ScriptEvaluator(script="true"))
     going = Trace("going", ({"action": "goto", "url": ORIGIN + "/second"},), url=HOME)
     task, trace = await checked(replay, browser, solved, going)
     assert (task.outcome, task.runs, task.steps, task.untouched) == ("same", 4, 4, 1.0)
@@ -55,8 +55,8 @@ async def test_what_differs_is_located(replay, browser):
 
 
 async def test_failures_and_misses_are_told_by_their_kind(replay, browser):
-    absent = Task("absent", "g", ORIGIN + "/absent", evaluation=Url(exact=(HOME,)))
-    judged = Task("judged", "g", HOME, evaluation=Answer(fuzzy=("x",), question="?"))
+    absent = Task("absent", "g", ORIGIN + "/absent", evaluation=UrlEvaluator(exact=(HOME,)))
+    judged = Task("judged", "g", HOME, evaluation=AnswerEvaluator(fuzzy=("x",), question="?"))
     missing = Trace("missing", ({"action": "goto", "url": ORIGIN + "/absent"},), url=HOME)
     rows = await checked(replay, browser, absent, missing)
     assert [(row.name, row.outcome, row.misses) for row in rows] == [

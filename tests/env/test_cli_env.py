@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from small_site import ORIGIN, build
 
-from stillweb.env.action import action_schema
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.env.actions.action import action_schema
+from stillweb.replay.server.server import ReplayOptions, serve
 
 TASK = {
     "task_id": "t.1",

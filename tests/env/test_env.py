@@ -12,8 +12,8 @@ from small_site import ORIGIN, build
 
 from stillweb.browser.launch import launch
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.task import EvalKind, Evaluation, Task
-from stillweb.env.vector import VectorEnv
+from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.vector.vector import VectorEnv
 from stillweb.errors import (
     CollectionNotFound,
     EnvClosed,
@@ -23,7 +23,7 @@ from stillweb.errors import (
     TaskError,
     UsageError,
 )
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.server.server import ReplayOptions, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 

@@ -9,12 +9,12 @@ import pytest_asyncio
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.tabs import DialogAnswers
+from stillweb.env.episode.tabs import DialogAnswers
 from stillweb.model import Exchange, Request, Response
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.server.server import ReplayOptions, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 

@@ -11,19 +11,19 @@ import signal
 import pytest
 import pytest_asyncio
 
-from stillweb.browser import line as line_module
-from stillweb.browser import patience
+from stillweb.browser.cdp import connection as line_module
+from stillweb.browser.cdp import connection as patience
+from stillweb.browser.cdp.connection import line_of
+from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.context import state_of
 from stillweb.browser.launch import launch
-from stillweb.browser.line import line_of
-from stillweb.browser.probe import Probe
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.env import Env
-from stillweb.env.kin import kin_of
-from stillweb.env.vector import VectorEnv
+from stillweb.env.vector.pool import kin_of
+from stillweb.env.vector.vector import VectorEnv
 from stillweb.errors import EnvClosed, InfraError
 from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
@@ -142,7 +142,7 @@ async def test_a_page_that_crashes_amid_a_step(pair):
 async def test_a_page_that_crashes_before_its_next_document_is_there(pair, monkeypatch):
     env, other = pair
     session, _ = page_of(env)
-    probe = await Probe.of(env._episode.page)
+    probe = await PageProbe.of(env._episode.page)
     monkeypatch.setattr(probe._main_arrived, "set", lambda: None)
     with probe.expecting("Page.frameNavigated") as there:
         step = asyncio.ensure_future(env.step({"action": "goto", "url": env._episode.page.url}))
@@ -165,7 +165,7 @@ async def test_a_script_without_end_ends_its_page_alone(pair, impatient, name):
 
 async def test_a_page_that_is_slow_is_no_page_that_loops(pair, impatient):
     busy = "(async () => { for (let i = 0; i < 60; i++) { await new Promise((go) => setTimeout(go)); for (let n = 0; n < 5e7; n++); } return 'ended'; })()"
-    assert await (await Probe.of(pair[0]._episode.page)).evaluate(busy) == "ended"
+    assert await (await PageProbe.of(pair[0]._episode.page)).evaluate(busy) == "ended"
 
 
 async def test_a_frame_that_nobody_waits_for_any_more_is_ended_before_the_next(pair):

@@ -12,10 +12,10 @@ from small_site import ORIGIN, build
 
 from stillweb.browser.launch import launch
 from stillweb.env.env import Env
-from stillweb.env.task import EvalKind, Evaluation, Task
+from stillweb.env.tasks.load import EvalKind, Evaluation, Task
 from stillweb.errors import EnvClosed, InfraError
 from stillweb.replay.client import ReplayClient
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.server.server import ReplayOptions, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 

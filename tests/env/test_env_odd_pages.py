@@ -10,18 +10,18 @@ from families import kill, renderers
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
-from stillweb.env.criteria import Js
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.env.actions.perform import open_start
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.evidence import Look
-from stillweb.env.perform import open_start
-from stillweb.env.scoring import read_script
-from stillweb.env.tabs import Tabs
-from stillweb.env.task import EvalKind, Evaluation, Task
+from stillweb.env.episode.tabs import Tabs
+from stillweb.env.tasks.evaluators import ScriptEvaluator
+from stillweb.env.tasks.evidence import Look
+from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.tasks.scoring import read_script
 from stillweb.errors import InfraError, TaskError
 from stillweb.model import Exchange, Request, Response
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.server.server import ReplayOptions, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -315,11 +315,11 @@ async def test_a_storage_state_that_cannot_be_is_told_at_once(server, browser, s
 
 async def test_a_script_that_cannot_be_read_scores_nothing(env):
     for script, threw in (("(((", "no JavaScript"), ("async () => {", "no JavaScript")):
-        await env.reset(task=Task("t", "", ORIGIN + "/host", evaluation=Js(script=script)))
+        await env.reset(task=Task("t", "", ORIGIN + "/host", evaluation=ScriptEvaluator(script=script)))
         with pytest.raises(TaskError, match=threw):
             await env.step({"action": "terminate"})
     for script in ("JSON.parse('x')", "document.querySelector('(((')", "eval('(((')"):  # the page's answer
-        await env.reset(task=Task("t", "", ORIGIN + "/host", evaluation=Js(script=script)))
+        await env.reset(task=Task("t", "", ORIGIN + "/host", evaluation=ScriptEvaluator(script=script)))
         _, reward, *_, info = await env.step({"action": "terminate"})
         assert (reward, "SyntaxError" in info["score"]["reasons"][0]) == (0.0, True)
 

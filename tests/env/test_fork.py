@@ -9,8 +9,8 @@ import pytest
 from small_site import ORIGIN
 
 from stillweb.env.env import Env
-from stillweb.env.fork import retrace
-from stillweb.env.task import EvalKind, Evaluation, Task
+from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.vector.fork import retrace
 from stillweb.errors import ForkDiverged, UsageError
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]

@@ -11,11 +11,11 @@ import pytest
 from small_site import ORIGIN, build
 
 from stillweb.env.options import EnvOptions
-from stillweb.env.task import EvalKind, Evaluation, Task
-from stillweb.env.vector import VectorOptions
+from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.vector.vector import VectorOptions
 from stillweb.errors import InfraError, UsageError
 from stillweb.polling import poll
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.server.server import ReplayOptions, serve
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs the extra stillweb[gym]")
 from gymnasium.utils.env_checker import check_env  # noqa: E402

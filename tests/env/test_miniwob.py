@@ -10,14 +10,14 @@ import pytest_asyncio
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.miniwob import miniwob_tasks
-from stillweb.env.rescore import rescore
-from stillweb.env.trajectory import Trajectory, trajectories_in
+from stillweb.env.tasks.miniwob import miniwob_tasks
+from stillweb.env.trajectories.rescore import rescore
+from stillweb.env.trajectories.trajectory import Trajectory, trajectories_in
 from stillweb.model import Exchange, Page, Request, Response
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.server.server import ReplayOptions, serve
 
 pytestmark = [
     pytest.mark.browser,

@@ -11,7 +11,7 @@ from PIL import Image
 from small_site import ORIGIN
 
 from stillweb.env.env import Env
-from stillweb.env.forms import Observe, observe_kinds
+from stillweb.env.observations.observation import Observe, observe_kinds
 from stillweb.errors import ResetNeeded, UsageError
 
 in_browser = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]

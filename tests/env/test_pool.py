@@ -12,7 +12,7 @@ import pytest
 from families import below, gone
 from playwright.async_api import Error as PlaywrightError
 
-from stillweb.env.pool import BrowserPool, BrowserState, PoolOptions
+from stillweb.env.vector.pool import BrowserPool, BrowserState, PoolOptions
 from stillweb.errors import EnvClosed, InfraError, ProgramNotFound
 from stillweb.polling import poll
 
@@ -65,7 +65,7 @@ async def test_a_driver_that_is_killed_leaves_no_profile_and_no_process():
 
 
 async def test_a_driver_that_hangs_is_found_and_killed(monkeypatch):
-    monkeypatch.setattr("stillweb.env.pool._ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("stillweb.env.vector.pool._ANSWER_SECONDS", 0.2)
     async with BrowserPool(()) as pool:
         lease = await pool.lease()
         [known] = pool.browsers()

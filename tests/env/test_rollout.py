@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.env.observation import Observation
-from stillweb.env.rollout import Outcome, Planned, RolloutOptions, play
-from stillweb.env.task import Task
+from stillweb.env.observations.observation import Observation
+from stillweb.env.tasks.load import Task
+from stillweb.env.vector.rollout import Outcome, Planned, RolloutOptions, play
 from stillweb.errors import CollectionNotFound, EnvError, InfraError, TaskError
 
 STEPS = 2

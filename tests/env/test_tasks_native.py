@@ -6,12 +6,22 @@ import json
 
 import pytest
 
-from stillweb.env.criteria import Answer, Download, Js, Json, Network, Url
-from stillweb.env.evaluation import Either, Every, evaluator_from_dict, evaluator_to_dict
-from stillweb.env.evidence import Evidence, Look, Reading
-from stillweb.env.miniwob import miniwob_tasks
-from stillweb.env.nativetask import native_file, native_schema, native_tasks
-from stillweb.env.task import load_tasks
+from stillweb.env.tasks.evaluators import (
+    AllEvaluator,
+    AnswerEvaluator,
+    AnyEvaluator,
+    DownloadEvaluator,
+    JsonEvaluator,
+    NetworkEvaluator,
+    ScriptEvaluator,
+    UrlEvaluator,
+    evaluator_from_dict,
+    evaluator_to_dict,
+)
+from stillweb.env.tasks.evidence import Evidence, Look, Reading
+from stillweb.env.tasks.load import load_tasks
+from stillweb.env.tasks.miniwob import miniwob_tasks
+from stillweb.env.tasks.native import native_file, native_schema, native_tasks
 from stillweb.errors import TaskError, UsageError
 
 FILE = """\
@@ -47,12 +57,12 @@ def test_a_file_is_read(tmp_path):
         f"{path}:4",
     )
     assert lamp.start.isoformat() == "2024-05-06T07:08:09+00:00"
-    assert isinstance(lamp.evaluation, Every)
+    assert isinstance(lamp.evaluation, AllEvaluator)
     answer, either = lamp.evaluation.parts
-    assert answer == Answer(exact="$9.85", question="What does the lamp cost?")
-    assert isinstance(either, Either)
+    assert answer == AnswerEvaluator(exact="$9.85", question="What does the lamp cost?")
+    assert isinstance(either, AnyEvaluator)
     assert either.parts[0].include == (("a",), ("b", "c"))
-    assert either.parts[1] == Js(script="1", expected=[1, 2])
+    assert either.parts[1] == ScriptEvaluator(script="1", expected=[1, 2])
     assert (look.collection, look.needs) == ("other", {"judge"})
     for each in (lamp, look):
         again = evaluator_from_dict(json.loads(json.dumps(evaluator_to_dict(each.evaluation))))
@@ -145,29 +155,29 @@ FILES = ({"filename": "a.csv", "sha256": "ab" * 32, "size": 10, "url": "u", "err
 @pytest.mark.parametrize(
     ("evaluator", "evidence", "reward"),
     [
-        (Network(url="https://a.test/s?q=[x]"), {"requests": REQUESTS}, 1.0),
-        (Network(url="https://a.test/*", method="POST"), {"requests": REQUESTS}, 1.0),
-        (Network(url="https://a.test/*", at_most=1), {"requests": REQUESTS}, 0.0),
-        (Network(url="*/cart", status=200), {"requests": REQUESTS}, 0.0),
-        (Network(url="*/lost"), {"requests": REQUESTS}, 0.0),
-        (Network(url="*/other", at_least=0, at_most=0), {"requests": REQUESTS}, 1.0),
-        (Download(filename="*.csv", sha256="AB" * 32), {"downloads": FILES}, 1.0),
-        (Download(filename="*.csv", size_at_least=11), {"downloads": FILES}, 0.0),
-        (Download(), {}, 0.0),
-        (Json(expected={"a": [1, 2.0]}), {"answer": '{"a": [1.0, 2]}'}, 1.0),
-        (Json(expected=[1, 2]), {"answer": "[2, 1]"}, 0.0),
-        (Json(expected=[1, 2], unordered=True), {"answer": "[2, 1]"}, 1.0),
-        (Json(expected=1), {"answer": "true"}, 0.0),
-        (Json(expected=1), {"answer": "one"}, 0.0),
-        (Url(exact=("https://a.test/",)), {"url": "https://a.test/"}, 1.0),
-        (Url(exact=("https://a.test/",)), {"url": "https://a.test/x"}, 0.0),
-        (Url(regex=r"https://a\.test/\d+"), {"url": "https://a.test/42"}, 1.0),
-        (Answer(regex=r"\d+"), {"answer": " 42 "}, 1.0),
-        (Answer(regex=r"\d+"), {"answer": "42!"}, 0.0),
-        (Js(script="s", expected=2), {"readings": (Reading(Look("s"), 2.0, True),)}, 1.0),
-        (Js(script="s", expected=False), {"readings": (Reading(Look("s"), False, False),)}, 1.0),
-        (Js(script="s"), {"readings": (Reading(Look("s"), [], False),)}, 0.0),
-        (Js(script="s", expected=False), {"readings": (Reading(Look("s"), threw="E"),)}, 0.0),
+        (NetworkEvaluator(url="https://a.test/s?q=[x]"), {"requests": REQUESTS}, 1.0),
+        (NetworkEvaluator(url="https://a.test/*", method="POST"), {"requests": REQUESTS}, 1.0),
+        (NetworkEvaluator(url="https://a.test/*", at_most=1), {"requests": REQUESTS}, 0.0),
+        (NetworkEvaluator(url="*/cart", status=200), {"requests": REQUESTS}, 0.0),
+        (NetworkEvaluator(url="*/lost"), {"requests": REQUESTS}, 0.0),
+        (NetworkEvaluator(url="*/other", at_least=0, at_most=0), {"requests": REQUESTS}, 1.0),
+        (DownloadEvaluator(filename="*.csv", sha256="AB" * 32), {"downloads": FILES}, 1.0),
+        (DownloadEvaluator(filename="*.csv", size_at_least=11), {"downloads": FILES}, 0.0),
+        (DownloadEvaluator(), {}, 0.0),
+        (JsonEvaluator(expected={"a": [1, 2.0]}), {"answer": '{"a": [1.0, 2]}'}, 1.0),
+        (JsonEvaluator(expected=[1, 2]), {"answer": "[2, 1]"}, 0.0),
+        (JsonEvaluator(expected=[1, 2], unordered=True), {"answer": "[2, 1]"}, 1.0),
+        (JsonEvaluator(expected=1), {"answer": "true"}, 0.0),
+        (JsonEvaluator(expected=1), {"answer": "one"}, 0.0),
+        (UrlEvaluator(exact=("https://a.test/",)), {"url": "https://a.test/"}, 1.0),
+        (UrlEvaluator(exact=("https://a.test/",)), {"url": "https://a.test/x"}, 0.0),
+        (UrlEvaluator(regex=r"https://a\.test/\d+"), {"url": "https://a.test/42"}, 1.0),
+        (AnswerEvaluator(regex=r"\d+"), {"answer": " 42 "}, 1.0),
+        (AnswerEvaluator(regex=r"\d+"), {"answer": "42!"}, 0.0),
+        (ScriptEvaluator(script="s", expected=2), {"readings": (Reading(Look("s"), 2.0, True),)}, 1.0),
+        (ScriptEvaluator(script="s", expected=False), {"readings": (Reading(Look("s"), False, False),)}, 1.0),
+        (ScriptEvaluator(script="s"), {"readings": (Reading(Look("s"), [], False),)}, 0.0),
+        (ScriptEvaluator(script="s", expected=False), {"readings": (Reading(Look("s"), threw="E"),)}, 0.0),
     ],
 )
 def test_evaluators(evaluator, evidence, reward):
@@ -176,9 +186,9 @@ def test_evaluators(evaluator, evidence, reward):
 
 def test_what_nobody_read_is_no_reward():
     with pytest.raises(TaskError, match="does not hold 's'"):
-        Js(script="s").score(Evidence())
+        ScriptEvaluator(script="s").score(Evidence())
     with pytest.raises(TaskError, match="requests"):
-        Network(url="*").score(Evidence())
+        NetworkEvaluator(url="*").score(Evidence())
 
 
 def test_miniwob_pages_are_tasks_and_stand_in_a_file():

@@ -6,10 +6,14 @@ import json
 
 import pytest
 
-from stillweb.env.criteria import Answer, Content, Url
-from stillweb.env.evaluation import Unsupported
-from stillweb.env.evidence import Evidence, Question, Reading, Verdict
-from stillweb.env.task import load_tasks, task_from_dict, task_to_dict, webarena_tasks
+from stillweb.env.tasks.evaluators import (
+    AnswerEvaluator,
+    ContentEvaluator,
+    UnsupportedEvaluator,
+    UrlEvaluator,
+)
+from stillweb.env.tasks.evidence import Evidence, Judgement, Question, Reading
+from stillweb.env.tasks.load import load_tasks, task_from_dict, task_to_dict, webarena_tasks
 from stillweb.errors import TaskError
 
 SITES = {
@@ -122,7 +126,7 @@ def test_without_a_judge_what_is_fuzzy_is_an_error_and_no_reward():
     assert fuzzy.questions("60 min") == (Question("How much is the lamp?", "60 min", "an hour"),)
     with pytest.raises(TaskError, match="needs a judge"):
         scored(fuzzy, answer="60 min")
-    said = [Verdict(fuzzy.questions("60 min")[0], 0.5)]
+    said = [Judgement(fuzzy.questions("60 min")[0], 0.5)]
     assert scored(fuzzy, answer="60 min", verdicts=said) == 0.5
     reasons = one(
         eval={
@@ -148,7 +152,7 @@ def test_without_a_judge_what_is_fuzzy_is_an_error_and_no_reward():
 )
 def test_urls(reference, url, reward):
     task = one(eval={"eval_types": ["url_match"], "reference_url": reference, "url_note": "GOLD in PRED"})
-    assert isinstance(task.evaluation, Url)
+    assert isinstance(task.evaluation, UrlEvaluator)
     assert scored(task.evaluation, url=url) == reward
 
 
@@ -178,7 +182,7 @@ def test_helpers_that_only_look_are_there_and_those_that_ask_the_site_are_not():
     assert post.looks("http://forum.test/f/books/12/a-title?x=1")[0].url == "http://forum.test/f/books/12/"
     assert post.looks("http://forum.test/u/me")[0].url == "http://forum.test/u/me"
     role = html(locator="func:gitlab_get_project_memeber_role(__page__, 'yjlou')")
-    assert isinstance(role, Content)
+    assert isinstance(role, ContentEvaluator)
     assert '"@yjlou"' in role.locator
     for target in (
         {"url": "func:shopping_get_latest_order_url()"},
@@ -186,7 +190,7 @@ def test_helpers_that_only_look_are_there_and_those_that_ask_the_site_are_not():
         {"required_contents": {"looks_like": "x"}},
     ):
         unsupported = html(**target)
-        assert isinstance(unsupported, Unsupported)
+        assert isinstance(unsupported, UnsupportedEvaluator)
         with pytest.raises(TaskError, match="cannot be scored"):
             scored(unsupported)
 
@@ -199,6 +203,6 @@ def test_several_evaluators_multiply():
             "reference_url": "__SHOPPING__",
         }
     ).evaluation
-    assert [type(part) for part in both.parts] == [Answer, Url]
+    assert [type(part) for part in both.parts] == [AnswerEvaluator, UrlEvaluator]
     assert scored(both, answer="a", url="http://shop.test/") == 1.0
     assert scored(both, answer="a", url="http://map.test/") == 0.0

@@ -9,9 +9,9 @@ import pytest
 from small_site import ORIGIN
 
 from stillweb.env.env import Env
-from stillweb.env.explore import propose_trace
-from stillweb.env.task import EvalKind, Evaluation, Task
-from stillweb.env.trace import Trace, run_trace
+from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.trajectories.propose import propose_trace
+from stillweb.env.trajectories.trace import Trace, run_trace
 from stillweb.errors import TaskError, UsageError
 
 HAS_ADA = Evaluation(EvalKind.JS, "document.querySelector('#name').value == 'Ada'")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stillweb.browser.activity import Requested
-from stillweb.env.traffic import from_events, from_ledger
+from stillweb.env.episode.episode import from_events, from_ledger
 from stillweb.errors import InfraError
-from stillweb.replay.session import LedgerEntry
+from stillweb.replay.server.session import LedgerEntry
 
 
 def entry(seq, tier):

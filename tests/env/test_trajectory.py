@@ -9,13 +9,22 @@ import pytest
 import pytest_asyncio
 from small_site import ORIGIN
 
-from stillweb.env.criteria import Answer, Content, Download, Js, Network, Url
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.evaluation import EvalKind, Evaluation, Every
-from stillweb.env.rescore import rescore, rescore_all
-from stillweb.env.task import Task
-from stillweb.env.trace import Trace, run_trace
-from stillweb.env.trajectory import Trajectory, trajectories_in
+from stillweb.env.tasks.evaluators import (
+    AllEvaluator,
+    AnswerEvaluator,
+    ContentEvaluator,
+    DownloadEvaluator,
+    EvalKind,
+    Evaluation,
+    NetworkEvaluator,
+    ScriptEvaluator,
+    UrlEvaluator,
+)
+from stillweb.env.tasks.load import Task
+from stillweb.env.trajectories.rescore import rescore, rescore_all
+from stillweb.env.trajectories.trace import Trace, run_trace
+from stillweb.env.trajectories.trajectory import Trajectory, trajectories_in
 from stillweb.errors import InfraError, ResetNeeded, TaskError
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -53,8 +62,12 @@ async def test_equal_episodes_are_equal_in_bytes_and_share_their_pictures(logged
         {"action": "click", "bid": "zz9"},
         {"action": "terminate", "answer": "9"},
     )
-    evaluation = Every(
-        parts=(Answer(exact="9"), Evaluation(EvalKind.JS, "out.textContent"), Content(include=(("Ada",),)))
+    evaluation = AllEvaluator(
+        parts=(
+            AnswerEvaluator(exact="9"),
+            Evaluation(EvalKind.JS, "out.textContent"),
+            ContentEvaluator(include=(("Ada",),)),
+        )
     )
     trace = Trace("twice", actions, task=task(evaluation))
     one, two = await run_trace(env, trace), await run_trace(env, trace)
@@ -84,15 +97,15 @@ async def test_equal_episodes_are_equal_in_bytes_and_share_their_pictures(logged
 async def test_a_trajectory_is_scored_again_without_a_browser(logged):
     env, root = logged
     parts = (
-        Answer(exact="Ada"),
-        Url(exact=(ORIGIN + "/second",)),
-        Network(url=ORIGIN + "/second"),
-        Network(url=HOME, at_most=1),  # the evaluator's own look at it, below, does not count
-        Download(filename="file.bin"),
-        Content(url=HOME, locator="document.title", exact="Home"),
-        Js(script="document.title", expected="Second"),
+        AnswerEvaluator(exact="Ada"),
+        UrlEvaluator(exact=(ORIGIN + "/second",)),
+        NetworkEvaluator(url=ORIGIN + "/second"),
+        NetworkEvaluator(url=HOME, at_most=1),  # the evaluator's own look at it, below, does not count
+        DownloadEvaluator(filename="file.bin"),
+        ContentEvaluator(url=HOME, locator="document.title", exact="Home"),
+        ScriptEvaluator(script="document.title", expected="Second"),
     )
-    observation, _ = await env.reset(task=task(Every(parts=parts)))
+    observation, _ = await env.reset(task=task(AllEvaluator(parts=parts)))
     await env.step({"action": "click", "bid": bid(observation, "link", "File")})
     await env.step({"action": "goto", "url": ORIGIN + "/second"})
     observation, reward, terminated, _, info = await env.step({"action": "terminate", "answer": "ada"})
@@ -106,10 +119,10 @@ async def test_a_trajectory_is_scored_again_without_a_browser(logged):
     row = rescore(written)
     assert (row.outcome, row.rescored) == ("same", 1.0)
     assert set(row.stored) == {"js", "locator"}
-    changed = task(Every(parts=(*parts, Content(include=(("No such text",),)))))
+    changed = task(AllEvaluator(parts=(*parts, ContentEvaluator(include=(("No such text",),)))))
     (row,) = rescore_all([written.path], [changed])
     assert (row.outcome, row.reward, row.rescored) == ("other", 1.0, 0.0)
-    (row,) = rescore_all([written.path], [task(Js(script="document.body.id"))])
+    (row,) = rescore_all([written.path], [task(ScriptEvaluator(script="document.body.id"))])
     assert (row.outcome, row.rescored) == ("unknown", None)
     assert "document.body.id" in row.detail
     (row,) = rescore_all([written.path], [task(None, "another id")])
@@ -135,12 +148,12 @@ async def test_the_har_holds_what_the_browser_saw(logged):
 
 async def test_failures_are_ends_by_their_kind_and_no_rewards(logged, replay):
     env, root = logged
-    _, info = await env.reset(task=task(Answer(fuzzy=("Ada",), question="Who?")))
+    _, info = await env.reset(task=task(AnswerEvaluator(fuzzy=("Ada",), question="Who?")))
     with pytest.raises(TaskError, match="needs a judge"):
         await env.step({"action": "terminate", "answer": "her"})
     with pytest.raises(ResetNeeded):
         await env.step({"action": "terminate", "answer": "her"})
-    _, info = await env.reset(task=task(Url(exact=(HOME,))))
+    _, info = await env.reset(task=task(UrlEvaluator(exact=(HOME,))))
     await env._replay.client.close_session(info["session"])
     with pytest.raises(InfraError):
         await env.step({"action": "reload"})
@@ -152,7 +165,7 @@ async def test_failures_are_ends_by_their_kind_and_no_rewards(logged, replay):
 
 async def test_half_a_character_is_typed_logged_and_scored_as_one_text(logged):
     env, root = logged
-    observation, _ = await env.reset(task=task(Answer(exact="\ufffd")))
+    observation, _ = await env.reset(task=task(AnswerEvaluator(exact="\ufffd")))
     given = {"action": "fill", "bid": bid(observation, "textbox", "Name"), "value": "\ud83d"}
     observation, _, _, _, info = await env.step(given)
     assert (info["action"]["status"], "\ufffd" in observation.axtree) == ("ok", True)
@@ -168,7 +181,7 @@ async def test_half_a_character_is_typed_logged_and_scored_as_one_text(logged):
 
 async def test_an_episode_that_runs_out_of_steps_is_truncated(logged):
     env, root = logged
-    await env.reset(task=Task("t", "g", HOME, evaluation=Url(exact=(HOME,)), max_steps=1))
+    await env.reset(task=Task("t", "g", HOME, evaluation=UrlEvaluator(exact=(HOME,)), max_steps=1))
     assert (await env.step({"action": "scroll", "dy": 10}))[3]
     row = rescore(only(root))
     assert (only(root).end["end"], row.outcome, row.reward) == ("truncated", "unscored", 0.0)
@@ -188,8 +201,8 @@ class Fair:
 
 async def test_a_judge_is_asked_and_its_verdict_kept(replay, browser, tmp_path):
     options = EnvOptions(trajectories=tmp_path, judge=Fair(), har="")
-    fuzzy = task(Answer(fuzzy=("an hour",), question="Do it?"))
-    reason = task(Answer(unachievable="closed", question="Do it?"), "u")
+    fuzzy = task(AnswerEvaluator(fuzzy=("an hour",), question="Do it?"))
+    reason = task(AnswerEvaluator(unachievable="closed", question="Do it?"), "u")
     async with Env(replay.url, browser=browser, observe=(), options=options) as env:
         rewards = []
         for each, answer in (
@@ -210,7 +223,7 @@ async def test_a_judge_is_asked_and_its_verdict_kept(replay, browser, tmp_path):
 
 
 async def test_a_page_that_an_evaluator_wants_and_the_collection_lacks_is_no_reward(env):
-    await env.reset(task=task(Content(url=ORIGIN + "/absent", include=(("x",),))))
+    await env.reset(task=task(ContentEvaluator(url=ORIGIN + "/absent", include=(("x",),))))
     with pytest.raises(TaskError, match="does not hold"):
         await env.step({"action": "terminate"})
 
@@ -224,7 +237,7 @@ async def test_tabs_and_scripts_of_a_task_are_there_before_the_first_observation
         setup=("({seed}) => { document.title = `set ${seed}`; }",),
         goal_script="document.title + '!'",
         seed=11,
-        evaluation=Js(script="document.title", expected="set 11"),
+        evaluation=ScriptEvaluator(script="document.title", expected="set 11"),
     )
     observation, info = await env.reset(task=two)
     assert [tab.url for tab in observation.tabs] == [HOME, ORIGIN + "/second"]

@@ -8,16 +8,21 @@ import pytest
 from click.testing import CliRunner
 
 from stillweb.cli.rescore import rescore as command
-from stillweb.env.criteria import Answer
-from stillweb.env.evidence import Evidence, Look, Reading
-from stillweb.env.rescore import rescore
-from stillweb.env.task import Task, task_to_dict
-from stillweb.env.trajectory import Store, Trajectory, evidence_from_dict, evidence_to_dict
+from stillweb.env.tasks.evaluators import AnswerEvaluator
+from stillweb.env.tasks.evidence import Evidence, Look, Reading
+from stillweb.env.tasks.load import Task, task_to_dict
+from stillweb.env.trajectories.rescore import rescore
+from stillweb.env.trajectories.trajectory import (
+    ContentFiles,
+    Trajectory,
+    evidence_from_dict,
+    evidence_to_dict,
+)
 from stillweb.errors import TaskError
 
 
 def test_the_store_keeps_each_once_and_mends_what_a_crash_left(tmp_path):
-    store = Store(tmp_path)
+    store = ContentFiles(tmp_path)
     digest = store.put(b"abc", "txt")
     path = store.path(digest, "txt")
     assert (store.put(b"abc", "txt"), path.read_bytes()) == (digest, b"abc")
@@ -52,7 +57,7 @@ def test_a_trajectory_that_was_cut_short_is_read_up_to_there(tmp_path):
 
 def written(root, name, reward, answer, expected="9"):
     """A trajectory as an episode with a text for an answer leaves it."""
-    task = Task(name, "Say it", "https://a.test/", evaluation=Answer(exact=expected))
+    task = Task(name, "Say it", "https://a.test/", evaluation=AnswerEvaluator(exact=expected))
     header = {
         "format": "stillweb-trajectory",
         "version": 1,
@@ -60,7 +65,7 @@ def written(root, name, reward, answer, expected="9"):
         "url": "",
         "task": task_to_dict(task),
     }
-    evidence = evidence_to_dict(Evidence(answer=answer, url="https://a.test/"), Store(root))
+    evidence = evidence_to_dict(Evidence(answer=answer, url="https://a.test/"), ContentFiles(root))
     end = {"end": "terminated", "reward": reward, "error": "", "reasons": [], "evidence": evidence}
     path = root / name / "trajectory.jsonl"
     path.parent.mkdir(parents=True)
@@ -151,7 +156,7 @@ def test_an_episode_that_ran_out_of_steps_or_had_no_task_is_no_damage(tmp_path):
 
 
 def test_long_texts_of_the_evidence_lie_in_the_store(tmp_path):
-    store = Store(tmp_path)
+    store = ContentFiles(tmp_path)
     page = Reading(Look(), "x" * 5000 + "\ud83d", True)
     evidence = Evidence("a", "u", (page, Reading(Look("s"), [1], True)), requests=({"url": "v"},))
     stored = json.loads(json.dumps(evidence_to_dict(evidence, store)))

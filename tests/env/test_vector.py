@@ -11,10 +11,10 @@ import pytest
 import pytest_asyncio
 from small_site import ORIGIN
 
-from stillweb.env.pool import PoolOptions
-from stillweb.env.rollout import Outcome, RolloutOptions
-from stillweb.env.task import EvalKind, Evaluation, Task
-from stillweb.env.vector import VectorEnv, VectorOptions
+from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.vector.pool import PoolOptions
+from stillweb.env.vector.rollout import Outcome, RolloutOptions
+from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import EnvClosed, ForkDiverged, InfraError, ReplayUnreachable, ResetNeeded, UsageError
 from stillweb.polling import poll
 from stillweb.replay.client import ReplayClient

@@ -17,7 +17,7 @@ from odd_site import OddSite, odd_site
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.record.options import RecordOptions
-from stillweb.record.resolve import parse_all
+from stillweb.record.proxy.resolve import parse_all
 
 HOST = "site.test"
 

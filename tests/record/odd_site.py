@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from raw_server import raw_server
 
 from stillweb.record.options import RecordOptions
-from stillweb.record.resolve import parse_all
+from stillweb.record.proxy.resolve import parse_all
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 WHOLE = OK + b"Content-Length: 2\r\n\r\nhi"

@@ -10,24 +10,24 @@ import pytest
 from click.testing import CliRunner
 
 from stillweb.cli import cli
-from stillweb.cli.ledger import misses as misses_command
-from stillweb.collections.absent import Absences
+from stillweb.cli.replay.ledger import misses as misses_command
 from stillweb.collections.amends import read_amends
+from stillweb.collections.baselines import Absences
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed, Sighting, read_misses
-from stillweb.collections.pack import Pack
-from stillweb.collections.seal import seal
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
 from stillweb.collections.versions import open_version, versions
 from stillweb.env.env import Env
-from stillweb.record.amend import AmendOptions, amend
-from stillweb.record.amendjournal import Journal
-from stillweb.record.crawl import crawl
+from stillweb.matching.noise import default_noise
+from stillweb.matching.resolver import Policy, SessionState, advance, resolve
+from stillweb.record.amend.amend import AmendOptions, amend
+from stillweb.record.amend.run import AmendJournal
+from stillweb.record.crawl.crawl import crawl
 from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.recording import collection_to_fill
-from stillweb.replay.noise import default_noise
-from stillweb.replay.resolver import Policy, SessionState, advance, resolve
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.server.server import ReplayOptions, serve
 
 pytestmark = [
     pytest.mark.browser,
@@ -172,7 +172,7 @@ async def test_an_amend_that_was_cut_short_goes_on(tmp_path: Path, ca, site) -> 
         await amend(collection, missed, ca, AmendOptions(record=site.options), stop)
 
     assert collection.manifest().state == "partial"
-    journal = Journal.read(collection.path)
+    journal = AmendJournal.read(collection.path)
     assert journal
     assert len(journal.unfinished) == 1
     # As after a kill between the answer and the note of it: the page is visited again, and listed.
@@ -188,7 +188,7 @@ async def test_an_amend_that_was_cut_short_goes_on(tmp_path: Path, ca, site) -> 
     urls = [each.url for each in collection.captures()]
     assert len(urls) == len(set(urls))
     assert HOME + "deep" in [page.url for page in collection.page_list()]
-    assert Journal.read(collection.path) is None
+    assert AmendJournal.read(collection.path) is None
     (said,), absent = read_amends(collection.path)
     assert (said.version, said.kept, said.recorded, absent) == ("2", "1", 2, [])
 

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stillweb.collections.absent import Absences
 from stillweb.collections.amends import Absent, Amend, next_version, read_amends, write_amends
-from stillweb.collections.entries import vary_digest
+from stillweb.collections.baselines import Absences
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed, Sighting
-from stillweb.collections.pack import Pack, PackEntry, build_pack
-from stillweb.collections.rules import Rules
+from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
 from stillweb.errors import CollectionError, UsageError
+from stillweb.matching.captures import vary_digest
+from stillweb.matching.rules import Rules
 from stillweb.model import Exchange, Request, Response
-from stillweb.record.amendinput import read_wanted
-from stillweb.record.amendplan import Kind, Known, identity, plan
-from stillweb.record.amendsieve import Sieve
+from stillweb.record.amend.input import read_wanted
+from stillweb.record.amend.plan import FetchMethod, SealedIndex, identity, plan
+from stillweb.record.amend.writer import NewOnlyWriter
 
 HERE = "https://site.test"
 RULES = Rules.parse("version: 1\nvolatile:\n  - {where: query, name: ts, shape: milliseconds}\n")
@@ -49,23 +49,23 @@ def known(tmp_path_factory):
     ]
     build_pack(entries, {}, folder / "pack")
     with Pack.open(folder / "pack") as pack:
-        yield Known(pack, RULES)
+        yield SealedIndex(pack, RULES)
 
 
 @pytest.mark.parametrize(
     ("wanted", "kind"),
     [
-        (missed(f"{HERE}/a", "document"), Kind.PAGE),
-        (missed(f"{HERE}/a", "", fields=()), Kind.PAGE),
-        (missed(f"{HERE}/a", "iframe"), Kind.FRAME),
-        (missed(f"{HERE}/a", "image"), Kind.REQUEST),
-        (missed(f"{HERE}/part"), Kind.REQUEST),  # there, but for another who asks
-        (missed(f"{HERE}/a", "document", fields=(("rsc", "1"),)), Kind.REQUEST),
-        (missed(f"{HERE}/v", "video", fields=(("range", "bytes=5-"),)), Kind.REQUEST),
-        (missed(f"{HERE}/t?ts=12", "script"), Kind.REQUEST),  # no time, so not that request
+        (missed(f"{HERE}/a", "document"), FetchMethod.PAGE),
+        (missed(f"{HERE}/a", "", fields=()), FetchMethod.PAGE),
+        (missed(f"{HERE}/a", "iframe"), FetchMethod.FRAME),
+        (missed(f"{HERE}/a", "image"), FetchMethod.REQUEST),
+        (missed(f"{HERE}/part"), FetchMethod.REQUEST),  # there, but for another who asks
+        (missed(f"{HERE}/a", "document", fields=(("rsc", "1"),)), FetchMethod.REQUEST),
+        (missed(f"{HERE}/v", "video", fields=(("range", "bytes=5-"),)), FetchMethod.REQUEST),
+        (missed(f"{HERE}/t?ts=12", "script"), FetchMethod.REQUEST),  # no time, so not that request
     ],
 )
-def test_by_which_means(known: Known, wanted: Missed, kind: Kind) -> None:
+def test_by_which_means(known: SealedIndex, wanted: Missed, kind: FetchMethod) -> None:
     (errand,), refusals = plan([wanted], known)
     assert (errand.kind, refusals) == (kind, [])
 
@@ -80,14 +80,14 @@ def test_by_which_means(known: Known, wanted: Missed, kind: Kind) -> None:
         (missed(f"{HERE}/b", method="TRACE"), "TRACE"),
     ],
 )
-def test_what_is_refused_says_why(known: Known, wanted: Missed, word: str) -> None:
+def test_what_is_refused_says_why(known: SealedIndex, wanted: Missed, word: str) -> None:
     errands, (refusal,) = plan([wanted], known)
     assert not errands
     assert not refusal.present
     assert word in refusal.reason
 
 
-def test_a_body_that_was_not_kept_is_not_made_up(known: Known) -> None:
+def test_a_body_that_was_not_kept_is_not_made_up(known: SealedIndex) -> None:
     wanted = missed(f"{HERE}/b", method="POST", body_size=70000, body_digest="sha256:00")
     errands, (refusal,) = plan([wanted], known, unsafe=True)
     assert not errands
@@ -98,13 +98,13 @@ def test_a_body_that_was_not_kept_is_not_made_up(known: Known) -> None:
     "url",
     [f"{HERE}/", "http://site.test/", f"{HERE}/t?ts=1700000000002", "http://site.test/t?ts=1700000000003"],
 )
-def test_what_replay_answers_is_present(known: Known, url: str) -> None:
+def test_what_replay_answers_is_present(known: SealedIndex, url: str) -> None:
     errands, (refusal,) = plan([missed(url, "document")], known)
     assert not errands
     assert refusal.present
 
 
-def test_equal_misses_are_one_errand_whatever_their_order(known: Known) -> None:
+def test_equal_misses_are_one_errand_whatever_their_order(known: SealedIndex) -> None:
     fields = (("accept", "*/*"), ("hx-request", "true"))
     every = [
         missed(f"{HERE}/a", page=f"{HERE}/"),
@@ -115,7 +115,7 @@ def test_equal_misses_are_one_errand_whatever_their_order(known: Known) -> None:
     for order in permutations(every):
         errands, _ = plan(order, known)
         assert sorted(each.count for each in errands) == [1, 1, 3]
-        assert [each.kind for each in errands] == [Kind.PAGE, Kind.REQUEST, Kind.REQUEST]
+        assert [each.kind for each in errands] == [FetchMethod.PAGE, FetchMethod.REQUEST, FetchMethod.REQUEST]
         assert {each.page for each in errands} == {"", f"{HERE}/"}
 
 
@@ -145,7 +145,7 @@ EXCHANGES = st.builds(
 @given(exchanges=st.lists(EXCHANGES, max_size=8))
 def test_no_key_that_answers_gets_another_capture(tmp_path_factory, known, exchanges) -> None:
     collection = Collection.create(tmp_path_factory.mktemp("c"), "c")
-    with Sieve(collection, known, RULES, ()) as sieve:
+    with NewOnlyWriter(collection, known, RULES, ()) as sieve:
         for exchange in exchanges:
             sieve.write(exchange)
     written = [collection.read_capture(each) for each in collection.captures()]

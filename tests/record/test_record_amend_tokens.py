@@ -11,23 +11,23 @@ from shared_sites import sites_up
 
 from stillweb import clock
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn import read_rules
+from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed
-from stillweb.collections.parts import Where
-from stillweb.collections.rules import Rules
-from stillweb.collections.seal import seal
+from stillweb.collections.pack.seal import seal
 from stillweb.env.env import Env
+from stillweb.matching.parts import Where
+from stillweb.matching.rules import Rules
 from stillweb.model import Request
-from stillweb.record.amend import AmendOptions, amend
-from stillweb.record.amendtokens import LivePage, renewed, rules_for, token_places
-from stillweb.record.behaviours import parse_behaviours
-from stillweb.record.crawl import crawl
+from stillweb.record.amend.amend import AmendOptions, amend
+from stillweb.record.amend.origin import LivePage, renewed, rules_for, token_places
+from stillweb.record.behaviors.behaviors import parse_behaviours
+from stillweb.record.crawl.crawl import crawl
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.recording import collection_to_fill
 from stillweb.replay.client import ReplayClient
-from stillweb.replay.ledgerfile import Line
-from stillweb.replay.misses import gather
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.ledger.file import LedgerLine
+from stillweb.replay.ledger.misses import gather
+from stillweb.replay.server.server import ReplayOptions, serve
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
@@ -79,7 +79,9 @@ async def played(collection: Collection, ca, url: str, button: str) -> tuple[lis
         (bid, *_) = [node.bid for node in observation.nodes if (node.role, node.name) == ("button", button)]
         observation, *_ = await env.step({"action": "click", "bid": bid})
         entries = (await client.ledger(info["session"])).entries
-    return gather(Line(info["session"], collection.name, "", each) for each in entries), observation.title
+    return gather(
+        LedgerLine(info["session"], collection.name, "", each) for each in entries
+    ), observation.title
 
 
 async def recorded(root: Path, ca, url: str, reach: RecordOptions) -> Collection:

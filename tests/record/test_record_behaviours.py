@@ -11,11 +11,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from stillweb.collections.exchanges import read_exchange
 from stillweb.collections.layout import Collection
+from stillweb.collections.warc.exchanges import read_exchange
 from stillweb.errors import UsageError
-from stillweb.record.behaviours import ALL, Behaviour, Budget, in_words, parse_behaviours, total
-from stillweb.record.crawl import CrawlReport, crawl
+from stillweb.record.behaviors.behaviors import ALL, Behavior, Budget, in_words, parse_behaviours, total
+from stillweb.record.crawl.crawl import CrawlReport, crawl
 from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.recording import collection_to_fill
 
@@ -32,7 +32,7 @@ BUDGET = Budget()
 def test_behaviours_are_named_by_a_list() -> None:
     assert parse_behaviours("all") == ALL
     assert parse_behaviours("none") == frozenset()
-    assert parse_behaviours("scroll, tabs") == {Behaviour.SCROLL, Behaviour.TABS}
+    assert parse_behaviours("scroll, tabs") == {Behavior.SCROLL, Behavior.TABS}
     with pytest.raises(UsageError, match="no behaviour 'hover'") as caught:
         parse_behaviours("scroll,hover")
     assert "variants" in caught.value.hint

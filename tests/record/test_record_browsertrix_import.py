@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from stillweb.browser.portrait import Portrait
-from stillweb.collections.absent import Absences
-from stillweb.collections.baselines import Origin, read_baseline
-from stillweb.collections.browsertrix import has_scroll_bar
-from stillweb.collections.importer import import_files
+from stillweb.browser.observe.snapshot import PageSnapshot
+from stillweb.collections.baselines import Absences, BaselineTool, read_baseline
+from stillweb.collections.importers.browsertrix import has_scroll_bar
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.warcs import gzip_member
-from stillweb.diff.compare import Bench, compare
-from stillweb.diff.look import Seen
-from stillweb.diff.metrics import Fetch
+from stillweb.collections.warc.reader import gzip_member
+from stillweb.diff.compare.metrics import Fetch
+from stillweb.diff.compare.pages import Bench, compare
+from stillweb.diff.compare.visit import ReplayedPage
 
-ORIGIN = Origin("browsertrix", "1.14.1")
+ORIGIN = BaselineTool("browsertrix", "1.14.1")
 HOME = "http://site.test/"
 
 
@@ -196,8 +195,8 @@ def test_comparison_takes_what_the_baseline_has_and_says_so(tmp_path):
         Fetch(f"{HOME}gone.js", "GET", "script", 404, "miss", ""),
         Fetch(f"{HOME}unseen.js", "GET", "script", 404, "miss", ""),
     )
-    seen = Seen(
-        200, Portrait(HOME, png(picture), "hello", "tree", "dom"), fetches, document_text="hello\nhidden"
+    seen = ReplayedPage(
+        200, PageSnapshot(HOME, png(picture), "hello", "tree", "dom"), fetches, document_text="hello\nhidden"
     )
     bench = Bench("x", tmp_path / "pictures")
     found = compare(only, collection.baseline / only.baseline, seen, bench)
@@ -206,7 +205,7 @@ def test_comparison_takes_what_the_baseline_has_and_says_so(tmp_path):
     assert [finding.kind.value for finding in found.findings] == ["missing-resource"]
     assert "browsertrix 1.14.1's" in " ".join(found.notes)
     other = Image.new("RGB", (80, 60), "black")
-    changed = Seen(200, Portrait(HOME, png(other)), fetches[:2], document_text="bye")
+    changed = ReplayedPage(200, PageSnapshot(HOME, png(other)), fetches[:2], document_text="bye")
     found = compare(only, collection.baseline / only.baseline, changed, bench)
     assert found.scores["look"] == 0.0
     assert found.scores["text"] < 0.5

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillweb.errors import ProgramNotFound, RecordError, UpstreamUnreachable, UsageError
-from stillweb.record.browsertrix.ends import judge
-from stillweb.record.browsertrix.log import Log
+from stillweb.record.browsertrix.log import Log, judge
 from stillweb.record.browsertrix.settings import Container
 
 

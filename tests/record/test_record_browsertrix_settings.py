@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stillweb.browser.profile import Profile
 from stillweb.errors import UsageError
-from stillweb.record.behaviours import Behaviour
+from stillweb.record.behaviors.behaviors import Behavior
 from stillweb.record.browsertrix.settings import (
     Container,
     dump,
@@ -19,9 +19,9 @@ from stillweb.record.browsertrix.settings import (
     run_arguments,
     settings_of,
 )
+from stillweb.record.crawl.scope import Scope
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
-from stillweb.record.resolve import parse_all, resolve
-from stillweb.record.scope import Scope
+from stillweb.record.proxy.resolve import parse_all, resolve
 
 SEED = "https://site.test/shop/list?page=1"
 
@@ -49,7 +49,7 @@ def test_options_become_settings_of_the_same_meaning():
         robots=True,
         sitemap="",
         profile=Profile(locale="de-DE"),
-        behaviours=frozenset({Behaviour.SCROLL}),
+        behaviours=frozenset({Behavior.SCROLL}),
     )
     settings = told(options).settings
     assert yaml.safe_load(dump(settings)) == settings
@@ -73,7 +73,7 @@ def test_what_the_user_sets_wins_and_a_state_goes_along():
 def test_all_behaviours_are_its_own_none_are_none_and_what_it_lacks_is_told():
     assert "behaviors" not in told().settings
     assert told(CrawlOptions(behaviours=frozenset())).settings["behaviors"] == ""
-    some = told(CrawlOptions(behaviours=frozenset({Behaviour.TABS, Behaviour.MEDIA})))
+    some = told(CrawlOptions(behaviours=frozenset({Behavior.TABS, Behavior.MEDIA})))
     assert some.settings["behaviors"] == ["autoplay"]
     assert some.notes == ("it has no behaviour like ours for tabs",)
 

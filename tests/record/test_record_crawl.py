@@ -9,22 +9,21 @@ import pytest
 
 from stillweb.browser import Activity, launch, open_context, settle
 from stillweb.certs import CertAuthority
-from stillweb.cli.recordlimits import tell
+from stillweb.cli.record.limits import tell
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection, list_collections
-from stillweb.collections.members import sha256_digest
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter, sha256_digest
 from stillweb.errors import CollectionExists, UpstreamUnreachable
-from stillweb.record.crawl import CrawlEvent, CrawlReport, crawl
-from stillweb.record.exploreleads import leads_of
-from stillweb.record.explorevalues import Values
+from stillweb.record.crawl.crawl import CrawlEvent, CrawlReport, crawl
+from stillweb.record.explore.links import leads_of
+from stillweb.record.explore.values import Values
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
-from stillweb.record.proxy import recording_proxy
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.record.proxy.resolve import parse_all
 from stillweb.record.recording import collection_to_fill, pinning_of
-from stillweb.record.resolve import parse_all
 from stillweb.replay.client import ReplayClient
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.server.server import ReplayOptions, serve
 
 pytestmark = [
     pytest.mark.browser,

@@ -7,24 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stillweb.browser.controls import Control, Field, Form, State
-from stillweb.browser.walk import Act
+from stillweb.browser.input.controls import Control, FormField, PageForm, PageState
+from stillweb.browser.input.walker import Act
 from stillweb.collections.reachability import FILE, Reach, ReachedState, Tried, read_reach, to_line
 from stillweb.errors import CollectionError, UsageError
-from stillweb.record.explorebook import RECORDED, WAITING
-from stillweb.record.explorefrontier import ExploreFrontier, Place
-from stillweb.record.exploreknown import Known
-from stillweb.record.exploreleads import GetForm, Input, Lead, asked_by
-from stillweb.record.exploreplan import Avoid, make_plan, other_fills
-from stillweb.record.exploreresume import resume
-from stillweb.record.explorevalues import Values, read_values
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.frontier import ExploreFrontier, FrontierState
+from stillweb.record.explore.journal import RECORDED, WAITING, RecordedActions
+from stillweb.record.explore.links import GetForm, Input, Lead, asked_by
+from stillweb.record.explore.plan import AvoidRules, make_plan, other_fills
+from stillweb.record.explore.run import resume
+from stillweb.record.explore.values import Values, read_values
 from stillweb.record.options import ScopeKind
-from stillweb.record.scope import Scope
 
 SCOPE = Scope.of(ScopeKind.HOST, ["https://site.test/"])
-SEARCH = Form(0, "f", "get", "https://site.test/search")
-NOTHING, NOBODY = Values(), Avoid()
-ORDER = Form(1, "f", "post", "https://site.test/order")
+SEARCH = PageForm(0, "f", "get", "https://site.test/search")
+NOTHING, NOBODY = Values(), AvoidRules()
+ORDER = PageForm(1, "f", "post", "https://site.test/order")
 
 
 def control(key: str, role: str = "button", name: str = "", **more) -> Control:
@@ -33,17 +32,17 @@ def control(key: str, role: str = "button", name: str = "", **more) -> Control:
     )
 
 
-def field(key: str, form: Form, **more) -> Control:
-    told = Field("text", form, required=more.pop("required", False))
+def field(key: str, form: PageForm, **more) -> Control:
+    told = FormField("text", form, required=more.pop("required", False))
     return control(key, "textbox", tag="input", field=told, **more)
 
 
-def submit(key: str, form: Form, name: str = "Go") -> Control:
-    return control(key, "button", name, field=Field("submit", form, method=form.method))
+def submit(key: str, form: PageForm, name: str = "Go") -> Control:
+    return control(key, "button", name, field=FormField("submit", form, method=form.method))
 
 
-def plan_of(*controls: Control, values: Values = NOTHING, avoid: Avoid = NOBODY, **more):
-    return make_plan(State("https://site.test/", "d", controls), SCOPE, values, avoid, **more)
+def plan_of(*controls: Control, values: Values = NOTHING, avoid: AvoidRules = NOBODY, **more):
+    return make_plan(PageState("https://site.test/", "d", controls), SCOPE, values, avoid, **more)
 
 
 def test_each_value_of_each_field_is_sent_once_with_what_is_required_and_posts_come_last():
@@ -84,8 +83,10 @@ def test_links_are_led_to_by_address_and_those_away_are_left():
     "name", ["Log out", "Sign-out", "Delete item", "Unsubscribe", "Place order", "Deploy", "Abmelden"]
 )
 def test_what_cannot_be_undone_is_left_alone_unless_asked_for(name):
-    wanted = plan_of(control("1", "button", name), avoid=Avoid.of(destructive=True))
-    plan = plan_of(control("1", "button", name), control("2", "button", "Add to basket"), avoid=Avoid.of())
+    wanted = plan_of(control("1", "button", name), avoid=AvoidRules.of(destructive=True))
+    plan = plan_of(
+        control("1", "button", name), control("2", "button", "Add to basket"), avoid=AvoidRules.of()
+    )
     assert [why for _, why in plan.left] == ["destructive"]
     assert [offer.act.control for offer in plan.offers if offer.act.do == "click"] == ["2"]
     assert [offer.act.control for offer in wanted.offers if offer.act.do == "click"] == ["1"]
@@ -122,20 +123,20 @@ def test_values_come_from_names_then_from_anybody_then_from_the_type(tmp_path: P
     values = read_values([file, tasks])
     assert values.for_field(field("1", SEARCH, label=("q",))) == ("kettle", "7", "Ada", "corvid whisk")
     assert values.for_field(field("2", SEARCH, label=("city",))) == ("Bonn", "Ada", "corvid whisk")
-    number = control("3", "spinbutton", field=Field("number", SEARCH))
+    number = control("3", "spinbutton", field=FormField("number", SEARCH))
     assert values.for_field(number) == ("1",)
     assert Values().for_field(field("4", SEARCH)) == ("test",)
 
 
 def test_what_is_asked_while_it_is_typed_is_typed_with_each_value():
     values = Values({"q": ("kettle", "lamp"), "*": ("Ada",)})
-    state = State("https://site.test/", "d", (field("1", SEARCH, label=("q",)),))
+    state = PageState("https://site.test/", "d", (field("1", SEARCH, label=("q",)),))
     [first] = [each for each in make_plan(state, SCOPE, values, NOBODY).offers if each.act.do == "fill"]
     others = other_fills(state, first, values)
     assert [first.act.value, *(each.act.value for each in others)] == ["kettle", "lamp", "Ada"]
     assert len({each.same for each in (first, *others)}) == 3  # none is known by another
     assert other_fills(state, others[0], values) == []
-    assert other_fills(State("https://site.test/", "d", ()), first, values) == []
+    assert other_fills(PageState("https://site.test/", "d", ()), first, values) == []
 
 
 @pytest.mark.parametrize("text", ["fields: [", "just a text", "fields: {q: [{a: 1}]}"])
@@ -153,7 +154,7 @@ def test_the_frontier_hands_out_each_place_once_the_heaviest_first(added):
     weights: dict[str, float] = {}
     for number, weight in added:
         url = f"https://site.test/{number}"
-        frontier.add(Place.at(url), weight)
+        frontier.add(FrontierState.at(url), weight)
         weights[url] = weights.get(url, 0.0) + weight
     assert len(frontier) == len(weights)
     taken = []
@@ -167,12 +168,12 @@ def test_the_frontier_hands_out_each_place_once_the_heaviest_first(added):
 def test_addresses_that_wait_are_listed_the_likeliest_first_and_stay_where_they_are():
     frontier = ExploreFrontier()
     frontier.seed(["https://site.test/a", "https://site.test/b", "https://site.test/c"])
-    frontier.add(Place.at("https://site.test/c"), 0.5)
+    frontier.add(FrontierState.at("https://site.test/c"), 0.5)
     open_a = Act("open", value="https://site.test/a")
-    frontier.add(Place((open_a, Act("click", "menu")), state="opened"), 9.0)
-    frontier.add(Place.at("https://site.test/after"), 0.1)
-    frontier.add(Place((open_a, Act("click", "add")), mutated=True, base="d"), 9.0)
-    frontier.mark(Place.at("https://site.test/b"))
+    frontier.add(FrontierState((open_a, Act("click", "menu")), state="opened"), 9.0)
+    frontier.add(FrontierState.at("https://site.test/after"), 0.1)
+    frontier.add(FrontierState((open_a, Act("click", "add")), mutated=True, base="d"), 9.0)
+    frontier.mark(FrontierState.at("https://site.test/b"))
     frontier.note("https://site.test/after", 0.1)
     frontier.note("https://site.test/noted", 0.15)
     listed = [
@@ -245,16 +246,16 @@ def test_a_run_goes_on_with_links_that_were_only_opened_and_with_what_changes_th
 def test_what_changes_the_site_waits_in_a_queue_of_its_own_and_what_was_taken_stays_taken():
     frontier = ExploreFrontier()
     frontier.seed(["https://site.test/"])
-    order = Place((Act("open", value="https://site.test/"), Act("submit", "2")), mutated=True)
+    order = FrontierState((Act("open", value="https://site.test/"), Act("submit", "2")), mutated=True)
     frontier.add(order, 9.0)
-    assert frontier.mark(Place.at("https://site.test/")) == 1.0
-    frontier.add(Place.at("https://site.test/"), 1.0)
+    assert frontier.mark(FrontierState.at("https://site.test/")) == 1.0
+    frontier.add(FrontierState.at("https://site.test/"), 1.0)
     assert frontier.take(mutated=False) is None
     assert frontier.take(mutated=True) == (order, 9.0)
 
 
 def test_a_control_is_known_when_it_did_the_same_on_two_pages_and_never_another_thing():
-    known = Known(["https://site.test/a"])
+    known = RecordedActions(["https://site.test/a"])
     assert "https://site.test/a" in known
     asked = (("GET", "https://site.test/search?q=x"),)
     known.did("search", "one", asked, stayed=False)

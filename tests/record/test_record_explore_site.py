@@ -10,17 +10,17 @@ import pytest
 from stillweb import clock
 from stillweb.browser import launch
 from stillweb.collections.layout import Collection
+from stillweb.collections.pack.seal import seal
 from stillweb.collections.reachability import FILE, Reach, read_reach
-from stillweb.collections.seal import seal
-from stillweb.env.reached import check_reach, sample_reach
+from stillweb.env.reachability import check_reach, sample_reach
 from stillweb.errors import RecordError
 from stillweb.model import Page
-from stillweb.record.explore import ExploreEvent, ExploreOptions, ExploreReport, explore
-from stillweb.record.explorevalues import Values
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.explore import ExploreEvent, ExploreOptions, ExploreReport, explore
+from stillweb.record.explore.values import Values
 from stillweb.record.options import ScopeKind
-from stillweb.record.scope import Scope
 from stillweb.replay.client import ReplayClient
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.server.server import ReplayOptions, serve
 
 pytestmark = [
     pytest.mark.browser,

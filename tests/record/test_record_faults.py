@@ -18,10 +18,10 @@ from whole import whole_records
 from stillweb.certs import CertAuthority
 from stillweb.collections.check import check
 from stillweb.errors import RecordError, UpstreamUnreachable
-from stillweb.record.crawl import CrawlEvent, crawl
+from stillweb.record.crawl.crawl import CrawlEvent, crawl
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
+from stillweb.record.proxy.resolve import parse_all
 from stillweb.record.recording import collection_to_fill
-from stillweb.record.resolve import parse_all
 
 pytestmark = [
     pytest.mark.browser,

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stillweb.record.flows import client_left, end_to_end, upstream_fields, why_it_failed
+from stillweb.record.proxy.flows import client_left, end_to_end, upstream_fields, why_it_failed
 
 
 def sent(method: str, *fields: tuple[str, str]) -> dict[str, str]:

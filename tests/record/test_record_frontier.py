@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.record.frontier import CrawlState, Frontier
+from stillweb.record.crawl.frontier import CrawlState, Frontier
+from stillweb.record.crawl.scope import Scope
 from stillweb.record.options import ScopeKind
-from stillweb.record.scope import Scope
 
 HOME = "https://site.test/"
 

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
 from stillweb.cli import cli
-from stillweb.cli.recordlimits import Duration, Size
+from stillweb.cli.record.limits import Duration, Size
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
-from stillweb.record.crawl import CrawlReport, crawl
-from stillweb.record.limits import Limits, Pace
+from stillweb.record.crawl.crawl import CrawlReport, crawl
+from stillweb.record.crawl.run import CrawlLimits, Pace
+from stillweb.record.crawl.scope import Scope
 from stillweb.record.options import CrawlOptions
 from stillweb.record.recording import collection_to_fill
-from stillweb.record.scope import Scope
 
 HOME = "https://site.test/"
 PAGES = ["", "a", "b", "c"]
@@ -69,13 +69,13 @@ def test_what_a_site_asks_for_counts_if_it_is_slower() -> None:
 
 
 def test_limits_are_named_as_they_were_given() -> None:
-    limits = Limits(seconds=90, size=1000)
+    limits = CrawlLimits(seconds=90, size=1000)
 
     assert limits.reached(89.9, 999) == ""
     assert limits.reached(90, 0) == "--time-limit 90"
     assert limits.reached(0, 1000) == "--size-limit 1000"
-    assert (limits.left(100), Limits().left(1)) == (0.0, None)
-    assert Limits().reached(1e9, 10**12) == ""
+    assert (limits.left(100), CrawlLimits().left(1)) == (0.0, None)
+    assert CrawlLimits().reached(1e9, 10**12) == ""
 
 
 @pytest.mark.parametrize(

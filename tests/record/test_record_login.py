@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stillweb.collections.loginstate import storage_state_of, with_login
-from stillweb.collections.manifest import Manifest
+from stillweb.collections.manifest import Manifest, storage_state_of, with_login
 from stillweb.errors import UsageError
-from stillweb.record.login import parse_sign, read_login, read_storage_state
+from stillweb.record.login.steps import parse_sign, read_login, read_storage_state
 
 STEPS = """
 logged_in: {text: Log Out}

@@ -17,22 +17,21 @@ from shared_sites import sites_up
 
 from stillweb.browser.profile import Profile
 from stillweb.collections.baselines import read_baseline
-from stillweb.collections.httpblocks import decode_body
 from stillweb.collections.layout import Collection
-from stillweb.collections.placeholders import Placeholders, key_file
-from stillweb.collections.seal import seal
-from stillweb.collections.secretfields import canonical, cookie_pairs
+from stillweb.collections.pack.seal import seal
 from stillweb.env import Env
 from stillweb.errors import RecordError, UsageError
+from stillweb.http.messages import decode_body
+from stillweb.matching.redaction import Placeholders, canonical, cookie_pairs, key_file
 from stillweb.model import header
-from stillweb.record.behaviours import parse_behaviours
-from stillweb.record.crawl import crawl
-from stillweb.record.login import Sign, read_login, read_storage_state
-from stillweb.record.loginbyhand import ByHand, full_browser, log_in_by_hand
+from stillweb.record.behaviors.behaviors import parse_behaviours
+from stillweb.record.crawl.crawl import crawl
+from stillweb.record.login.manual import ByHand, full_browser, log_in_by_hand
+from stillweb.record.login.steps import Sign, read_login, read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.recording import collection_to_fill
-from stillweb.record.secretsnames import strong
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.record.redaction.find import strong
+from stillweb.replay.server.server import ReplayOptions, serve
 
 pytestmark = [
     pytest.mark.browser,

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from members import STEPS, TOKEN, Members, all_of
 
 from stillweb.cli import cli
-from stillweb.collections.httpblocks import decode_body
 from stillweb.collections.layout import Collection
+from stillweb.http.messages import decode_body
 from stillweb.model import header
 
 pytestmark = [

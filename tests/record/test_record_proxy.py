@@ -19,14 +19,14 @@ import pytest
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.check import check
-from stillweb.collections.frames import Beside
 from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.frames import RecordFrames
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import PortInUse, RecordError, UsageError
 from stillweb.model import Capture, Exchange, header
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy import RecordingProxy, recording_proxy
-from stillweb.record.resolve import parse_all
+from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
+from stillweb.record.proxy.resolve import parse_all
 
 # mitmproxy 11 and what its default addons import, not us.
 pytestmark = [
@@ -228,7 +228,9 @@ async def test_an_exchange_that_cannot_be_written_stops_the_recording(collection
 
 async def test_no_failure_of_ours_is_swallowed(collection, ca, site) -> None:
     class Broken(CollectionWriter):
-        def write(self, exchange: Exchange, beside: Beside | None = None, redactions: Any = ()) -> Capture:
+        def write(
+            self, exchange: Exchange, beside: RecordFrames | None = None, redactions: Any = ()
+        ) -> Capture:
             raise KeyError("a mistake")
 
     site.page("/", "hi")

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from stillweb.cli.recordproxy import proxy_command
+from stillweb.cli.record.proxy import proxy_command
 from stillweb.collections.layout import Collection
 
 PATIENCE = 150  # seconds, on a machine that does much else

@@ -21,11 +21,11 @@ from stillweb.browser import find_browser
 from stillweb.certs import CertAuthority
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import ProgramNotFound
-from stillweb.record.proxy import recording_proxy
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.replay.server.server import ReplayOptions, serve
 
 # mitmproxy 11 and what its default addons import, not us.
 pytestmark = [

@@ -13,12 +13,12 @@ import pytest
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import UsageError
 from stillweb.model import header
-from stillweb.record.access import admits, is_loopback, parse_user
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy import RecordingProxy, recording_proxy
+from stillweb.record.proxy.control import admits, is_loopback, parse_user
+from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
 
 # mitmproxy 11 and what its default addons import, not us.
 pytestmark = [

@@ -15,12 +15,12 @@ from odd_site import BROKEN
 
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, header
-from stillweb.record.passed import Outcome, Passed
-from stillweb.record.proxy import RecordingProxy, recording_proxy
+from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
+from stillweb.record.proxy.running import RequestOutcome, RequestRecord
 
 # mitmproxy 11 and what its default addons import, not us.
 pytestmark = [
@@ -165,7 +165,7 @@ async def test_a_long_upload_passes_and_is_told(odd, collection, ca) -> None:
         assert (await client.put("/digest", content=content[1:])).status_code == 200
 
     assert [len(collection.read_capture(c).request.raw_body) for c in collection.captures()] == [1000]
-    assert recording.account.counts == {Outcome.TOO_LONG.value: 1, Outcome.RECORDED.value: 1}
+    assert recording.account.counts == {RequestOutcome.TOO_LONG.value: 1, RequestOutcome.RECORDED.value: 1}
 
 
 async def test_an_endless_answer_is_let_go_with_its_client(odd, collection, ca) -> None:
@@ -185,7 +185,7 @@ async def test_an_endless_answer_is_let_go_with_its_client(odd, collection, ca) 
 
 
 async def test_what_is_not_over_at_the_end_is_told(odd, collection, ca) -> None:
-    told: list[Passed] = []
+    told: list[RequestRecord] = []
     async with recorded(collection, ca, odd.options) as (client, recording):
         recording.told.append(told.append)
         asking = asyncio.ensure_future(client.get("/hang"))
@@ -195,7 +195,7 @@ async def test_what_is_not_over_at_the_end_is_told(odd, collection, ca) -> None:
     with pytest.raises(httpx.HTTPError):
         await asking
 
-    assert [(each.url, each.outcome) for each in told] == [(ORIGIN + "/hang", Outcome.OPEN)]
+    assert [(each.url, each.outcome) for each in told] == [(ORIGIN + "/hang", RequestOutcome.OPEN)]
     assert written(collection) == {}
 
 

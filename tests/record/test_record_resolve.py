@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stillweb.errors import UsageError
-from stillweb.record.resolve import parse_all, parse_resolve, resolve
+from stillweb.record.proxy.resolve import parse_all, parse_resolve, resolve
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from stillweb.browser.activity import Requested
 from stillweb.collections.baselines import read_baseline
 from stillweb.collections.layout import Collection
 from stillweb.model import Exchange, Request, Response
-from stillweb.record.crawl import CrawlEvent, crawl
+from stillweb.record.crawl.crawl import CrawlEvent, crawl
 from stillweb.record.options import CrawlOptions
-from stillweb.record.samebodies import SameBodies, mark_of
+from stillweb.record.proxy.samebodies import SameBodies, mark_of
 
 STYLE = "https://site.test/style.css"
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from stillweb.errors import UsageError
+from stillweb.record.crawl.scope import Scope, is_file, page_link, page_links, seed_url
 from stillweb.record.options import ScopeKind
-from stillweb.record.scope import Scope, is_file, page_link, page_links, seed_url
 
 SEED = "https://www.site.test/docs/index.html"
 

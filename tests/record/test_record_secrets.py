@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.collections.frames import (
+from stillweb.collections.warc.frames import (
     BINARY,
     TEXT,
     Chunk,
@@ -26,15 +26,13 @@ from stillweb.collections.frames import (
     read_chunks,
     read_frames,
 )
-from stillweb.collections.httpblocks import decode_body, request_block, response_block
-from stillweb.collections.keys import request_key
-from stillweb.collections.placeholders import Placeholders
-from stillweb.collections.secretfields import Disguise
+from stillweb.http.messages import decode_body, request_block, response_block
+from stillweb.matching.keys import request_key
+from stillweb.matching.redaction import Placeholders, SecretFields
 from stillweb.model import Exchange, Request, Response, header
-from stillweb.record.secrets import Secrets
-from stillweb.record.secretsfind import Found
-from stillweb.record.secretsnames import Names, strong, strong_password
-from stillweb.record.secretssearch import Search
+from stillweb.record.redaction.find import Found, Names, strong, strong_password
+from stillweb.record.redaction.redactor import Secrets
+from stillweb.record.redaction.search import Search
 
 KEY = b"k" * 32
 SID = "ab12CD34ef56gh78IJ90"
@@ -192,7 +190,7 @@ def test_the_right_password_matches_at_replay_and_no_other_does(password, how):
     placeholders = Placeholders(KEY)
     found, _, taken = Secrets(placeholders, Names()).redact(exchange(asked(password)))
     place = (taken[0].where, taken[0].name.lower())
-    known = Disguise(placeholders, {place: frozenset({"a.test"})})
+    known = SecretFields(placeholders, {place: frozenset({"a.test"})})
 
     def key(request: Request) -> tuple[bytes, str]:
         content_type = header(request.headers, "content-type")

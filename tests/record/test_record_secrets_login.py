@@ -18,16 +18,16 @@ from stillweb.browser.launch import launch
 from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.certs import CertAuthority
 from stillweb.collections.check import check
-from stillweb.collections.httpblocks import decode_body, parse_response
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
-from stillweb.collections.warcs import read_records
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.reader import read_records
 from stillweb.env.env import Env
+from stillweb.http.messages import decode_body, parse_response
 from stillweb.model import header
-from stillweb.record.byproxy import record_by_proxy
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy import RecordingProxy
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.record.proxy.proxy import RecordingProxy
+from stillweb.record.proxy.record import record_by_proxy
+from stillweb.replay.server.server import ReplayOptions, serve
 from stillweb.urls import from_timestamp
 
 pytestmark = [

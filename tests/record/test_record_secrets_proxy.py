@@ -15,12 +15,12 @@ import pytest
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import write_atomically
-from stillweb.collections.placeholders import key_file
-from stillweb.collections.warcs import read_records
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.reader import read_records
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.matching.redaction import key_file
 from stillweb.model import header
-from stillweb.record.proxy import recording_proxy
-from stillweb.record.secretsoptions import SecretsOptions
+from stillweb.record.options import SecretsOptions
+from stillweb.record.proxy.proxy import recording_proxy
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),

@@ -7,12 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillweb.errors import UpstreamUnreachable
-from stillweb.record import fetch
-from stillweb.record.fetch import Fetcher
+from stillweb.record.crawl import fetch
+from stillweb.record.crawl.fetch import Fetcher, Robots, Sitemaps, parse_sitemap, sitemaps_of
 from stillweb.record.options import RecordOptions
-from stillweb.record.resolve import parse_all
-from stillweb.record.robots import Robots
-from stillweb.record.sitemap import Sitemaps, parse_sitemap, sitemaps_of
+from stillweb.record.proxy.resolve import parse_all
 
 HOME = "https://site.test/"
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'

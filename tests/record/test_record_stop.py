@@ -21,20 +21,20 @@ from whole import whole_records
 from stillweb.cli import cli
 from stillweb.collections.check import check
 from stillweb.collections.indexing import reindex
-from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError
+from stillweb.matching.keys import request_key
 from stillweb.model import Exchange, Page, Request, Response
-from stillweb.record.amend import AmendOptions, amend
-from stillweb.record.byproxy import record_by_proxy
-from stillweb.record.crawl import crawl
-from stillweb.record.explore import ExploreOptions, explore
+from stillweb.record.amend.amend import AmendOptions, amend
+from stillweb.record.crawl.crawl import crawl
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.explore import ExploreOptions, explore
 from stillweb.record.options import CrawlOptions, ScopeKind
+from stillweb.record.proxy.record import record_by_proxy
 from stillweb.record.recording import begin
-from stillweb.record.scope import Scope
 
 pytestmark = [
     pytest.mark.browser,

@@ -12,14 +12,15 @@ from click.testing import CliRunner
 
 from stillweb.cli import cli
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn import read_rules
-from stillweb.collections.pack import Pack
-from stillweb.collections.seal import seal
+from stillweb.collections.learn.rules import read_rules
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
 from stillweb.collections.versions import open_version, versions
+from stillweb.matching.resolver import Policy, SessionState, resolve
 from stillweb.model import Request, Tier
-from stillweb.record import recording, twice
+from stillweb.record import recording
+from stillweb.record.crawl import twice
 from stillweb.record.recording import pinning_of
-from stillweb.replay.resolver import Policy, SessionState, resolve
 
 pytestmark = [
     pytest.mark.browser,

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from stillweb.errors import ProgramNotFound
-from stillweb.replay.pywbprogram import find_pywb
+from stillweb.replay.pywb.process import find_pywb
 
 LOOPS: Mapping[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,

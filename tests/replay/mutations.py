@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stillweb.collections.bodies import FormBody, JsonBody, MultipartBody, is_graphql
-from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn import read_rules
-from stillweb.collections.pack import Pack
-from stillweb.collections.parts import JsonPath, Parts, Where, json_name
-from stillweb.collections.rules import Rules
+from stillweb.collections.learn.rules import read_rules
+from stillweb.collections.pack.reader import Pack
+from stillweb.matching.keys import FormBody, JsonBody, MultipartBody, is_graphql, request_key
+from stillweb.matching.parts import JsonPath, Parts, Where, json_name
+from stillweb.matching.rules import Rules
 from stillweb.model import Request, header
 
 _OTHER_METHOD = {"GET": "POST", "POST": "PUT", "PUT": "PATCH", "PATCH": "DELETE", "DELETE": "POST"}

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from stillweb.collections.alike import first_of_alike
-from stillweb.collections.entries import Entry, vary_digest
-from stillweb.collections.keys import request_key
-from stillweb.collections.rules import Rules
+from stillweb.matching.captures import Entry, first_of_alike, vary_digest
+from stillweb.matching.keys import request_key
+from stillweb.matching.noise import default_noise
+from stillweb.matching.resolver import Policy, SessionState, advance, resolve
+from stillweb.matching.rules import Rules
 from stillweb.model import Match, Request
-from stillweb.replay.noise import default_noise
-from stillweb.replay.resolver import Policy, SessionState, advance, resolve
 
 SITE = "https://shop.example"
 POLICY = Policy(default_noise())

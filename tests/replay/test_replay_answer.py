@@ -11,12 +11,12 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.collections.entries import Entry
+from stillweb.http.codec import admits, decode
+from stillweb.matching.captures import Entry
+from stillweb.matching.noise import NoiseTable, default_noise
+from stillweb.matching.ranges import Span, asked_span, recorded_span
 from stillweb.model import Request
-from stillweb.replay import answer
-from stillweb.replay.coding import admits, decode
-from stillweb.replay.noise import NoiseTable, default_noise
-from stillweb.replay.ranges import Span, asked_span, recorded_span
+from stillweb.replay.server import answer
 
 BODY = b"0123456789" * 10
 

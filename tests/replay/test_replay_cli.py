@@ -22,7 +22,7 @@ from stillweb.certs import CertAuthority
 from stillweb.cli import cli
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ensure_sealed, why_unsealed
 

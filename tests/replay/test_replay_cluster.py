@@ -18,7 +18,7 @@ from small_sites import PAGES, SHOP, browser, free_ports, recorded
 from stillweb.certs import CertAuthority
 from stillweb.errors import CollectionNotFound, PortInUse, SessionLost, UsageError
 from stillweb.polling import poll
-from stillweb.replay import Cluster, ReplayClient, ReplayOptions, serve_cluster
+from stillweb.replay import ReplayClient, ReplayCluster, ReplayOptions, serve_cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -29,7 +29,9 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(tmp_path_factory: pytest.TempPathFactory, ca: CertAuthority) -> AsyncIterator[Cluster]:
+async def cluster(
+    tmp_path_factory: pytest.TempPathFactory, ca: CertAuthority
+) -> AsyncIterator[ReplayCluster]:
     root = tmp_path_factory.mktemp("collections")
     collections = [recorded(root, "shop"), recorded(root, "blog", b"!")]
     options = ReplayOptions(port=0, session_ports=free_ports(12), drain=2)
@@ -38,7 +40,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory, ca: CertAuthority) -
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def desk(cluster: Cluster) -> AsyncIterator[ReplayClient]:
+async def desk(cluster: ReplayCluster) -> AsyncIterator[ReplayClient]:
     async with ReplayClient(cluster.url) as client:
         yield client
 
@@ -89,7 +91,7 @@ async def test_every_session_answers_and_has_its_own_ledger(desk: ReplayClient, 
 
 
 async def test_by_user_name_a_connection_finds_its_worker(
-    cluster: Cluster, desk: ReplayClient, ca: CertAuthority
+    cluster: ReplayCluster, desk: ReplayClient, ca: CertAuthority
 ) -> None:
     async with opened(desk, 4) as ids:
         for session_id in ids:
@@ -104,7 +106,7 @@ async def test_by_user_name_a_connection_finds_its_worker(
 
 
 async def test_without_a_name_the_default_session_answers(
-    cluster: Cluster, desk: ReplayClient, ca: CertAuthority
+    cluster: ReplayCluster, desk: ReplayClient, ca: CertAuthority
 ) -> None:
     await desk.reset_session()
     async with browser(cluster.url, ca) as web:
@@ -116,7 +118,7 @@ async def test_without_a_name_the_default_session_answers(
 
 
 async def test_a_nameless_request_on_a_named_connection_is_refused(
-    cluster: Cluster, desk: ReplayClient
+    cluster: ReplayCluster, desk: ReplayClient
 ) -> None:
     """The default session may be another worker's, and what stands for it here has another cursor."""
     before = (await desk.session("default"))["requests"]
@@ -133,7 +135,7 @@ async def test_a_nameless_request_on_a_named_connection_is_refused(
     assert (await desk.session("default"))["requests"] == before
 
 
-async def converse(cluster: Cluster, *pieces: bytes) -> bytes:
+async def converse(cluster: ReplayCluster, *pieces: bytes) -> bytes:
     """Send pieces, the next one when the one before must have come; return what is answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(cluster.url.rpartition(":")[2]))
     for piece in pieces:
@@ -148,7 +150,7 @@ async def converse(cluster: Cluster, *pieces: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("cut", [1, 30, 70])
-async def test_a_request_may_come_in_pieces(cluster: Cluster, cut: int) -> None:
+async def test_a_request_may_come_in_pieces(cluster: ReplayCluster, cut: int) -> None:
     sent = (
         b"GET http://shop.example/p2 HTTP/1.1\r\nHost: shop.example\r\n\r\n"
         b"GET http://shop.example/p9 HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"
@@ -158,12 +160,12 @@ async def test_a_request_may_come_in_pieces(cluster: Cluster, cut: int) -> None:
     assert answered.endswith(PAGES["/p9"])
 
 
-async def health(cluster: Cluster) -> int:
+async def health(cluster: ReplayCluster) -> int:
     async with httpx.AsyncClient(trust_env=False) as web:
         return (await web.get(f"{cluster.url}/health")).status_code
 
 
-async def test_what_is_no_request_is_refused(cluster: Cluster) -> None:
+async def test_what_is_no_request_is_refused(cluster: ReplayCluster) -> None:
     for sent in (b"\r\n\r\n", b"nonsense\r\n\r\n", b"x" * 70_000):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(cluster.url.rpartition(":")[2]))
         writer.write(sent)
@@ -183,7 +185,7 @@ async def test_errors_are_those_of_one_server(desk: ReplayClient) -> None:
         await desk.close_session("default")
 
 
-async def test_all_session_ports_may_be_taken(cluster: Cluster, desk: ReplayClient) -> None:
+async def test_all_session_ports_may_be_taken(cluster: ReplayCluster, desk: ReplayClient) -> None:
     async with opened(desk, 12):
         with pytest.raises(PortInUse, match="12 sessions are open here"):
             await desk.open_session()
@@ -191,7 +193,7 @@ async def test_all_session_ports_may_be_taken(cluster: Cluster, desk: ReplayClie
         pass
 
 
-async def test_figures_are_sums(cluster: Cluster, desk: ReplayClient, ca: CertAuthority) -> None:
+async def test_figures_are_sums(cluster: ReplayCluster, desk: ReplayClient, ca: CertAuthority) -> None:
     async def figure(name: str) -> float:
         async with httpx.AsyncClient(trust_env=False) as web:
             lines = (await web.get(f"{cluster.url}/metrics")).text.splitlines()
@@ -212,7 +214,7 @@ async def test_figures_are_sums(cluster: Cluster, desk: ReplayClient, ca: CertAu
             assert await figure(f'stillweb_worker_resident_memory_bytes{{worker="{number}"}}') > 1e7
 
 
-async def ready(cluster: Cluster) -> tuple[int, dict[str, object]]:
+async def ready(cluster: ReplayCluster) -> tuple[int, dict[str, object]]:
     async with httpx.AsyncClient(trust_env=False) as web:
         response = await web.get(f"{cluster.url}/ready")
     return response.status_code, response.json()
@@ -244,7 +246,7 @@ class Client:
 
 
 async def test_killing_a_worker_under_load_costs_its_own_sessions_alone(
-    cluster: Cluster, desk: ReplayClient, ca: CertAuthority, caplog: pytest.LogCaptureFixture
+    cluster: ReplayCluster, desk: ReplayClient, ca: CertAuthority, caplog: pytest.LogCaptureFixture
 ) -> None:
     sessions = await asyncio.gather(*(desk.open_session("shop") for _ in range(6)))
     before = await shown(desk)
@@ -310,7 +312,7 @@ async def test_killing_a_worker_under_load_costs_its_own_sessions_alone(
 
 
 async def test_a_worker_that_dies_again_is_waited_for_longer(
-    cluster: Cluster, desk: ReplayClient, caplog: pytest.LogCaptureFixture
+    cluster: ReplayCluster, desk: ReplayClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = cluster.workers[1]
     for _ in range(2):

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from stillweb.certs import CertAuthority
-from stillweb.collections.keys import request_key
-from stillweb.collections.pack import Pack, PackEntry, build_pack
+from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.matching.keys import request_key
 from stillweb.model import Response
 from stillweb.replay import ReplayClient, ReplayOptions, ReplayServer, serve
 

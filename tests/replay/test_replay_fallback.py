@@ -27,25 +27,25 @@ from small_sites import announced, distrust
 from stillweb.browser import Level, Pinning, Profile, launch, open_context
 from stillweb.certs import CertAuthority
 from stillweb.cli import cli
-from stillweb.collections.frames import (
+from stillweb.collections.indexing import reindex
+from stillweb.collections.layout import Collection
+from stillweb.collections.warc.frames import (
     TEXT,
     Chunk,
     Chunks,
-    End,
+    ConnectionEnd,
     Frame,
     Frames,
     chunks_beside,
     frames_beside,
 )
-from stillweb.collections.indexing import reindex
-from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import MalformedPack, ReplayUnreachable, UsageError
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ReplayClient, ensure_sealed
-from stillweb.replay.fallback import Front, FrontOptions
-from stillweb.replay.hermeticprocess import Hermetic, HermeticOptions
-from stillweb.replay.relay import Loopback, render_request
+from stillweb.replay.onmiss.fallback import Front, FrontOptions
+from stillweb.replay.onmiss.process import Hermetic, HermeticOptions
+from stillweb.replay.onmiss.relay import Loopback, render_request
 
 SHOP = "https://shop.example"
 PAGE = b"""<!doctype html><title>Shop</title><script>
@@ -137,12 +137,12 @@ def record(root: Path) -> None:
         )
         writer.write(gone)
         site = (("Upgrade", "websocket"), ("Connection", "Upgrade"))
-        talk = Frames((Frame(0, True, TEXT, b"hi"), Frame(0, False, TEXT, b"hello")), End.OPEN)
+        talk = Frames((Frame(0, True, TEXT, b"hi"), Frame(0, False, TEXT, b"hello")), ConnectionEnd.OPEN)
         handshake = Exchange(Request("GET", LIVE, site), Response(101, "", site), "20260101000051")
         writer.write(handshake, frames_beside(LIVE, talk))
         kind = (("Content-Type", "text/event-stream"),)
         stream = Exchange(Request("GET", EVENTS), Response(200, "OK", kind, EVENT), "20260101000052")
-        writer.write(stream, chunks_beside(EVENTS, Chunks((Chunk(0, len(EVENT)),), End.OPEN)))
+        writer.write(stream, chunks_beside(EVENTS, Chunks((Chunk(0, len(EVENT)),), ConnectionEnd.OPEN)))
     reindex(collection)
 
 

@@ -12,11 +12,11 @@ import fuzzresolver
 import fuzzwire
 import pytest
 
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.errors import MalformedWacz
+from stillweb.http.wire import RequestLimits, RequestReceived
+from stillweb.matching.resolver import SessionState, resolve
 from stillweb.model import Tier
-from stillweb.replay.resolver import SessionState, resolve
-from stillweb.replay.wire import Limits, RequestReceived
 
 
 def test_streams_of_bytes() -> None:
@@ -38,7 +38,7 @@ def test_damaged_archives_and_packs(shared: Path) -> None:
 
 def test_the_model_of_streams_sees_an_invented_request() -> None:
     data = b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\nGET GET /b HTTP/1.1\r\n\r\n"
-    stream = fuzzwire.Stream("mutated", data, Limits())
+    stream = fuzzwire.Stream("mutated", data, RequestLimits())
     told = [
         RequestReceived("POST", "/a", (("Content-Length", "4"),), b"", True),
         RequestReceived("GET", "/b", (), b"", True),

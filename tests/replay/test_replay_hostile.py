@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from stillweb.certs import CertAuthority
-from stillweb.collections.keys import request_key
-from stillweb.collections.pack import Pack, PackEntry, build_pack
+from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.http.wire import refusal
+from stillweb.matching.keys import request_key
 from stillweb.model import Response
 from stillweb.replay import ReplayOptions, ReplayServer, serve
-from stillweb.replay.takeover import DROPPED
-from stillweb.replay.wire import refusal
+from stillweb.replay.server.takeover import DROPPED
 
 PAGE = b"<!doctype html><title>Shop</title>"
 BIG = bytes(range(256)) * 4096 * 50  # 50 MiB

@@ -14,17 +14,16 @@ import pytest
 
 from stillweb.certs import CertAuthority
 from stillweb.clock import seeded
-from stillweb.collections.frames import TEXT, End, Frame, Frames, frames_beside
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.frames import TEXT, ConnectionEnd, Frame, Frames, frames_beside
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayOptions, ReplayServer, serve
-from stillweb.replay.connection import Connection
-from stillweb.replay.door import Door
-from stillweb.replay.socketscript import SocketScript
+from stillweb.replay.server.connection import Connection, ListenerTarget
+from stillweb.replay.server.websocket import SocketScript
 
 LIVE = "ws://shop.example/live"
 HANDSHAKE = (
@@ -46,7 +45,7 @@ async def served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> AsyncItera
     collection = Collection.create(tmp_path, "shop")
     with CollectionWriter(collection) as writer:
         fields = (("Upgrade", "websocket"), ("Connection", "Upgrade"))
-        talk = Frames((Frame(0, True, TEXT, b"hi"), Frame(0, False, TEXT, b"hello")), End.OPEN)
+        talk = Frames((Frame(0, True, TEXT, b"hi"), Frame(0, False, TEXT, b"hello")), ConnectionEnd.OPEN)
         handshake = Exchange(Request("GET", LIVE, fields), Response(101, "", fields), "20260101000001")
         writer.write(handshake, frames_beside(LIVE, talk))
     seal(collection)
@@ -118,7 +117,7 @@ class Watched(Connection):
 async def test_pings_of_who_does_not_read_wait_in_the_network(served: ReplayServer) -> None:
     loop = asyncio.get_running_loop()
     made: list[Watched] = []
-    door = Door(loop.create_task, served.ca, served.public.session)
+    door = ListenerTarget(loop.create_task, served.ca, served.public.session)
     listener = await loop.create_server(lambda: made.append(Watched(door)) or made[-1], "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
     writer.write(HANDSHAKE)
@@ -147,7 +146,7 @@ async def test_pings_of_who_does_not_read_wait_in_the_network(served: ReplayServ
 
 
 def test_a_message_in_endless_empty_pieces_weighs_nothing() -> None:
-    script = SocketScript(Frames((), End.OPEN), lambda one, other: False, lambda *miss: None)
+    script = SocketScript(Frames((), ConnectionEnd.OPEN), lambda one, other: False, lambda *miss: None)
     script.receive(frame(0x01, b"") + frame(0x00, b"") * 500, 0)
     tracemalloc.start()
     try:

@@ -23,14 +23,14 @@ from click.testing import CliRunner
 
 from stillweb.certs import CertAuthority
 from stillweb.cli import cli
-from stillweb.collections.absent import Absences
+from stillweb.collections.baselines import Absences
 from stillweb.collections.indexing import reindex
-from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed, Sighting, read_misses
-from stillweb.collections.pack import Pack, PackEntry, build_pack
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, UsageError
+from stillweb.matching.keys import request_key
 from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
 from stillweb.replay import (
@@ -41,19 +41,18 @@ from stillweb.replay import (
     serve,
     serve_cluster,
 )
-from stillweb.replay.asked import BODIES, BODY, asked_of
-from stillweb.replay.closed import ClosedSessions
-from stillweb.replay.ledgerfile import LedgerFile, LedgerFileReader, Line
-from stillweb.replay.ledgersource import FileSource, ServerSource, follow
-from stillweb.replay.misses import gather
-from stillweb.replay.session import Ledger, LedgerEntry
+from stillweb.replay.ledger.file import LedgerFile, LedgerFileReader, LedgerLine
+from stillweb.replay.ledger.misses import gather
+from stillweb.replay.ledger.source import FileSource, ServerSource, follow
+from stillweb.replay.server.server import ClosedSessions
+from stillweb.replay.server.session import BODIES, BODY, Ledger, LedgerEntry, asked_of
 
 SHOP = "https://shop.example"
 
 
-def line(seq: int, tier: str, url: str, session: str = "s1", **more: Any) -> Line:
+def line(seq: int, tier: str, url: str, session: str = "s1", **more: Any) -> LedgerLine:
     entry = LedgerEntry(seq, more.pop("method", "GET"), url, 404, tier, "nothing of it", 0, 0.1, **more)
-    return Line(session, "shop", "e1", entry)
+    return LedgerLine(session, "shop", "e1", entry)
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +253,7 @@ def test_equal_misses_are_one_with_its_first_and_last_sighting() -> None:
 
 
 def test_bodies_and_what_frameworks_ask_by_tell_misses_apart() -> None:
-    def post(seq: int, digest: str, *fields: tuple[str, str]) -> Line:
+    def post(seq: int, digest: str, *fields: tuple[str, str]) -> LedgerLine:
         asked = {"fields": [list(field) for field in fields], "size": 1, "digest": digest}
         return line(seq, "miss", f"{SHOP}/api", method="POST", asked=asked)
 

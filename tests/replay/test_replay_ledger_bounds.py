@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from stillweb.clock import perf, seeded
-from stillweb.collections.pack import Pack, PackEntry, build_pack
+from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.matching.resolver import Policy
 from stillweb.model import Request, Response
-from stillweb.replay import session as sessions
-from stillweb.replay.closed import ClosedSessions
-from stillweb.replay.memo import Kept
-from stillweb.replay.resolver import Policy
-from stillweb.replay.session import LedgerEntry, Session
+from stillweb.replay.server import session as sessions
+from stillweb.replay.server.cache import CachedResponse
+from stillweb.replay.server.server import ClosedSessions
+from stillweb.replay.server.session import LedgerEntry, Session
 
 SHOP = "https://shop.example/"
 AGENT = (
@@ -47,7 +47,7 @@ def miss(number: int, body: bytes = b"") -> Request:
     return Request("POST" if body else "GET", f"{SHOP}missing/{number}", fields, body)
 
 
-def repeated(session: Session) -> Kept:
+def repeated(session: Session) -> CachedResponse:
     served = session.begin(Request("GET", SHOP))
     session.finish(served)
     session.keep(("", b"GET /"), served, b"answer")

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.replay.channel import Channel, pair
-from stillweb.replay.control import DEFAULT_SESSION
-from stillweb.replay.door import Door
-from stillweb.replay.listeners import Listener
-from stillweb.replay.lobby import CONTROL, Lobby, whose
+from stillweb.replay.server.connection import ListenerTarget
+from stillweb.replay.server.control import DEFAULT_SESSION
+from stillweb.replay.server.listeners import Listener
+from stillweb.replay.workers.channel import Channel, pair
+from stillweb.replay.workers.lobby import CONTROL, ConnectionRouter, whose
 
 USER = b64encode(b"abc-1:secret").decode()
 NOBODY = "?"
@@ -115,7 +115,7 @@ async def test_what_comes_when_the_other_side_is_known_to_be_gone_is_closed() ->
 
 async def test_who_is_told_of_after_the_door_was_closed_is_led_nowhere() -> None:
     loop = asyncio.get_running_loop()
-    door = Door(loop.create_task)
+    door = ListenerTarget(loop.create_task)
     led: list[str] = []
     waiting: set[asyncio.Transport] = set()
     Listener(door).close()
@@ -125,7 +125,7 @@ async def test_who_is_told_of_after_the_door_was_closed_is_led_nowhere() -> None
         await loop.sock_sendall(ours, b"GET /info HTTP/1.1\r\n\r\n")
         theirs.setblocking(False)
         await loop.connect_accepted_socket(
-            lambda: Lobby(lambda _, session_id, __: led.append(session_id), waiting, door), theirs
+            lambda: ConnectionRouter(lambda _, session_id, __: led.append(session_id), waiting, door), theirs
         )
         with contextlib.suppress(ConnectionResetError):
             assert await asyncio.wait_for(loop.sock_recv(ours, 1000), 10) == b""

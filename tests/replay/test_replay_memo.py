@@ -16,15 +16,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stillweb.certs import CertAuthority
-from stillweb.collections.keys import request_key
-from stillweb.collections.pack import Pack, PackEntry, build_pack
+from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.matching.keys import request_key
+from stillweb.matching.resolver import Policy
 from stillweb.model import Response
-from stillweb.replay.connection import SLICE, Connection
-from stillweb.replay.control import Desk
-from stillweb.replay.door import Door
-from stillweb.replay.memo import LARGEST, Kept, Memo, memo_of
-from stillweb.replay.resolver import Policy
-from stillweb.replay.session import LedgerEntry, Session
+from stillweb.replay.server.cache import LARGEST, CachedResponse, ResponseCache, memo_of
+from stillweb.replay.server.connection import SLICE, Connection, ListenerTarget
+from stillweb.replay.server.control import ControlBackend
+from stillweb.replay.server.session import LedgerEntry, Session
 
 SITE = "https://shop.example"
 TEXT = (("Content-Type", "text/plain"),)
@@ -116,14 +115,14 @@ class House:
             name: Session(name, "memo", self.pack, self.policy, sink) for name in ("default", "own")
         }
         for session in self.sessions.values():
-            session.memo = Memo(session.policy, 1 << 20 if self.memo else 0)
+            session.memo = ResponseCache(session.policy, 1 << 20 if self.memo else 0)
         if self.memo:
             self.sessions["own"].memo = self.sessions["default"].memo
         main, own = self.sessions.values()
-        desk = cast(Desk, object())  # /health asks it nothing
+        desk = cast(ControlBackend, object())  # /health asks it nothing
         self.doors = (
-            Door(self.waiting.append, self.ca, main, by_user=self.sessions.get, desk=desk),
-            Door(self.waiting.append, self.ca, own),
+            ListenerTarget(self.waiting.append, self.ca, main, by_user=self.sessions.get, desk=desk),
+            ListenerTarget(self.waiting.append, self.ca, own),
         )
 
     async def run(self, visits: list[Visit]) -> list[object]:
@@ -335,16 +334,16 @@ def test_a_session_that_goes_on_with_a_newer_pack_forgets_the_older_one(folder: 
 
 
 def test_a_memo_is_bounded_and_keeps_what_is_asked_for() -> None:
-    memo = Memo(room=100_000)
+    memo = ResponseCache(room=100_000)
     line = LedgerEntry(1, "GET", SITE, 200, "exact", "", 9_000, 0.0)
     for number in range(1_000):
-        memo.keep(("", b"%d" % number), Kept(b"x" * 9_000, line))
+        memo.keep(("", b"%d" % number), CachedResponse(b"x" * 9_000, line))
         assert memo.get(("", b"0"))  # asked for all the time
     assert len(memo) <= 2 * 100_000 // 9_000
     assert memo.get(("", b"999"))
     assert not memo.get(("", b"500"))
-    memo.keep(("", b"big"), Kept(b"x" * (LARGEST + 1), line))
+    memo.keep(("", b"big"), CachedResponse(b"x" * (LARGEST + 1), line))
     assert not memo.get(("", b"big"))
-    memo.keep(("", b"asked at length" + bytes(LARGEST)), Kept(b"", line))
+    memo.keep(("", b"asked at length" + bytes(LARGEST)), CachedResponse(b"", line))
     assert len(memo) <= 2 * 100_000 // 9_000
     assert memo.get(("", b"999"))

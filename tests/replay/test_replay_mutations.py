@@ -7,13 +7,13 @@ import json
 import pytest
 from mutations import wrong_hits
 
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn import learn, learn_within, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import learn, learn_within, merge, read_rules, write_rules
 from stillweb.collections.manifest import Manifest
-from stillweb.collections.rules import Rules
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.matching.rules import Rules
 from stillweb.model import Exchange, Request, Response
 
 JSON = (("Content-Type", "application/json"),)

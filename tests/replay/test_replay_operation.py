@@ -23,19 +23,21 @@ from small_sites import PAGES, browser, recorded
 
 from stillweb.certs import CertAuthority
 from stillweb.cli import cli
-from stillweb.collections.framepack import EVENTSTREAM, WEBSOCKET, socket_key, stream_key
-from stillweb.collections.frames import Chunks, Frames, write_chunks, write_frames
 from stillweb.collections.indexing import reindex
-from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack, PackEntry, build_pack
-from stillweb.collections.packformat import BODIES
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.format import BODIES
+from stillweb.collections.pack.frames import EVENTSTREAM, WEBSOCKET, socket_key, stream_key
+from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.collections.warc.frames import Chunks, Frames, write_chunks, write_frames
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.matching.keys import request_key
+from stillweb.matching.resolver import Policy
 from stillweb.model import Exchange, Request, Response
-from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, logs, serve, websocket
-from stillweb.replay.resolver import Policy
-from stillweb.replay.session import Session
-from stillweb.replay.tally import BOUNDS_MS, Figures, Tally, WorkerFigures
+from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
+from stillweb.replay.server import process as logs
+from stillweb.replay.server import websocket
+from stillweb.replay.server.metrics import BOUNDS_MS, ReplayMetrics, ResponseCounters, WorkerMetrics
+from stillweb.replay.server.session import Session
 
 BIG = bytes(range(256)) * 4096 * 24  # 24 MiB
 
@@ -276,7 +278,7 @@ def test_held_is_what_carries_the_mark_and_nothing_that_names_it(tmp_path: Path)
 
 
 def test_a_tally_counts_by_duration_and_adds_up() -> None:
-    tally, other = Tally(), Tally()
+    tally, other = ResponseCounters(), ResponseCounters()
     for ms in (0.0, BOUNDS_MS[0], BOUNDS_MS[0] + 0.001, 1e9):
         tally.add("exact", 10, ms)
     other.add("miss", 0, 0.2)
@@ -284,8 +286,8 @@ def test_a_tally_counts_by_duration_and_adds_up() -> None:
     tally.add_up(other)
     assert (tally.buckets[0], tally.buckets[1], tally.buckets[-1], sum(tally.buckets)) == (2, 1, 1, 5)
     assert (tally.answers, tally.bytes, tally.damaged) == ({"exact": 4, "miss": 1}, 40, 1)
-    figures = Figures({"shop": tally}, (WorkerFigures(2, sessions={"shop": 3}),))
-    assert Figures.from_dict(json.loads(json.dumps(figures.to_dict()))).to_dict() == figures.to_dict()
+    figures = ReplayMetrics({"shop": tally}, (WorkerMetrics(2, sessions={"shop": 3}),))
+    assert ReplayMetrics.from_dict(json.loads(json.dumps(figures.to_dict()))).to_dict() == figures.to_dict()
 
 
 @pytest.fixture

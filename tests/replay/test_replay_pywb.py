@@ -22,7 +22,7 @@ from playwright.async_api import Error as PlaywrightError
 from stillweb.browser.launch import find_browser, launch
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import (
     CertError,
     CollectionNotFound,
@@ -34,8 +34,8 @@ from stillweb.errors import (
 from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
 from stillweb.replay.client import ReplayClient
-from stillweb.replay.pywb import PywbOptions, find_pywb, serve_pywb
-from stillweb.replay.pywbprogram import PYWB_LOCK, Setup, environment, write_setup
+from stillweb.replay.pywb.backend import PywbOptions, find_pywb, serve_pywb
+from stillweb.replay.pywb.process import PYWB_LOCK, Setup, environment, write_setup
 
 HTML = b"<!doctype html><title>t</title><p>a page"
 
@@ -234,7 +234,7 @@ async def test_it_dies_with_the_program_that_started_it(shop, ca, pywb):
     script = (
         "import asyncio, sys; from pathlib import Path\n"
         "from stillweb.certs import CertAuthority; from stillweb.collections.layout import Collection\n"
-        "from stillweb.replay.pywb import serve_pywb\n"
+        "from stillweb.replay.pywb.backend import serve_pywb\n"
         "async def main():\n"
         "    ca = CertAuthority.load(Path(sys.argv[1]))\n"
         "    async with serve_pywb([Collection.open(Path(sys.argv[2]), 'shop')], ca):\n"

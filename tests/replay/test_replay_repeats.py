@@ -15,12 +15,12 @@ import fuzzresolver
 import pytest
 
 from stillweb.certs import CertAuthority
+from stillweb.http.wire import HttpConnection, RequestReceived
+from stillweb.matching.resolver import Policy
 from stillweb.model import Request, header
 from stillweb.replay import ReplayClient, ReplayOptions, serve
-from stillweb.replay.answer import Answer
-from stillweb.replay.resolver import Policy
-from stillweb.replay.session import Session
-from stillweb.replay.wire import RequestReceived, Wire
+from stillweb.replay.server.answer import PreparedResponse
+from stillweb.replay.server.session import Session
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +43,12 @@ def on_the_wire(request: Request, *, origin_form: bool) -> bytes:
 
 def shadowed(session: Session, sent: bytes, place: str) -> bytes:
     """Return what a session answers to bytes of one request, parsed and resolved anew."""
-    (event,) = Wire().receive_data(sent)
+    (event,) = HttpConnection().receive_data(sent)
     assert isinstance(event, RequestReceived)
     url = event.target if not place else f"{place}{header(event.headers, 'host')}{event.target}"
     served = session.begin(Request(event.method, url, event.headers, event.raw_body))
     session.finish(served)
-    assert isinstance(served.answer, Answer)
+    assert isinstance(served.answer, PreparedResponse)
     return served.answer.head + b"\r\n" + bytes(served.answer.body)
 
 

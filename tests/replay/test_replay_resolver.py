@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resolver_shelf import POLICY, SITE, Shelf, answer_to, asked, entry
 
+from stillweb.matching.resolver import SessionState, advance, resolve
 from stillweb.model import Match, Request, Tier
-from stillweb.replay.resolver import SessionState, advance, resolve
 
 
 def test_what_was_recorded_is_found_and_nothing_else() -> None:

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resolver_shelf import SITE, Shelf
 
-from stillweb.collections.entries import Entry, vary_digest
-from stillweb.collections.keys import request_key
-from stillweb.collections.meaning import MEANT
-from stillweb.collections.rules import Rules
+from stillweb.matching.captures import MEANT, Entry, vary_digest
+from stillweb.matching.keys import request_key
+from stillweb.matching.noise import default_noise
+from stillweb.matching.resolver import Policy, SessionState, resolve
+from stillweb.matching.rules import Rules
 from stillweb.model import Request, Tier
-from stillweb.replay.noise import default_noise
-from stillweb.replay.resolver import Policy, SessionState, resolve
 
 RULES = Rules.parse(
     """

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from resolver_shelf import answer_to, asked, entry
 
-from stillweb.collections.meaning import MEANT
-from stillweb.collections.rules import Rules
+from stillweb.matching.captures import MEANT
+from stillweb.matching.noise import default_noise
+from stillweb.matching.resolver import Policy, SessionState
+from stillweb.matching.rules import Rules
 from stillweb.model import Match, Request, Tier
-from stillweb.replay.noise import default_noise
-from stillweb.replay.resolver import Policy, SessionState
 
 RULES = Rules.parse(
     """

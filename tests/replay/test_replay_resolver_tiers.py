@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from resolver_shelf import POLICY, SITE, Shelf, Visit, answer_to, asked, entry
 
-from stillweb.collections.rules import Rules
+from stillweb.matching.noise import default_noise
+from stillweb.matching.resolver import Policy, SessionState, resolve
+from stillweb.matching.rules import Rules
 from stillweb.model import Match, Request, Tier
-from stillweb.replay.noise import default_noise
-from stillweb.replay.resolver import Policy, SessionState, resolve
 
 POLL = f"{SITE}/poll"
 BUSTED = f"{SITE}/feed?_="

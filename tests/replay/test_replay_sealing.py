@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from stillweb.collections import seal as seals
-from stillweb.collections.importer import import_files
-from stillweb.collections.keys import request_key
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.rules import Rules
-from stillweb.collections.warcs import gzip_member
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack import seal as seals
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.warc.reader import gzip_member
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import MalformedPack
+from stillweb.matching.keys import request_key
+from stillweb.matching.rules import Rules
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ensure_sealed, why_unsealed
 

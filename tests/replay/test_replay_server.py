@@ -19,14 +19,13 @@ from small_sites import distrust
 
 from stillweb.certs import CertAuthority
 from stillweb.clock import seeded
-from stillweb.collections.keys import request_key
-from stillweb.collections.pack import Pack, PackEntry, build_pack
+from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
 from stillweb.errors import CollectionNotFound, PortInUse, ReplayUnreachable, UsageError
+from stillweb.matching.keys import request_key
 from stillweb.model import Response
 from stillweb.replay import ReplayClient, ReplayOptions, ReplayServer, serve
-from stillweb.replay.connection import Connection
-from stillweb.replay.door import Door
-from stillweb.replay.listeners import Listener, drain, listen_unix
+from stillweb.replay.server.connection import Connection, ListenerTarget
+from stillweb.replay.server.listeners import Listener, drain, listen_unix
 
 SHOP = "https://shop.example"
 HTML = (("Content-Type", "text/html"), ("ETag", '"v1"'))
@@ -613,7 +612,7 @@ def _two_free_ports() -> tuple[int, int]:
 
 async def test_who_is_told_of_after_the_door_was_closed_is_not_served(server: ReplayServer) -> None:
     loop = asyncio.get_running_loop()
-    door = Door(server.spawn, session=server.public.session)
+    door = ListenerTarget(server.spawn, session=server.public.session)
     await drain([Listener(door)], 1)
     ours, theirs = socket.socketpair()
     with ours:
@@ -630,5 +629,5 @@ async def test_who_is_told_of_after_the_door_was_closed_is_not_served(server: Re
 
 async def test_a_path_too_long_for_a_unix_socket_is_said(server: ReplayServer, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot listen on .*too long") as raised:
-        await listen_unix(Door(server.spawn), tmp_path / ("x" * 100))
+        await listen_unix(ListenerTarget(server.spawn), tmp_path / ("x" * 100))
     assert "TMPDIR" in raised.value.hint

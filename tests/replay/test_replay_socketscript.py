@@ -11,8 +11,8 @@ from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, Pong, TextMessage
 from wsproto.extensions import PerMessageDeflate
 
-from stillweb.collections.frames import BINARY, CLOSE, TEXT, End, Frame, Frames
-from stillweb.replay.socketscript import SocketScript
+from stillweb.collections.warc.frames import BINARY, CLOSE, TEXT, ConnectionEnd, Frame, Frames
+from stillweb.replay.server.websocket import SocketScript
 
 
 class Page:
@@ -140,7 +140,9 @@ def test_the_page_may_close_at_any_time() -> None:
 
 def test_the_site_closes_as_it_did() -> None:
     goodbye = (3001).to_bytes(2, "big") + "später".encode()
-    page = Page(Frames((received(1, b"a"), sent(2, b"x"), received(3, goodbye, CLOSE)), End.SITE, 3))
+    page = Page(
+        Frames((received(1, b"a"), sent(2, b"x"), received(3, goodbye, CLOSE)), ConnectionEnd.SITE, 3)
+    )
     page.say("x")
     assert page.closed is not None
     assert (page.closed.code, page.closed.reason) == (3001, "später")
@@ -151,14 +153,18 @@ def test_the_site_closes_as_it_did() -> None:
 
 
 def test_a_site_that_went_without_a_word_does_so_when_all_is_told() -> None:
-    page = Page(Frames((received(1, b"a"), sent(2, b"x"), received(3, b"b")), End.SITE, 3))
+    page = Page(Frames((received(1, b"a"), sent(2, b"x"), received(3, b"b")), ConnectionEnd.SITE, 3))
     assert (page.heard, page.script.closed) == ([b"a"], False)
     page.say("x")
     assert (page.heard, page.script.closed) == ([b"a", b"b"], True)
 
 
 def test_what_the_page_closed_is_not_closed_for_it() -> None:
-    page = Page(Frames((received(1, b"a"), sent(2, b"\x03\xe9", CLOSE), received(3, b"late")), End.CLIENT, 3))
+    page = Page(
+        Frames(
+            (received(1, b"a"), sent(2, b"\x03\xe9", CLOSE), received(3, b"late")), ConnectionEnd.CLIENT, 3
+        )
+    )
     assert (page.heard, page.closed, page.script.closed) == ([b"a"], None, False)
 
 

@@ -15,13 +15,13 @@ from small_sites import free_ports, recorded
 from stillweb.certs import CertAuthority
 from stillweb.errors import PortInUse, ReplayError
 from stillweb.polling import poll
-from stillweb.replay import Cluster, ReplayClient, ReplayOptions, serve_cluster
-from stillweb.replay import supervisor as supervisor_module
-from stillweb.replay.supervisor import Worker
+from stillweb.replay import ReplayClient, ReplayCluster, ReplayOptions, serve_cluster
+from stillweb.replay.workers import supervisor as supervisor_module
+from stillweb.replay.workers.supervisor import Worker
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+async def cluster(tmp_path: Path) -> AsyncIterator[ReplayCluster]:
     ca = CertAuthority.init(tmp_path / "certs")
     options = ReplayOptions(port=0, session_ports=free_ports(2), drain=10)
     async with serve_cluster([recorded(tmp_path, "shop")], ca, options, workers=1) as cluster:
@@ -42,7 +42,9 @@ def stopped(worker: Worker) -> Iterator[None]:
         http.timeout = patience
 
 
-async def test_what_a_worker_did_not_answer_leaves_no_session_and_no_port_behind(cluster: Cluster) -> None:
+async def test_what_a_worker_did_not_answer_leaves_no_session_and_no_port_behind(
+    cluster: ReplayCluster,
+) -> None:
     (worker,) = cluster.workers
     async with ReplayClient(cluster.url) as desk:
         first = await desk.open_session()
@@ -59,7 +61,7 @@ async def test_what_a_worker_did_not_answer_leaves_no_session_and_no_port_behind
         assert [each["id"] for each in told["sessions"]] == ["default", *(each.id for each in opened)]
 
 
-async def test_a_worker_that_ends_by_itself_is_said_to_be_away(cluster: Cluster) -> None:
+async def test_a_worker_that_ends_by_itself_is_said_to_be_away(cluster: ReplayCluster) -> None:
     (worker,) = cluster.workers
     where = cluster.url.removeprefix("http://").split(":")
     # Half a request, so that it has something to wait for.

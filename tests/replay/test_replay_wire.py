@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.replay.wire import (
+from stillweb.http.wire import (
     BadRequest,
     ConnectReceived,
     ContinueExpected,
     Event,
-    Limits,
+    HttpConnection,
+    RequestLimits,
     RequestReceived,
-    Wire,
     simple_head,
 )
 
@@ -225,14 +225,14 @@ TRANSCRIPTS = {
 @pytest.mark.parametrize("name", TRANSCRIPTS)
 def test_transcript(name: str) -> None:
     sent, expected = TRANSCRIPTS[name]
-    assert [show(event) for event in Wire().receive_data(wire_of(sent))] == expected
+    assert [show(event) for event in HttpConnection().receive_data(wire_of(sent))] == expected
 
 
 @given(st.sampled_from(sorted(TRANSCRIPTS)), st.lists(st.integers(0, 200)))
 def test_cuts_do_not_matter(name: str, cuts: list[int]) -> None:
     data = wire_of(TRANSCRIPTS[name][0])
     places = [0, *sorted(c for c in cuts if c < len(data)), len(data)]
-    wire = Wire()
+    wire = HttpConnection()
     events = [e for a, b in itertools.pairwise(places) for e in wire.receive_data(data[a:b])]
     assert [show(event) for event in events] == TRANSCRIPTS[name][1]
 
@@ -240,7 +240,7 @@ def test_cuts_do_not_matter(name: str, cuts: list[int]) -> None:
 @given(st.integers(0, 60))
 def test_bytes_after_connect_are_kept(cut: int) -> None:
     data = b"CONNECT h:443 HTTP/1.1\r\n\r\n\x16\x03\x01hello"
-    wire = Wire()
+    wire = HttpConnection()
     wire.receive_data(data[:cut])
     wire.receive_data(data[cut:])
     assert bytes(wire.rest) == b"\x16\x03\x01hello"
@@ -257,7 +257,7 @@ def test_bytes_after_connect_are_kept(cut: int) -> None:
 )
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 def test_limits(request_bytes: bytes, status: int, step: int) -> None:
-    wire = Wire(Limits(head=100, body=200))
+    wire = HttpConnection(RequestLimits(head=100, body=200))
     events = [
         e for i in range(0, len(request_bytes), step) for e in wire.receive_data(request_bytes[i : i + step])
     ]
@@ -267,14 +267,14 @@ def test_limits(request_bytes: bytes, status: int, step: int) -> None:
 @pytest.mark.parametrize("endless", [b"0\r\nTrailer: ", b"3;"])
 @pytest.mark.parametrize("step", [1, 50])
 def test_no_line_behind_the_head_is_endless_either(endless: bytes, step: int) -> None:
-    wire = Wire(Limits(head=100, body=200))
+    wire = HttpConnection(RequestLimits(head=100, body=200))
     wire.receive_data(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + endless)
     events = [event for _ in range(0, 500, step) for event in wire.receive_data(b"a" * step)]
     assert [show(event) for event in events] == ["bad 431"]
 
 
 def test_a_body_in_tiny_chunks_weighs_what_it_is() -> None:
-    wire = Wire()
+    wire = HttpConnection()
     wire.receive_data(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
     tracemalloc.start()
     try:
@@ -287,7 +287,7 @@ def test_a_body_in_tiny_chunks_weighs_what_it_is() -> None:
 
 
 def test_in_request_says_whether_a_request_is_underway() -> None:
-    wire = Wire()
+    wire = HttpConnection()
     assert not wire.in_request
     wire.receive_data(b"GET /a HTTP/1.1\r\nHost")
     assert wire.in_request
@@ -323,14 +323,14 @@ def test_a_field_cannot_break_a_head() -> None:
     ],
 )
 def test_whether_a_request_may_begin(pieces: list[bytes], between: bool) -> None:
-    wire = Wire()
+    wire = HttpConnection()
     for piece in pieces:
         wire.receive_data(piece)
     assert wire.between is between
 
 
 def test_the_end_of_a_request_is_not_counted_against_the_next() -> None:
-    wire = Wire(Limits(head=100))
+    wire = HttpConnection(RequestLimits(head=100))
     trailers = b"0\r\n" + b"a: b\r\n" * 30 + b"\r\n"
     head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
     wire.receive_data(head)

@@ -11,10 +11,10 @@ from small_site import ORIGIN, build
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.env.pool import PoolOptions
-from stillweb.env.task import EvalKind, Evaluation, Task
-from stillweb.env.vector import VectorOptions
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env.vector.pool import PoolOptions
+from stillweb.env.vector.vector import VectorOptions
+from stillweb.replay.server.server import ReplayOptions, serve
 from stillweb.server.options import QUEUES, ServeOptions
 from stillweb.server.serving import serve_rollouts
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillweb.errors import UsageError
-from stillweb.server.cluster import NODE_SECONDS, Cluster, check_node_name, merged, node_of
-from stillweb.server.status import Miss, Queue, Rates, Session, Status
+from stillweb.server.cluster.nodes import NODE_SECONDS, NodeRegistry, check_node_name, merged, node_of
+from stillweb.server.monitor.status import Queue, Rates, RecentMiss, SessionStatus, Status
 
 
 def status(sessions=2, under_way=0, waiting=0, state="serving", **more):
@@ -19,7 +19,7 @@ def status(sessions=2, under_way=0, waiting=0, state="serving", **more):
         "replay": "http://127.0.0.1:8080",
         "level": "clock",
         "observe": ["axtree"],
-        "sessions": [Session(index=i, letter="N") for i in range(sessions)],
+        "sessions": [SessionStatus(index=i, letter="N") for i in range(sessions)],
         "queues": {"allocate": Queue(limit=sessions, under_way=under_way, waiting=waiting, room=9)},
         "rates": Rates(steps=1.5, resets=0.5),
         "steps": 10,
@@ -36,7 +36,7 @@ def status(sessions=2, under_way=0, waiting=0, state="serving", **more):
 
 
 def cluster_of(**nodes):
-    cluster = Cluster()
+    cluster = NodeRegistry()
     for name, told in nodes.items():
         cluster.hears(name, f"http://{name}", told, 0.0)
     return cluster
@@ -92,8 +92,10 @@ def test_no_more_is_promised_than_there_is(nodes, asked):
 
 
 def test_many_nodes_are_told_as_one():
-    a = status(2, under_way=1, misses=[Miss(age=5.0, task="t", request="GET http://x/")])
-    b = status(1, misses=[Miss(age=1.0, task="t", request="GET http://y/")], traffic={"hits": 1, "misses": 2})
+    a = status(2, under_way=1, misses=[RecentMiss(age=5.0, task="t", request="GET http://x/")])
+    b = status(
+        1, misses=[RecentMiss(age=1.0, task="t", request="GET http://y/")], traffic={"hits": 1, "misses": 2}
+    )
     told = merged(cluster_of(a=a, b=b).all(), 3.0)
     assert [(each.index, each.node) for each in told.sessions] == [(0, "a"), (1, "a"), (2, "b")]
     assert (told.steps, told.rates.steps, told.traffic) == (20, 3.0, {"hits": 8, "misses": 2})

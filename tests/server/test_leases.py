@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stillweb.errors import UsageError
-from stillweb.server.leases import Ended, Leases, Wanted
-from stillweb.server.line import Line, LineFull
+from stillweb.server.leases.leases import Ended, Leases, Wanted
+from stillweb.server.leases.queue import QueueFull, WaitQueue
 
 SESSIONS, ROOM = 3, 2
 SECONDS = st.floats(0.1, 20)
@@ -40,7 +40,7 @@ class LeaseBook(RuleBasedStateMachine):
         taken = len(self.leases.running) + len(self.leaving)
         try:
             lease = self.leases.ask(Wanted(name, "me", ttl, lifetime), self.now, waits=waits)
-        except LineFull:
+        except QueueFull:
             assert taken == SESSIONS
             assert not waits or len(self.waiting) == ROOM
             return
@@ -121,11 +121,11 @@ TestLeaseBook.settings = settings(max_examples=40, stateful_step_count=40)
     st.integers(1, 4), st.integers(0, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=40)
 )
 def test_a_line_is_first_come_first_served(limit, room, moves):
-    line: Line[int] = Line(limit, room)
+    line: WaitQueue[int] = WaitQueue(limit, room)
     inside, waiting = set(), []
     for joins, who in moves:
         if joins and who not in inside and who not in waiting:
-            with suppress(LineFull):
+            with suppress(QueueFull):
                 assert line.join(who) == (len(inside) < limit)
                 (inside.add if len(inside) < limit else waiting.append)(who)
         elif not joins and (who in inside or who in waiting):
@@ -142,7 +142,7 @@ def test_a_line_is_first_come_first_served(limit, room, moves):
 
 def test_a_line_lets_somebody_in():
     with pytest.raises(UsageError):
-        Line(0, 3)
+        WaitQueue(0, 3)
 
 
 def test_who_ended_is_remembered_but_not_for_ever():

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stillweb.errors import InfraError, ResetNeeded
-from stillweb.server.gate import Gate
-from stillweb.server.once import Answers, Once, digest_of
-from stillweb.server.refusals import Refusal, Refused
+from stillweb.server.failures import FailureKind, RequestRefused
+from stillweb.server.leases.held import IdempotencyCache, ResponseHistory, digest_of
+from stillweb.server.leases.queue import Semaphore
 
 IDS = st.sampled_from(["", "a", "b", "c"])
 BODIES = st.sampled_from([1, 2])
@@ -24,7 +24,7 @@ def test_work_is_done_once_for_an_identifier_whenever_the_retry_comes(requests):
 
 
 async def _do(requests):
-    once: Once[tuple[str, int, int]] = Once(kept=8)
+    once: IdempotencyCache[tuple[str, int, int]] = IdempotencyCache(kept=8)
     done: list[tuple[str, int]] = []
     let_go = asyncio.Event()
 
@@ -48,8 +48,8 @@ async def _do(requests):
     first: dict[str, int] = {}
     for (request_id, body, _), answer in zip(asked, answers, strict=True):
         expected = first.setdefault(request_id, body) if request_id else body
-        if isinstance(answer, Refused):
-            assert answer.refusal is Refusal.CONFLICT
+        if isinstance(answer, RequestRefused):
+            assert answer.refusal is FailureKind.CONFLICT
             assert expected != body
         elif not isinstance(answer, asyncio.CancelledError):
             assert answer[:2] == (request_id, body)
@@ -64,7 +64,7 @@ async def _do(requests):
 
 
 async def test_failures_of_ours_last_where_that_is_said_and_others_do_not():
-    once: Once[None] = Once()
+    once: IdempotencyCache[None] = IdempotencyCache()
     count = 0
 
     async def fail(error):
@@ -80,7 +80,7 @@ async def test_failures_of_ours_last_where_that_is_said_and_others_do_not():
 
 
 def test_old_answers_are_forgotten_and_texts_are_told_apart():
-    answers: Answers[int] = Answers(kept=2)
+    answers: ResponseHistory[int] = ResponseHistory(kept=2)
     for number in range(3):
         answers.put(str(number), "x", number)
     assert [answers.get(str(number), "x") for number in range(3)] == [None, 1, 2]
@@ -96,7 +96,7 @@ def test_a_gate_lets_in_so_many_in_their_order(limit, room, moves):
 
 
 async def _pass(limit, room, moves):
-    gate = Gate("work", limit, room)
+    gate = Semaphore("work", limit, room)
     entered: list[int] = []
     inside: set[int] = set()
     tasks: list[asyncio.Task[None]] = []
@@ -125,6 +125,6 @@ async def _pass(limit, room, moves):
         end.set()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert entered == sorted(entered)
-    assert all(each is None or isinstance(each, Refused | asyncio.CancelledError) for each in outcomes)
+    assert all(each is None or isinstance(each, RequestRefused | asyncio.CancelledError) for each in outcomes)
     assert (gate.line.inside, gate.line.waiting) == (0, 0)
     assert gate.begun == len(entered)

@@ -14,7 +14,7 @@ from served_pages import filling, lease, play, step
 
 from stillweb.errors import UsageError
 from stillweb.polling import poll
-from stillweb.server.joining import joined
+from stillweb.server.cluster.joining import joined
 from stillweb.server.serving import serve_master
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]

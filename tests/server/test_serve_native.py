@@ -15,7 +15,7 @@ import pytest
 from served_pages import filling, lease, play, step
 from small_site import ORIGIN
 
-from stillweb.env.task import EvalKind, Evaluation, Task, task_to_dict
+from stillweb.env.tasks.load import EvalKind, Evaluation, Task, task_to_dict
 from stillweb.errors import UsageError
 from stillweb.polling import poll
 from stillweb.replay.client import ReplayClient

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from stillweb.env.trajectory import Store
+from stillweb.env.trajectories.trajectory import ContentFiles
 from stillweb.errors import (
     CollectionNotFound,
     EnvClosed,
@@ -21,18 +21,18 @@ from stillweb.errors import (
     TaskError,
     UsageError,
 )
-from stillweb.server.commands import ACTIONS, command_of, first_lines
+from stillweb.server.app import page
+from stillweb.server.failures import FailureKind, RequestRefused, fault_of
 from stillweb.server.guard import is_loopback, judge
-from stillweb.server.pictures import Pictures
-from stillweb.server.reference import page
-from stillweb.server.refusals import Refusal, Refused, fault_of
-from stillweb.server.status import letter_of
-from stillweb.server.tally import Rate
+from stillweb.server.monitor.counters import EventRate
+from stillweb.server.monitor.status import letter_of
+from stillweb.server.pictures import PictureStore
+from stillweb.server.protocols.omniboxes import ACTIONS, command_of, first_lines
 
 
 @given(st.lists(st.binary(min_size=1, max_size=20), max_size=30), st.integers(1, 60))
 def test_pictures_keep_the_latest_within_their_bytes(bodies, limit):
-    pictures = Pictures(limit)
+    pictures = PictureStore(limit)
     for body in bodies:
         digest = pictures.put(body)
         assert digest == hashlib.sha256(body).hexdigest()
@@ -43,9 +43,9 @@ def test_pictures_keep_the_latest_within_their_bytes(bodies, limit):
 
 
 def test_what_memory_dropped_is_found_with_the_trajectories(tmp_path):
-    store = Store(tmp_path)
+    store = ContentFiles(tmp_path)
     digest = store.put(b"old", "png")
-    pictures = Pictures(1, store)
+    pictures = PictureStore(1, store)
     assert pictures.get(digest) == b"old"
     assert pictures.get("0" * 64) is None
     assert pictures.get("../../secret") is None
@@ -53,7 +53,7 @@ def test_what_memory_dropped_is_found_with_the_trajectories(tmp_path):
 
 @given(st.lists(st.floats(0, 200), max_size=50))
 def test_a_rate_is_of_the_last_minute(times):
-    rate = Rate(0.0)
+    rate = EventRate(0.0)
     for time in sorted(times):
         rate.count(time)
     now = max(times, default=0.0)
@@ -181,8 +181,8 @@ def test_loopback(host, mine):
         (TaskError("x"), 422, "task_error"),
         (CollectionNotFound("x"), 400, "bad_request"),
         (UsageError("x"), 400, "bad_request"),
-        (Refused(Refusal.FULL, "x"), 503, "full"),
-        (Refused(Refusal.CONFLICT, "x"), 409, "request_id_conflict"),
+        (RequestRefused(FailureKind.FULL, "x"), 503, "full"),
+        (RequestRefused(FailureKind.CONFLICT, "x"), 409, "request_id_conflict"),
         (ValueError("x"), 500, "internal_error"),
     ],
 )
@@ -195,7 +195,7 @@ def test_failures_are_told_by_whose_fault_they_are(error, status, kind):
 
 
 def test_every_refusal_has_a_status():
-    assert all(fault_of(Refused(refusal, "x")).status >= 400 for refusal in Refusal)
+    assert all(fault_of(RequestRefused(refusal, "x")).status >= 400 for refusal in FailureKind)
 
 
 def test_the_reference_shows_what_the_document_says_and_loads_nothing():

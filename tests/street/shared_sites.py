@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from stillweb.record.options import RecordOptions
-from stillweb.record.resolve import parse_all
+from stillweb.record.proxy.resolve import parse_all
 
 SITES_CA = Path(os.environ.get("STILLWEB_SITES_CA", "~/.cache/stillweb-sites/ca.pem")).expanduser()
 RESOLVE = ("*.test=127.0.0.1:8443", "*.test:80=127.0.0.1:8480")

@@ -17,13 +17,13 @@ from shared_sites import sites_up
 from stillweb.certs import CertAuthority
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
+from stillweb.collections.pack.seal import seal
 from stillweb.env import Env, EnvOptions
 from stillweb.errors import CollectionNotFound, InfraError, RecordError, UsageError
-from stillweb.record.byproxy import record_by_proxy
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy import RecordingProxy
-from stillweb.record.resolve import parse_all
+from stillweb.record.proxy.proxy import RecordingProxy
+from stillweb.record.proxy.record import record_by_proxy
+from stillweb.record.proxy.resolve import parse_all
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 pytestmark = [

@@ -17,18 +17,18 @@ from wsproto.events import CloseConnection
 from stillweb.browser import Activity, Level, Pinning, Profile, launch, open_context, settle
 from stillweb.certs import CertAuthority
 from stillweb.collections.check import check
-from stillweb.collections.framepack import open_chunks, open_frames, socket_key, stream_key
-from stillweb.collections.frames import End, Frames
-from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.seal import seal
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.pack.frames import open_chunks, open_frames, socket_key, stream_key
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.frames import ConnectionEnd, Frames
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.matching.keys import request_key
+from stillweb.matching.resolver import Policy
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy import RecordingProxy, recording_proxy
-from stillweb.record.resolve import parse_all
+from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
+from stillweb.record.proxy.resolve import parse_all
 from stillweb.replay import ReplayClient, ReplayOptions, serve
-from stillweb.replay.resolver import Policy
 
 # mitmproxy 11 and what its default addons import, not us.
 pytestmark = [
@@ -102,14 +102,14 @@ async def test_a_socket_is_recorded_frame_by_frame(collection, ca) -> None:
     (frames,) = sockets(collection, ECHO)
     assert said(frames)[:4] == [(True, b"ab"), (False, b"ba"), (True, b"\x00\xff"), (False, b"\xff\x00")]
     assert said(frames)[4:] == [(True, b"\x03\xe8")]
-    assert frames.end is End.CLIENT
+    assert frames.end is ConnectionEnd.CLIENT
     times = [frame.ms for frame in frames.frames]
     assert times == sorted(times)
     (frames,) = sockets(collection, TICKS)
     assert [payload.decode() for _, payload in said(frames)[:4]] == heard
     assert isinstance(last, CloseConnection)
     assert said(frames)[4:] == [(False, (3000).to_bytes(2, "big") + b"enough")]
-    assert frames.end is End.SITE
+    assert frames.end is ConnectionEnd.SITE
 
 
 async def test_what_is_open_when_the_recording_ends_is_kept(collection, ca) -> None:
@@ -129,9 +129,9 @@ async def test_what_is_open_when_the_recording_ends_is_kept(collection, ca) -> N
         assert recording.in_flight == 0
 
     (frames,) = sockets(collection, ECHO)
-    assert (said(frames), frames.end) == ([(True, b"ab"), (False, b"ba")], End.OPEN)
+    assert (said(frames), frames.end) == ([(True, b"ab"), (False, b"ba")], ConnectionEnd.OPEN)
     (end, stream) = streams(collection, last_event_id="3")[0]
-    assert (end, stream.startswith(seen.encode())) == (End.OPEN, True)
+    assert (end, stream.startswith(seen.encode())) == (ConnectionEnd.OPEN, True)
 
 
 async def test_nothing_comes_while_a_page_is_written_down(collection, ca) -> None:
@@ -162,9 +162,9 @@ async def test_an_event_stream_is_recorded_whole_cut_by_the_page_or_ended_by_the
         async with asyncio.timeout(10):
             await site.gone.wait()
 
-    assert streams(collection) == [(End.SITE, whole.content)]
+    assert streams(collection) == [(ConnectionEnd.SITE, whole.content)]
     ((end, stream),) = streams(collection, last_event_id="3")
-    assert (end, stream.endswith(b"event: end\ndata: -\n\n")) == (End.CLIENT, True)
+    assert (end, stream.endswith(b"event: end\ndata: -\n\n")) == (ConnectionEnd.CLIENT, True)
     captures = [capture for capture in collection.captures() if capture.url == EVENTS]
     bodies = [collection.read_capture(capture).response.raw_body for capture in captures]
     assert sorted(bodies) == sorted([whole.content, stream])
@@ -351,7 +351,7 @@ async def _stays_open(events: httpx.Response) -> bool:
         return False
 
 
-def streams(collection: Collection, last_event_id: str = "") -> list[tuple[End, bytes]]:
+def streams(collection: Collection, last_event_id: str = "") -> list[tuple[ConnectionEnd, bytes]]:
     """Return how the recorded connections of the event stream ended, and what they brought."""
     assert check(collection) == []
     seal(collection)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stillweb.certs import CertAuthority
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
-from stillweb.env.task import Task, load_tasks
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.collections.pack.seal import seal
+from stillweb.env.tasks.load import Task, load_tasks
+from stillweb.replay.server.server import ReplayOptions, serve
 from stillweb.server.options import ServeOptions
 from stillweb.server.serving import RolloutServer, serve_rollouts
 

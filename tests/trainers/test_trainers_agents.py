@@ -9,11 +9,10 @@ from base64 import b64encode
 import pytest
 from endpoint_standin import called, refused, said, standin
 
-from stillweb.env.action import Action, parse
-from stillweb.env.observation import Observation, Tab
-from stillweb.env.tables import tool_schema
-from stillweb.env.task import Task
-from stillweb.env.trace import Trace
+from stillweb.env.actions.action import Action, parse, tool_schema
+from stillweb.env.observations.observation import Observation, Tab
+from stillweb.env.tasks.load import Task
+from stillweb.env.trajectories.trace import Trace
 from stillweb.errors import AgentError, UsageError
 from stillweb.trainers.agents import load_agent
 

@@ -13,15 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.env.criteria import Js
-from stillweb.env.rollout import Outcome, Rollout
-from stillweb.env.task import Task, task_to_dict
-from stillweb.env.trajectory import FILE, Store, Trajectory
+from stillweb.env.tasks.evaluators import ScriptEvaluator
+from stillweb.env.tasks.load import Task, task_to_dict
+from stillweb.env.trajectories.trajectory import FILE, ContentFiles, Trajectory
+from stillweb.env.vector.rollout import Outcome, Rollout
 from stillweb.errors import TaskError, UsageError
-from stillweb.trainers.batch import BatchOptions, planned_episodes
-from stillweb.trainers.batchfolder import BatchFolder, folder_name
-from stillweb.trainers.batchresult import Result, summary_of
-from stillweb.trainers.batchselect import select_tasks
+from stillweb.trainers.batch.folder import BatchFolder, folder_name
+from stillweb.trainers.batch.results import Result, summary_of
+from stillweb.trainers.batch.runner import BatchOptions, planned_episodes, select_tasks
 
 HOW = BatchOptions().to_dict() | {"agent": "random", "agent_options": {}, "seed": 0}
 
@@ -41,7 +40,7 @@ def rollout(name, number=0, *, outcome=Outcome.OK, reward=1.0, episodes=("e1",))
 
 def trajectory(root, episode, *, end=True):
     """Write what an env leaves of an episode."""
-    digest = Store(root).put(episode.encode(), "txt")
+    digest = ContentFiles(root).put(episode.encode(), "txt")
     header = {"format": "stillweb-trajectory", "version": 1, "name": episode}
     lines = [header, {"step": 0, "digests": {"axtree": digest}}] + [
         {"end": "terminated", "reward": 1.0}
@@ -179,8 +178,8 @@ def test_names_of_folders_are_names_and_differ_as_ids_do(ids):
 
 
 def test_a_kept_task_is_read_where_no_evaluator_was_imported_before():
-    told = task_to_dict(Task("a", "", "https://shop.test/", evaluation=Js(script="1")))
-    program = f"from stillweb.env.taskvalue import task_from_dict; task_from_dict({told!r}, '')"
+    told = task_to_dict(Task("a", "", "https://shop.test/", evaluation=ScriptEvaluator(script="1")))
+    program = f"from stillweb.env.tasks.task import task_from_dict; task_from_dict({told!r}, '')"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

@@ -15,14 +15,14 @@ from endpoint_standin import called, refused, standin
 from small_site import ORIGIN, build
 
 from stillweb.certs import CertAuthority
-from stillweb.env.rescore import rescore_all
-from stillweb.env.task import Task
-from stillweb.env.trajectory import trajectories_in
+from stillweb.env.tasks.load import Task
+from stillweb.env.trajectories.rescore import rescore_all
+from stillweb.env.trajectories.trajectory import trajectories_in
 from stillweb.polling import poll
 from stillweb.replay import ReplayOptions, serve
-from stillweb.trainers.agents.drawn import Drawn
-from stillweb.trainers.batch import BatchOptions, run_batch
-from stillweb.trainers.batchfolder import BatchFolder
+from stillweb.trainers.agents.random import RandomAgent
+from stillweb.trainers.batch.folder import BatchFolder
+from stillweb.trainers.batch.runner import BatchOptions, run_batch
 
 pytestmark = pytest.mark.browser
 
@@ -197,7 +197,7 @@ async def test_random_episodes_are_the_same_in_another_batch(tmp_path):
     async with serve([build(tmp_path)], ca, ReplayOptions(port=0, session_ports=None)) as server:
         for out in (tmp_path / "out", tmp_path / "again"):
             with BatchFolder.open(out, options.to_dict()) as folder:
-                state = await run_batch(server.url, Drawn(7), tasks, folder, options)
+                state = await run_batch(server.url, RandomAgent(7), tasks, folder, options)
             assert (state.ended, state.running) == (2, 0)
             found.append([path.read_bytes() for path in sorted(out.glob("tasks/*/*/trajectory.jsonl"))])
     assert found[0] == found[1]

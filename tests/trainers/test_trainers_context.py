@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.env.action import Action, parse
-from stillweb.env.observation import Observation, Tab
+from stillweb.env.actions.action import Action, parse
+from stillweb.env.observations.observation import Observation, Tab
 from stillweb.errors import UsageError
-from stillweb.trainers.context import Context, ContextOptions
-from stillweb.trainers.contextreply import ToolCall, read_reply, without_thinking
+from stillweb.trainers.agents.context import Conversation, ConversationOptions
+from stillweb.trainers.agents.reply import ToolCall, read_reply, without_thinking
 
 MESSAGES = Path(__file__).with_name("messages")
 GOAL = "Order the cheapest kettle."
@@ -53,7 +53,7 @@ OUTCOMES = (("ok", ""), ("action_failed", "there is no element a1"), ("invalid_a
 
 
 def conversation(rounds, options, *, picture=False, links=1):
-    context = Context(GOAL, options)
+    context = Conversation(GOAL, options)
     context.saw(observation(0, picture=picture, tabs=2), info())
     for number in range(rounds):
         context.said(REPLIES[number % len(REPLIES)]())
@@ -64,11 +64,11 @@ def conversation(rounds, options, *, picture=False, links=1):
 
 
 GOLDEN = {
-    "first": lambda: conversation(0, ContextOptions()),
-    "tools": lambda: conversation(6, ContextOptions(), picture=True),
-    "text": lambda: conversation(6, ContextOptions(tools=False, images=False), picture=True),
-    "budget": lambda: conversation(12, ContextOptions(budget=900)),
-    "cut": lambda: conversation(3, ContextOptions(budget=400, system="Act."), links=30),
+    "first": lambda: conversation(0, ConversationOptions()),
+    "tools": lambda: conversation(6, ConversationOptions(), picture=True),
+    "text": lambda: conversation(6, ConversationOptions(tools=False, images=False), picture=True),
+    "budget": lambda: conversation(12, ConversationOptions(budget=900)),
+    "cut": lambda: conversation(3, ConversationOptions(budget=400, system="Act."), links=30),
 }
 
 
@@ -102,12 +102,12 @@ def test_what_the_files_are_there_to_show():
 
 @given(st.integers(0, 14), st.integers(1, 6), st.integers(0, 4000), st.booleans(), st.booleans())
 def test_a_budget_is_kept_and_what_is_newest_stays(rounds, full, budget, tools, picture):
-    options = ContextOptions(rounds=full, budget=budget, tools=tools, image_cost=90)
+    options = ConversationOptions(rounds=full, budget=budget, tools=tools, image_cost=90)
     context = conversation(rounds, options, picture=picture)
     try:
         told = context.messages()
     except UsageError:
-        least = conversation(0, ContextOptions(tools=tools, image_cost=90), picture=picture)
+        least = conversation(0, ConversationOptions(tools=tools, image_cost=90), picture=picture)
         assert 0 < budget < least.cost(least.messages()) + 200
         return
     assert not budget or context.cost(told) <= budget
@@ -138,13 +138,13 @@ def test_a_tokenizer_counts_in_place_of_characters():
         asked.append(text)
         return len(text.split())
 
-    context = conversation(5, ContextOptions(budget=120, count=count, tools=True, system="Act."))
+    context = conversation(5, ConversationOptions(budget=120, count=count, tools=True, system="Act."))
     assert context.cost(context.messages()) <= 120
     assert asked
 
 
 def test_replies_and_observations_take_turns():
-    context = Context(GOAL)
+    context = Conversation(GOAL)
     with pytest.raises(UsageError, match="nothing to ask"):
         context.messages()
     context.saw(observation(0), info())
@@ -154,9 +154,9 @@ def test_replies_and_observations_take_turns():
     with pytest.raises(UsageError, match="next observation"):
         context.messages()
     with pytest.raises(UsageError, match="budget"):
-        conversation(2, ContextOptions(budget=50)).messages()
+        conversation(2, ConversationOptions(budget=50)).messages()
     with pytest.raises(UsageError):
-        ContextOptions(rounds=0)
+        ConversationOptions(rounds=0)
 
 
 CLICK = Action("click", bid="a12")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.env.rollout import Outcome
+from stillweb.env.vector.rollout import Outcome
 from stillweb.errors import AgentError, InfraError, TaskError, UsageError
-from stillweb.trainers.failures import FailurePolicy, Failures, Verdict, advantages, judge
+from stillweb.trainers.failures import FailurePolicy, Failures, SampleVerdict, advantages, judge
 
 ENDING = [policy for policy in FailurePolicy if policy is not FailurePolicy.RETRY]
 KINDS = {
@@ -40,15 +40,15 @@ def test_a_failed_episode_has_no_reward_and_no_weight(outcome, chosen, attempt, 
     judged = judge(outcome, None, chosen, attempt=attempt, error=error)
     assert judged.reward is None
     assert judged.weight == 0.0
-    assert judged.verdict is not Verdict.KEEP
+    assert judged.verdict is not SampleVerdict.KEEP
     assert judged.outcome is outcome
-    assert (judged.verdict is Verdict.AGAIN) == (again and attempt < chosen.attempts)
+    assert (judged.verdict is SampleVerdict.AGAIN) == (again and attempt < chosen.attempts)
 
 
 @given(rewards, failures, st.integers(1, 9))
 def test_an_episode_that_ended_well_keeps_its_reward_under_every_policy(reward, chosen, attempt):
     judged = judge(Outcome.OK, reward, chosen, attempt=attempt)
-    assert (judged.verdict, judged.reward, judged.weight) == (Verdict.KEEP, reward, 1.0)
+    assert (judged.verdict, judged.reward, judged.weight) == (SampleVerdict.KEEP, reward, 1.0)
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -70,7 +70,7 @@ def test_the_other_policies_say_what_they_are_called():
         if policy is not FailurePolicy.RAISE
     }
     assert told == {"mask": "mask", "none": "drop", "retry": "again"}
-    assert judge(Outcome.TASK_ERROR, None, Failures(FailurePolicy.RETRY)).verdict is Verdict.MASK
+    assert judge(Outcome.TASK_ERROR, None, Failures(FailurePolicy.RETRY)).verdict is SampleVerdict.MASK
     with pytest.raises(UsageError, match="another policy"):
         Failures(FailurePolicy.RETRY, after=FailurePolicy.RETRY)
 

@@ -14,8 +14,7 @@ from plan_actor import Actor
 from played_tasks import CLICKS, FILLS, servers
 from playwright.async_api import async_playwright
 
-from stillweb.env.criteria import Answer, Content, Download
-from stillweb.env.evaluation import Every
+from stillweb.env.tasks.evaluators import AllEvaluator, AnswerEvaluator, ContentEvaluator, DownloadEvaluator
 from stillweb.errors import InfraError, ReplayUnreachable, TaskError, UsageError
 from stillweb.trainers.cdp import cdp_browser
 
@@ -36,7 +35,7 @@ def test_gymnasium_makes_a_task_by_its_name_checks_it_and_solves_it(served):
     from gymnasium.utils.env_checker import check_env
 
     from stillweb.env.gym import GymOptions
-    from stillweb.trainers.gymids import register_tasks
+    from stillweb.trainers.gymnasium import register_tasks
 
     tasks = [replace(served.tasks[CLICKS], id="odd~1"), served.tasks[FILLS]]
     ids = register_tasks(tasks, served.replay, GymOptions(level="network"), namespace="harness")
@@ -103,8 +102,12 @@ async def test_a_browser_that_is_gone_gives_no_reward_and_leaves_nothing(served)
 
 async def test_what_cannot_be_judged_from_the_page_is_refused_before_it_begins(served):
     """Judged by nothing that was read, it would be worth 0."""
-    elsewhere = Content(url="https://other.test/", include=(("a",),))
-    for evaluation in (elsewhere, Download(), Every(parts=(Answer(fuzzy=("cheap",)),))):
+    elsewhere = ContentEvaluator(url="https://other.test/", include=(("a",),))
+    for evaluation in (
+        elsewhere,
+        DownloadEvaluator(),
+        AllEvaluator(parts=(AnswerEvaluator(fuzzy=("cheap",)),)),
+    ):
         task = replace(served.tasks[CLICKS], evaluation=evaluation)
         with pytest.raises(TaskError, match="scored"):
             async with cdp_browser(served.replay, task=task):

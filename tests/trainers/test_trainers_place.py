@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from plan_actor import Actor
 from played_tasks import CLICKS, COLLECTION, FILLS, servers
 
-from stillweb.env.rollout import Outcome
-from stillweb.env.taskvalue import Task, task_to_dict
+from stillweb.env.tasks.task import Task, task_to_dict
+from stillweb.env.vector.rollout import Outcome
 from stillweb.errors import InfraError, ResetNeeded, TaskError, UsageError
 from stillweb.polling import poll
 from stillweb.trainers.areal import StillwebWorkflow, WorkflowOptions

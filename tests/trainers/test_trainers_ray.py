@@ -21,26 +21,26 @@ from families import below, gone
 from small_site import ORIGIN, build
 
 from stillweb.certs import CertAuthority
-from stillweb.collections.importer import import_files
+from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack import Pack
-from stillweb.collections.publish import Depot
-from stillweb.collections.seal import seal
+from stillweb.collections.pack.publish import PackRemote
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
 from stillweb.env.env import Env
 from stillweb.env.options import EnvOptions
-from stillweb.env.rollout import Outcome, Planned, RolloutOptions
-from stillweb.env.task import EvalKind, Evaluation, Task, load_tasks
-from stillweb.env.vector import VectorOptions
+from stillweb.env.tasks.load import EvalKind, Evaluation, Task, load_tasks
+from stillweb.env.vector.rollout import Outcome, Planned, RolloutOptions
+from stillweb.env.vector.vector import VectorOptions
 from stillweb.errors import CollectionNotFound, InfraError, ResetNeeded, UsageError
 from stillweb.polling import poll
-from stillweb.replay.server import ReplayOptions, serve
+from stillweb.replay.server.server import ReplayOptions, serve
 
 ray = pytest.importorskip("ray")
 
 from ray_agents import PLACE, clicks  # noqa: E402
 
-from stillweb.trainers.place import Place  # noqa: E402
-from stillweb.trainers.ray import OBJECTS, Placing, RayOptions, RayRollouts  # noqa: E402
+from stillweb.trainers.place import EpisodeSource  # noqa: E402
+from stillweb.trainers.ray.rollouts import OBJECTS, Placing, RayOptions, RayRollouts  # noqa: E402
 
 pytestmark = [
     pytest.mark.browser,
@@ -70,13 +70,13 @@ def published(tmp_path_factory, request):
     root = tmp_path_factory.mktemp("ray")
     collection = build(root / "collections")
     url = f"file://{root}/share"
-    packs = {"small": Depot(url).push(collection.pack, "small").environment_id}
+    packs = {"small": PackRemote(url).push(collection.pack, "small").environment_id}
     with suppress(pytest.skip.Exception):
         archive = request.getfixturevalue("shared") / "archives" / f"{WARC_BENCH}.wacz"
         import_files([archive], root / "collections", WARC_BENCH)
         bench = Collection.open(root / "collections", WARC_BENCH)
         seal(bench)
-        packs[WARC_BENCH] = Depot(url).push(bench.pack).environment_id
+        packs[WARC_BENCH] = PackRemote(url).push(bench.pack).environment_id
     return SimpleNamespace(root=root, url=url, collection=collection, packs={**packs, "small": "small"})
 
 
@@ -242,7 +242,7 @@ def test_a_session_for_ones_own_loop_outlives_its_worker(rollouts):
     async def source():
         return rollouts
 
-    place = Place(source)
+    place = EpisodeSource(source)
 
     async def play(lease):
         turn = await lease.reset(task=task("one"))

@@ -6,10 +6,10 @@ and a time and sends everything through one proxy, `settle` waits until a page h
 """
 
 from stillweb.browser.activity import Activity, Requested
-from stillweb.browser.axtree import AxNode, AxTree, Bids, axtree
 from stillweb.browser.context import open_context, plain_user_agent, state_of
 from stillweb.browser.launch import BrowserBuild, browser_build, find_browser, launch
-from stillweb.browser.observe import page_html, page_text, screenshot
+from stillweb.browser.observe.axtree import AxNode, AxTree, Bids, axtree
+from stillweb.browser.observe.page import page_html, page_text, screenshot
 from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.browser.settle import Settled, settle
 

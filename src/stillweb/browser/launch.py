@@ -27,8 +27,8 @@ from pathlib import Path
 from playwright.async_api import Browser, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
+from stillweb.browser.cdp.connection import free_port, open_line
 from stillweb.browser.driver import as_playwright_error
-from stillweb.browser.line import free_port, open_line
 from stillweb.errors import InfraError, ProgramNotFound
 
 # Where `playwright install` puts browsers (playwright.dev/docs/browsers, "Managing browser binaries").

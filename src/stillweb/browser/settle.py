@@ -22,11 +22,11 @@ from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from stillweb import clock
 from stillweb.browser.activity import Activity
+from stillweb.browser.cdp.connection import CdpError
+from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.browser.context import PinnedState, state_of
-from stillweb.browser.line import CdpError
-from stillweb.browser.probe import FrameGone, Probe
+from stillweb.browser.exact.context import ExactContext
 from stillweb.browser.profile import Level
-from stillweb.browser.world import World
 from stillweb.errors import InfraError
 
 STEP = 50
@@ -91,7 +91,7 @@ async def settle(
     state = state_of(page.context)
     if state.world:
         cap *= 6
-    settling = _Settling(await Probe.of(page), activity, state, quiet, horizon)
+    settling = _Settling(await PageProbe.of(page), activity, state, quiet, horizon)
     started = clock.monotonic()
     before = state.now
     try:
@@ -117,7 +117,7 @@ class _Settling:
     """One call of `settle`."""
 
     def __init__(
-        self, probe: Probe, activity: Activity, state: PinnedState, quiet: int, horizon: int
+        self, probe: PageProbe, activity: Activity, state: PinnedState, quiet: int, horizon: int
     ) -> None:
         self.probe = probe
         self.activity = activity
@@ -190,7 +190,7 @@ class _Settling:
             if not self.activity.in_flight and generation == self.activity.generation:
                 return
 
-    async def _rest_exactly(self, world: World) -> None:
+    async def _rest_exactly(self, world: ExactContext) -> None:
         """Let in what is asked for, one by one, and draw a frame, until neither brings anything new."""
         world.elapsed(self.state.now - int(self.state.pinning.start.timestamp() * 1000))
         for _ in range(_FRAMES):
@@ -209,14 +209,14 @@ class _Settling:
             if not world.answers.open and before == now and look is not None:
                 return
 
-    async def _meet_popups(self, world: World) -> None:
+    async def _meet_popups(self, world: ExactContext) -> None:
         """Wait until Playwright knows of all pages that the browser has made."""
         context = self.probe.page.context
         with suppress(PlaywrightTimeout):
             while len(context.pages) < world.pages:
                 await context.wait_for_event("page", timeout=_PATIENCE * 1000)
 
-    async def _snap_and_idle(self, world: World) -> Look | None:
+    async def _snap_and_idle(self, world: ExactContext) -> Look | None:
         """Have animations stand at whole milliseconds, and wait until the page has nothing to do."""
         frames = await self.probe.frames()
         if len(frames) > 1:
@@ -238,7 +238,7 @@ class _Settling:
         self._take_flags([look])
         return look
 
-    async def _snapped(self, world: World, told: Sequence[Look | None]) -> None:
+    async def _snapped(self, world: ExactContext, told: Sequence[Look | None]) -> None:
         """Take note of when the next animation ends; draw those that were set."""
         ends = [answer["ends"] for answer in told if answer and answer["ends"] is not None]
         self._animated = min(ends, default=None)
@@ -251,7 +251,7 @@ class _Settling:
                 await world.draw(self.probe.line)
         self._take_flags(told)
 
-    async def _close_picker(self, world: World) -> None:
+    async def _close_picker(self, world: ExactContext) -> None:
         """Close the list or picker that the browser has opened: no frame with a picture ends with it there.
 
         It takes the key, and the page hears nothing of that.
@@ -260,7 +260,7 @@ class _Settling:
             await self.probe.send("Input.dispatchKeyEvent", type="rawKeyDown", **_ESCAPE)
             await world.draw(self.probe.line)
 
-    async def _take_message(self, world: World) -> None:
+    async def _take_message(self, world: ExactContext) -> None:
         """Take away the bubble that says why the browser does not send a form, and keep what it says."""
         said = await self.probe.evaluate_all("eye.accept()", await self.probe.frames())
         world.refusals += [message for message in said if message]

@@ -29,10 +29,14 @@ COMMANDS = {
     ),
     "setup": ("stillweb.cli.setup", "setup", "Install a browser, or pywb in an environment of its own."),
     "certs": ("stillweb.cli.certs", "certs", "Make, show and trust the certificate authority."),
-    "record": ("stillweb.cli.record", "record", "Record sites into a collection."),
-    "collections": ("stillweb.cli.collections", "collections", "Import, check, seal and export collections."),
+    "record": ("stillweb.cli.record.commands", "record", "Record sites into a collection."),
+    "collections": (
+        "stillweb.cli.collections.commands",
+        "collections",
+        "Import, check, seal and export collections.",
+    ),
     "replay": (
-        "stillweb.cli.replay",
+        "stillweb.cli.replay.commands",
         "replay",
         "Serve collections as a proxy in which real URLs replay frozen.",
     ),

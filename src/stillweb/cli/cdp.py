@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stillweb.cli.console import print_json, stderr
+from stillweb.cli.console import on_signals, print_json, stderr
 from stillweb.cli.options import json_option
-from stillweb.cli.signals import on_signals
 from stillweb.errors import UsageError
 
 if TYPE_CHECKING:
-    from stillweb.env.taskvalue import Task
+    from stillweb.env.tasks.task import Task
 
 __all__ = ["cdp_command"]
 
@@ -100,7 +99,7 @@ async def _ended(stopped: asyncio.Event) -> str:
 
 
 def _task(file: Path, task_id: str | None) -> Task:
-    from stillweb.env.task import load_tasks
+    from stillweb.env.tasks.load import load_tasks
 
     tasks = {task.id: task for task in load_tasks(file)}
     if task_id is None and len(tasks) == 1:

@@ -3,27 +3,142 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from stillweb.cli.certified import print_certificate, print_verified
 from stillweb.cli.console import print_json, progress, stderr
 from stillweb.cli.options import certs_option, collections_option, json_option, session_counts
-from stillweb.cli.serving import replayed
+from stillweb.cli.replay.started import replayed
 from stillweb.collections.layout import Collection
-from stillweb.diff.certificate import Certificate
-from stillweb.diff.certify import CertifyOptions, certify
-from stillweb.diff.verify import Verdict, Verified, compare_certificates
+from stillweb.diff.certify.certificate import (
+    Certificate,
+    TraceResult,
+    Verified,
+    VerifyVerdict,
+    compare_certificates,
+)
+from stillweb.diff.certify.certify import CertifyOptions, certify
+from stillweb.diff.certify.divergence import TraceDivergence
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.explore import propose_trace
-from stillweb.env.task import load_tasks
-from stillweb.env.trace import Trace
+from stillweb.env.tasks.load import load_tasks
+from stillweb.env.trajectories.propose import propose_trace
+from stillweb.env.trajectories.trace import Trace
 from stillweb.errors import UsageError
 from stillweb.replay import ReplayClient
+
+_LINES = 12  # of a difference; the certificate has more
+
+
+def print_certificate(certificate: Certificate) -> None:
+    """Print a row per trace, a row per count of sessions, what differs first, and a line that sums it up."""
+    forms = certificate.forms
+    columns = ["trace", "#steps", "#runs", "#fail", "#streams", *(f"#{form}" for form in forms)]
+    rows = [_trace_row(result, forms) for result in certificate.traces]
+    if any(row[-1] for row in rows):
+        _table([*columns, "first difference"], rows)
+    else:
+        _table(columns, [row[:-1] for row in rows])
+    _table(
+        ["sessions", "#runs", "#differ", "#fail", "#flagged", "#unsettled", "#ms/step", "#p90"],
+        _group_rows(certificate),
+    )
+    for result in certificate.traces:
+        if result.divergence:
+            _print_divergence(result.divergence)
+        if result.error:
+            click.echo(f"{result.trace.name}: broken by us: {result.error}")
+    click.echo(f"{certificate.collection}: {certificate.summary()} ({certificate.seconds:.1f} s)")
+
+
+def print_verified(certified: Certificate, here: Certificate, rows: Sequence[Verified]) -> None:
+    """Print how each trace of a certificate went here."""
+    _table(
+        ["trace", "#equal steps", "verdict", "first difference", "why"],
+        [
+            (
+                row.trace,
+                f"{row.equal}/{row.steps}",
+                row.verdict.value,
+                "" if row.step is None else f"step {row.step}: {', '.join(row.forms)}",
+                row.why,
+            )
+            for row in rows
+        ],
+    )
+    for result in here.traces:
+        if result.divergence:
+            _print_divergence(result.divergence)
+    others = here.machine.differs_from(certified.machine)
+    click.echo(f"made on {'this kind of machine' if not others else ', '.join(others)}, {certified.made}")
+
+
+def _trace_row(result: TraceResult, forms: Sequence[str]) -> list[str]:
+    divergence = result.divergence
+    where = "" if divergence is None else f"step {divergence.step}: {', '.join(divergence.forms)}"
+    streams = [str(result.distinct.get(form, "-")) for form in forms]
+    counts = [str(value) for value in (len(result.steps), result.runs, result.failed, result.streams)]
+    return [result.trace.name, *counts, *streams, where or result.error]
+
+
+def _group_rows(certificate: Certificate) -> list[list[str]]:
+    keys = list(dict.fromkeys((g.jobs, g.loaded) for trace in certificate.traces for g in trace.groups))
+    rows = []
+    for jobs, loaded in keys:
+        groups = [g for t in certificate.traces for g in t.groups if (g.jobs, g.loaded) == (jobs, loaded)]
+        sums = [
+            sum(getattr(g, name) for g in groups)
+            for name in ("runs", "differ", "failed", "flagged", "unsettled")
+        ]
+        walls = [max(g.median for g in groups), max(g.p90 for g in groups)]
+        label = f"{jobs}{', machine loaded' if loaded else ''}"
+        rows.append([label, *map(str, sums), *(f"{1000 * wall:.0f}" for wall in walls)])
+    return rows
+
+
+def _print_divergence(divergence: TraceDivergence) -> None:
+    action = divergence.action or "reset"
+    click.echo(
+        f"\n{divergence.trace}, step {divergence.step} ({action}) at {divergence.url}: "
+        f"{divergence.runs} runs unlike the reference, {divergence.streams} different streams"
+    )
+    if divergence.looks_like:
+        click.echo(f"  looks like {divergence.looks_like}")
+    if divergence.node:
+        click.echo(f"  node: {divergence.node}")
+    changed = [line for line in divergence.lines if line.kind in "-+"]
+    for line in changed[:_LINES]:
+        click.echo(f"    {line.kind} {line.text.strip()}")
+    if len(changed) > _LINES:
+        click.echo(f"    and {len(changed) - _LINES} more lines")
+    for place in divergence.places:
+        left, top, right, bottom = place.box
+        click.echo(f"  pixels: {left},{top} to {right},{bottom}  {place.element}")
+    for request in divergence.requests:
+        click.echo(f"  request: {request}")
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; columns that begin with # are set to the right, without the sign."""
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for column in columns:
+        right = column.startswith("#")
+        table.add_column(
+            column.removeprefix("#"), justify="right" if right else "left", no_wrap=right, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*map(escape, row))
+    # In a pipe there is no width to keep to.
+    Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+
 
 _EXPLORED = 3  # traces, where nothing was said and none were recorded
 _RUNS, _JOBS = 20, (1, 8, 32)
@@ -136,13 +251,13 @@ def _verify(name: str | None, given: dict[str, Any]) -> int:
         print_json(_verified_dict(certified, here, rows))
     else:
         print_verified(certified, here, rows)
-    return 0 if all(row.verdict is Verdict.EQUAL for row in rows) else 1
+    return 0 if all(row.verdict is VerifyVerdict.EQUAL for row in rows) else 1
 
 
 def _verified_dict(certified: Certificate, here: Certificate, rows: Sequence[Verified]) -> dict[str, Any]:
     return {
-        "equal": all(row.verdict is Verdict.EQUAL for row in rows),
-        "divergence": any(row.verdict is Verdict.DIVERGENCE for row in rows),
+        "equal": all(row.verdict is VerifyVerdict.EQUAL for row in rows),
+        "divergence": any(row.verdict is VerifyVerdict.DIVERGENCE for row in rows),
         "machine": {"certified": certified.machine.to_dict(), "here": here.machine.to_dict()},
         "traces": [row.to_dict() for row in rows],
         "here": here.to_dict(),
@@ -151,12 +266,12 @@ def _verified_dict(certified: Certificate, here: Certificate, rows: Sequence[Ver
 
 def _write_more(certificate: Certificate, given: dict[str, Any]) -> None:
     if given["report"]:
-        from stillweb.diff.html import write_certificate  # jinja2 is slow to import
+        from stillweb.diff.report.html import write_certificate  # jinja2 is slow to import
 
         page = write_certificate(certificate, given["report"])
         stderr().print(f"report: {page}", markup=False, soft_wrap=True)
     if given["junit"]:
-        from stillweb.diff.junit import write_junit  # few ask for it
+        from stillweb.diff.report.junit import write_junit  # few ask for it
 
         write_junit(certificate, given["junit"])
 

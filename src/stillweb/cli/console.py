@@ -1,20 +1,22 @@
-"""What commands write with: results to stdout, everything for the human to stderr.
-
-rich is imported by what needs it: it takes a fifth of the start of a replay server, which prints JSON.
-"""
+"""Being stopped: how commands that run for long end on Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, Task
+
+__all__ = ["Sectioned", "on_signals", "until_signal"]
 
 
 def stderr() -> Console:
@@ -90,3 +92,73 @@ def _cell(value: object) -> str:
             return ", ".join(_cell(each) for each in value)
         case _:
             return str(value)
+
+
+class Sectioned(click.Command):
+    """A command whose options stand in sections.
+
+    Args:
+        sections: by title the names of its parameters, in order; what none names comes first, as "Options".
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each section with a heading of its own."""
+        told = {
+            each.name: each.get_help_record(ctx)
+            for each in self.get_params(ctx)
+            if isinstance(each, click.Option)
+        }
+        named = {name for names in self.sections.values() for name in names}
+        rest = [name for name in told if name not in named]
+        for title, names in {"Options": rest, **self.sections}.items():
+            if lines := [line for name in names if (line := told[name])]:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
+
+
+T = TypeVar("T")
+
+
+def on_signals() -> asyncio.Event:
+    """Return an event that Ctrl-C and SIGTERM set; the next one ends the program at once."""
+    stopped = asyncio.Event()
+
+    def stop(number: int) -> None:
+        if stopped.is_set():
+            os._exit(128 + number)  # not by its default action: the first program of a container has none
+        stopped.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    return stopped
+
+
+def until_signal(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine; SIGINT and SIGTERM cancel it once, so that it can end cleanly.
+
+    Raises:
+        Abort: if it was cancelled; the command line then ends with status 130.
+    """
+
+    async def under_signals() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def stop() -> None:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_DFL)  # a second signal ends the program at once
+            if task is not None:
+                task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+        return await main
+
+    try:
+        return asyncio.run(under_signals())
+    except asyncio.CancelledError:
+        raise click.Abort from None

@@ -19,9 +19,9 @@ from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, print_table, stderr
 from stillweb.cli.demo_site.street import (
     KINDS,
-    Agreement,
+    CustomerRun,
     Recorded,
-    Trajectory,
+    StepAgreement,
     compare,
     is_closed,
     record_shop,
@@ -29,29 +29,29 @@ from stillweb.cli.demo_site.street import (
 )
 from stillweb.cli.options import json_option
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
+from stillweb.collections.pack.seal import seal
 from stillweb.diff import DiffReport
-from stillweb.diff.run import diff
+from stillweb.diff.compare.run import diff
 from stillweb.errors import RecordError, UsageError
-from stillweb.record.crawl import CrawlEvent
+from stillweb.record.crawl.crawl import CrawlEvent
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 _MARK = ".stillweb-demo"  # says that a folder may be emptied by the next demo
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoResult:
     """What the demo found."""
 
     recorded: Recorded
     environment_id: str
-    trajectories: list[Trajectory]
+    trajectories: list[CustomerRun]
     report: DiffReport
     page: Path
     seconds: float
 
     @property
-    def agreements(self) -> list[Agreement]:
+    def agreements(self) -> list[StepAgreement]:
         """How alike the episodes were, step by step."""
         return compare(self.trajectories)
 
@@ -115,7 +115,7 @@ def _make_room(out: Path) -> None:
     (out / _MARK).touch()
 
 
-async def _walk_the_street(out: Path, episodes: int, console: Console) -> Outcome:
+async def _walk_the_street(out: Path, episodes: int, console: Console) -> DemoResult:
     began = clock.perf()
     with _step(console, "certs", "making a CA for the replay, and one for the shop") as say:
         ca = CertAuthority.init(out / "certs")
@@ -152,7 +152,7 @@ async def _walk_the_street(out: Path, episodes: int, console: Console) -> Outcom
             page = report.write_html(out / "report")
             report.write_json(out / "report" / "report.json")
             say(report.summary())
-    outcome = Outcome(recorded, pack.environment_id, trajectories, report, page, clock.perf() - began)
+    outcome = DemoResult(recorded, pack.environment_id, trajectories, report, page, clock.perf() - began)
     (out / "trajectories.json").write_text(
         json.dumps([asdict(each) for each in trajectories], indent=1) + "\n"
     )
@@ -177,7 +177,7 @@ def _step(console: Console, name: str, what: str) -> Iterator[Any]:
     )
 
 
-def _print(outcome: Outcome) -> None:
+def _print(outcome: DemoResult) -> None:
     count = len(outcome.trajectories)
     rows = [
         [number, row.action, *(f"{row.alike[kind]} of {count}" for kind in KINDS)]
@@ -197,7 +197,7 @@ def _print(outcome: Outcome) -> None:
     click.echo(f"{count} episodes, {verdict}, in {outcome.seconds:.0f} s")
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: DemoResult) -> dict[str, Any]:
     return {
         "identical": outcome.identical,
         "environment_id": outcome.environment_id,

@@ -5,19 +5,256 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import click
 
-from stillweb.cli.console import print_json, stderr
-from stillweb.cli.envcheck import check
-from stillweb.cli.envtasks import miniwob, tasks
-from stillweb.cli.options import level_option, observe_option, proxy_option
+from stillweb.cli.console import print_json, print_table, progress, stderr
+from stillweb.cli.options import (
+    collections_option,
+    json_option,
+    level_option,
+    observe_option,
+    proxy_option,
+    session_counts,
+    sites_option,
+)
+from stillweb.collections.layout import Collection
+from stillweb.env.actions.action import STYLES, tool_schema
+from stillweb.env.check import CheckOptions, EnvCheck, TaskCheck, check_env, check_tasks
 from stillweb.env.env import Env, EnvOptions
-from stillweb.env.nativetask import native_schema
-from stillweb.env.observation import Observation
-from stillweb.env.tables import STYLES, tool_schema
+from stillweb.env.observations.observation import Observation
+from stillweb.env.tasks.evaluators import Evaluator, evaluator_to_dict
+from stillweb.env.tasks.load import Task, load_tasks
+from stillweb.env.tasks.miniwob import miniwob_tasks
+from stillweb.env.tasks.native import native_file, native_schema
+from stillweb.env.trajectories.trace import Trace
+from stillweb.errors import UsageError
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@sites_option
+@json_option
+def tasks(file: Path, sites: dict[str, str], as_json: bool) -> None:
+    """List the tasks of a file (WARC-Bench, WebArena or our own), and what scoring them needs.
+
+    A task that needs a judge is scored with EnvOptions(judge=...) only; one that needs the site's API
+    cannot be scored on a recording. Neither is ever given a reward of 0 for that.
+
+    \b
+    Example:
+      stillweb env tasks test.raw.json --site SHOPPING=https://shop.example --site MAP=https://map.example
+    """  # noqa: D301
+    loaded = load_tasks(file, sites=sites)
+    rows = [
+        {
+            "task": task.id,
+            "collection": task.collection,
+            "start_url": task.start_url,
+            "scored_by": sorted(_kinds(task)),
+            "needs": sorted(task.needs),
+            "goal": task.goal,
+        }
+        for task in loaded
+    ]
+    needs = Counter(", ".join(sorted(task.needs)) or "nothing" for task in loaded)
+    if as_json:
+        print_json({"tasks": len(rows), "needs": dict(needs), "rows": rows})
+        return
+    print_table(
+        ("task", "collection", "start_url", "scored by", "needs"),
+        (
+            (
+                row["task"],
+                row["collection"],
+                row["start_url"],
+                " ".join(row["scored_by"]),
+                " ".join(row["needs"]),
+            )
+            for row in rows
+        ),
+    )
+    told = ", ".join(f"{count} need {what}" for what, count in sorted(needs.items()))
+    stderr().print(f"{len(rows)} tasks: {told}", highlight=False)
+
+
+def _kinds(task: Task) -> set[str]:
+    def within(evaluation: Evaluator) -> set[str]:
+        if evaluation.parts_in:
+            return {kind for part in evaluation.parts_in for kind in within(part)}
+        told = evaluator_to_dict(evaluation)
+        return {str(told.get("kind", told["type"]))}
+
+    return within(task.evaluation) if task.evaluation else set()
+
+
+@click.command()
+@click.argument("name")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the problems.")
+@click.option("--limit-ms", type=click.IntRange(min=1), help="Of an episode; the pages' own 10 s by default.")
+@collections_option
+def miniwob(name: str, seed: int, limit_ms: int | None, root: Path) -> None:
+    """Print a task file of the MiniWoB++ pages that a collection holds.
+
+    \b
+    Example:
+      stillweb env miniwob games --seed 3 > games.tasks.json
+    """  # noqa: D301
+    urls = [page.url for page in Collection.open(root, name).each_page()]
+    print_json(native_file(miniwob_tasks(urls, collection=name, seed=seed, limit_ms=limit_ms)))
+
+
+_FILE = click.Path(path_type=Path, exists=True)
+
+
+@click.command()
+@click.argument("tasks", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
+@proxy_option
+@level_option
+@sites_option
+@click.option("--trace", "traces", multiple=True, type=_FILE, help="Trace or trajectory to run. Repeatable.")
+@click.option("--runs", type=click.IntRange(2), default=3, show_default=True, help="At each count, at least.")
+@click.option(
+    "--sessions", callback=session_counts, default="1,4", show_default=True, help="Counts of sessions."
+)
+@click.option("--steps", type=click.IntRange(0), default=6, show_default=True, help="To explore in a task.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the exploring.")
+@click.option("--limit", type=click.IntRange(min=1), help="Check the first so many tasks only.")
+@click.option("--quick", is_flag=True, help="Only reset each task and score it untouched, once.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="At a time, with --quick."
+)
+@json_option
+def check(tasks: Path | None, proxy: str, level: str, sites: dict[str, str], **chosen: Any) -> None:
+    """Run each task again and again, and tell whether anything differs.
+
+    A task is explored from its start page with equal actions each time, alone and beside others, and
+    scored; a trace is taken as it is. Shown are: steps at which what is observed differs, pages that do
+    not settle, requests that the collection does not hold, rewards, and the reward for doing
+    nothing. Exit status 1 if anything differs or a task cannot be run.
+
+    \b
+    Example:
+      stillweb env check tasks.yaml --proxy http://127.0.0.1:8080
+      stillweb env check tasks.json --proxy http://127.0.0.1:8080 --quick --limit 20
+      stillweb env check --trace trajectories/2f0c/ --proxy http://127.0.0.1:8080 --runs 10
+    """  # noqa: D301
+    loaded = load_tasks(tasks, sites=sites)[: chosen["limit"]] if tasks else []
+    traces = [Trace.load(path) for path in chosen["traces"]]
+    if not loaded and not traces:
+        raise UsageError("there is nothing to check", hint="name a task file, or --trace FILE")
+    if chosen["quick"]:
+        _quick(loaded, proxy, level, chosen["jobs"], as_json=chosen["as_json"])
+        return
+    options = CheckOptions(
+        runs=chosen["runs"],
+        sessions=chosen["sessions"],
+        steps=chosen["steps"],
+        seed=chosen["seed"],
+        level=level,
+    )
+    rows = asyncio.run(_check([*loaded, *traces], proxy, options))
+    summary = _summary(rows)
+    if chosen["as_json"]:
+        print_json({**summary, "rows": [row.to_dict() for row in rows]})
+    else:
+        _print_rows(rows)
+        stderr().print(", ".join(f"{name} {count}" for name, count in summary.items()), highlight=False)
+    if summary["same"] < len(rows):
+        sys.exit(1)
+
+
+async def _check(subjects: list[Task | Trace], proxy: str, options: CheckOptions) -> list[EnvCheck]:
+    with progress() as bar:
+        shown = bar.add_task("runs", total=options.total(len(subjects)))
+        return await check_env(subjects, proxy, options=options, on_run=lambda: bar.advance(shown))
+
+
+def _summary(rows: list[EnvCheck]) -> dict[str, int]:
+    outcomes = Counter(row.outcome for row in rows)
+    return {
+        "tasks": len(rows),
+        "same": outcomes["same"],
+        "differs": outcomes["differs"],
+        "infra_errors": outcomes["infra_error"],
+        "task_errors": outcomes["task_error"],
+        "solved_untouched": sum(1 for row in rows if row.untouched),
+        "unsettled": sum(row.unsettled for row in rows),
+        "misses": sum(row.misses for row in rows),
+    }
+
+
+def _print_rows(rows: list[EnvCheck]) -> None:
+    print_table(
+        ("task", "outcome", "#runs", "#steps", "#unsettled", "#misses", "reward", "untouched", "detail"),
+        (
+            (
+                row.name,
+                row.outcome,
+                row.runs,
+                row.steps,
+                row.unsettled,
+                row.misses,
+                " or ".join("none" if value is None else f"{value:g}" for value, _ in row.rewards),
+                "" if row.untouched is None else f"{row.untouched:g}",
+                row.detail,
+            )
+            for row in rows
+        ),
+    )
+
+
+# --- quick -----------------------------------------------------------------------------------------
+
+
+def _quick(loaded: list[Task], proxy: str, level: str, jobs: int, *, as_json: bool) -> None:
+    rows = asyncio.run(_reset_all(loaded, proxy, level, jobs))
+    outcomes = Counter(row.outcome for row in rows)
+    summary = {
+        "tasks": len(rows),
+        "infra_errors": outcomes["infra_error"],
+        "task_errors": outcomes["task_error"],
+        "solved_untouched": sum(1 for row in rows if row.reward),
+        "unsettled": sum(1 for row in rows if row.outcome == "ok" and not row.settled),
+        "misses": sum(row.misses for row in rows),
+    }
+    if as_json:
+        print_json({**summary, "rows": [row.to_dict() for row in rows]})
+    else:
+        _print_quick(rows)
+        stderr().print(", ".join(f"{name} {count}" for name, count in summary.items()), highlight=False)
+    if summary["infra_errors"] or summary["task_errors"]:
+        sys.exit(1)
+
+
+async def _reset_all(loaded: list[Task], proxy: str, level: str, jobs: int) -> list[TaskCheck]:
+    with progress() as bar:
+        shown = bar.add_task("checking tasks", total=len(loaded))
+        return await check_tasks(
+            loaded, proxy, level=level, jobs=jobs, on_checked=lambda _: bar.advance(shown)
+        )
+
+
+def _print_quick(rows: list[TaskCheck]) -> None:
+    print_table(
+        ("task", "collection", "outcome", "#reward", "#requests", "#misses", "#seconds", "detail"),
+        (
+            (
+                row.task,
+                row.collection,
+                row.outcome,
+                "" if row.reward is None else f"{row.reward:g}",
+                row.requests,
+                row.misses,
+                f"{row.seconds:.2f}",
+                row.detail,
+            )
+            for row in rows
+        ),
+    )
 
 
 @click.group()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
 
-    from stillweb.server.status import Session, Status
+    from stillweb.server.monitor.status import SessionStatus, Status
 
 _COLOURS = {"N": "dim", "W": "yellow", "F": "green", "X": "red"}  # of letters; who plays is blue
 _AGAIN_SECONDS = 1.0
@@ -52,10 +52,10 @@ def monitor_command(url: str, api_key: str, once: bool, as_json: bool) -> None:
     else:
         from rich.console import Console
 
-        Console().print(Shown(status, url))
+        Console().print(StatusView(status, url))
 
 
-class Shown:
+class StatusView:
     """A status as rich draws it, as large as the terminal allows."""
 
     def __init__(self, status: Status, url: str, note: str = "") -> None:
@@ -98,7 +98,7 @@ def _figures(status: Status) -> Iterable[str | tuple[str, str]]:
     yield f"  {traffic.get('noise', 0)} noise"
 
 
-def _letters(sessions: Iterable[Session], width: int) -> RenderableType:
+def _letters(sessions: Iterable[SessionStatus], width: int) -> RenderableType:
     from rich.text import Text
 
     signs = Text()
@@ -137,7 +137,7 @@ def _failures(status: Status) -> Table:
     return table
 
 
-def _playing(sessions: Iterable[Session], most: int) -> Table:
+def _playing(sessions: Iterable[SessionStatus], most: int) -> Table:
     from rich.markup import escape
 
     table = _table(session=7, step=4, age=6, owner=9, doing=7, task=10)
@@ -174,17 +174,17 @@ async def _watch(url: str, key: str) -> None:
     from stillweb.polling import poll
 
     first = await _asked(url, key)  # a server that is not there, or a wrong key, ends it at once
-    with Live(Shown(first, url), console=_screen(), screen=True, auto_refresh=False) as live:
+    with Live(StatusView(first, url), console=_screen(), screen=True, auto_refresh=False) as live:
         newest = first
 
         async def listen() -> bool:
             nonlocal newest
             try:
                 async for newest in _events(url, key):
-                    live.update(Shown(newest, url), refresh=True)
+                    live.update(StatusView(newest, url), refresh=True)
             except PeerError:
                 pass  # said below; a server that starts anew is found again
-            live.update(Shown(newest, url, "not reached; trying again"), refresh=True)
+            live.update(StatusView(newest, url, "not reached; trying again"), refresh=True)
             return False
 
         while True:
@@ -202,7 +202,7 @@ def _screen() -> Console:
 
 
 async def _asked(url: str, key: str) -> Status:
-    from stillweb.server.status import Status
+    from stillweb.server.monitor.status import Status
 
     async with _client(url, key) as client:
         answer = await _get(client, "/v1/status")
@@ -212,7 +212,7 @@ async def _asked(url: str, key: str) -> Status:
 async def _events(url: str, key: str) -> AsyncIterator[Status]:
     import httpx
 
-    from stillweb.server.status import Status
+    from stillweb.server.monitor.status import Status
 
     async with _client(url, key) as client:
         try:

@@ -10,9 +10,9 @@ import click
 
 from stillweb.cli.console import print_json, print_table, stderr
 from stillweb.cli.options import json_option, sites_option
-from stillweb.env.rescore import Rescored, rescore_all
-from stillweb.env.task import load_tasks
-from stillweb.env.trajectory import trajectories_in
+from stillweb.env.tasks.load import load_tasks
+from stillweb.env.trajectories.rescore import Rescored, rescore_all
+from stillweb.env.trajectories.trajectory import trajectories_in
 from stillweb.errors import UsageError
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import click
 
 from stillweb import __version__
-from stillweb.cli.console import print_json, stderr
+from stillweb.cli.console import Sectioned, print_json, print_table, progress, stderr, until_signal
 from stillweb.cli.options import (
     certs_option,
     collections_option,
@@ -20,19 +22,116 @@ from stillweb.cli.options import (
     observe_option,
     sites_option,
 )
-from stillweb.cli.rolloutshown import Shown, print_summary
-from stillweb.cli.sections import Sectioned
-from stillweb.cli.serving import replayed_together
-from stillweb.cli.signals import until_signal
+from stillweb.cli.replay.started import replayed_together
 from stillweb.collections.layout import Collection
-from stillweb.env.rollout import Agent
-from stillweb.env.task import Task, load_tasks
+from stillweb.diff.certify.rates import rate
+from stillweb.env.tasks.load import Task, load_tasks
+from stillweb.env.vector.rollout import Agent
 from stillweb.errors import UsageError
 from stillweb.trainers.agents import load_agent
-from stillweb.trainers.batch import BatchOptions, run_batch
-from stillweb.trainers.batchfolder import BatchFolder
-from stillweb.trainers.batchresult import summary_of
-from stillweb.trainers.batchselect import select_tasks
+from stillweb.trainers.batch.folder import BatchFolder
+from stillweb.trainers.batch.results import Result, summary_of
+from stillweb.trainers.batch.runner import BatchOptions, BatchState, run_batch, select_tasks
+
+__all__ = ["RolloutProgress", "print_summary", "success_line"]
+
+
+class RolloutProgress:
+    """A bar where there is a terminal, a line for each episode where there is none.
+
+    Args:
+        success: the reward from which on an episode is one.
+    """
+
+    def __init__(self, success: float) -> None:
+        self._success = success
+        self._console = stderr()
+        self._stack = ExitStack()
+        self._bar = progress() if self._console.is_terminal else None
+        self._task = self._bar.add_task("starting", total=None) if self._bar else None
+        self._failed: Counter[str] = Counter()
+        self._good = self._scored = self._ended = 0
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._stack.enter_context(self._bar)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def change(self, state: BatchState) -> None:
+        """Show how far a batch is."""
+        result = state.latest if state.ended > self._ended else None
+        if result:
+            self._ended = state.ended
+            self._count(result)
+        if self._bar and self._task is not None:
+            told = self._told(state)
+            self._bar.update(self._task, description=told, total=state.planned, completed=state.ended)
+        elif result:
+            self._console.print(
+                f"{state.ended}/{state.planned} {_line(result)}", markup=False, soft_wrap=True
+            )
+
+    def _count(self, result: Result) -> None:
+        if result.reward is None:
+            self._failed[result.outcome] += 1
+        else:
+            self._scored += 1
+            self._good += result.reward >= self._success
+
+    def _told(self, state: BatchState) -> str:
+        parts = [f"{state.running} running", f"{state.steps_per_second:.1f} steps/s"]
+        if self._scored:
+            parts.append(f"success {self._good / self._scored:.0%}")
+        parts += [f"[red]{count} {kind}[/red]" for kind, count in sorted(self._failed.items())]
+        return ", ".join(parts)
+
+
+def _line(result: Result) -> str:
+    came = result.errors[-1] if result.reward is None else f"reward {result.reward:g}"
+    again = f", attempt {result.attempts}" if result.attempts > 1 else ""
+    return f"{result.task} #{result.number}: {result.outcome}, {result.steps} steps{again}, {came}"
+
+
+def success_line(summary: Mapping[str, Any]) -> str:
+    """Return how many episodes succeeded, and how sure that is."""
+    told = summary["success"]
+    failed = summary["episodes"] - told["of"]
+    without = f"; {failed} of {summary['episodes']} episodes have no reward" if failed else ""
+    if not told["of"]:
+        return f"no episode has a reward{without}"
+    found = rate(told["count"], told["of"])
+    bounds = f"{found.low:.1%} to {found.high:.1%}"
+    return f"success {told['count']} of {told['of']}: {found.share:.1%} (95%: {bounds}){without}"
+
+
+def print_summary(summary: Mapping[str, Any]) -> None:
+    """Print the tasks as a table, and what they come to."""
+    print_table(
+        ("task", "#episodes", "rewards", "#steps", "without a reward"),
+        (
+            (
+                name,
+                len(task["rewards"]),
+                " ".join("-" if reward is None else f"{reward:g}" for reward in task["rewards"]),
+                sum(task["steps"]),
+                task["failed"],
+            )
+            for name, task in summary["tasks"].items()
+        ),
+    )
+    traffic = summary["traffic"]
+    stderr().print(
+        f"{success_line(summary)}; {summary['steps']} steps, "
+        f"{traffic['hits']} hits, {traffic['misses']} misses",
+        highlight=False,
+        soft_wrap=True,
+    )
+
 
 SECTIONS = {
     "Which episodes": ("task_ids", "only_sites", "sites", "episodes", "resume", "only_failed"),
@@ -161,7 +260,7 @@ async def _play(
         stderr().print(f"{before} episodes in {folder.path} have ended already", markup=False)
     try:
         async with _replayed(tasks, given) as proxy:
-            with Shown(given["success"]) as shown:
+            with RolloutProgress(given["success"]) as shown:
                 await run_batch(proxy, agent, tasks, folder, options, on_change=shown.change)
     finally:
         folder.write_summary(summary_of(folder.results.values(), success=given["success"]))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stillweb import clock
-from stillweb.cli.console import print_json, stderr
+from stillweb.cli.console import Sectioned, on_signals, print_json, stderr
 from stillweb.cli.options import (
     certs_option,
     collections_option,
@@ -23,12 +23,10 @@ from stillweb.cli.options import (
     observe_option,
     sites_option,
 )
-from stillweb.cli.sections import Sectioned
-from stillweb.cli.signals import on_signals
 from stillweb.errors import TaskError, UsageError
 
 if TYPE_CHECKING:
-    from stillweb.env.task import Task
+    from stillweb.env.tasks.load import Task
     from stillweb.server.options import ServeOptions
     from stillweb.server.serving import RolloutServer
 
@@ -139,7 +137,7 @@ def serve_command(sources: tuple[str, ...], as_json: bool, **chosen: Any) -> Non
       stillweb serve --master --host 0.0.0.0 --api-key SECRET
       stillweb serve shop --host 0.0.0.0 --api-key SECRET --join http://master:7000
     """  # noqa: D301  click reads \b itself
-    from stillweb.replay.loops import run
+    from stillweb.replay.server.process import run
 
     if chosen["master"]:
         if sources or chosen["join"]:
@@ -188,7 +186,7 @@ async def _joined(server: RolloutServer, chosen: Mapping[str, Any]) -> AsyncIter
     if not chosen["join"]:
         yield
         return
-    from stillweb.server.joining import joined
+    from stillweb.server.cluster.joining import joined
 
     reached = chosen["advertise"] or server.url
     async with joined(server.engine, chosen["join"].rstrip("/"), reached, chosen["api_key"]):
@@ -199,7 +197,7 @@ async def _joined(server: RolloutServer, chosen: Mapping[str, Any]) -> AsyncIter
 def _node_name(chosen: Mapping[str, Any]) -> str:
     if not chosen["join"]:
         return ""
-    from stillweb.server.cluster import check_node_name
+    from stillweb.server.cluster.nodes import check_node_name
 
     host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-") or "node"
     name: str = chosen["node_name"] or f"{host[:40]}-{chosen['port'] or clock.new_id()[:6]}"
@@ -223,8 +221,8 @@ async def _serve_master(chosen: Mapping[str, Any], as_json: bool) -> None:
 
 def _options(chosen: Mapping[str, Any]) -> ServeOptions:
     from stillweb.env.options import EnvOptions
-    from stillweb.env.pool import PoolOptions
-    from stillweb.env.vector import VectorOptions
+    from stillweb.env.vector.pool import PoolOptions
+    from stillweb.env.vector.vector import VectorOptions
     from stillweb.server.options import QUEUES, ServeOptions
 
     if unknown := [name for name in chosen["queues"] if name not in QUEUES]:
@@ -245,7 +243,7 @@ def _options(chosen: Mapping[str, Any]) -> ServeOptions:
 
 
 def _tasks(files: tuple[Path, ...], sites: Mapping[str, str]) -> dict[str, Task]:
-    from stillweb.env.task import load_tasks
+    from stillweb.env.tasks.load import load_tasks
 
     known: dict[str, Task] = {}
     for file in files:
@@ -263,7 +261,7 @@ async def _replay(proxy: str, names: tuple[str, ...], chosen: Mapping[str, Any])
     if proxy:
         yield proxy
         return
-    from stillweb.cli.serving import replayed_together
+    from stillweb.cli.replay.started import replayed_together
     from stillweb.collections.layout import Collection
 
     collections = [Collection.open(chosen["root"], name) for name in dict.fromkeys(names)]

@@ -13,7 +13,7 @@ import click
 
 from stillweb.browser.launch import find_browser
 from stillweb.errors import ProgramNotFound, UsageError
-from stillweb.replay.pywbprogram import PYWB_LOCK, default_folder
+from stillweb.replay.pywb.process import PYWB_LOCK, default_folder
 
 APT_PACKAGE = "chromium-headless-shell"
 _STDERR = 2  # what installers say is for people

@@ -1,1 +1,1 @@
-"""Room of stillweb; its public door is listed in `__all__`."""
+"""Collections: folders of archives, indexes, pages and baselines, and the packs made from them."""

@@ -17,23 +17,102 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stillweb.collections.absent import RESOURCES, RecordedRequest, read_resources
+from stillweb.collections.amends import read_absent
+from stillweb.collections.layout import Collection
 from stillweb.errors import CollectionError
+from stillweb.urls import wire_url
 
 __all__ = [
+    "RESOURCES",
     "SCREENSHOT",
-    "Arrival",
+    "Absences",
     "Baseline",
-    "Origin",
+    "BaselineTool",
+    "RecordedRequest",
+    "RecordedResponse",
+    "explains",
     "read_baseline",
+    "read_resources",
     "write_baseline",
     "write_partial_baseline",
 ]
+
+RESOURCES = "resources.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """A request that a page made while it was recorded.
+
+    Attributes:
+        status: 0 if no answer came.
+        body: sha256 of the body as the page got it, hex; "" if unknown.
+        start, duration: milliseconds since the page's first request; 0 if unknown.
+    """
+
+    url: str
+    method: str
+    type: str
+    status: int
+    body: str = ""
+    start: float = 0.0
+    duration: float = 0.0
+
+
+def explains(status: int | None) -> bool:
+    """Return whether what a recording saw of a request (None: nothing) explains that replay has no answer."""
+    return status is not None and not 0 < status < 400
+
+
+def read_resources(path: Path) -> Iterator[RecordedRequest]:
+    """Yield the requests of a page's baseline.
+
+    Raises:
+        CollectionError: if the file is missing or is no such list.
+    """
+    try:
+        for each in json.loads(path.read_bytes()):
+            status = 0 if each["failed"] else int(each["status"])
+            yield RecordedRequest(
+                wire_url(str(each["url"])),
+                str(each["method"]),
+                str(each["type"]),
+                status,
+                str(each.get("body", "")),
+                float(each.get("start", 0.0)),
+                float(each.get("duration", 0.0)),
+            )
+    except FileNotFoundError as error:
+        raise CollectionError("the baseline lacks a file", path=path) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise CollectionError(f"the baseline cannot be read: {error}", path=path) from error
+
+
+class Absences:
+    """What all pages of a collection saw fail and nowhere saw answered, and what amends asked for in vain."""
+
+    def __init__(self, collection: Collection) -> None:
+        self._seen: dict[tuple[str, str], list[int]] = {}
+        for path in sorted(collection.baseline.glob(f"*/{RESOURCES}")):
+            for request in read_resources(path):
+                self._seen.setdefault((request.method, request.url), []).append(request.status)
+        absent = read_absent(collection.path)
+        self._absent = {(each.method, wire_url(each.url)): each.reason for each in absent}
+
+    def why(self, method: str, url: str) -> str:
+        """Return what explains a miss; "" if nothing does."""
+        statuses = self._seen.get((method, wire_url(url)), [])
+        if not statuses and (reason := self._absent.get((method, wire_url(url)))):
+            return f"asked for again in vain: {reason}"
+        if not statuses or not all(explains(status) for status in statuses):
+            return ""
+        return f"recorded with status {statuses[0]}" if statuses[0] else "failed when it was recorded"
+
 
 SCREENSHOT, TEXT, AXTREE, DOM, PAGE = "screenshot.png", "text.txt", "axtree.txt", "dom.txt.gz", "page.json"
 ORIGIN = "origin.json"
@@ -41,7 +120,7 @@ _VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class RecordedResponse:
     """How a page came to the state that its baseline shows.
 
     Attributes:
@@ -49,7 +128,7 @@ class Arrival:
         settled: whether it had come to rest.
         reason: why it had, or had not.
         pending: URLs of requests that had no end yet; it was recorded half-loaded if there are any.
-        complaints: of its scripts (`stillweb.browser.complaints`).
+        complaints: of its scripts (`stillweb.browser.observe.recorder`).
         load_ms: real milliseconds until its load event.
     """
 
@@ -62,7 +141,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class BaselineTool:
     """The program that took a baseline, where it was not ours: its name and version."""
 
     program: str
@@ -89,8 +168,8 @@ class Baseline:
     axtree: str | None
     requests: tuple[RecordedRequest, ...] | None
     dom: str = ""
-    arrival: Arrival | None = None
-    origin: Origin | None = None
+    arrival: RecordedResponse | None = None
+    origin: BaselineTool | None = None
 
     @property
     def lacks(self) -> tuple[str, ...]:
@@ -105,7 +184,7 @@ def write_baseline(
     picture: bytes,
     texts: Mapping[str, str],
     requests: Iterable[dict[str, Any]],
-    arrival: Arrival,
+    arrival: RecordedResponse,
 ) -> None:
     """Write a baseline into a folder, which is made.
 
@@ -132,7 +211,7 @@ def write_baseline(
 
 def write_partial_baseline(
     folder: Path,
-    origin: Origin,
+    origin: BaselineTool,
     picture: bytes | None,
     text: str | None,
     requests: Iterable[dict[str, Any]] | None,
@@ -183,20 +262,20 @@ def read_baseline(folder: Path) -> Baseline:
         raise CollectionError(f"the baseline cannot be read: {error}", path=folder) from error
 
 
-def _origin(path: Path) -> Origin | None:
+def _origin(path: Path) -> BaselineTool | None:
     try:
         told = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    return Origin(str(told["program"]), str(told.get("version", "")))
+    return BaselineTool(str(told["program"]), str(told.get("version", "")))
 
 
-def _arrival(path: Path) -> Arrival | None:
+def _arrival(path: Path) -> RecordedResponse | None:
     try:
         told = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    return Arrival(
+    return RecordedResponse(
         str(told["url"]),
         bool(told["settled"]),
         str(told["reason"]),

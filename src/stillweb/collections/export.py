@@ -17,7 +17,7 @@ from typing import Any
 
 from stillweb import __version__
 from stillweb.collections.layout import Collection
-from stillweb.collections.warcdates import iso_date
+from stillweb.collections.warc.records import iso_date
 from stillweb.errors import UsageError
 
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -25,7 +25,7 @@ _MODE = 0o644 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class _WaczMember:
     name: str
     path: Path
 
@@ -73,22 +73,22 @@ def _info(name: str) -> zipfile.ZipInfo:
     return info
 
 
-def _members(collection: Collection) -> list[_Member]:
+def _members(collection: Collection) -> list[_WaczMember]:
     collection.require_archive()
     warcs = collection.warc_files()
     if not warcs or not collection.index_file.exists():
         what = "no WARC file" if not warcs else "no index"
         hint = f"stillweb collections check {collection.name} --repair"
         raise UsageError(f"collection {collection.name!r} has {what}", hint=hint)
-    members = [_Member(f"archive/{path.name}", path) for path in warcs]
-    members.append(_Member("indexes/index.cdxj", collection.index_file))
+    members = [_WaczMember(f"archive/{path.name}", path) for path in warcs]
+    members.append(_WaczMember("indexes/index.cdxj", collection.index_file))
     for name in ("pages.jsonl", "extraPages.jsonl"):
         if (path := collection.pages / name).exists():
-            members.append(_Member(f"pages/{name}", path))
+            members.append(_WaczMember(f"pages/{name}", path))
     return members
 
 
-def _package(collection: Collection, members: list[_Member]) -> dict[str, Any]:
+def _package(collection: Collection, members: list[_WaczMember]) -> dict[str, Any]:
     manifest = collection.manifest()
     seen: dict[str, int] = {}
     resources = []

@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from stillweb.collections import methodquery
-from stillweb.collections.cdxj import format_line, write_lines
 from stillweb.collections.defects import Defect, Report, Severity
-from stillweb.collections.exchanges import REVISIT
-from stillweb.collections.frames import is_socket_url
-from stillweb.collections.httpblocks import parse_request, parse_response, payload_start
-from stillweb.collections.keys import request_key
 from stillweb.collections.layout import Collection
-from stillweb.collections.warcs import WarcRecord, read_records
+from stillweb.collections.warc import methodquery
+from stillweb.collections.warc.cdxj import format_line, write_lines
+from stillweb.collections.warc.exchanges import REVISIT
+from stillweb.collections.warc.frames import is_socket_url
+from stillweb.collections.warc.reader import WarcRecord, read_records
+from stillweb.http.messages import parse_request, parse_response, payload_start
+from stillweb.matching.keys import request_key
 from stillweb.model import Capture, Request, header
 from stillweb.urls import to_timestamp, urlkey
 
@@ -32,7 +32,7 @@ _FALLBACK_TIME = "19700101000000"
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _RequestSeen:
     """What the index needs of a request."""
 
     position: int
@@ -49,7 +49,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
+class _ResponseSeen:
     """A capture whose request has not been found yet."""
 
     position: int
@@ -88,8 +88,8 @@ def index_file(
     Raises:
         MalformedWarc: if there is no `report` and the file is damaged.
     """
-    asked: list[_Asked] = []
-    answered: list[_Answered] = []
+    asked: list[_RequestSeen] = []
+    answered: list[_ResponseSeen] = []
     for position, record in enumerate(_exchanged(read_records(path, report), seen)):
         if record.type == "request":
             note = _note_request(position, record)
@@ -98,7 +98,9 @@ def index_file(
             continue
         capture = _note_answer(path, record, report or _ignore)
         if capture:
-            answered.append(_Answered(position, record.id, record.concurrent_to, record.target_uri, capture))
+            answered.append(
+                _ResponseSeen(position, record.id, record.concurrent_to, record.target_uri, capture)
+            )
     joined = []
     for answer, request in _pair(answered, asked):
         if request is None and _lost(answer, answered, asked):
@@ -120,14 +122,14 @@ def _exchanged(
             yield record
 
 
-def _note_request(position: int, record: WarcRecord) -> _Asked | None:
+def _note_request(position: int, record: WarcRecord) -> _RequestSeen | None:
     stored = methodquery.undo(record.target_uri)
     url = stored.url if stored else record.target_uri
     request = parse_request(record.block, url)
     if request is None:
         return None
     keyed_url, query = methodquery.appended(request)
-    return _Asked(
+    return _RequestSeen(
         position=position,
         id=record.id,
         concurrent_to=record.concurrent_to,
@@ -216,10 +218,12 @@ def _digest(record: WarcRecord) -> str:
     return f"sha256:{hashlib.sha256(payload).hexdigest()}"
 
 
-def _pair(answered: list[_Answered], asked: list[_Asked]) -> Iterator[tuple[_Answered, _Asked | None]]:
+def _pair(
+    answered: list[_ResponseSeen], asked: list[_RequestSeen]
+) -> Iterator[tuple[_ResponseSeen, _RequestSeen | None]]:
     by_id = {note.id: note for note in asked if note.id}
     naming = {target: note for note in asked for target in note.concurrent_to}
-    named: dict[int, _Asked] = {}
+    named: dict[int, _RequestSeen] = {}
     for answer in answered:
         found = next((by_id[each] for each in answer.concurrent_to if each in by_id), None)
         found = found or (naming.get(answer.id) if answer.id else None)
@@ -237,7 +241,7 @@ def _pair(answered: list[_Answered], asked: list[_Asked]) -> Iterator[tuple[_Ans
         yield answer, named.get(answer.position)
 
 
-def _lost(answer: _Answered, answered: list[_Answered], asked: list[_Asked]) -> bool:
+def _lost(answer: _ResponseSeen, answered: list[_ResponseSeen], asked: list[_RequestSeen]) -> bool:
     """Whether the request that an answer names was in the file: those of other answers are.
 
     It may have been a POST, whose answer must not pass for a GET's. Where no answer's request is there, only
@@ -247,7 +251,7 @@ def _lost(answer: _Answered, answered: list[_Answered], asked: list[_Asked]) -> 
     return bool(answer.concurrent_to) and any(ids & set(other.concurrent_to) for other in answered)
 
 
-def _beside(answer: _Answered, at: dict[int, _Asked], *, same_time: bool) -> _Asked | None:
+def _beside(answer: _ResponseSeen, at: dict[int, _RequestSeen], *, same_time: bool) -> _RequestSeen | None:
     """Return the request of an answer's URI in the record before it or after it."""
     for position in (answer.position - 1, answer.position + 1):
         note = at.get(position)
@@ -258,7 +262,7 @@ def _beside(answer: _Answered, at: dict[int, _Asked], *, same_time: bool) -> _As
     return None
 
 
-def _join(answer: _Answered, request: _Asked | None) -> tuple[Capture, str]:
+def _join(answer: _ResponseSeen, request: _RequestSeen | None) -> tuple[Capture, str]:
     capture = answer.capture
     stored = methodquery.undo(answer.uri)
     if request:

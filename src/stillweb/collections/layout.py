@@ -1,36 +1,17 @@
-"""A collection is a folder, in pywb's own layout, so that pywb serves the same folder.
-
-    NAME/archive/*.warc.gz        what was recorded or imported
-    NAME/indexes/index.cdxj       every capture, sorted
-    NAME/pages/pages.jsonl        its pages (WACZ 1.1.1 §5.2.1)
-    NAME/baseline/PAGE/           what a page looked like when it was recorded
-    NAME/logs/                    of the crawler that recorded it, as imported
-    NAME/manifest.json            what it was recorded with
-    NAME/redactions.jsonl         where secrets stood (`redactions`)
-    NAME/traces/                  recorded action traces (`stillweb.diff.traces`)
-    NAME/diff.yaml, NAME/diff/    how it is to be compared; what the last comparison saw
-    NAME/versions/VERSION/        the collection as it was (`versions`)
-    NAME/pack/                    the sealed form that replay serves
-    .store/                       bodies of all packs of the root, by digest; no collection (`store`)
-
-One that was pulled from elsewhere (`publish`) is its pack and nothing else: it is replayed as any, and cannot
-be sealed, exported or added to.
-
-A `Collection` is cheap to make and reads nothing until it is asked.
-"""
+"""One recorder at a time: a second, or a repair, would cut off what the first is writing."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stillweb.collections.cdxj import read_cdxj
-from stillweb.collections.exchanges import Originals, read_exchange
 from stillweb.collections.manifest import (
     Manifest,
     manifest_of_pack,
@@ -38,13 +19,14 @@ from stillweb.collections.manifest import (
     write_atomically,
     write_manifest,
 )
-from stillweb.collections.records import clean_uri
 from stillweb.collections.redactions import sum_of
-from stillweb.collections.warcdates import iso_date, timestamp_of
+from stillweb.collections.warc.cdxj import read_cdxj
+from stillweb.collections.warc.exchanges import Originals, read_exchange
+from stillweb.collections.warc.records import clean_uri, iso_date, timestamp_of
 from stillweb.errors import CollectionError, CollectionExists, CollectionNotFound, UsageError
 from stillweb.model import Capture, Exchange, Page
 
-__all__ = ["Collection", "default_root", "list_collections", "read_pages"]
+__all__ = ["Collection", "default_root", "list_collections", "locked", "read_pages"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _PAGE_FIELDS = {"id", "url", "ts", "title", "seed", "depth", "status", "baseline"}
@@ -302,3 +284,29 @@ def _page_members(page: Page) -> dict[str, Any]:
     if page.baseline:
         members["baseline"] = page.baseline
     return members
+
+
+@contextmanager
+def locked(collection: Collection) -> Iterator[None]:
+    """Keep a collection from whoever else would record into it, repair it or remove it.
+
+    Its folder is locked, so no file is left, and it is free when this process ends, by a kill, too.
+
+    Raises:
+        CollectionError: if another holds it.
+    """
+    folder = os.open(collection.path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CollectionError(
+                "is being recorded by another process",
+                path=collection.path,
+                hint="wait for its end, or end it with Ctrl-C",
+            ) from None
+        except OSError:  # a file system that has no locks, such as some of the network: as it was without
+            pass
+        yield
+    finally:
+        os.close(folder)

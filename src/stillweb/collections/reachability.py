@@ -28,7 +28,7 @@ class ReachedState:
     """A state that was entered.
 
     Attributes:
-        state: its digest (`stillweb.browser.controls`).
+        state: its digest (`stillweb.browser.input.controls`).
         path: the acts that lead to it from an empty tab; one "open" where it is an address.
         controls: how many there are to act on.
         mutated: whether the way to it changes the site: a POST or the like.
@@ -49,7 +49,7 @@ class Tried:
 
     Attributes:
         state: in which it is offered.
-        action: as `stillweb.browser.walk.Act` reads it.
+        action: as `stillweb.browser.input.walker.Act` reads it.
         told: for people.
         requests: [method, URL] of what it asked for.
         unanswered: those of them that got no answer that was recorded.

@@ -1,28 +1,5 @@
-"""Record against replay, page by page: what differs, how much, and a report to look at."""
+"""Compare record with replay, page by page: metrics, findings, report."""
 
-from stillweb.diff.findings import Finding, Kind, Severity
-from stillweb.diff.metrics import Agreement, BodyAgreement, DiffLine, Fetch, ResourceRow
-from stillweb.diff.pixels import PixelDiff, compare_pictures
-from stillweb.diff.report import DiffReport, PageDiff, Pictures, StepDiff, TraceDiff
-from stillweb.diff.scores import DEFAULT_GATES, METRICS, parse_gates
+import lazy_loader
 
-__all__ = [
-    "DEFAULT_GATES",
-    "METRICS",
-    "Agreement",
-    "BodyAgreement",
-    "DiffLine",
-    "DiffReport",
-    "Fetch",
-    "Finding",
-    "Kind",
-    "PageDiff",
-    "Pictures",
-    "PixelDiff",
-    "ResourceRow",
-    "Severity",
-    "StepDiff",
-    "TraceDiff",
-    "compare_pictures",
-    "parse_gates",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

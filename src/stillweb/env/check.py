@@ -1,16 +1,21 @@
-"""Try a task file before anyone trains on it: every task reset, and scored as it is untouched.
+"""Is my task on my collection the same every time? What authors run before anyone trains on it.
 
-A task that cannot be reset is a broken one; a task that is solved by doing nothing pays for
-nothing. Both are found here, with several environments on one browser, in the order of the
-file whatever the order in which they end.
+Each subject, a task or a trace, is run several times at several counts of sessions on one
+browser. A task's actions are what the explorer proposes at its start page, once, and then
+`terminate`; a trace's are its own. What must be equal in all runs is counted step by step: digests
+of the observation, statuses, addresses, the reward. Beside it stands what makes an environment worthless
+even if it is the same every time: pages that do not settle, requests that the collection does not
+hold, tasks that are solved by doing nothing. (`stillweb certify` asks the same of a whole
+collection, at length, and certifies it.)
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from playwright.async_api import Browser
@@ -18,15 +23,17 @@ from playwright.async_api import Browser
 from stillweb import clock
 from stillweb.browser.launch import launch
 from stillweb.env.env import Env
-from stillweb.env.task import Task
+from stillweb.env.tasks.load import Task
+from stillweb.env.trajectories.propose import propose_trace
+from stillweb.env.trajectories.trace import Failure, Trace, TraceRun, run_trace
 from stillweb.errors import InfraError, TaskError, UsageError
 from stillweb.replay.client import ReplayClient
 
-__all__ = ["Checked", "check_tasks"]
+__all__ = ["CheckOptions", "EnvCheck", "StepDivergence", "TaskCheck", "check_env", "check_tasks"]
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class TaskCheck:
     """What became of a task that was reset and scored untouched.
 
     Attributes:
@@ -62,15 +69,15 @@ async def check_tasks(
     level: str = "clock",
     jobs: int = 2,
     browser: Browser | None = None,
-    on_checked: Callable[[Checked], None] = lambda _: None,
-) -> list[Checked]:
+    on_checked: Callable[[TaskCheck], None] = lambda _: None,
+) -> list[TaskCheck]:
     """Reset every task and score it untouched, `jobs` at a time in one browser.
 
     Raises:
         ReplayUnreachable: if no replay server answers at `proxy`.
         InfraError: if the browser does not start or does not keep the level.
     """
-    rows: list[Checked | None] = [None] * len(tasks)
+    rows: list[TaskCheck | None] = [None] * len(tasks)
     todo = iter(enumerate(tasks))
     async with AsyncExitStack() as stack:
         if browser is None:
@@ -87,22 +94,22 @@ async def check_tasks(
 
 
 async def _work(
-    env: Env, todo: Any, rows: list[Checked | None], on_checked: Callable[[Checked], None]
+    env: Env, todo: Any, rows: list[TaskCheck | None], on_checked: Callable[[TaskCheck], None]
 ) -> None:
     for index, task in todo:
-        rows[index] = row = await _check(env, task)
+        rows[index] = row = await _check_task(env, task)
         on_checked(row)
 
 
-async def _check(env: Env, task: Task) -> Checked:
+async def _check_task(env: Env, task: Task) -> TaskCheck:
     started = clock.perf()
     try:
         _, info = await env.reset(task=task)
         _, reward, _, _, last = await env.step({"action": "terminate"})
     except (InfraError, TaskError, UsageError) as error:
         outcome = "infra_error" if isinstance(error, InfraError) else "task_error"
-        return Checked(task.id, task.collection, outcome, detail=str(error), seconds=clock.perf() - started)
-    return Checked(
+        return TaskCheck(task.id, task.collection, outcome, detail=str(error), seconds=clock.perf() - started)
+    return TaskCheck(
         task=task.id,
         collection=info["collection"],
         outcome="ok",
@@ -114,3 +121,220 @@ async def _check(env: Env, task: Task) -> Checked:
         missed=tuple(info["traffic"]["missed"]),
         seconds=clock.perf() - started,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """How to check.
+
+    Attributes:
+        runs: at each count of sessions, at least.
+        sessions: counts of sessions that run beside each other.
+        steps: that the explorer takes of a task.
+        seed: of the explorer.
+        observe: forms of observation that are compared.
+    """
+
+    runs: int = 3
+    sessions: tuple[int, ...] = (1, 4)
+    steps: int = 6
+    seed: int = 0
+    level: str = "clock"
+    observe: tuple[str, ...] = ("axtree", "screenshot")
+    collection: str | None = None
+
+    def total(self, subjects: int) -> int:
+        """Return how many runs so many subjects come to."""
+        return subjects * sum(_rounded(self.runs, count) for count in self.sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class StepDivergence:
+    """The first step at which the runs of a subject are not all alike.
+
+    Attributes:
+        step: 0 is the reset.
+        what: forms of observation, "status", "url" or "steps" (some runs have no such step).
+        distinct: how many different ones there were, of the first of them.
+    """
+
+    step: int
+    what: tuple[str, ...]
+    distinct: int
+    action: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvCheck:
+    """What became of a subject.
+
+    Attributes:
+        outcome: "same", "differs", "task_error" (task or collection are wrong), "infra_error" (we are).
+        distinct: for each step, how many different observations there were, by form.
+        divergence: None where all runs are alike.
+        rewards: of all runs, counted.
+        unsettled: steps, of all runs, at which the page did not come to rest.
+        flagged: steps, of all runs, that the environment itself does not call exact.
+        misses: requests, of the first run, that the collection does not hold.
+        failures: of runs, the first of each kind.
+        untouched: the reward for doing nothing; None for traces.
+    """
+
+    name: str
+    outcome: str
+    runs: int = 0
+    steps: int = 0
+    distinct: tuple[dict[str, int], ...] = ()
+    divergence: StepDivergence | None = None
+    rewards: tuple[tuple[float | None, int], ...] = ()
+    unsettled: int = 0
+    flagged: int = 0
+    misses: int = 0
+    failures: tuple[Failure, ...] = ()
+    untouched: float | None = None
+
+    @property
+    def detail(self) -> str:
+        """What is to be seen to, in a line."""
+        told = [f"{each.kind} at step {each.step}: {each.message}" for each in self.failures]
+        if found := self.divergence:
+            after = f" after {found.action}" if found.action else ""
+            told.append(f"step {found.step}{after}: {found.distinct} {'/'.join(found.what)}")
+        if len(self.rewards) > 1:
+            told.append("rewards " + ", ".join(f"{value} x{count}" for value, count in self.rewards))
+        return "; ".join(told)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        told = {name: getattr(self, name) for name in self.__slots__}
+        found = self.divergence
+        return told | {
+            "detail": self.detail,
+            "divergence": found and {name: getattr(found, name) for name in found.__slots__},
+            "rewards": [[value, count] for value, count in self.rewards],
+            "failures": [
+                {"kind": each.kind, "message": each.message, "step": each.step} for each in self.failures
+            ],
+        }
+
+
+async def check_env(
+    subjects: Sequence[Task | Trace],
+    proxy: str,
+    *,
+    options: CheckOptions | None = None,
+    browser: Browser | None = None,
+    on_run: Callable[[], None] = lambda: None,
+) -> list[EnvCheck]:
+    """Run every subject again and again, and tell whether anything differs.
+
+    Args:
+        subjects: tasks, which are explored, and traces, which are taken as they are.
+        proxy: control URL of the replay server.
+        options: how often, at how many sessions.
+        browser: one to share, started with the server's SPKI hashes and for the level.
+        on_run: called after each run.
+
+    Raises:
+        ReplayUnreachable: if no replay server answers at `proxy`.
+        InfraError: if the browser does not start or does not keep the level.
+    """
+    chosen = options or CheckOptions()
+    async with AsyncExitStack() as stack:
+        if browser is None:
+            async with ReplayClient(proxy) as client:
+                spki = (await client.info()).spki
+            browser = await stack.enter_async_context(launch(spki=spki, exact=chosen.level == "exact"))
+        envs = [
+            await stack.enter_async_context(
+                Env(proxy, chosen.collection, level=chosen.level, observe=chosen.observe, browser=browser)
+            )
+            for _ in range(max(chosen.sessions))
+        ]
+        return [await _check(envs, subject, chosen, on_run) for subject in subjects]
+
+
+async def _check(
+    envs: Sequence[Env], subject: Task | Trace, options: CheckOptions, on_run: Callable[[], None]
+) -> EnvCheck:
+    untouched = None
+    try:
+        if isinstance(subject, Trace):
+            trace = subject
+        else:
+            untouched = (await run_trace(envs[0], _trace(subject, ()))).reward
+            proposed = await propose_trace(
+                envs[0], subject.start_url, options.seed, options.steps, task=subject
+            )
+            trace = _trace(subject, proposed.actions)
+    except (InfraError, TaskError) as error:
+        kind = "infra_error" if isinstance(error, InfraError) else "task_error"
+        name = subject.name if isinstance(subject, Trace) else subject.id
+        return EnvCheck(name, kind, failures=(Failure(kind, str(error), 0),))
+    runs: list[TraceRun] = []
+    for count in options.sessions:
+        todo = iter(range(_rounded(options.runs, count)))
+        async with asyncio.TaskGroup() as group:
+            for env in envs[:count]:
+                group.create_task(_run(env, trace, todo, runs, on_run))
+    return replace(_judged(trace, runs), untouched=untouched)
+
+
+def _trace(task: Task, actions: tuple[Any, ...]) -> Trace:
+    return Trace(task.id, (*actions, {"action": "terminate"}), task=task)
+
+
+def _rounded(runs: int, sessions: int) -> int:
+    """Return how many runs there are at a count of sessions: as many as keep all of them busy."""
+    return -(-runs // sessions) * sessions
+
+
+async def _run(
+    env: Env, trace: Trace, todo: Iterator[int], runs: list[TraceRun], on_run: Callable[[], None]
+) -> None:
+    for _ in todo:
+        runs.append(await run_trace(env, trace))
+        on_run()
+
+
+def _judged(trace: Trace, runs: Sequence[TraceRun]) -> EnvCheck:
+    whole = [run for run in runs if run.failure is None]
+    failures = {run.failure.kind: run.failure for run in reversed(runs) if run.failure}
+    steps = max((len(run.steps) for run in runs), default=0)
+    rewards = Counter(run.reward for run in whole)
+    divergence = _divergence(whole)
+    differs = divergence is not None or len(rewards) > 1
+    return EnvCheck(
+        name=trace.name,
+        outcome=next(iter(sorted(failures)), "differs" if differs else "same"),
+        runs=len(runs),
+        steps=steps,
+        distinct=tuple(_distinct(whole, step) for step in range(steps)),
+        divergence=divergence,
+        rewards=tuple(rewards.most_common()),
+        unsettled=sum(not step.settled for run in runs for step in run.steps),
+        flagged=sum(bool(step.flags) for run in runs for step in run.steps),
+        misses=sum(step.misses for step in runs[0].steps),
+        failures=tuple(failures.values()),
+    )
+
+
+def _distinct(runs: Sequence[TraceRun], step: int) -> dict[str, int]:
+    there = [run.steps[step] for run in runs if step < len(run.steps)]
+    forms = dict.fromkeys(form for each in there for form in each.digests)
+    return {form: len({each.digests.get(form) for each in there}) for form in forms}
+
+
+def _divergence(runs: Sequence[TraceRun]) -> StepDivergence | None:
+    for index in range(max((len(run.steps) for run in runs), default=0)):
+        there = [run.steps[index] for run in runs if index < len(run.steps)]
+        counts = _distinct(runs, index)
+        counts["status"] = len({each.status for each in there})
+        counts["url"] = len({each.url for each in there})
+        counts["steps"] = len({index < len(run.steps) for run in runs})
+        if what := tuple(name for name, count in counts.items() if count > 1):
+            action = there[0].action or {}
+            told = " ".join(str(value) for value in action.values())
+            return StepDivergence(index, what, counts[what[0]], told, there[0].url)
+    return None

@@ -27,25 +27,24 @@ from typing import Any
 
 from playwright.async_api import Browser
 
+from stillweb.browser.cdp.connection import is_there
 from stillweb.browser.launch import launch
-from stillweb.browser.line import is_there
 from stillweb.browser.profile import Level
 from stillweb.browser.settle import Settled
-from stillweb.env.action import Action, ActionResult, ActionStatus, InvalidAction, parse
-from stillweb.env.ahead import Ahead
-from stillweb.env.beginning import Begun, Ground, Start, info_of
-from stillweb.env.determinism import level_of, probe_level
-from stillweb.env.episode import Episode, Replay
-from stillweb.env.faults import infra
-from stillweb.env.fork import Past, check_past, fork
-from stillweb.env.observation import Observation, observe_kinds, take_observation
+from stillweb.env.actions.action import Action, ActionResult, ActionStatus, InvalidAction, parse
+from stillweb.env.actions.perform import perform
+from stillweb.env.aio import Started
+from stillweb.env.episode.determinism import level_of, probe_level
+from stillweb.env.episode.episode import Episode, EpisodeReplay, infra
+from stillweb.env.episode.prefetch import Prefetcher
+from stillweb.env.episode.recording import check_live_fork, check_live_level
+from stillweb.env.episode.start import StartContext, StartedEpisode, StartRequest, info_of
+from stillweb.env.observations.observation import Observation, observe_kinds, take_observation
 from stillweb.env.options import EnvOptions
-from stillweb.env.perform import perform
-from stillweb.env.recording import check_live_fork, check_live_level
-from stillweb.env.scoring import score_end
-from stillweb.env.started import Started
-from stillweb.env.taskvalue import Task
-from stillweb.env.trajectorylog import Outcome
+from stillweb.env.tasks.scoring import score_end
+from stillweb.env.tasks.task import Task
+from stillweb.env.trajectories.log import StepOutcome
+from stillweb.env.vector.fork import EpisodeHistory, check_past, fork
 from stillweb.errors import (
     EnvClosed,
     InfraError,
@@ -103,11 +102,11 @@ class Env(Started):
         self._launched = AsyncExitStack()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._replay: Replay | None = None
+        self._replay: EpisodeReplay | None = None
         self._episode: Episode | None = None
-        self._past: Past | None = None
+        self._past: EpisodeHistory | None = None
         self._closed = False
-        self._ahead = Ahead(self._options, self._level)
+        self._ahead = Prefetcher(self._options, self._level)
         self._leaving: set[asyncio.Task[bool]] = set()
 
     async def start(self) -> None:
@@ -121,7 +120,7 @@ class Env(Started):
         self._raise_if_closed()
         if self._replay is None:
             client = await self._resources.enter_async_context(ReplayClient(self._proxy))
-            self._replay = Replay(client, await client.info())
+            self._replay = EpisodeReplay(client, await client.info())
             check_live_level(self._replay.info, self._level)
         if self._browser is not None and not is_there(self._browser):
             await self._drop_browser()
@@ -146,7 +145,7 @@ class Env(Started):
             TaskError: if the collection does not hold the start page.
             InfraError: if browser or proxy fail.
         """
-        start = Start.of(task, url, seed)
+        start = StartRequest.of(task, url, seed)
         with self._one_at_a_time():
             for attempt in range(1, _ATTEMPTS + 1):
                 begun = await self._prepared(start)
@@ -182,7 +181,7 @@ class Env(Started):
             ResetNeeded: before the first reset.
         """
         self._raise_if_closed()
-        start = Start.of(task, url, seed)
+        start = StartRequest.of(task, url, seed)
         if not self._options.ahead:
             raise UsageError("no starts are prepared ahead", hint='EnvOptions(ahead=1), at level "exact"')
         if self._episode is None:
@@ -190,7 +189,7 @@ class Env(Started):
         self._ahead.prepare(self._ground(), start)
 
     @property
-    def ahead(self) -> Ahead:
+    def ahead(self) -> Prefetcher:
         """The starts that are prepared for the next resets."""
         return self._ahead
 
@@ -218,12 +217,12 @@ class Env(Started):
                 raise
 
     @property
-    def past(self) -> Past:
+    def past(self) -> EpisodeHistory:
         """The episode under way, as `retrace` needs it; a UsageError if there is none."""
         return check_past(self._past, self._episode is None or self._episode.over)
 
     async def fork(self, n: int) -> list[Env]:
-        """Return n envs that stand where this one stands (`stillweb.env.fork`); close them before it."""
+        """Return n environments in the state of this one; close them before it."""
         self._raise_if_closed()
         if self._replay:
             check_live_fork(self._replay.info)
@@ -277,7 +276,7 @@ class Env(Started):
         if self._closed:
             raise EnvClosed("this environment is closed") from error
 
-    async def _launch(self, replay: Replay) -> Browser:
+    async def _launch(self, replay: EpisodeReplay) -> Browser:
         chosen = self._options
         return await self._launched.enter_async_context(
             launch(
@@ -290,7 +289,7 @@ class Env(Started):
 
     # --- reset -------------------------------------------------------------------------------------
 
-    async def _begin(self, begun: Begun | None, start: Start) -> tuple[Observation, Info]:
+    async def _begin(self, begun: StartedEpisode | None, start: StartRequest) -> tuple[Observation, Info]:
         """Make an episode the one under way: one that was prepared, or a new one."""
         ahead = begun is not None
         if begun is None:
@@ -305,7 +304,9 @@ class Env(Started):
             episode.over = True
             raise
         self._replay = episode.replay
-        self._past = Past(start.task, start.url, episode.pinning.seed, episode.session.environment_id)
+        self._past = EpisodeHistory(
+            start.task, start.url, episode.pinning.seed, episode.session.environment_id
+        )
         self._past.add(None, observation, info)
         self._ahead.prepare(self._ground(), start)
         return observation, info
@@ -314,10 +315,12 @@ class Env(Started):
         self._episode = episode
         self._raise_if_closed()
 
-    def _ground(self) -> Ground:
+    def _ground(self) -> StartContext:
         assert self._replay is not None
         assert self._browser is not None
-        return Ground(self._replay, self._browser, self._level, self._kinds, self._options, self._collection)
+        return StartContext(
+            self._replay, self._browser, self._level, self._kinds, self._options, self._collection
+        )
 
     async def _leave_episode(self) -> None:
         episode, self._episode = self._episode, None
@@ -345,7 +348,7 @@ class Env(Started):
         while self._leaving:
             await asyncio.wait(self._leaving)
 
-    async def _prepared(self, start: Start) -> Begun | None:
+    async def _prepared(self, start: StartRequest) -> StartedEpisode | None:
         """Return an episode that has begun so, on a browser that is there; None if there is none."""
         self._raise_if_closed()
         if self._replay is None or self._browser is None or not is_there(self._browser):
@@ -380,7 +383,7 @@ class Env(Started):
         episode.downloads += info["downloads"]
         if self._past:
             self._past.add(raw, observation, info)
-        outcome = Outcome(score.reward if score else 0.0, terminated, truncated, score)
+        outcome = StepOutcome(score.reward if score else 0.0, terminated, truncated, score)
         if episode.log:
             await episode.log.stepped(raw, observation, info, outcome)
         return observation, *outcome[:3], info

@@ -17,15 +17,122 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import io
 import json
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
-from stillweb.env.loopthread import LoopThread
-from stillweb.env.observation import Observation
-from stillweb.env.task import Task
-from stillweb.env.vector import VectorEnv
+from PIL import Image
+
+from stillweb.env.aio import LoopThread
+from stillweb.env.observations.observation import Observation
+from stillweb.env.tasks.load import Task
+from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import ExtraNotInstalled, InfraError, UsageError
+
+__all__ = [
+    "ALWAYS",
+    "PICTURES",
+    "AnyText",
+    "GymOptions",
+    "StillwebEnv",
+    "StillwebVectorEnv",
+    "blank",
+    "observation_space",
+    "pixels",
+]
+
+try:
+    import numpy as np
+    from gymnasium import spaces
+except ImportError as missing:
+    raise ExtraNotInstalled("Gymnasium is not installed", hint="pip install 'stillweb[gym]'") from missing
+
+
+ALWAYS = ("goal", "url", "title", "last_action_error")
+PICTURES = ("screenshot", "som")
+
+_TEXT_LENGTH = 100_000_000
+_PRINTABLE = frozenset(map(chr, range(32, 127)))
+
+
+class AnyText(spaces.Text):
+    """Texts of any characters, as web pages have them; samples are drawn from printable ASCII."""
+
+    def __init__(self, max_length: int = _TEXT_LENGTH, *, seed: Any = None) -> None:
+        super().__init__(max_length, min_length=0, charset=_PRINTABLE, seed=seed)
+
+    def contains(self, x: Any) -> bool:
+        """Return whether it is a text that is not too long."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, *args: Any, **named: Any) -> str:
+        """Return a short text: those of the greatest length are megabytes."""
+        length = int(self.np_random.integers(0, min(self.max_length, 64) + 1))
+        return (
+            super().sample(mask=(length, None)) if not args and not named else super().sample(*args, **named)
+        )
+
+    def __repr__(self) -> str:
+        return f"AnyText({self.max_length})"
+
+
+@dataclass(frozen=True, slots=True)
+class GymOptions:
+    """What seldom needs saying.
+
+    Attributes:
+        collection: see `VectorEnv`.
+        level: see `VectorEnv`.
+        observe: what observations hold beside goal, address, title and the last action's error.
+        viewport: width and height of pictures, in pixels; those of the collection's profile.
+        infra: what an infra failure does, see above.
+        attempts: of a reset before it fails.
+        vector: see `VectorEnv`.
+    """
+
+    collection: str | None = None
+    level: str = "clock"
+    observe: tuple[str, ...] = ("axtree",)
+    viewport: tuple[int, int] = (1280, 720)
+    infra: Literal["raise", "flag"] = "raise"
+    attempts: int = 3
+    vector: VectorOptions = field(default_factory=VectorOptions)
+
+
+def observation_space(options: GymOptions) -> spaces.Dict:
+    """Return the space of one session's observations."""
+    width, height = options.viewport
+    picture = spaces.Box(0, 255, (height, width, 3), np.uint8)
+    return spaces.Dict(
+        {name: AnyText() for name in ALWAYS}
+        | {kind: picture if kind in PICTURES else AnyText() for kind in options.observe}
+    )
+
+
+def blank(options: GymOptions) -> dict[str, Any]:
+    """Return the observation of a session that has shown nothing yet."""
+    width, height = options.viewport
+    picture = np.zeros((height, width, 3), np.uint8)
+    return dict.fromkeys(ALWAYS, "") | {kind: picture if kind in PICTURES else "" for kind in options.observe}
+
+
+def pixels(body: bytes, options: GymOptions) -> Any:
+    """Return a PNG as an array of height, width and 3 colours.
+
+    Raises:
+        UsageError: if it is not of the size that the space says.
+    """
+    pixels = np.asarray(Image.open(io.BytesIO(body)).convert("RGB"))
+    width, height = options.viewport
+    if pixels.shape != (height, width, 3):
+        raise UsageError(
+            f"a picture is {pixels.shape[1]}x{pixels.shape[0]}, the space has {width}x{height}",
+            hint="GymOptions(viewport=...)",
+        )
+    return pixels.copy()
+
 
 try:
     import gymnasium
@@ -35,9 +142,6 @@ try:
 except ImportError as missing:
     raise ExtraNotInstalled("Gymnasium is not installed", hint="pip install 'stillweb[gym]'") from missing
 
-from stillweb.env.gymspaces import PICTURES, AnyText, GymOptions, blank, observation_space, pixels
-
-__all__ = ["AnyText", "GymOptions", "StillwebEnv", "StillwebVectorEnv"]
 
 T = TypeVar("T")
 
@@ -45,7 +149,7 @@ _ACTION_LENGTH = 10_000
 _UNIQUE = ("episode", "session", "settle", "browser", "session_index")
 
 
-class _Session:
+class _EnvThread:
     """One session of a vector as Gymnasium sees an environment."""
 
     def __init__(self, vector: VectorEnv, i: int, tasks: Sequence[Task], options: GymOptions) -> None:
@@ -141,7 +245,7 @@ class StillwebEnv(gymnasium.Env[dict[str, Any], Any]):
         self.observation_space = observation_space(chosen)
         self.action_space = AnyText(_ACTION_LENGTH)
         self._vector = _vector(proxy, 1, chosen)
-        self._session = _Session(self._vector, 0, tasks, chosen)
+        self._session = _EnvThread(self._vector, 0, tasks, chosen)
         self._loop: LoopThread | None = LoopThread()
 
     @property
@@ -205,7 +309,7 @@ class StillwebVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, n)
         self.action_space = batch_space(self.single_action_space, n)
         self._vector = _vector(proxy, n, chosen)
-        self._sessions = [_Session(self._vector, i, tasks, chosen) for i in range(n)]
+        self._sessions = [_EnvThread(self._vector, i, tasks, chosen) for i in range(n)]
         self._draws = [np.random.default_rng() for _ in range(n)]
         self._over = np.zeros(n, dtype=np.bool_)
         self._seen: list[dict[str, Any]] = [blank(chosen) for _ in range(n)]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stillweb.browser.profile import Profile
-from stillweb.env.evidence import Judge
-from stillweb.env.tabs import DialogAnswers
+from stillweb.env.episode.tabs import DialogAnswers
+from stillweb.env.tasks.evidence import Judge
 from stillweb.errors import UsageError
 
 __all__ = ["EnvOptions"]
@@ -28,7 +28,7 @@ class EnvOptions:
         headless: whether it has no window.
         action_seconds: an action that takes longer has failed.
         step_seconds: a reset or step that takes longer is an `InfraError`.
-        trajectories: folder into which episodes are written down (`stillweb.env.trajectory`).
+        trajectories: folder into which episodes are written down (`stillweb.env.trajectories.trajectory`).
         har: what of the traffic is written with them: "headers", "bodies" too, or "" for nothing.
         judge: who tells whether an answer means what a reference says, for tasks that need it.
         uploads: files and folders that the action `upload` may give to pages; nothing else is.

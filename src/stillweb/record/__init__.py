@@ -1,1 +1,1 @@
-"""Room of stillweb; its public door is listed in `__all__`."""
+"""Record sites into collections: crawl, explore, amend, or any client through the recording proxy."""

@@ -8,10 +8,29 @@ from enum import StrEnum
 from pathlib import Path
 
 from stillweb.browser.profile import Profile
-from stillweb.record.behaviours import ALL, Behaviour, Budget
-from stillweb.record.login import Login
-from stillweb.record.resolve import ResolveRule
-from stillweb.record.secretsoptions import SecretsOptions
+from stillweb.record.behaviors.behaviors import ALL, Behavior, Budget
+from stillweb.record.login.steps import Login
+from stillweb.record.proxy.resolve import ResolveRule
+
+__all__ = ["SecretsOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class SecretsOptions:
+    """Which secrets are taken out of what is written.
+
+    Attributes:
+        keep: take out nothing; the collection then lets whoever has it log in.
+        redact: further names of fields, cookies and members whose values are secrets.
+        spare: names whose values are none, whatever the rules say.
+        given: values known to be secret before the first request, such as those of a storage state.
+    """
+
+    keep: bool = False
+    redact: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+
 
 MEBIBYTE = 1 << 20
 
@@ -105,7 +124,7 @@ class CrawlOptions:
     sitemap: str | None = None
     login: Login | None = None
     baseline: bool = True
-    behaviours: frozenset[Behaviour] = ALL
+    behaviours: frozenset[Behavior] = ALL
     budget: Budget = field(default_factory=Budget)
     browser: Path | None = None
     record: RecordOptions = field(default_factory=RecordOptions)

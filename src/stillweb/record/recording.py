@@ -16,12 +16,12 @@ from pathlib import Path
 
 from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.clock import now
+from stillweb.collections.check import repair
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest, write_atomically
-from stillweb.collections.repair import repair
-from stillweb.collections.writer import is_fresh
+from stillweb.collections.warc.writer import is_fresh
 from stillweb.errors import CollectionError, UpstreamUnreachable
-from stillweb.record.frontier import CrawlState, Visit
+from stillweb.record.crawl.frontier import CrawlState, Visit
 from stillweb.urls import from_timestamp, to_timestamp
 
 STATE_FILE = "crawl.json"
@@ -69,7 +69,7 @@ def start_of_pages(at: datetime) -> datetime:
     """Return when the pages of a recording begin, that is made now or a moment before.
 
     Not on a whole minute: a page that tells its time at once would seem to ask for that very minute, and
-    nobody could learn that it does not (`stillweb.collections.values`).
+    nobody could learn that it does not (`stillweb.matching.values`).
     """
     return at if at.second else at + timedelta(seconds=1)
 

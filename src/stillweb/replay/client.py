@@ -22,8 +22,8 @@ from stillweb.errors import (
     SessionLost,
     UsageError,
 )
-from stillweb.replay.control import DEFAULT_SESSION
-from stillweb.replay.session import Ledger
+from stillweb.replay.server.control import DEFAULT_SESSION
+from stillweb.replay.server.session import Ledger
 
 __all__ = ["OpenSession", "ReplayClient", "ReplayInfo"]
 

@@ -15,21 +15,20 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from stillweb import clock
-from stillweb.env.observation import Observation
-from stillweb.env.started import Started
-from stillweb.env.task import Task
-from stillweb.env.trajectory import Store
-from stillweb.env.vector import VectorEnv
+from stillweb.env.aio import Started
+from stillweb.env.observations.observation import Observation
+from stillweb.env.tasks.load import Task
+from stillweb.env.trajectories.trajectory import ContentFiles
+from stillweb.env.vector.vector import VectorEnv
 from stillweb.errors import EnvClosed, InfraError, ResetNeeded, StillwebError
-from stillweb.server.desk import Desk
-from stillweb.server.gate import Gate
-from stillweb.server.held import Held
-from stillweb.server.leases import Lease
-from stillweb.server.once import Once
+from stillweb.server.failures import FailureKind, RequestRefused, fault_of
+from stillweb.server.leases.held import HeldLease, IdempotencyCache
+from stillweb.server.leases.leases import Lease
+from stillweb.server.leases.manager import LeaseManager
+from stillweb.server.leases.queue import Semaphore
+from stillweb.server.monitor.counters import ServerCounters
 from stillweb.server.options import ServeOptions
-from stillweb.server.pictures import Pictures
-from stillweb.server.refusals import Refusal, Refused, fault_of
-from stillweb.server.tally import Tally
+from stillweb.server.pictures import PictureStore
 
 __all__ = ["Engine", "Start", "Stepped"]
 
@@ -83,7 +82,7 @@ class Engine(Started):
         self.options = chosen = options or ServeOptions()
         self.proxy = proxy
         self.began = clock.monotonic()
-        self.tally = Tally(self.began)
+        self.tally = ServerCounters(self.began)
         self.vector = VectorEnv(
             proxy,
             chosen.sessions,
@@ -93,12 +92,14 @@ class Engine(Started):
             options=chosen.vector,
         )
         room = max(chosen.room, chosen.sessions)
-        self.queues = {name: Gate(name, limit, room) for name, limit in chosen.queues.items()}
+        self.queues = {name: Semaphore(name, limit, room) for name, limit in chosen.queues.items()}
         trajectories = chosen.vector.env.trajectories
-        self.pictures = Pictures(chosen.picture_bytes, Store(trajectories) if trajectories else None)
-        self.desk = Desk(chosen, self.vector.leave, self.queues["release"], self.tally, self._changed)
+        self.pictures = PictureStore(
+            chosen.picture_bytes, ContentFiles(trajectories) if trajectories else None
+        )
+        self.desk = LeaseManager(chosen, self.vector.leave, self.queues["release"], self.tally, self._changed)
         self._whose = f"?node={chosen.node}" if chosen.node else ""  # a master finds the picture by it
-        self.leasing: Once[dict[str, Any]] = Once(kept=_LEASINGS)
+        self.leasing: IdempotencyCache[dict[str, Any]] = IdempotencyCache(kept=_LEASINGS)
         self.closing = asyncio.Event()
         self.changes = 0
         self._news = asyncio.Event()
@@ -138,7 +139,7 @@ class Engine(Started):
 
     # --- what clients do ----------------------------------------------------------------------------
 
-    async def reset(self, held: Held, start: Start, *, request_id: str = "") -> Stepped:
+    async def reset(self, held: HeldLease, start: Start, *, request_id: str = "") -> Stepped:
         """Begin an episode.
 
         Raises:
@@ -146,7 +147,9 @@ class Engine(Started):
             UsageError, TaskError, InfraError: as `Env.reset`.
         """
         if self.desk.draining:
-            raise Refused(Refusal.DRAINING, "this server ends: running episodes go on, none begins")
+            raise RequestRefused(
+                FailureKind.DRAINING, "this server ends: running episodes go on, none begins"
+            )
 
         async def reset() -> Stepped:
             return await self._call(held, "reset", lambda: self._reset(held, start))
@@ -155,7 +158,7 @@ class Engine(Started):
         told: Stepped = await held.once.do(request_id, ["reset", start.label, start.opens, start.seed], reset)
         return told
 
-    async def step(self, held: Held, action: Action, *, request_id: str = "") -> Stepped:
+    async def step(self, held: HeldLease, action: Action, *, request_id: str = "") -> Stepped:
         """Take an action; a request identifier that was used for it already gives its answer again.
 
         Raises:
@@ -170,7 +173,9 @@ class Engine(Started):
         told: Stepped = await held.once.do(request_id, ["step", action], step, (InfraError,))
         return told
 
-    async def observe(self, held: Held, kinds: Sequence[str], *, queue: str = "observe") -> dict[str, Any]:
+    async def observe(
+        self, held: HeldLease, kinds: Sequence[str], *, queue: str = "observe"
+    ) -> dict[str, Any]:
         """Look at the page without a step; as `Stepped.observation`."""
 
         async def observe() -> dict[str, Any]:
@@ -181,13 +186,15 @@ class Engine(Started):
 
     # --- calls --------------------------------------------------------------------------------------
 
-    async def _call(self, held: Held, queue: str, work: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, held: HeldLease, queue: str, work: Callable[[], Awaitable[T]]) -> T:
         self.desk.heard(held, calls=1)
         held.doing = held.doing or f"queued:{queue}"
         try:
             async with held.gate.turn(), held.lock, self.queues[queue].turn():
                 if held.ended:
-                    raise Refused(Refusal.OVER, f"lease {held.lease.id} ended while the call waited")
+                    raise RequestRefused(
+                        FailureKind.OVER, f"lease {held.lease.id} ended while the call waited"
+                    )
                 async with self._doing(held, queue):
                     return await work()
         except StillwebError as error:
@@ -199,22 +206,24 @@ class Engine(Started):
             self._changed()
 
     @asynccontextmanager
-    async def _doing(self, held: Held, queue: str) -> AsyncIterator[None]:
+    async def _doing(self, held: HeldLease, queue: str) -> AsyncIterator[None]:
         held.doing = queue
         self._changed()
         try:
             yield
         except (EnvClosed, InfraError) as error:
             if held.ended:  # what we took away under it is no failure of anything
-                raise Refused(Refusal.OVER, f"lease {held.lease.id} ended in the middle of it") from error
+                raise RequestRefused(
+                    FailureKind.OVER, f"lease {held.lease.id} ended in the middle of it"
+                ) from error
             raise
 
-    def _failed(self, held: Held, error: StillwebError) -> None:
+    def _failed(self, held: HeldLease, error: StillwebError) -> None:
         self.tally.failures[fault_of(error).kind] += 1
         if isinstance(error, InfraError):
             logger.warning("an episode failed", extra={"lease": held.lease.id, "error": str(error)})
 
-    async def _reset(self, held: Held, start: Start) -> Stepped:
+    async def _reset(self, held: HeldLease, start: Start) -> Stepped:
         held.begins(start.label, start.opens)
         try:
             try:
@@ -238,7 +247,7 @@ class Engine(Started):
         """Return whether the replay server was not ready, and is now."""
         return not await self.vector.proxy_ready(0) and await self.vector.proxy_ready(_REPLAY_SECONDS)
 
-    async def _step(self, held: Held, action: Action) -> Stepped:
+    async def _step(self, held: HeldLease, action: Action) -> Stepped:
         if not held.playing:
             raise ResetNeeded(_why_not(held), hint="reset the lease")
         try:
@@ -254,15 +263,15 @@ class Engine(Started):
             self.tally.episodes["terminated" if terminated else "truncated"] += 1
         return Stepped(self._saw(held, observation, info), reward, terminated, truncated, info)
 
-    async def _observe(self, held: Held, kinds: Sequence[str]) -> dict[str, Any]:
+    async def _observe(self, held: HeldLease, kinds: Sequence[str]) -> dict[str, Any]:
         return self._shown(held, await self.vector.observe(held.lease.session, *kinds))
 
-    def _saw(self, held: Held, observation: Observation, info: Mapping[str, Any]) -> dict[str, Any]:
+    def _saw(self, held: HeldLease, observation: Observation, info: Mapping[str, Any]) -> dict[str, Any]:
         held.saw(observation, info)
         self.tally.met(info["traffic"], held.task, clock.monotonic())
         return self._shown(held, observation)
 
-    def _shown(self, held: Held, observation: Observation) -> dict[str, Any]:
+    def _shown(self, held: HeldLease, observation: Observation) -> dict[str, Any]:
         """Return an observation as JSON, its pictures as references."""
         pictures = {}
         for name in ("screenshot", "som"):
@@ -272,7 +281,7 @@ class Engine(Started):
         return {**observation.to_dict(), "pictures": pictures}
 
 
-def _why_not(held: Held) -> str:
+def _why_not(held: HeldLease) -> str:
     if held.error:
         return f"the episode failed: {held.error}"
     if held.over:

@@ -1,8 +1,4 @@
-"""Who may ask: programs with the key, and pages of this server's own; no web page of somebody else's.
-
-A server without a key is reached by this machine alone, and there by names of this machine only, so that no
-page in somebody's ordinary browser can steer it, be it by a name that it lets point here.
-"""
+"""What a server and a master have in common: failures as JSON, who may ask, the page of the monitor."""
 
 from __future__ import annotations
 
@@ -10,16 +6,21 @@ import hmac
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from stillweb.server import monitorpage
-from stillweb.server.refusals import Fault, Refusal, Refused, fault_of
-from stillweb.server.web import fault_response
+from stillweb import __version__
+from stillweb.errors import StillwebError
+from stillweb.server.failures import FailureKind, RequestRefused, ServerFault, fault_of
+from stillweb.server.monitor import page as monitorpage
+from stillweb.server.protocols.web import failed, failed_bug, failed_http, failed_validation, fault_response
 
-__all__ = ["Guard", "is_loopback", "judge"]
+__all__ = ["Guard", "base_app", "is_loopback", "judge"]
 
 OPEN = frozenset(("/health", "/ready", "/docs", "/openapi.json")) | monitorpage.PATHS
 
@@ -34,21 +35,23 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def judge(path: str, headers: Headers, key: str) -> Fault | None:
+def judge(path: str, headers: Headers, key: str) -> ServerFault | None:
     """Return why a request is refused, if it is."""
     host = headers.get("host", "")
     origin = headers.get("origin", "")
     own = bool(origin) and urlsplit(origin).netloc == host
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or (origin and not own):
-        return fault_of(Refused(Refusal.FORBIDDEN, "pages of other sites are not answered"))
+        return fault_of(RequestRefused(FailureKind.FORBIDDEN, "pages of other sites are not answered"))
     if not key:
         if is_loopback(urlsplit(f"//{host}").hostname or ""):
             return None
-        return fault_of(Refused(Refusal.FORBIDDEN, "without a key this server answers to localhost only"))
+        return fault_of(
+            RequestRefused(FailureKind.FORBIDDEN, "without a key this server answers to localhost only")
+        )
     if path in OPEN or _has(headers, key):
         return None
     hint = "header x-api-key, or Authorization: Bearer"
-    return fault_of(Refused(Refusal.KEY, "the API key is missing or another one", hint=hint))
+    return fault_of(RequestRefused(FailureKind.KEY, "the API key is missing or another one", hint=hint))
 
 
 def _has(headers: Headers, key: str) -> bool:
@@ -81,3 +84,21 @@ class Guard:
         else:
             refusal: Response = fault_response(fault)
             await refusal(scope, receive, send)
+
+
+def base_app(title: str, description: str, key: str) -> FastAPI:
+    """Return an application without an API; `key` is "" for none."""
+    app = FastAPI(
+        title=title,
+        version=__version__,
+        description=description,
+        docs_url=None,  # FastAPI's pages load their scripts from elsewhere
+        redoc_url=None,
+    )
+    app.add_exception_handler(StillwebError, failed)
+    app.add_exception_handler(HTTPException, failed_http)
+    app.add_exception_handler(RequestValidationError, failed_validation)
+    app.add_exception_handler(Exception, failed_bug)
+    app.add_middleware(Guard, key=key)
+    app.include_router(monitorpage.router())
+    return app

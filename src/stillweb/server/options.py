@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stillweb.env.task import Task
-from stillweb.env.vector import VectorOptions
+from stillweb.env.tasks.load import Task
+from stillweb.env.vector.vector import VectorOptions
 
 __all__ = ["QUEUES", "ServeOptions"]
 

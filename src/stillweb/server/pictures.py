@@ -10,15 +10,15 @@ import hashlib
 import re
 from collections import OrderedDict
 
-from stillweb.env.trajectory import Store
+from stillweb.env.trajectories.trajectory import ContentFiles
 from stillweb.errors import TaskError
 
-__all__ = ["Pictures"]
+__all__ = ["PictureStore"]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Pictures:
+class PictureStore:
     """A bounded store.
 
     Args:
@@ -26,7 +26,7 @@ class Pictures:
         store: of the trajectories, if there is one.
     """
 
-    def __init__(self, limit: int, store: Store | None = None) -> None:
+    def __init__(self, limit: int, store: ContentFiles | None = None) -> None:
         self._limit = limit
         self._store = store
         self._kept: OrderedDict[str, bytes] = OrderedDict()

@@ -19,9 +19,9 @@ except ImportError as missing:
     ) from missing
 
 from stillweb.server.app import make_app
+from stillweb.server.cluster.master import Master, make_master_app
 from stillweb.server.engine import Engine
 from stillweb.server.guard import is_loopback
-from stillweb.server.master import Master, make_master_app
 from stillweb.server.options import ServeOptions
 
 __all__ = ["RolloutServer", "serve_master", "serve_rollouts"]

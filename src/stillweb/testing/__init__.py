@@ -8,23 +8,6 @@ pytest finds it by its entry point and loads `plugin`, which does nothing until 
 fixtures: a replayed collection, a page in its proxy, an environment. See docs/testing.md.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from stillweb.testing.blocking import BlockingEnv
-    from stillweb.testing.replayed import Replayed
-
-__all__ = ["BlockingEnv", "Replayed"]
-
-_HOMES = {"BlockingEnv": "blocking", "Replayed": "replayed"}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is asked for: every pytest run loads this package, and few use it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

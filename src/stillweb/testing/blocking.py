@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stillweb.env.env import Env
-from stillweb.env.observation import Observation
-from stillweb.env.task import Task
+from stillweb.env.observations.observation import Observation
+from stillweb.env.tasks.load import Task
 from stillweb.testing.background import Background
 
 

@@ -12,8 +12,8 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.sealing import ensure_sealed
-from stillweb.replay.server import ReplayOptions, serve
-from stillweb.replay.session import Ledger
+from stillweb.replay.server.server import ReplayOptions, serve
+from stillweb.replay.server.session import Ledger
 from stillweb.testing.background import Background
 
 

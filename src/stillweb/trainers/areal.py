@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stillweb.env.rollout import Outcome
-from stillweb.env.tables import tool_schema
-from stillweb.trainers.contextreply import Reply, ToolCall, read_reply
-from stillweb.trainers.failures import FailurePolicy, Failures, Verdict, judge
+from stillweb.env.actions.action import tool_schema
+from stillweb.env.vector.rollout import Outcome
+from stillweb.trainers.agents.reply import ModelReply, ToolCall, read_reply
+from stillweb.trainers.failures import FailurePolicy, Failures, SampleVerdict, judge
 from stillweb.trainers.place import open_place
 from stillweb.trainers.starts import start_in
 from stillweb.trainers.toolplay import ToolOptions, ToolPlay
@@ -107,11 +107,11 @@ class StillwebWorkflow(RolloutWorkflow):  # type: ignore[misc]
             outcome = play.outcome or Outcome.OK
             reward = 0.0 if play.outcome is None else play.reward  # the model brought it to no end
             judged = judge(outcome, reward, self._failures, attempt=attempt, error=play.error)
-            if judged.verdict is Verdict.KEEP:
+            if judged.verdict is SampleVerdict.KEEP:
                 client.set_last_reward(judged.reward)
                 client.apply_reward_discount(turn_discount=self._chosen.turn_discount)
                 return client.export_interactions(style=self._chosen.style)
-            if judged.verdict is Verdict.DROP:
+            if judged.verdict is SampleVerdict.DROP:
                 return None
             attempt += 1
 
@@ -144,6 +144,6 @@ class StillwebWorkflow(RolloutWorkflow):  # type: ignore[misc]
         return ArealOpenAI(engine=engine, tokenizer=self._tokenizer)
 
 
-def _reply_of(message: Any) -> Reply:
+def _reply_of(message: Any) -> ModelReply:
     calls = [ToolCall(call.function.name, call.function.arguments) for call in message.tool_calls or []]
     return read_reply(message.content, calls)

@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from stillweb.env.taskvalue import Task, task_from_dict
+from stillweb.env.tasks.task import Task, task_from_dict
 from stillweb.errors import ExtraNotInstalled, InfraError, ReplayUnreachable
 from stillweb.trainers.judging import check_page_suffices, check_start, looks, reading, requests_of, score
 from stillweb.trainers.starts import name_of

@@ -31,11 +31,11 @@ from playwright.async_api import Page, async_playwright
 from stillweb.browser.context import plain_user_agent
 from stillweb.browser.launch import FLAGS, browser_build
 from stillweb.browser.profile import Profile
-from stillweb.env.episode import profile_of
-from stillweb.env.evidence import Look, Reading, Score
-from stillweb.env.opening import collection_of
-from stillweb.env.scoring import read_script
-from stillweb.env.taskvalue import Task
+from stillweb.env.episode.episode import profile_of
+from stillweb.env.episode.start import collection_of
+from stillweb.env.tasks.evidence import Look, Reading, Score
+from stillweb.env.tasks.scoring import read_script
+from stillweb.env.tasks.task import Task
 from stillweb.errors import InfraError, UsageError
 from stillweb.polling import poll
 from stillweb.replay.client import OpenSession, ReplayClient

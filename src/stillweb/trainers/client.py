@@ -28,7 +28,7 @@ from stillweb.polling import poll
 from stillweb.trainers.turn import Turn
 
 if TYPE_CHECKING:
-    from stillweb.env.taskvalue import Task
+    from stillweb.env.tasks.task import Task
 
 __all__ = ["RemoteLease", "RolloutClient", "error_of", "start_of"]
 
@@ -70,7 +70,7 @@ def start_of(task: Task | Mapping[str, Any] | None, rest: Mapping[str, Any]) -> 
     if len(given.keys() - {"seed"}) != 1:
         raise UsageError(f"an episode needs one of task, task_id and url, not {sorted(given)}")
     if task is not None and not isinstance(task, Mapping):
-        from stillweb.env.taskvalue import task_to_dict
+        from stillweb.env.tasks.task import task_to_dict
 
         given["task"] = task_to_dict(task)
     return given

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stillweb.env.rollout import Outcome
+from stillweb.env.vector.rollout import Outcome
 from stillweb.errors import AgentError, InfraError, StillwebError, TaskError, UsageError
 
-__all__ = ["FailurePolicy", "Failures", "Judged", "Verdict", "advantages", "failure", "judge"]
+__all__ = ["FailurePolicy", "Failures", "Judged", "SampleVerdict", "advantages", "failure", "judge"]
 
 
 class FailurePolicy(StrEnum):
@@ -34,7 +34,7 @@ class FailurePolicy(StrEnum):
     RETRY = "retry"
 
 
-class Verdict(StrEnum):
+class SampleVerdict(StrEnum):
     """What a trainer does with an episode."""
 
     KEEP = "keep"
@@ -76,7 +76,7 @@ class Judged:
         outcome, error: how it ended, for the trainer's extra fields.
     """
 
-    verdict: Verdict
+    verdict: SampleVerdict
     reward: float | None
     outcome: Outcome
     error: str = ""
@@ -84,7 +84,7 @@ class Judged:
     @property
     def weight(self) -> float:
         """What every token of the sample weighs: 1 or 0."""
-        return 1.0 if self.verdict is Verdict.KEEP else 0.0
+        return 1.0 if self.verdict is SampleVerdict.KEEP else 0.0
 
 
 def judge(
@@ -107,16 +107,19 @@ def judge(
     if scored != (outcome is Outcome.OK):
         raise UsageError(f"an episode that ended as {outcome.value} cannot have the reward {reward}")
     if scored:
-        return Judged(Verdict.KEEP, reward, outcome, error)
+        return Judged(SampleVerdict.KEEP, reward, outcome, error)
     policy = failures.policy
     if policy is FailurePolicy.RETRY:
         if outcome is Outcome.INFRA_ERROR and attempt < failures.attempts:
-            return Judged(Verdict.AGAIN, None, outcome, error)
+            return Judged(SampleVerdict.AGAIN, None, outcome, error)
         policy = failures.after
     if policy is FailurePolicy.RAISE:
         raise failure(outcome, error)
     return Judged(
-        Verdict.DROP if policy is FailurePolicy.NONE else Verdict.MASK, None, outcome, error or outcome.value
+        SampleVerdict.DROP if policy is FailurePolicy.NONE else SampleVerdict.MASK,
+        None,
+        outcome,
+        error or outcome.value,
     )
 
 

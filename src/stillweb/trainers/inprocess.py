@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from stillweb.env.options import EnvOptions
-from stillweb.env.pool import PoolOptions
-from stillweb.env.task import Task, load_tasks, task_from_dict
-from stillweb.env.vector import VectorOptions
+from stillweb.env.tasks.load import Task, load_tasks, task_from_dict
+from stillweb.env.vector.pool import PoolOptions
+from stillweb.env.vector.vector import VectorOptions
 from stillweb.errors import InfraError, UsageError
 from stillweb.server.engine import Engine, Start, Stepped
-from stillweb.server.held import Held
+from stillweb.server.failures import RequestRefused
+from stillweb.server.leases.held import HeldLease
 from stillweb.server.options import ServeOptions
-from stillweb.server.refusals import Refused
 from stillweb.trainers.client import error_of, start_of
 from stillweb.trainers.turn import Turn
 
@@ -62,7 +62,7 @@ class Engines:
         """Lease a session, as `RolloutClient.lease`; one that `beat` keeps has no time to live."""
         try:
             held = await self._engine.desk.get(owner, ttl=_FOREVER if beat else ttl, wait=wait)
-        except Refused as error:
+        except RequestRefused as error:
             raise error_of(error.refusal.value, str(error), error.hint) from error
         return EngineLease(self._engine, held)
 
@@ -74,7 +74,7 @@ class Engines:
 class EngineLease:
     """A session of an engine, as `RemoteLease`."""
 
-    def __init__(self, engine: Engine, held: Held) -> None:
+    def __init__(self, engine: Engine, held: HeldLease) -> None:
         self.id = held.lease.id
         self._engine = engine
         self._held = held
@@ -115,7 +115,7 @@ class EngineLease:
     async def _called(self, call: Any) -> Any:
         try:
             return await call
-        except Refused as error:
+        except RequestRefused as error:
             raise error_of(error.refusal.value, str(error), error.hint) from error
 
 

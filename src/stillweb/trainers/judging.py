@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stillweb.env.criteria import Download
-from stillweb.env.evaluation import Evaluator
-from stillweb.env.evidence import Evidence, Look, Reading, Score, plain
-from stillweb.env.taskvalue import Task
+from stillweb.env.tasks.evaluators import DownloadEvaluator, Evaluator
+from stillweb.env.tasks.evidence import Evidence, Look, Reading, Score, plain
+from stillweb.env.tasks.task import Task
 from stillweb.errors import TaskError
 from stillweb.model import Tier
 from stillweb.urls import wire_url
@@ -31,7 +30,7 @@ def check_page_suffices(task: Task, url: str = "") -> None:
     """
     if task.needs:
         raise TaskError(f"task {task.id} needs {', '.join(sorted(task.needs))} to be scored")
-    if task.evaluation and any(isinstance(each, Download) for each in _parts(task.evaluation)):
+    if task.evaluation and any(isinstance(each, DownloadEvaluator) for each in _parts(task.evaluation)):
         raise TaskError(f"task {task.id} is scored by what was downloaded, of which only Env knows")
     if task.evaluation and (elsewhere := [look.url for look in task.evaluation.looks(url) if look.url]):
         raise TaskError(

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from stillweb import __version__
 from stillweb.errors import ExtraNotInstalled, InfraError, ResetNeeded
-from stillweb.trainers.place import Lease, open_place
+from stillweb.trainers.place import EpisodeLease, open_place
 from stillweb.trainers.starts import start_in
 from stillweb.trainers.turn import Turn
 
@@ -85,7 +85,7 @@ class StillwebEnvironment(Environment[StillwebAction, StillwebObservation, State
     def __init__(self, place: Mapping[str, Any] | str) -> None:
         super().__init__()
         self._place = open_place(place)
-        self._lease: Lease | None = None
+        self._lease: EpisodeLease | None = None
         self._goal = ""
         self._state = State(episode_id=None, step_count=0)
 

@@ -21,22 +21,22 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from stillweb.env.loopthread import LoopThread
+from stillweb.env.aio import LoopThread
 from stillweb.errors import UsageError
 from stillweb.trainers.client import RolloutClient
 from stillweb.trainers.turn import Turn
 
 if TYPE_CHECKING:
-    from stillweb.env.taskvalue import Task
+    from stillweb.env.tasks.task import Task
 
-__all__ = ["Lease", "Place", "open_place"]
+__all__ = ["EpisodeLease", "EpisodeSource", "open_place"]
 
 _REMOTE = {"server", "api_key", "patience"}
 _HERE = {"proxy", "sessions", "level", "observe", "collection", "tasks", "browsers", "max_steps"}
 _CLOSE_SECONDS = 30.0
 
 
-class Lease(Protocol):
+class EpisodeLease(Protocol):
     """A session, for one episode after the other, as `RemoteLease`."""
 
     @property
@@ -62,12 +62,12 @@ class Lease(Protocol):
 class _Source(Protocol):
     """Gives leases; made, used and closed in the place's loop."""
 
-    async def lease(self, owner: str, *, ttl: float | None, wait: float, beat: bool) -> Lease: ...
+    async def lease(self, owner: str, *, ttl: float | None, wait: float, beat: bool) -> EpisodeLease: ...
 
     async def aclose(self) -> None: ...
 
 
-class Place(LoopThread):
+class EpisodeSource(LoopThread):
     """Gives leases to callers of any event loop, or of none; `open_place` makes it.
 
     Args:
@@ -81,7 +81,7 @@ class Place(LoopThread):
 
     async def lease(
         self, owner: str = "stillweb", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
-    ) -> Lease:
+    ) -> EpisodeLease:
         """Lease a session, see `RolloutClient.lease`; to be awaited in the place's loop."""
         if self._source is None or (self._source.done() and self._source.exception()):
             self._source = asyncio.ensure_future(self._make())
@@ -102,11 +102,11 @@ class Place(LoopThread):
 
 # --- one of a kind ---------------------------------------------------------------------------------
 
-_places: dict[str, Place] = {}
+_places: dict[str, EpisodeSource] = {}
 _lock = threading.Lock()
 
 
-def open_place(config: Mapping[str, Any] | str) -> Place:
+def open_place(config: Mapping[str, Any] | str) -> EpisodeSource:
     """Return the place that a configuration names; the same one for the same configuration.
 
     Args:
@@ -132,7 +132,7 @@ def open_place(config: Mapping[str, Any] | str) -> Place:
         place = _places.get(key)
         if place is None or not place.runs:  # closed, or another process's that this one was forked from
             make = _remote if kinds == ["server"] else _here
-            place = _places[key] = Place(lambda: make(given))
+            place = _places[key] = EpisodeSource(lambda: make(given))
             atexit.register(place.close)
     return place
 

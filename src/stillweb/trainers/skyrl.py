@@ -15,23 +15,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from stillweb.errors import ExtraNotInstalled, UsageError
-from stillweb.trainers.contextreply import read_reply
+from stillweb.trainers.agents.reply import read_reply
 from stillweb.trainers.failures import failure
 from stillweb.trainers.place import open_place
 from stillweb.trainers.starts import start_in
-from stillweb.trainers.toolplay import Answer, ToolOptions, ToolPlay
+from stillweb.trainers.toolplay import ToolOptions, ToolPlay, ToolReply
 
 try:
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 except ImportError as missing:
     raise ExtraNotInstalled(f"SkyRL-gym is not here: {missing}", hint="pip install skyrl-gym") from missing
 
-__all__ = ["StillwebEnv"]
+__all__ = ["StillwebTextEnv"]
 
 Conversation = list[dict[str, str]]
 
 
-class StillwebEnv(BaseTextEnv):  # type: ignore[misc]
+class StillwebTextEnv(BaseTextEnv):  # type: ignore[misc]
     """An episode of SkyRL.
 
     Args:
@@ -102,7 +102,7 @@ class StillwebEnv(BaseTextEnv):  # type: ignore[misc]
         """Return what is worth an average."""
         return {"steps": self._play.steps, "reward": self._play.reward or 0.0}
 
-    def _checked(self, answer: Answer) -> Answer:
+    def _checked(self, answer: ToolReply) -> ToolReply:
         if self._play.error and self._play.outcome is not None:
             raise failure(self._play.outcome, self._play.error)
         return answer

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stillweb.env.rollout import Outcome
+from stillweb.env.vector.rollout import Outcome
 from stillweb.errors import InfraError, StillwebError, TaskError, UsageError
-from stillweb.trainers.place import Lease, Place
+from stillweb.trainers.place import EpisodeLease, EpisodeSource
 from stillweb.trainers.turn import Turn, cut
 
-__all__ = ["Answer", "ToolOptions", "ToolPlay"]
+__all__ = ["ToolOptions", "ToolPlay", "ToolReply"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class ToolOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ToolReply:
     """What a call is answered.
 
     Attributes:
@@ -85,28 +85,30 @@ class ToolPlay:
         error: why it failed.
     """
 
-    place: Place
+    place: EpisodeSource
     start: Mapping[str, Any]
     options: ToolOptions = field(default_factory=ToolOptions)
     outcome: Outcome | None = None
     reward: float | None = None
     error: str = ""
     steps: int = 0
-    _lease: Lease | None = None
+    _lease: EpisodeLease | None = None
     _shown: Turn | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def open(self) -> Answer:
+    async def open(self) -> ToolReply:
         """Open the start page and show it; once."""
         async with self._lock:
             return await self._kept(self._open())
 
-    async def call(self, action: Mapping[str, Any] | str) -> Answer:
+    async def call(self, action: Mapping[str, Any] | str) -> ToolReply:
         """Answer a call of the tool."""
         async with self._lock:
             if self.outcome is not None:
                 text = _FAILED if self.outcome is not Outcome.OK else _OVER
-                return Answer(cut(text, self.options.limit), reward=0.0 if self.reward is not None else None)
+                return ToolReply(
+                    cut(text, self.options.limit), reward=0.0 if self.reward is not None else None
+                )
             return await self._kept(self._call(action))
 
     async def close(self) -> None:
@@ -125,12 +127,12 @@ class ToolPlay:
             "steps": self.steps,
         }
 
-    async def _open(self) -> Answer:
+    async def _open(self) -> ToolReply:
         turn = await self._opened()
         first = [f"Goal: {turn.goal}"] if turn.goal else []
         return await self._answer(turn, first)
 
-    async def _call(self, action: Mapping[str, Any] | str) -> Answer:
+    async def _call(self, action: Mapping[str, Any] | str) -> ToolReply:
         if self._lease is None:
             turn = await self._opened()
             if self.options.first == "show":
@@ -159,10 +161,10 @@ class ToolPlay:
                 logger.warning("a reset failed", extra={"attempt": attempt, "error": str(error)})
         raise AssertionError("unreachable")
 
-    async def _kept(self, work: Any) -> Answer:
+    async def _kept(self, work: Any) -> ToolReply:
         """Return an answer; a failure that is not the model's ends the episode, and gives no reward."""
         try:
-            answer: Answer = await work
+            answer: ToolReply = await work
             return answer
         except (TaskError, UsageError) as error:  # a row that names no task of the server is the second
             self.outcome, self.error = Outcome.TASK_ERROR, str(error)
@@ -171,11 +173,11 @@ class ToolPlay:
         self.reward = None
         logger.warning("an episode failed", extra={"outcome": str(self.outcome), "error": self.error})
         await self.close()
-        return Answer(cut(_FAILED, self.options.limit), reward=None)
+        return ToolReply(cut(_FAILED, self.options.limit), reward=None)
 
-    async def _answer(self, turn: Turn, first: Sequence[str] = ()) -> Answer:
+    async def _answer(self, turn: Turn, first: Sequence[str] = ()) -> ToolReply:
         assert self._lease is not None
         wanted = turn.pictures if self.options.pictures else ()
         pictures = [await self._lease.picture(sha256) for sha256 in wanted]
         reward = turn.reward if turn.reward is not None else 0.0
-        return Answer(turn.text(first=first, limit=self.options.limit), tuple(pictures), reward, turn)
+        return ToolReply(turn.text(first=first, limit=self.options.limit), tuple(pictures), reward, turn)

@@ -11,7 +11,7 @@ from browsergym.core.task import OpenEndedTask
 from browsergym.utils.obs import flatten_axtree_to_str
 from steps import GIVEN, Actor, tell
 
-from stillweb.env.taskvalue import task_from_dict
+from stillweb.env.tasks.task import task_from_dict
 from stillweb.trainers.browsergym import register_tasks, use_browser
 
 

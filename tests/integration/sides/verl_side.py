@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import hydra
+import stillweb.trainers.verlloop  # noqa: F401 - registers it
 import yaml
 from steps import GIVEN, Actor, tell
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -25,7 +26,6 @@ from verl.tools.tool_registry import initialize_tools_from_config
 from verl.utils.import_utils import load_extern_object
 from verl.workers.rollout.replica import TokenOutput
 
-import stillweb.trainers.verlloop  # noqa: F401 - registers it
 from stillweb.errors import InfraError
 from stillweb.polling import poll
 
@@ -76,7 +76,7 @@ def tools_of(folder: Path, **more: Any) -> list[Any]:
     """Return the tools as verl makes them from YAML."""
     path = folder / "tools.yaml"
     told = {"type": "native", "place": {"server": GIVEN["rollouts"]}, "max_tool_response_length": 100_000}
-    entry = {"class_name": "stillweb.trainers.verlbrowser.BrowserTool", "config": {**told, **more}}
+    entry = {"class_name": "stillweb.trainers.verl.tool.BrowserTool", "config": {**told, **more}}
     path.write_text(yaml.safe_dump({"tools": [entry]}))
     return initialize_tools_from_config(str(path))
 
@@ -212,10 +212,9 @@ async def released() -> bool:
 
 def masked_advantages() -> dict[str, Any]:
     import numpy as np
+    import stillweb.trainers.verladvantage  # noqa: F401 - registers it
     import torch
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
-
-    import stillweb.trainers.verladvantage  # noqa: F401 - registers it
 
     rewards = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
     mask = torch.tensor([[1, 1], [1, 1], [0, 0]])
@@ -230,7 +229,7 @@ async def cut_by_verl(folder: Path) -> dict[str, Any]:
     warned: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: warned.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("stillweb.trainers.verlbrowser").addHandler(handler)
+    logging.getLogger("stillweb.trainers.verl.tool").addHandler(handler)
     tools = tools_of(folder, max_tool_response_length=0, images=False)
     loop = made(agent_loop._agent_loop_registry["tool_agent"], None, tools)
     loop.max_tool_response_length = 256
@@ -250,7 +249,7 @@ async def cut_by_verl(folder: Path) -> dict[str, Any]:
 
 def reward_function(extra: dict[str, Any]) -> dict[str, Any]:
     """By verl's own loader, with what its reward manager gives."""
-    score = load_extern_object("pkg://stillweb.trainers.verlbrowser", "compute_score")
+    score = load_extern_object("pkg://stillweb.trainers.verl.tool", "compute_score")
 
     def scored(told: dict[str, Any]) -> Any:
         try:

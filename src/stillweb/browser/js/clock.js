@@ -182,7 +182,7 @@
   };
   endTransitions(window);
   if (pin.exact) {
-    // Frames' times lie far ahead (stillweb.browser.world): what the page is told of an animation's start is on its clock.
+    // Frames' times lie far ahead (stillweb.browser.exact.context): what the page is told of an animation's start is on its clock.
     const ahead = () => Math.round(frameTime.call(document.timeline) - since());
     const { get, set } = getOwnPropertyDescriptor(Animation.prototype, "startTime");
     defineProperty(Animation.prototype, "startTime", {

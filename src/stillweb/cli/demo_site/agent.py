@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stillweb.browser.axtree import AxNode
-from stillweb.env.task import EvalKind, Evaluation, Task
+from stillweb.browser.observe.axtree import AxNode
+from stillweb.env.tasks.load import EvalKind, Evaluation, Task
 from stillweb.errors import TaskError
 
 TASK = Task(

@@ -36,7 +36,7 @@ _MAX_HEAD, _MAX_BODY = 65_536, 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ShopRequest:
     """A request as the shop sees it."""
 
     method: str
@@ -48,7 +48,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ShopResponse:
     """What the shop says."""
 
     status: int
@@ -66,47 +66,49 @@ class Bookshop:
         self.subscribers: list[str] = []
         self.asked = 0
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: ShopRequest) -> ShopResponse:
         """Answer a request; 404 for what the shop does not have."""
         self.asked += 1
         if ask.host == CDN:
             return self._cdn(ask)
         if ask.host == API:
             return self._api(ask)
-        return self._page(ask) if ask.host == SHOP else Answer(404)
+        return self._page(ask) if ask.host == SHOP else ShopResponse(404)
 
-    def _page(self, ask: Ask) -> Answer:
+    def _page(self, ask: ShopRequest) -> ShopResponse:
         head, _, tail = ask.path[1:].partition("/")
         if ask.path in _SPA_ROUTES or (head == "book" and self._book(tail)):
             return _html("index.html")
         if ask.path == "/old-shop":
-            return Answer(301, headers=(("Location", "/"),))
+            return ShopResponse(301, headers=(("Location", "/"),))
         if ask.path == "/newsletter" and ask.method == "POST":
             email = dict(parse_qsl(ask.body.decode("utf-8", "replace"))).get("email", "")
             self.subscribers.append(email)
-            return Answer(303, headers=(("Location", f"/newsletter/thanks?number={len(self.subscribers)}"),))
+            return ShopResponse(
+                303, headers=(("Location", f"/newsletter/thanks?number={len(self.subscribers)}"),)
+            )
         if ask.path == "/newsletter":
             return _html("newsletter.html")
         if ask.path == "/newsletter/thanks" and self.subscribers:
             return _html("thanks.html", email=self.subscribers[-1])
         if head == "reviews" and (book := self._book(tail)):
             return _html("reviews.html", review=book["review"])
-        return Answer(404)
+        return ShopResponse(404)
 
-    def _cdn(self, ask: Ask) -> Answer:
+    def _cdn(self, ask: ShopRequest) -> ShopResponse:
         long_lived = (("Cache-Control", "public, max-age=86400"), ("Access-Control-Allow-Origin", "*"))
         if ask.path == "/app.js":
-            return Answer(200, "text/javascript; charset=utf-8", _file("app.js"), long_lived)
+            return ShopResponse(200, "text/javascript; charset=utf-8", _file("app.js"), long_lived)
         if ask.path == "/style.css":
-            return Answer(200, "text/css; charset=utf-8", _file("style.css"), long_lived)
+            return ShopResponse(200, "text/css; charset=utf-8", _file("style.css"), long_lived)
         if ask.path == "/logo.png":
-            return Answer(200, "image/png", _logo(), long_lived)
+            return ShopResponse(200, "image/png", _logo(), long_lived)
         name = ask.path.removeprefix("/cover/").removesuffix(".svg")
         if book := self._book(name):
-            return Answer(200, "image/svg+xml", _cover(book), long_lived)
-        return Answer(404)
+            return ShopResponse(200, "image/svg+xml", _cover(book), long_lived)
+        return ShopResponse(404)
 
-    def _api(self, ask: Ask) -> Answer:
+    def _api(self, ask: ShopRequest) -> ShopResponse:
         cors = (
             ("Access-Control-Allow-Origin", ask.headers.get("origin", "*")),
             ("Access-Control-Allow-Methods", "GET, POST"),
@@ -115,12 +117,12 @@ class Bookshop:
             ("Cache-Control", "no-store"),
         )
         if ask.method == "OPTIONS":
-            return Answer(204, headers=cors)
+            return ShopResponse(204, headers=cors)
         value = self._value(ask)
         body = json.dumps(value, ensure_ascii=False).encode()
-        return Answer(404 if value is None else 200, "application/json", body, cors)
+        return ShopResponse(404 if value is None else 200, "application/json", body, cors)
 
-    def _value(self, ask: Ask) -> Any:
+    def _value(self, ask: ShopRequest) -> Any:
         if ask.path == "/books":
             words = ask.query.get("q", "").lower()
             return [book for book in self.books if words in f"{book['title']} {book['author']}".lower()]
@@ -200,13 +202,13 @@ async def _one_exchange(shop: Bookshop, reader: asyncio.StreamReader, writer: as
     body = await reader.readexactly(size)
     parts = urlsplit(target)
     host = headers.get("host", "").partition(":")[0].lower()
-    answer = shop.answer(Ask(method, host, parts.path, dict(parse_qsl(parts.query)), headers, body))
+    answer = shop.answer(ShopRequest(method, host, parts.path, dict(parse_qsl(parts.query)), headers, body))
     writer.write(_wire(answer, with_body=method != "HEAD"))
     await writer.drain()
     return headers.get("connection", "").lower() != "close"
 
 
-def _wire(answer: Answer, *, with_body: bool) -> bytes:
+def _wire(answer: ShopResponse, *, with_body: bool) -> bytes:
     fields = [*answer.headers]
     if answer.status != 204:
         fields += [("Content-Type", answer.mime), ("Content-Length", str(len(answer.body)))]
@@ -219,11 +221,11 @@ def _file(name: str) -> bytes:
     return resources.files(__package__).joinpath(name).read_bytes()
 
 
-def _html(name: str, **values: str) -> Answer:
+def _html(name: str, **values: str) -> ShopResponse:
     text = _file(name).decode()
     for key, value in values.items():
         text = text.replace("{{" + key + "}}", html.escape(value))
-    return Answer(200, "text/html; charset=utf-8", text.encode(), (("Cache-Control", "no-cache"),))
+    return ShopResponse(200, "text/html; charset=utf-8", text.encode(), (("Cache-Control", "no-cache"),))
 
 
 def _cover(book: dict[str, Any]) -> bytes:

@@ -15,22 +15,22 @@ from typing import Any
 from playwright.async_api import Browser
 
 from stillweb.browser import Activity, launch, open_context, settle
-from stillweb.browser.axtree import Bids, axtree
+from stillweb.browser.observe.axtree import Bids, axtree
 from stillweb.certs import CertAuthority
 from stillweb.cli.demo_site.agent import TASK, Customer
 from stillweb.cli.demo_site.site import HOSTS, Bookshop, open_shop
 from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
-from stillweb.env.action import Action, ActionStatus, parse
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.env.actions.action import Action, ActionStatus, parse
+from stillweb.env.actions.perform import open_start, perform
 from stillweb.env.env import Env
-from stillweb.env.perform import open_start, perform
-from stillweb.env.tabs import Tabs
+from stillweb.env.episode.tabs import Tabs
 from stillweb.errors import InfraError, RecordError
-from stillweb.record.crawl import CrawlReport, OnEvent, crawl
+from stillweb.record.crawl.crawl import CrawlReport, OnEvent, crawl
 from stillweb.record.options import CrawlOptions, RecordOptions
-from stillweb.record.proxy import recording_proxy
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.record.proxy.resolve import ResolveRule
 from stillweb.record.recording import pinning_of
-from stillweb.record.resolve import ResolveRule
 
 KINDS = ("axtree", "html", "screenshot")
 ATTEMPTS = 3  # at an episode that failed by no fault of its own, as trainers do
@@ -57,7 +57,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Trajectory:
+class CustomerRun:
     """One episode of the customer."""
 
     steps: tuple[Step, ...]
@@ -70,7 +70,7 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class StepAgreement:
     """A step over all episodes: how many saw what most saw, by kind of observation."""
 
     action: str
@@ -142,7 +142,7 @@ async def is_closed(port: int) -> bool:
     return False
 
 
-async def run_episodes(url: str, spki: Sequence[str], count: int) -> list[Trajectory]:
+async def run_episodes(url: str, spki: Sequence[str], count: int) -> list[CustomerRun]:
     """Run the customer's episode `count` times at once, in one browser."""
     async with launch(spki=spki) as browser:
         try:
@@ -153,7 +153,7 @@ async def run_episodes(url: str, spki: Sequence[str], count: int) -> list[Trajec
     return [task.result() for task in tasks]
 
 
-async def _episode_at_last(url: str, browser: Browser) -> Trajectory:
+async def _episode_at_last(url: str, browser: Browser) -> CustomerRun:
     """Run an episode, again if browser or machine failed: such a failure is never a reward."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -164,7 +164,7 @@ async def _episode_at_last(url: str, browser: Browser) -> Trajectory:
     raise AssertionError("unreachable")
 
 
-async def _episode(url: str, browser: Browser) -> Trajectory:
+async def _episode(url: str, browser: Browser) -> CustomerRun:
     customer, steps, requests = Customer(), [], 0
     missed: list[str] = []
     async with Env(url, observe=KINDS, browser=browser) as env:
@@ -183,10 +183,10 @@ async def _episode(url: str, browser: Browser) -> Trajectory:
                 raise InfraError(f"{name} failed in the replay: {info['action']['error']}")
             over = terminated or truncated
     answer = str(action.get("answer", ""))
-    return Trajectory(tuple(steps), reward, answer, info["environment_id"], requests, tuple(missed))
+    return CustomerRun(tuple(steps), reward, answer, info["environment_id"], requests, tuple(missed))
 
 
-def compare(trajectories: Sequence[Trajectory]) -> list[Agreement]:
+def compare(trajectories: Sequence[CustomerRun]) -> list[StepAgreement]:
     """Return, step by step, how many trajectories have the digest that most of them have."""
     rows = []
     for index in range(max(len(each.steps) for each in trajectories)):
@@ -195,5 +195,5 @@ def compare(trajectories: Sequence[Trajectory]) -> list[Agreement]:
         for kind in KINDS:
             seen = [step.digests.get(kind, "") for step in steps]
             alike[kind] = max(seen.count(digest) for digest in seen)
-        rows.append(Agreement(steps[0].action, alike))
+        rows.append(StepAgreement(steps[0].action, alike))
     return rows

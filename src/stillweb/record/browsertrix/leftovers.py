@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from stillweb.clock import now
-from stillweb.collections.importer import ImportReport, import_files
+from stillweb.collections.importers.importer import ImportReport, import_files
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import write_atomically
 from stillweb.errors import CollectionError, MalformedWarc

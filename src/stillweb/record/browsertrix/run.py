@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,11 +17,9 @@ from pathlib import Path
 
 from stillweb.clock import monotonic, perf
 from stillweb.collections.layout import Collection, check_name
-from stillweb.errors import CollectionExists, RecordError, UsageError
-from stillweb.record.browsertrix.ends import End, judge
-from stillweb.record.browsertrix.engine import ensure_image
+from stillweb.errors import CollectionExists, ProgramNotFound, RecordError, UsageError
 from stillweb.record.browsertrix.leftovers import Leftovers, read_state
-from stillweb.record.browsertrix.log import Log
+from stillweb.record.browsertrix.log import CrawlExit, Log, judge
 from stillweb.record.browsertrix.settings import (
     CONFIG,
     Container,
@@ -29,11 +28,70 @@ from stillweb.record.browsertrix.settings import (
     run_arguments,
     settings_of,
 )
+from stillweb.record.crawl.report import CrawlEvent, CrawlReport
+from stillweb.record.crawl.scope import seed_url
 from stillweb.record.options import CrawlOptions
-from stillweb.record.report import CrawlEvent, CrawlReport
-from stillweb.record.scope import seed_url
 
-__all__ = ["BrowsertrixCrawl", "Job", "Plan", "plan"]
+__all__ = ["BrowsertrixCrawl", "CrawlPlan", "Job", "ensure_image", "plan"]
+
+_OTHERWISE = "or record with stillweb's own browser: --engine browser"
+
+
+async def ensure_image(container: Container, say: Callable[[str], None]) -> None:
+    """Make sure that the image is there; pull it if it is not.
+
+    Raises:
+        ProgramNotFound: if there is no Docker.
+        RecordError: if its daemon does not answer us, or the image cannot be had.
+    """
+    program = container.program
+    if shutil.which(program) is None:
+        raise ProgramNotFound(
+            f"--engine browsertrix needs {program}, which is not installed",
+            hint=f"https://docs.docker.com/engine/install/, {_OTHERWISE}",
+        )
+    code, said = await _ask(program, "version", "--format", "{{.Server.Version}}")
+    if code:
+        raise _no_daemon(program, said)
+    code, _ = await _ask(program, "image", "inspect", "--format", "{{.Id}}", container.image)
+    if not code:
+        return
+    say(f"pulling {container.image}: it is not here yet, and large")
+    code, said = await _ask(program, "pull", container.image)
+    if code:
+        hint = f"try it by hand: {program} pull {container.image}; or name one that is here by --image"
+        raise RecordError(f"the image {container.image} cannot be pulled: {_last(said)}", hint=hint)
+
+
+def _no_daemon(program: str, said: str) -> RecordError:
+    if "permission denied" in said.lower():
+        what, hint = "may not be used by this user", "sudo usermod -aG docker $USER, and log in again"
+    else:
+        what, hint = "is installed, but its daemon does not answer", "sudo systemctl start docker"
+    return RecordError(f"{program} {what}: {_last(said)}", hint=f"{hint}; {_OTHERWISE}")
+
+
+async def _ask(*call: str) -> tuple[int, str]:
+    """Run a command of Docker; return its status and what it said to stderr."""
+    process = await asyncio.create_subprocess_exec(
+        *call,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, errors = await process.communicate()
+    except asyncio.CancelledError:
+        process.terminate()
+        await process.wait()
+        raise
+    return process.returncode or 0, errors.decode("utf-8", "replace")
+
+
+def _last(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else "it does not say why"
+
 
 _LINE = 1 << 24  # bytes; its lists of pending pages make long lines
 _SILENCE = 240.0  # seconds, besides those for a page and its behaviours
@@ -63,7 +121,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CrawlPlan:
     """What is going to be run: the call of Docker, the settings as YAML, and what the user should know."""
 
     call: tuple[str, ...]
@@ -71,7 +129,7 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def plan(job: Job) -> Plan:
+def plan(job: Job) -> CrawlPlan:
     """Return what a crawl would run.
 
     Raises:
@@ -85,7 +143,7 @@ def plan(job: Job) -> Plan:
     work = Leftovers(job.root, job.name).path
     files = mounted_files(job.options, job.container)
     call = run_arguments(_label(work), work, job.options, job.container, files)
-    return Plan(tuple(call), dump(told.settings), told.notes)
+    return CrawlPlan(tuple(call), dump(told.settings), told.notes)
 
 
 def _label(work: Path) -> str:
@@ -194,7 +252,7 @@ class BrowsertrixCrawl:
             )
             raise UsageError(f"the crawl of {self.job.name!r} that was begun before still runs", hint=hint)
         say("taking in what an earlier crawl left")
-        await asyncio.to_thread(self._import, End("cut short"))
+        await asyncio.to_thread(self._import, CrawlExit("cut short"))
 
     async def _call(self, call: Sequence[str], on_event: Callable[[CrawlEvent], None]) -> int:
         """Run the container to its end; return its exit code."""
@@ -245,7 +303,7 @@ class BrowsertrixCrawl:
         )
         return RecordError(f"browsertrix {what}; it was stopped after {self.silence:.0f} s", hint=hint)
 
-    def _import(self, end: End) -> CrawlReport:
+    def _import(self, end: CrawlExit) -> CrawlReport:
         found = self._leftovers.take_in()
         state = self._leftovers.state()
         report = CrawlReport(seeds=tuple(map(seed_url, self.job.seeds)), stopped=end.stopped)

@@ -17,13 +17,13 @@ from typing import Any
 import yaml
 
 from stillweb.errors import UsageError
-from stillweb.record.behaviours import ALL, Behaviour
+from stillweb.record.behaviors.behaviors import ALL, Behavior
+from stillweb.record.crawl.scope import Scope
 from stillweb.record.options import CrawlOptions, ScopeKind
-from stillweb.record.resolve import ResolveRule
-from stillweb.record.scope import Scope
+from stillweb.record.proxy.resolve import ResolveRule
 from stillweb.urls import host_of, origin_of
 
-__all__ = ["CONFIG", "IMAGE", "Container", "Told", "dump", "run_arguments", "settings_of"]
+__all__ = ["CONFIG", "IMAGE", "Container", "CrawlerSettings", "dump", "run_arguments", "settings_of"]
 
 IMAGE = "webrecorder/browsertrix-crawler:1.14.1"
 CONFIG = "config.yaml"
@@ -32,9 +32,9 @@ _CA, _PROFILE = "upstream-ca.pem", "profile.tar.gz"
 _SHM = "1g"  # Docker's own 64 MB is too little for a browser
 
 _BEHAVIOURS = {
-    Behaviour.SCROLL: "autoscroll",
-    Behaviour.MEDIA: "autoplay",
-    Behaviour.VARIANTS: "autofetch",
+    Behavior.SCROLL: "autoscroll",
+    Behavior.MEDIA: "autoplay",
+    Behavior.VARIANTS: "autofetch",
 }
 # Python's regular expressions that JavaScript does not know, or knows as something else.
 _PYTHON_ONLY = re.compile(r"\(\?P|\(\?[aiLmsux]|\(\?>|\\[AZ]|\(\?\(|[*+?}]\+")
@@ -60,7 +60,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CrawlerSettings:
     """What is told to the crawler, and what could not be.
 
     Attributes:
@@ -78,7 +78,7 @@ def settings_of(
     options: CrawlOptions,
     container: Container,
     state: Mapping[str, Any] | None = None,
-) -> Told:
+) -> CrawlerSettings:
     """Return the YAML for a crawl.
 
     Args:
@@ -120,7 +120,7 @@ def settings_of(
     told |= dict(container.settings)
     if state:
         told["state"] = dict(state)
-    return Told(told, tuple(notes))
+    return CrawlerSettings(told, tuple(notes))
 
 
 def _reach(scope: Scope, options: CrawlOptions) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _limits(options: CrawlOptions) -> dict[str, Any]:
     return told
 
 
-def _behaviours(wanted: frozenset[Behaviour], notes: list[str]) -> dict[str, Any]:
+def _behaviours(wanted: frozenset[Behavior], notes: list[str]) -> dict[str, Any]:
     if wanted == ALL:
         return {}  # its own, with those that it knows for certain sites
     if lost := sorted(wanted - set(_BEHAVIOURS)):

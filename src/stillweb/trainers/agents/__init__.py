@@ -3,7 +3,7 @@
 random              what a page offers, drawn by seed, task and episode (`agents/drawn.py`)
 scripted:PATH       what a trace says, or the one that a folder has for the task (`agents/scripted.py`)
 openai              what a model at an OpenAI-compatible endpoint says (`agents/endpoint.py`)
-MODULE:NAME         one's own: a function from a task to a policy (`stillweb.env.rollout.Agent`)
+MODULE:NAME         one's own: a function from a task to a policy (`stillweb.env.vector.rollout.Agent`)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stillweb.env.rollout import Agent
+from stillweb.env.vector.rollout import Agent
 from stillweb.errors import UsageError
 
 __all__ = ["load_agent"]
@@ -39,18 +39,18 @@ def load_agent(name: str, *, seed: int = 0, options: Mapping[str, Any] | None = 
     given = dict(options or {})
     kind, _, rest = name.partition(":")
     if kind == "scripted" and rest:
-        from stillweb.trainers.agents.scripted import Scripted
+        from stillweb.trainers.agents.scripted import ScriptedAgent
 
         _options(dict, {}, given, name)
-        return Scripted(Path(rest))
+        return ScriptedAgent(Path(rest))
     if name == "random":
-        from stillweb.trainers.agents.drawn import Drawn, DrawnOptions
+        from stillweb.trainers.agents.random import RandomAgent, RandomOptions
 
-        return Drawn(seed, _options(DrawnOptions, {}, given, name))
+        return RandomAgent(seed, _options(RandomOptions, {}, given, name))
     if name == "openai":
-        from stillweb.trainers.agents.endpoint import Endpoint, EndpointOptions
+        from stillweb.trainers.agents.endpoint import EndpointAgent, EndpointOptions
 
-        return Endpoint(_options(EndpointOptions, {"seed": seed}, given, name))
+        return EndpointAgent(_options(EndpointOptions, {"seed": seed}, given, name))
     if not rest:
         raise UsageError(f"no agent is called {name!r}", hint="random, scripted:PATH, openai or MODULE:NAME")
     return _imported(kind, rest, given)

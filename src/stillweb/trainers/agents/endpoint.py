@@ -12,18 +12,18 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stillweb.env.observation import Observation
-from stillweb.env.rollout import Policy
-from stillweb.env.tables import tool_schema
-from stillweb.env.taskvalue import Task
+from stillweb.env.actions.action import tool_schema
+from stillweb.env.observations.observation import Observation
+from stillweb.env.tasks.task import Task
+from stillweb.env.vector.rollout import Policy
 from stillweb.errors import AgentError, ExtraNotInstalled, UsageError
-from stillweb.trainers.context import Context, ContextOptions
-from stillweb.trainers.contextreply import Reply, ToolCall, read_reply
+from stillweb.trainers.agents.context import Conversation, ConversationOptions
+from stillweb.trainers.agents.reply import ModelReply, ToolCall, read_reply
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-__all__ = ["Endpoint", "EndpointOptions"]
+__all__ = ["EndpointAgent", "EndpointOptions"]
 
 _TOO_LONG = ("context_length_exceeded", "maximum context length", "context length")
 
@@ -59,7 +59,7 @@ class EndpointOptions:
     retries: int = 4
 
 
-class Endpoint:
+class EndpointAgent:
     """The agent; close it at the end.
 
     Args:
@@ -82,18 +82,18 @@ class Endpoint:
         self._openai = openai
         self._options = options
         self._client: AsyncOpenAI | None = None
-        self._context = ContextOptions(
+        self._context = ConversationOptions(
             rounds=options.rounds, images=options.images, tools=options.tools, budget=options.budget
         )
 
     def __call__(self, task: Task) -> Policy:
         """Return the policy of an episode."""
-        context: Context | None = None
+        context: Conversation | None = None
 
         async def policy(observation: Observation, info: dict[str, Any]) -> Any:
             nonlocal context
             if context is None:
-                context = Context(info.get("goal") or task.goal, self._context)
+                context = Conversation(info.get("goal") or task.goal, self._context)
             context.saw(observation, info)
             reply = await self._ask(context, info.get("episode_number", 0))
             context.said(reply)
@@ -107,7 +107,7 @@ class Endpoint:
         if client is not None:
             await client.close()
 
-    async def _ask(self, context: Context, number: int) -> Reply:
+    async def _ask(self, context: Conversation, number: int) -> ModelReply:
         chosen = self._options
         asked: dict[str, Any] = {
             "model": chosen.model,

@@ -1,6 +1,6 @@
 """The agent `scripted`: does what a trace says, then terminates.
 
-A trace (`stillweb.env.trace`) or a trajectory, for all tasks; or a folder that has one for each: `ID.jsonl`,
+A trace or a trajectory, for all tasks; or a folder that has one for each: `ID.jsonl`,
 a trajectory's folder `ID/`, or those of a batch, of each episode its own.
 """
 
@@ -10,18 +10,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stillweb.env.observation import Observation
-from stillweb.env.rollout import Policy
-from stillweb.env.taskvalue import Task
-from stillweb.env.trace import Trace
-from stillweb.env.trajectory import FILE
+from stillweb.env.observations.observation import Observation
+from stillweb.env.tasks.task import Task
+from stillweb.env.trajectories.trace import Trace
+from stillweb.env.trajectories.trajectory import FILE
+from stillweb.env.vector.rollout import Policy
 from stillweb.errors import UsageError
-from stillweb.trainers.batchfolder import folder_name
+from stillweb.trainers.batch.folder import folder_name
 
-__all__ = ["Scripted"]
+__all__ = ["ScriptedAgent"]
 
 
-class Scripted:
+class ScriptedAgent:
     """The agent.
 
     Args:

@@ -1,0 +1,1 @@
+"""Chrome DevTools Protocol connections and page probes."""

@@ -1,0 +1,597 @@
+"""One page seen and moved through CDP, beside Playwright and without the page knowing.
+
+`Probe.of(page)` attaches once per page: a CDP session of its own, and `js/eye.js` in an isolated
+world of every frame. Site isolation is off (`launch`), so that one session sees all frames.
+Everything that observes or settles goes through it; all waits end, by the caller's deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Self
+from weakref import WeakKeyDictionary
+
+from playwright.async_api import CDPSession, Page
+from playwright.async_api import Error as PlaywrightError
+
+from stillweb.browser.cdp.connection import CdpError, CdpSession
+from stillweb.browser.context import state_of
+from stillweb.errors import InfraError
+
+__all__ = ["PlaywrightCdpSession"]
+
+
+class PlaywrightCdpSession:
+    """A CDP session of a page, with Playwright's `on` and `send`: answers and events are as they came."""
+
+    def __init__(self, session: CDPSession) -> None:
+        self._public = session  # whose life it shares
+        self._bare: Any = getattr(session, "_impl_obj", session)
+        # The wrapped `send` takes a timeout, too, and has no default for it.
+        taken = inspect.signature(self._bare.send).parameters
+        self._named: dict[str, Any] = {"timeout": None} if "timeout" in taken else {}
+        self._crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._bare.on("Inspector.targetCrashed", self._on_crash)
+
+    @classmethod
+    async def of(cls, page: Page) -> Self:
+        """Return a session of a page; a playwright.async_api.Error if the page is closed or has crashed."""
+        session = cls(await page.context.new_cdp_session(page))
+        await session.send("Inspector.enable")
+        return session
+
+    async def send(self, method: str, params: dict[str, Any] | None = None) -> Any:
+        """Send a command and return its answer.
+
+        Raises:
+            playwright.async_api.Error: if it is refused, or the page is closed or has crashed.
+        """
+        sending = asyncio.ensure_future(self._bare.send(method=method, params=params, **self._named))
+        try:
+            await asyncio.wait([sending, self._crash], return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done():
+                raise PlaywrightError(f"{method}: the page has crashed")
+            return sending.result()
+        finally:
+            sending.cancel()
+
+    async def detach(self) -> None:
+        """End the session."""
+        await self._public.detach()
+
+    def _on_crash(self, _: Any) -> None:
+        if not self._crash.done():
+            self._crash.set_result(None)
+
+    def on(self, event: str, heard: Callable[[Any], None]) -> None:
+        """Tell of an event from now on."""
+        self._bare.on(event, heard)
+
+    def remove_listener(self, event: str, heard: Callable[[Any], None]) -> None:
+        """Tell of an event no longer."""
+        self._bare.remove_listener(event, heard)
+
+
+WORLD = "stillweb"
+
+_CLICKABLE_LIMIT = 500
+_WITHIN = ("sameDocument", "historySameDocument")  # navigations that keep the document
+_TEXT_DEPTH = 3  # levels below a clickable element at which its texts are looked for
+
+_probes: WeakKeyDictionary[Page, PageProbe] = WeakKeyDictionary()
+
+
+class FrameGone(Exception):
+    """Raised within the room when a frame navigates or is removed while it is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameInfo:
+    """A frame of a page, by its CDP identifier; the main frame has no parent.
+
+    Attributes:
+        loader: CDP identifier of its document.
+    """
+
+    id: str
+    parent: str
+    url: str
+    loader: str
+
+
+class PageProbe:
+    """A page's CDP session, and the isolated worlds of its frames.
+
+    Attributes:
+        page: the page.
+        documents: how many documents its frames have begun since the probe was attached.
+        learnt: by isolated world the nodes that it knows by number (`listening`).
+        numbered: by isolated world the backend node ids of the nodes that it has told of, by its own number.
+    """
+
+    def __init__(self, page: Page, session: PlaywrightCdpSession | CdpSession) -> None:
+        self.page = page
+        self.documents = 0
+        self._session = session
+        self._main = ""  # identifier of the main frame; the same for as long as the page lives
+        self._worlds: dict[str, int] = {}
+        self._own_worlds: dict[str, int] = {}
+        self.learnt: dict[int, set[int]] = {}
+        self.numbered: dict[int, list[int]] = {}
+        self._navigating: set[str] = set()
+        self._arrived = asyncio.Event()
+        self._arrived.set()
+        self._main_arrived = asyncio.Event()
+        self._main_arrived.set()
+        self._can_be_asked = asyncio.Event()  # whether the main frame's document has its isolated world
+        self._set_out = asyncio.Event()  # whether the page has since it was last asked, or a frame in history
+        self._newer_script = ""
+        self._newer_at: tuple[str, int] = ("", 0)
+        self._frames: list[FrameInfo] = []  # as they were asked for; empty once they have changed
+        self._moves = 0  # of frames
+        self._heard: dict[int, list[int]] | None = None
+        for event in _FRAME_MOVES:
+            session.on(event, self._on_frames)
+        for event, heard in (
+            ("Runtime.executionContextCreated", self._on_world),
+            ("Runtime.executionContextDestroyed", self._on_world_gone),
+            ("Runtime.executionContextsCleared", self._on_worlds_cleared),
+            ("Page.frameRequestedNavigation", self._on_leaving),
+            ("Page.frameStartedNavigating", self._on_started),
+            ("Page.navigatedWithinDocument", self._on_within),
+            ("Page.frameNavigated", self._on_arrived),
+            ("Page.frameStoppedLoading", self._on_stopped),
+            ("Page.frameDetached", self._on_stopped),
+        ):
+            session.on(event, heard)
+
+    @property
+    def line(self) -> CdpSession:
+        """The page's session on our own line, at level EXACT."""
+        assert isinstance(self._session, CdpSession)
+        return self._session
+
+    @classmethod
+    async def of(cls, page: Page) -> PageProbe:
+        """Return the probe of a page, attached on first use.
+
+        Raises:
+            InfraError: if the page is closed or has crashed.
+        """
+        if probe := _probes.get(page):
+            return probe
+        session = await _session(page)
+        probe = cls(page, session)
+        script = resources.files("stillweb.browser").joinpath("js", "eye.js").read_text("utf-8")
+        await probe.send("Page.enable")
+        await probe.send("Runtime.enable")
+        await probe.send("Page.addScriptToEvaluateOnNewDocument", source=script, worldName=WORLD)
+        for frame in await probe.frames():
+            made = await probe.send("Page.createIsolatedWorld", frameId=frame.id, worldName=WORLD)
+            probe._worlds[frame.id] = made["executionContextId"]
+            probe._note_main()
+            await probe.send("Runtime.evaluate", expression=script, contextId=made["executionContextId"])
+        _probes[page] = probe  # not before: a probe attached by half would see empty pages
+        return probe
+
+    async def send(self, method: str, **params: Any) -> dict[str, Any]:
+        """Send a CDP command and return its answer.
+
+        Raises:
+            FrameGone: if what it names went away meanwhile.
+            InfraError: if the page is closed, has crashed, or refuses the command.
+        """
+        try:
+            answer: dict[str, Any] = await self._session.send(method, params)
+        except (PlaywrightError, CdpError) as error:
+            if any(sign in error.message for sign in _GONE):
+                raise FrameGone(error.message) from error
+            raise InfraError(f"{self.page.url}: {method}: {error.message}") from error
+        return answer
+
+    def hear(self, event: str, heard: Callable[[dict[str, Any]], None]) -> None:
+        """Tell of a CDP event from now on."""
+        self._session.on(event, heard)
+
+    @contextmanager
+    def expecting(self, event: str) -> Iterator[asyncio.Future[dict[str, Any]]]:
+        """Yield what the first CDP event of this name will tell while within."""
+        first: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+
+        def heard(params: dict[str, Any]) -> None:
+            if not first.done():
+                first.set_result(params)
+
+        self._session.on(event, heard)
+        try:
+            yield first
+        finally:
+            self._session.remove_listener(event, heard)
+            first.cancel()
+
+    async def frames(self) -> list[FrameInfo]:
+        """Return the frames, parents first, in the order in which they were made.
+
+        Asked of the browser only if one has come, gone or moved since: it tells that before it answers what
+        was asked later.
+        """
+        if self._frames:
+            return list(self._frames)
+        found: list[FrameInfo] = []
+        moves = self._moves
+
+        def walk(tree: dict[str, Any], parent: str) -> None:
+            frame = tree["frame"]
+            url = frame["url"] + frame.get("urlFragment", "")
+            found.append(FrameInfo(frame["id"], parent, url, frame["loaderId"]))
+            for child in tree.get("childFrames", ()):
+                walk(child, frame["id"])
+
+        walk((await self.send("Page.getFrameTree"))["frameTree"], "")
+        self._main = found[0].id
+        self._note_main()
+        if moves == self._moves:
+            self._frames = found
+        return list(found)
+
+    @contextmanager
+    def looking(self) -> Iterator[dict[int, list[int]]]:
+        """Yield what was heard of listeners in this one look, by isolated world (`listening`)."""
+        kept, self._heard = self._heard, {}
+        try:
+            yield self._heard
+        finally:
+            self._heard = kept
+
+    @property
+    def heard(self) -> dict[int, list[int]] | None:
+        """What `looking` yields; None outside of it."""
+        return self._heard
+
+    async def evaluate(self, expression: str, frame: FrameInfo | None = None) -> Any:
+        """Evaluate an expression in a frame's isolated world (default: the main frame's), awaiting promises.
+
+        Raises:
+            FrameGone: if the frame is, or navigates meanwhile.
+            InfraError: if the expression throws.
+        """
+        frame_id = frame.id if frame else self._main
+        if frame_id not in self._worlds:
+            raise FrameGone(frame_id)
+        answer = await self.send(
+            "Runtime.evaluate",
+            expression=expression,
+            contextId=self._worlds[frame_id],
+            awaitPromise=True,
+            returnByValue=True,
+        )
+        if thrown := answer.get("exceptionDetails"):
+            text = thrown.get("exception", {}).get("description", thrown["text"])
+            raise InfraError(f"{self.page.url}: {expression[:80]}: {text}")
+        return answer["result"].get("value")
+
+    async def evaluate_all(self, expression: str, frames: Sequence[FrameInfo]) -> list[Any]:
+        """Evaluate an expression in several frames, in their order; None for frames that went away.
+
+        The commands are sent at once, and one renderer runs them one after the other.
+        """
+        answers = await asyncio.gather(
+            *(self.evaluate(expression, frame) for frame in frames), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, FrameGone):
+                raise answer
+        return [None if isinstance(answer, BaseException) else answer for answer in answers]
+
+    async def evaluate_numbered(self, call: Callable[[int], str], frame: FrameInfo) -> tuple[str, list[int]]:
+        """Evaluate, as `evaluate_nodes`, what tells nodes by their numbers in a frame's isolated world.
+
+        Args:
+            call: the expression, by how many of the numbers are known; it yields the nodes beyond.
+            frame: which.
+
+        Returns:
+            The text, and the backend node ids by number.
+
+        Raises:
+            FrameGone, InfraError: as `evaluate_nodes`.
+        """
+        world = self.worlds(frame)[1]
+        numbered = self.numbered.setdefault(world, [])
+        known = len(numbered)
+        text, fresh = await self.evaluate_nodes(call(known), frame)
+        numbered[known:] = fresh  # maybe some of them again, where two calls were under way
+        return text, numbered
+
+    async def evaluate_nodes(self, expression: str, frame: FrameInfo) -> tuple[str, list[int]]:
+        """Evaluate an expression that yields an array of a text and DOM nodes, in one round trip.
+
+        Returns:
+            The text, and the backend node ids.
+
+        Raises:
+            FrameGone: if the frame is, or navigates meanwhile.
+            InfraError: if the expression throws.
+        """
+        if frame.id not in self._worlds:
+            raise FrameGone(frame.id)
+        answer = await self.send(
+            "Runtime.evaluate",
+            expression=expression,
+            contextId=self._worlds[frame.id],
+            serializationOptions=_NODES_BY_ID,
+        )
+        if thrown := answer.get("exceptionDetails"):
+            text = thrown.get("exception", {}).get("description", thrown["text"])
+            raise InfraError(f"{self.page.url}: {expression[:80]}: {text}")
+        first, *nodes = answer["result"]["deepSerializedValue"]["value"]
+        return str(first["value"]), [node["value"]["backendNodeId"] for node in nodes]
+
+    def worlds(self, frame: FrameInfo) -> tuple[int, int]:
+        """Return the execution contexts of a frame's own world, 0 if it has none, and of our isolated one.
+
+        Raises:
+            FrameGone: if the frame is.
+        """
+        if frame.id not in self._worlds:
+            raise FrameGone(frame.id)
+        return self._own_worlds.get(frame.id, 0), self._worlds[frame.id]
+
+    async def handle(self, frame_id: str, backend_node_id: int) -> str:
+        """Return a DOM node as an object of its frame's isolated world.
+
+        Raises:
+            FrameGone: if the node, or its frame, is.
+        """
+        if frame_id not in self._worlds:
+            raise FrameGone(frame_id)
+        answer = await self.send(
+            "DOM.resolveNode", backendNodeId=backend_node_id, executionContextId=self._worlds[frame_id]
+        )
+        return str(answer["object"]["objectId"])
+
+    async def clickable(self, frame: FrameInfo) -> dict[int, list[int]]:
+        """Return the elements that show a hand under the pointer, outermost ones only, and the texts in each.
+
+        All by backend node id.
+        """
+        if frame.id not in self._worlds:
+            return {}
+        answer = await self.send(
+            "Runtime.evaluate",
+            expression=f"eye.clickable({_CLICKABLE_LIMIT})",
+            contextId=self._worlds[frame.id],
+            objectGroup=f"clickable-{frame.id}",
+        )
+        listed = await self.send(
+            "Runtime.getProperties", objectId=answer["result"]["objectId"], ownProperties=True
+        )
+        objects = [
+            entry["value"]["objectId"]
+            for entry in listed["result"]
+            if "objectId" in entry.get("value", {}) and entry["name"].isdigit()
+        ]
+        answers = await asyncio.gather(
+            *(self.send("DOM.describeNode", objectId=o, depth=_TEXT_DEPTH) for o in objects)
+        )
+        await self.send("Runtime.releaseObjectGroup", objectGroup=f"clickable-{frame.id}")
+        nodes = [answer["node"] for answer in answers]
+        return {node["backendNodeId"]: list(_texts(node)) for node in nodes}
+
+    async def begin_documents_with(self, source: str) -> None:
+        """Run a script at the beginning of every new document, in place of the one given before."""
+        if self._newer_at == (source, self.documents):  # with a document another renderer may have come
+            return
+        documents = self.documents
+        added, _ = await asyncio.gather(
+            self.send("Page.addScriptToEvaluateOnNewDocument", source=source), self._forget_newer_script()
+        )
+        self._newer_script = added["identifier"]
+        self._newer_at = (source, documents)
+
+    async def _forget_newer_script(self) -> None:
+        if not self._newer_script:
+            return
+        try:
+            await self.send("Page.removeScriptToEvaluateOnNewDocument", identifier=self._newer_script)
+        except InfraError as error:
+            # What was added while another renderer took over the page went with the old one.
+            if "Script not found" not in str(error):
+                raise
+
+    async def arrived(self, patience: float) -> bool:
+        """Wait until no frame is on its way to another document; return whether it came to that.
+
+        A navigation that comes to nothing (204, a download) may never say so: hence the patience. The main
+        frame can be asked then: whoever tries again after `FrameGone` waits here, and does not spin.
+        """
+        try:
+            async with asyncio.timeout(patience):
+                await self._arrived.wait()
+                await self._can_be_asked.wait()
+        except TimeoutError:
+            self._navigating.clear()
+            self._arrived.set()
+            self._main_arrived.set()
+            return False
+        return True
+
+    async def open(self, url: str) -> str:
+        """Open an address as a link would, but with no page to come from; return when its document is there.
+
+        Playwright opens it as if it was typed: a page of another site then gets a widget of its own
+        (docs/decisions/0018-exact.md).
+
+        Returns:
+            What kept the document from coming, in Chromium's words (`net::ERR_...`); "" if it is there.
+
+        Raises:
+            InfraError: if the page is closed or has crashed.
+        """
+        try:
+            answer = await self.send("Page.navigate", url=url, transitionType="link")
+        except InfraError as error:
+            if _NO_URL not in str(error):
+                raise
+            return _NO_URL
+        if failure := str(answer.get("errorText", "")):
+            return failure
+        events = (self._main_arrived, self.line.gone)
+        arrived, gone = (asyncio.ensure_future(event.wait()) for event in events)
+        try:
+            await asyncio.wait({arrived, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            arrived.cancel()
+            gone.cancel()
+        if self.line.gone.is_set():
+            raise InfraError(f"{self.page.url}: Page.navigate: {self.line.why}")
+        return ""
+
+    async def travel(self, entry: int, patience: float) -> bool:
+        """Go to an entry of the history; return when page or frame has set out, or is there in its document.
+
+        The browser answers before: who looks at the page then still sees the old one, at rest.
+
+        Returns:
+            Whether the page itself is on its way to another document (if not, maybe one of its frames).
+
+        Raises:
+            InfraError: if the page is closed or has crashed.
+        """
+        self._set_out.clear()
+        await self.send("Page.navigateToHistoryEntry", entryId=entry)
+        with suppress(TimeoutError):  # a page may ask to be stayed on
+            async with asyncio.timeout(patience):
+                await self._set_out.wait()
+        return self._main in self._navigating
+
+    def _on_started(self, event: dict[str, Any]) -> None:
+        kind = event.get("navigationType", "")
+        # Of a step in history nothing else tells beforehand; a page's step may be one of its frames.
+        if event["frameId"] != self._main and not kind.startswith("history"):
+            return
+        if kind not in _WITHIN:
+            self._on_leaving(event)
+        self._set_out.set()
+
+    def _on_within(self, event: dict[str, Any]) -> None:
+        if event["frameId"] == self._main:
+            self._set_out.set()
+
+    def _on_world(self, event: dict[str, Any]) -> None:
+        context = event["context"]
+        if context["name"] == WORLD:
+            self._worlds[context["auxData"]["frameId"]] = context["id"]
+            self._note_main()
+            self.documents += 1
+        elif context["auxData"].get("isDefault"):
+            self._own_worlds[context["auxData"]["frameId"]] = context["id"]
+
+    def _on_world_gone(self, event: dict[str, Any]) -> None:
+        gone = event["executionContextId"]
+        self._worlds = {frame: world for frame, world in self._worlds.items() if world != gone}
+        self._note_main()
+        self._own_worlds = {frame: world for frame, world in self._own_worlds.items() if world != gone}
+        self.learnt.pop(gone, None)
+        self.numbered.pop(gone, None)
+
+    def _on_worlds_cleared(self, _: dict[str, Any]) -> None:
+        self._worlds.clear()
+        self._note_main()
+        self._own_worlds.clear()
+        self.learnt.clear()
+        self.numbered.clear()
+
+    def _note_main(self) -> None:
+        if self._main in self._worlds:
+            self._can_be_asked.set()
+        else:
+            self._can_be_asked.clear()
+
+    def _on_frames(self, _: dict[str, Any]) -> None:
+        self._moves += 1
+        self._frames = []
+
+    def _on_leaving(self, event: dict[str, Any]) -> None:
+        if event.get("disposition", "currentTab") == "currentTab":
+            self._navigating.add(event["frameId"])
+            self._arrived.clear()
+            if event["frameId"] == self._main:
+                self._main_arrived.clear()
+
+    def _on_arrived(self, event: dict[str, Any]) -> None:
+        if event["frame"]["id"] == self._main:
+            self._set_out.set()
+        self._leave_off(event["frame"]["id"])
+
+    def _on_stopped(self, event: dict[str, Any]) -> None:
+        self._leave_off(event["frameId"])
+
+    def _leave_off(self, frame_id: str) -> None:
+        self._navigating.discard(frame_id)
+        if frame_id == self._main:
+            self._main_arrived.set()
+        if not self._navigating:
+            self._arrived.set()
+
+
+async def _session(page: Page) -> PlaywrightCdpSession | CdpSession:
+    """Return a CDP session of a page: on our own line at level EXACT, Playwright's otherwise."""
+    world = state_of(page.context).world
+    try:
+        session = await PlaywrightCdpSession.of(page)
+        if world is None:
+            return session
+        told = await session.send("Target.getTargetInfo")
+        await session.detach()
+    except PlaywrightError as error:
+        raise InfraError(f"{page.url}: no CDP session: {error.message}") from error
+    return world.session(told["targetInfo"]["targetId"])
+
+
+def _texts(node: dict[str, Any]) -> Iterator[int]:
+    """Yield the text nodes in a node as CDP describes it, and the pseudo-elements, which may have text."""
+    for pseudo in node.get("pseudoElements", ()):
+        yield pseudo["backendNodeId"]
+    for child in node.get("children", ()):
+        if child["nodeType"] == _TEXT_NODE:
+            yield child["backendNodeId"]
+        else:
+            yield from _texts(child)
+
+
+_NO_URL = "Cannot navigate to invalid URL"
+_TEXT_NODE = 3  # DOM §4.4
+# After each of these a frame is new, gone, or has another URL or document.
+_FRAME_MOVES = (
+    "Page.frameAttached",
+    "Page.frameDetached",
+    "Page.frameNavigated",
+    "Page.navigatedWithinDocument",
+    "Page.documentOpened",
+    "Runtime.executionContextsCleared",
+)
+# Nodes are serialised as WebDriver BiDi has them (script.NodeRemoteValue), with Chromium's backendNodeId.
+_NODES_BY_ID = {
+    "serialization": "deep",
+    "maxDepth": 1,
+    "additionalParameters": {"maxNodeDepth": 0, "includeShadowTree": "none"},
+}
+_GONE = (
+    "Cannot find context",
+    "Execution context was destroyed",
+    "Inspected target navigated",
+    "Promise was collected",
+    "No node found at given location",
+    "No frame for given id",
+    "Frame with the given",
+    "uniqueContextId not found",
+    "Could not find node",
+    "No node with given id",
+    "does not belong to the document",
+)

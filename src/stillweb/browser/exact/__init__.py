@@ -1,0 +1,1 @@
+"""Level EXACT: one deterministic browser context."""

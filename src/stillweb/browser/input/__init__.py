@@ -1,0 +1,1 @@
+"""Mouse, keyboard and form input by element id."""

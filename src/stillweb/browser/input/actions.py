@@ -1,0 +1,299 @@
+"""Acting on a page by bid: node → place on screen → mouse and keyboard, as a person would.
+
+A node is scrolled into view, its place is asked for, and what lies at that place must be the node
+itself or something within it; otherwise the action fails and says what is in the way. A place on
+screen may be said instead of a bid. An action that fails is a fact about the page, not about us:
+`ActionFailed` is no `StillwebError`, and whoever steps an episode turns it into a value. Nothing
+here waits for the page: that is `settle`.
+
+No function uses the page's timers or waits for its frames to be drawn, but for the mouse's
+moves and its wheel (`pointer`), so a clock that stands still holds nothing up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Page
+
+from stillweb.browser.activity import is_ours
+from stillweb.browser.cdp.session import PageProbe
+from stillweb.browser.input.elements import (
+    ActionFailed,
+    ActionTarget,
+    Target,
+    ask,
+    clickable_point,
+    find,
+    locate,
+    name_of,
+    place,
+    point_of,
+    related,
+    shown_parts,
+)
+from stillweb.browser.input.pointer import Button, Point, Pointer, hold_modifier
+from stillweb.browser.observe.axtree import Bids
+from stillweb.errors import InfraError
+
+_CHOOSER_SECONDS = 1.0  # for the message that a click opened a file chooser
+
+
+async def click(
+    page: Page, bids: Bids, bid: Target, *, button: Button = "left", count: int = 1, modifiers: str = ""
+) -> None:
+    """Click an element at its middle, or at a place; with modifier keys held, joined by `+`.
+
+    Raises:
+        ActionFailed: if it is gone, disabled, invisible, or something else lies over it.
+    """
+    at = await clickable_point(page, bids, bid)
+    await (await Pointer.of(page, modifiers)).click(at, button, count)
+
+
+async def dblclick(
+    page: Page, bids: Bids, bid: Target, *, button: Button = "left", modifiers: str = ""
+) -> None:
+    """Click an element twice, as one double click."""
+    await click(page, bids, bid, button=button, count=2, modifiers=modifiers)
+
+
+async def hover(page: Page, bids: Bids, bid: Target) -> None:
+    """Move the pointer over an element."""
+    at = await point_of(page, bids, bid)
+    await (await Pointer.of(page)).move(at)
+
+
+async def mouse_down(page: Page, bids: Bids, bid: Target, *, button: Button = "left") -> None:
+    """Press a mouse button over an element and hold it."""
+    at = await point_of(page, bids, bid)
+    await (await Pointer.of(page)).down(at, button)
+
+
+async def mouse_up(page: Page, bids: Bids, bid: Target, *, button: Button = "left") -> None:
+    """Release a mouse button over an element, whatever lies over it: it may be what is dragged."""
+    at = await point_of(page, bids, bid, hit=False)
+    await (await Pointer.of(page)).up(at, button)
+
+
+async def fill(page: Page, bids: Bids, bid: Target, text: str) -> None:
+    """Set the text of a field, in place of what it held; the page gets `input` and `change`.
+
+    Dates, times, colours and ranges are set by their value (`2024-01-31`, `13:45`, `#ff0000`, `7`).
+
+    Raises:
+        ActionFailed: if it is no field, read-only, disabled, or does not take the value.
+    """
+    element = await locate(page, bids, bid)
+    told = await ask(element, "fill", text)
+    if "failed" in told:
+        raise element.failed(told["failed"], told["kind"])
+    if not told["typed"]:
+        return
+    # Focused and selected: what is typed replaces it. Pages that suggest while one types listen to the
+    # keyboard, so that the last key is pressed and released around a text that comes at once.
+    if text:
+        await _strike(element.probe, "rawKeyDown", text[-1])
+        await page.keyboard.insert_text(text)
+        await _strike(element.probe, "keyUp", text[-1])
+    elif not told["empty"]:
+        await page.keyboard.press("Delete")
+    with suppress(ActionFailed):  # a page may take the field away once it is filled
+        await ask(element, "changed")
+
+
+async def check(page: Page, bids: Bids, bid: Target, *, checked: bool = True) -> None:
+    """Click a checkbox, radio button or switch unless it is in the state wanted."""
+    element = await locate(page, bids, bid)
+    state = await ask(element, "checked")
+    if state is None:
+        raise element.failed("is nothing to check", "unsuitable")
+    if state != checked:
+        await click(page, bids, bid)
+
+
+async def select_option(page: Page, bids: Bids, bid: Target, options: str | Sequence[str]) -> None:
+    """Select options of a list, by their values or else their labels, in place of those selected.
+
+    No options select the one that is named by the bid itself.
+
+    Raises:
+        ActionFailed: if it is no list, or has no such options.
+    """
+    wanted = [options] if isinstance(options, str) else list(options)
+    element = await locate(page, bids, bid)
+    told = await ask(element, "select", wanted)
+    if "failed" in told:
+        raise element.failed(told["failed"], told["kind"])
+
+
+async def press(page: Page, keys: str, *, bids: Bids | None = None, bid: str = "") -> None:
+    """Press keys together, such as `Enter` or `Control+a`; in an element if one is given.
+
+    Several combinations, with spaces between, are pressed one after the other.
+    """
+    if bids is not None and bid:
+        await focus(page, bids, bid)
+    for combination in keys.split() or [keys]:
+        await _keyboard(page, page.keyboard.press(combination), combination)
+
+
+async def key_down(page: Page, key: str) -> None:
+    """Press a key and hold it."""
+    await _keyboard(page, page.keyboard.down(key), key)
+    hold_modifier(page, key, down=True)
+
+
+async def key_up(page: Page, key: str) -> None:
+    """Release a key."""
+    await _keyboard(page, page.keyboard.up(key), key)
+    hold_modifier(page, key, down=False)
+
+
+async def type_text(page: Page, text: str, *, bids: Bids | None = None, bid: Target = "") -> None:
+    """Type text key by key: where the focus is, behind what a field holds, or where a click goes."""
+    if bids is None or not bid:
+        pass
+    elif isinstance(bid, tuple):
+        await click(page, bids, bid)
+    else:
+        await focus(page, bids, bid)
+        await ask(await find(page, bids, bid), "caretToEnd")
+    await _keyboard(page, page.keyboard.type(text), text)
+
+
+async def focus(page: Page, bids: Bids, bid: str) -> None:
+    """Give an element the keyboard."""
+    element = await find(page, bids, bid)
+    if not await ask(element, "focus"):
+        raise element.failed("takes no keyboard focus", "unsuitable")
+
+
+async def upload(page: Page, bids: Bids, bid: Target, files: Sequence[Path]) -> None:
+    """Give files to a file field, or to the chooser that a click opens.
+
+    Raises:
+        ActionFailed: if a click opens no chooser, or it takes one file only.
+    """
+    element = await locate(page, bids, bid)
+    if field := await related(element, "fileField"):
+        many = await ask(field, "takesMany")
+        await _give_files(element, {"objectId": field.object_id}, files, many=many)
+        return
+    probe = element.probe
+    with probe.expecting("Page.fileChooserOpened") as opened:
+        await probe.send("Page.setInterceptFileChooserDialog", enabled=True)
+        try:
+            await click(page, bids, bid)
+            async with asyncio.timeout(_CHOOSER_SECONDS):
+                chooser = await opened
+        except TimeoutError:
+            raise element.failed("opens no file chooser", "unsuitable") from None
+        finally:
+            await probe.send("Page.setInterceptFileChooserDialog", enabled=True, cancel=True)
+    many = chooser["mode"] != "selectSingle"
+    if "backendNodeId" not in chooser:
+        raise element.failed("opens a chooser that belongs to no field", "unsuitable")
+    await _give_files(element, {"backendNodeId": chooser["backendNodeId"]}, files, many=many)
+
+
+async def scroll(page: Page, dx: float, dy: float, *, bids: Bids | None = None, bid: Target = "") -> None:
+    """Turn the wheel over an element, or over the middle of the page."""
+    if bids is not None and bid:
+        at = await point_of(page, bids, bid, hit=False)
+    else:
+        size = page.viewport_size or {"width": 2, "height": 2}
+        at = size["width"] / 2, size["height"] / 2
+    await (await Pointer.of(page)).wheel(at, dx, dy)
+
+
+async def scroll_into_view(page: Page, bids: Bids, bid: str) -> None:
+    """Scroll until an element can be seen."""
+    await place(await find(page, bids, bid), hit=False)
+
+
+async def drag(page: Page, bids: Bids, bid: Target, target: str | Point) -> None:
+    """Press on an element, move to another one or by so many pixels, and release.
+
+    The page takes it as it likes: as drag and drop of the platform, or by its own listeners.
+
+    Raises:
+        ActionFailed: if the two cannot be seen at once.
+    """
+    start = await point_of(page, bids, bid)
+    if isinstance(target, str):
+        onto = await find(page, bids, target)
+        end = await place(onto, hit=False)
+        start = await point_of(page, bids, bid)  # the second may have scrolled the first
+        if not await shown_parts(onto, scroll=False):
+            raise onto.failed(f"cannot be seen together with {name_of(bid)}", "invisible")
+        end = await place(onto, hit=False, scroll=False)
+    else:
+        end = start[0] + target[0], start[1] + target[1]
+    await (await Pointer.of(page)).drag(start, end)
+
+
+async def goto(page: Page, url: str, *, timeout: float = 30.0) -> int:
+    """Navigate to a URL until its document begins; return its HTTP status, 0 if it has none.
+
+    Raises:
+        ActionFailed: if there is no such page.
+    """
+    return await _navigate(page, page.goto(url, wait_until="commit", timeout=timeout * 1000))
+
+
+async def back(page: Page, *, timeout: float = 30.0) -> int:
+    """Go back in history; return the HTTP status, 0 if there is none or nowhere to go."""
+    return await _navigate(page, page.go_back(wait_until="commit", timeout=timeout * 1000))
+
+
+async def forward(page: Page, *, timeout: float = 30.0) -> int:
+    """Go forward in history; return the HTTP status, 0 if there is none or nowhere to go."""
+    return await _navigate(page, page.go_forward(wait_until="commit", timeout=timeout * 1000))
+
+
+async def reload(page: Page, *, timeout: float = 30.0) -> int:
+    """Load the document anew; return the HTTP status, 0 if there is none."""
+    return await _navigate(page, page.reload(wait_until="commit", timeout=timeout * 1000))
+
+
+async def _give_files(
+    element: ActionTarget, field: dict[str, Any], files: Sequence[Path], *, many: bool
+) -> None:
+    if len(files) > 1 and not many:
+        raise element.failed("takes one file only", "unsuitable")
+    await element.probe.send("DOM.setFileInputFiles", files=[str(file) for file in files], **field)
+
+
+async def _strike(probe: PageProbe, kind: str, character: str) -> None:
+    """Press or release the key of a character, without the character."""
+    upper = character.upper()
+    plain = character.isascii() and character.isalnum()
+    code = f"{'Digit' if upper.isdigit() else 'Key'}{upper}" if plain else ""
+    number = {"windowsVirtualKeyCode": ord(upper)} if code else {}
+    await probe.send("Input.dispatchKeyEvent", type=kind, key=character, code=code, **number)
+
+
+async def _keyboard(page: Page, pressed: Any, keys: str) -> None:
+    try:
+        await pressed
+    except PlaywrightError as error:
+        if "Unknown key" in error.message:
+            raise ActionFailed(f"no key is called {keys!r}", "unsuitable") from error
+        raise InfraError(f"{page.url}: {error.message}") from error
+
+
+async def _navigate(page: Page, navigation: Any) -> int:
+    try:
+        response = await navigation
+    except PlaywrightError as error:
+        if page.is_closed() or is_ours(error.message):
+            raise InfraError(error.message.splitlines()[0]) from error
+        # net::ERR_... and the like: the page's or the archive's fact, not ours.
+        raise ActionFailed(error.message.splitlines()[0], "navigation") from error
+    return response.status if response else 0

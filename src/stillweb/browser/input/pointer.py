@@ -1,0 +1,208 @@
+"""The mouse, by CDP `Input` alone: nothing here uses the page's timers or waits for its frames.
+
+Playwright's mouse does: over something draggable it asks the page by `setTimeout` whether a drag
+begins, which never answers while the page's clock stands still (level EXACT), and leaves the
+button pressed. What the browser does with events, and therefore what is done here:
+
+- A move is dispatched at the next frame, and moves before it are merged into one; no frame may
+  come while the page's clock stands still. An input that waits for no frame flushes those before
+  it: the press of a click does, and bringing to the front what is there, which no page hears.
+- A drag of the platform's own (HTML5 drag and drop) begins in the renderer and ends in the
+  window system, which a headless browser has not. It is intercepted and carried on by
+  `Input.dispatchDragEvent`. One that is left unfinished swallows all mouse events after it.
+- A wheel turns with the frames, and is acknowledged before the page has scrolled. It is the only
+  one here that needs frames; at level EXACT they are drawn for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+from playwright.async_api import Page
+
+from stillweb.browser.cdp.connection import CdpError
+from stillweb.browser.cdp.session import FrameGone, PageProbe
+from stillweb.browser.context import state_of
+from stillweb.browser.exact.context import ExactContext
+
+Button = Literal["left", "middle", "right"]
+Point = tuple[float, float]
+
+_BUTTONS = {"left": 1, "right": 2, "middle": 4}
+# `modifiers` of CDP Input.dispatchMouseEvent. The browsers that are driven here run on Linux.
+_MODIFIERS = {"Alt": 1, "Control": 2, "ControlOrMeta": 2, "Meta": 4, "Shift": 8}
+_DRAG_STEPS = 8
+_WHEEL_FRAMES = 5  # until the browser has heard of a wheel
+_WHEEL_SECONDS = 0.02  # real; until the next one is drawn if it has not
+_DRAG_SECONDS = 1.0  # for a message of the browser that is on its way
+
+_TWO_FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))"
+_WATCH_DRAG = """(() => {
+  globalThis.dragBegun = null;
+  addEventListener("dragstart", (event) => { globalThis.dragBegun = event; }, { capture: true, once: true });
+})()"""
+_DRAG_BEGUN = "Boolean(globalThis.dragBegun && !globalThis.dragBegun.defaultPrevented)"
+
+
+@dataclass(slots=True)
+class _HeldButtons:
+    """What is held down on a page: mouse buttons as a bit mask, and modifier keys."""
+
+    buttons: int = 0
+    modifiers: int = 0
+
+
+_held: WeakKeyDictionary[Page, _HeldButtons] = WeakKeyDictionary()
+
+
+class Pointer:
+    """The mouse of one page; what is held stays held from one call to the next."""
+
+    def __init__(self, page: Page, probe: PageProbe, modifiers: str = "") -> None:
+        self._page = page
+        self._probe = probe
+        self._held = _held.setdefault(page, _HeldButtons())
+        self._modifiers = self._held.modifiers | modifier_mask(modifiers)
+
+    @classmethod
+    async def of(cls, page: Page, modifiers: str = "") -> Pointer:
+        """Return a page's mouse, with modifier keys held, joined by `+`."""
+        return cls(page, await PageProbe.of(page), modifiers)
+
+    async def move(self, at: Point) -> None:
+        """Move to a point."""
+        await asyncio.gather(self._send("mouseMoved", at), self._probe.send("Page.bringToFront"))
+
+    async def click(self, at: Point, button: Button = "left", count: int = 1) -> None:
+        """Click `count` times. Sent in one go, so that nothing of the page comes between."""
+        presses = [
+            self._send(kind, at, button=button, clickCount=number, buttons=buttons)
+            for number in range(1, count + 1)
+            for kind, buttons in (("mousePressed", _BUTTONS[button]), ("mouseReleased", 0))
+        ]
+        await asyncio.gather(self._send("mouseMoved", at), *presses)
+
+    async def down(self, at: Point, button: Button = "left") -> None:
+        """Press a button at a point, and hold it."""
+        await self.move(at)
+        self._held.buttons |= _BUTTONS[button]
+        await self._send("mousePressed", at, button=button, clickCount=1)
+
+    async def up(self, at: Point, button: Button = "left") -> None:
+        """Release a button at a point."""
+        await self.move(at)
+        self._held.buttons &= ~_BUTTONS[button]
+        await self._send("mouseReleased", at, button=button, clickCount=1)
+
+    async def wheel(self, at: Point, dx: float, dy: float) -> None:
+        """Turn the wheel, and let the page scroll."""
+        world = state_of(self._page.context).world
+        if world:
+            await self._flag_own_layer(world, at)
+        turned = asyncio.ensure_future(self._send("mouseWheel", at, deltaX=dx, deltaY=dy))
+        try:
+            if world:
+                # As a rule it is heard at the second; always the same number, whatever the machine's load.
+                for _ in range(_WHEEL_FRAMES):
+                    await world.draw(self._probe.line)
+                # Frames may overtake it on a busy machine, and without any more it is never heard.
+                while not turned.done():
+                    await asyncio.wait([turned], timeout=_WHEEL_SECONDS)
+                    await world.draw(self._probe.line)
+            await turned
+            if world:
+                for _ in range(2):
+                    await world.draw(self._probe.line)
+                await world.repaint(self._probe.line)
+            else:
+                await self._probe.evaluate(_TWO_FRAMES)
+        except (FrameGone, CdpError):
+            return  # the page has gone elsewhere, by what it heard
+        finally:
+            turned.cancel()
+
+    async def _flag_own_layer(self, world: ExactContext, at: Point) -> None:
+        with suppress(FrameGone):
+            if await self._probe.evaluate(f"eye.ownLayer({at[0]}, {at[1]})"):
+                world.flag("a wheel over a part with will-change, which may be shown before it is painted")
+
+    async def drag(self, start: Point, end: Point) -> None:
+        """Press at a point, move to another one and release: a drag and drop of the platform, or not."""
+        probe = self._probe
+        async with AsyncExitStack() as undo:
+            intercepted = undo.enter_context(probe.expecting("Input.dragIntercepted"))
+            await probe.send("Input.setInterceptDrags", enabled=True)
+            undo.push_async_callback(probe.send, "Input.setInterceptDrags", enabled=False)
+            frames = await probe.frames()
+            await probe.evaluate_all(_WATCH_DRAG, frames)
+            await self.down(start)
+            # One step may begin a drag of the platform's; the page that wants none sees all steps.
+            points = [_between(start, end, step / _DRAG_STEPS) for step in range(1, _DRAG_STEPS + 1)]
+            for index, point in enumerate(points):
+                await self.move(point)
+                begun = intercepted.done() or any(await probe.evaluate_all(_DRAG_BEGUN, frames))
+                if begun and (event := await _soon(intercepted)) is not None:
+                    self._held.buttons = 0
+                    await self._drop(points[index:], event["data"])
+                    return
+            await self.up(end)
+
+    async def _drop(self, points: list[Point], data: dict[str, Any]) -> None:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self._drag_event, "dragCancel", points[-1], data)
+            await self._drag_event("dragEnter", points[0], data)
+            for point in points:
+                await self._drag_event("dragOver", point, data)
+            await self._drag_event("drop", points[-1], data)
+            undo.pop_all()
+
+    async def _drag_event(self, kind: str, at: Point, data: dict[str, Any]) -> None:
+        await self._probe.send(
+            "Input.dispatchDragEvent", type=kind, x=at[0], y=at[1], data=data, modifiers=self._modifiers
+        )
+
+    async def _send(self, kind: str, at: Point, **more: Any) -> None:
+        await self._probe.send(
+            "Input.dispatchMouseEvent",
+            **{
+                "type": kind,
+                "x": at[0],
+                "y": at[1],
+                "modifiers": self._modifiers,
+                "buttons": self._held.buttons,
+                **({"button": _first(self._held.buttons)} if kind == "mouseMoved" else {}),
+                **more,
+            },
+        )
+
+
+def modifier_mask(names: str) -> int:
+    """Return modifier keys, joined by `+`, as CDP has them."""
+    return sum({_MODIFIERS[name] for name in names.split("+") if name})
+
+
+def hold_modifier(page: Page, key: str, *, down: bool) -> None:
+    """Remember a modifier key as held, or not, for the mouse; other keys are no matter."""
+    held, bit = _held.setdefault(page, _HeldButtons()), _MODIFIERS.get(key, 0)
+    held.modifiers = held.modifiers | bit if down else held.modifiers & ~bit
+
+
+async def _soon(future: asyncio.Future[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return what is on its way, or None if it does not come: not every `dragstart` begins a drag."""
+    try:
+        async with asyncio.timeout(_DRAG_SECONDS):
+            return await asyncio.shield(future)
+    except TimeoutError:
+        return None
+
+
+def _between(start: Point, end: Point, share: float) -> Point:
+    return start[0] + (end[0] - start[0]) * share, start[1] + (end[1] - start[1]) * share
+
+
+def _first(buttons: int) -> str:
+    return next((name for name, bit in _BUTTONS.items() if buttons & bit), "none")

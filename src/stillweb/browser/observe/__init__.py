@@ -1,0 +1,1 @@
+"""Observations of a page: accessibility tree, DOM, Markdown, marks, pictures."""

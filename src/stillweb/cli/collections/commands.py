@@ -1,0 +1,380 @@
+"""`stillweb collections`: import, list, show, check, learn, seal, push, pull, export, keep and rm."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.progress import Progress, TaskID
+
+from stillweb.cli.collections.learn import learn_command, print_volatile
+from stillweb.cli.collections.push import pull_command, push_command
+from stillweb.cli.collections.reachability import reachability_command
+from stillweb.cli.console import print_json, print_table, progress, stderr
+from stillweb.cli.options import collections_option, json_option
+from stillweb.collections.amends import read_amends
+from stillweb.collections.check import check as check_collection
+from stillweb.collections.check import repair as repair_collection
+from stillweb.collections.defects import Defect, Severity
+from stillweb.collections.export import export_wacz
+from stillweb.collections.importers.importer import FileReport, import_files
+from stillweb.collections.layout import Collection, list_collections, locked
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal as seal_collection
+from stillweb.collections.pack.store import remove_collection
+from stillweb.collections.versions import keep_version, versions
+from stillweb.errors import CollectionError, UsageError
+
+__all__ = ["print_redactions", "redacted_in_words"]
+
+_KINDS = {"given": "values of the login", "jwt": "signatures of JWTs", "unread": "bodies not searched"}
+
+
+def redacted_in_words(redactions: Iterable[Mapping[str, Any]]) -> str:
+    """Return in one line how often what was taken out; "" if nothing was."""
+    counts: Counter[str] = Counter()
+    for row in redactions:
+        if row.get("kind") == "kept":
+            return "secrets were kept (--keep-secrets)"
+        counts[str(row.get("kind"))] += int(row.get("count", 0))
+    told = ", ".join(f"{count} x {_KINDS.get(kind, kind)}" for kind, count in sorted(counts.items()))
+    return f"redacted: {told}" if told else ""
+
+
+def print_redactions(redactions: Iterable[Mapping[str, Any]]) -> None:
+    """Print what was taken out where and how often; the placeholders of passwords log in at replay."""
+    rows = []
+    for row in redactions:
+        if row.get("kind") == "kept":
+            click.echo("secrets were kept (--keep-secrets): whoever has this collection has them too")
+            continue
+        stand_ins = ", ".join(row.get("placeholders", ()))
+        rows.append([*(row.get(name) for name in ("kind", "where", "name", "host", "count")), stand_ins])
+    if rows:
+        columns = ["kind", "where", "name", "host", "#count", "placeholder"]
+        print_table(columns, rows, title="redacted")
+
+
+_SHOWN = 20
+
+
+@click.group()
+def collections() -> None:
+    """Import, check, learn about, seal and export collections.
+
+    \b
+    Example:
+      stillweb collections import site.wacz -c site
+      stillweb collections check site
+    """  # noqa: D301  click reads \b itself
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar for each file that is told of."""
+    tasks: dict[str, TaskID] = {}
+    with progress() as bars:
+
+        def tell(name: str, read: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            _update(bars, tasks[name], read, total)
+
+        yield tell
+
+
+def _update(bars: Progress, task: TaskID, read: int, total: int) -> None:
+    bars.update(task, completed=min(read, total), total=total)
+
+
+@collections.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-c", "--collection", "name", required=True, help="Name of the collection.")
+@click.option("--append", is_flag=True, help="Add to a collection that is there.")
+@json_option
+@collections_option
+def import_command(files: tuple[Path, ...], name: str, append: bool, as_json: bool, root: Path) -> None:
+    """Import WARC, ARC, WACZ and HAR files, or folders of them, into a collection.
+
+    \b
+    Example:
+      stillweb collections import crawl.wacz extra.warc.gz -c site
+    """  # noqa: D301
+    with _bars() as tell:
+        report = import_files(files, root, name, append=append, on_progress=tell)
+    if as_json:
+        print_json(asdict(report))
+        return
+    skipped = [file for file in report.files if file.kind == "skipped"]
+    print_table(
+        ["file", "kind", "#captures", "#records", "defects"],
+        [_file_row(file) for file in report.files if file.kind != "skipped"],
+        title=f"{name}: {report.captures} captures, {report.pages} pages",
+    )
+    if skipped:
+        stderr().print(f"{len(skipped)} files of other kinds were passed over", markup=False)
+    _tell_defects(list(report.defects))
+
+
+def _file_row(file: FileReport) -> list[object]:
+    kind = f"{file.kind}, rewritten" if file.rewritten else file.kind
+    return [Path(file.path).name, kind, file.captures, file.records, _summary(file.defects)]
+
+
+def _summary(defects: tuple[Defect, ...] | list[Defect]) -> str:
+    return ", ".join(f"{count} {code}" for code, count in Counter(each.code for each in defects).items())
+
+
+def _tell_defects(defects: list[Defect]) -> None:
+    """Print defects to stderr, the grave ones first, and not thousands of them."""
+    order = list(Severity)
+    console = stderr()
+    for defect in sorted(defects, key=lambda each: order.index(each.severity))[:_SHOWN]:
+        console.print(str(defect), markup=False, soft_wrap=True)
+    if len(defects) > _SHOWN:
+        console.print(f"and {len(defects) - _SHOWN} more: --json lists all of them", markup=False)
+
+
+@collections.command("list")
+@json_option
+@collections_option
+def list_command(as_json: bool, root: Path) -> None:
+    """List the collections there are.
+
+    \b
+    Example:
+      stillweb collections list --json
+    """  # noqa: D301
+    rows = [_overview(collection) for collection in list_collections(root)]
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        stderr().print(
+            f"no collection in {root}; next: stillweb collections import FILE... -c NAME",
+            markup=False,
+            soft_wrap=True,
+        )
+        return
+    columns = ["name", "#captures", "#pages", "#bytes", "recorded_at", "state", "sealed"]
+    print_table(columns, [[row[column.lstrip("#")] for column in columns] for row in rows])
+
+
+def _overview(collection: Collection) -> dict[str, Any]:
+    manifest = collection.manifest()
+    files = collection.warc_files()
+    captures = sum(1 for _ in collection.captures())
+    if collection.is_only_pack:
+        files = list(collection.pack.iterdir())
+        with Pack.open(collection.pack) as pack:
+            captures = len(pack)
+    return {
+        "name": collection.name,
+        "captures": captures,
+        "pages": len(collection.page_list()),
+        "bytes": sum(path.stat().st_size for path in files),
+        "recorded_at": manifest.recorded_at,
+        "state": manifest.state,
+        "sealed": collection.pack.is_dir(),
+    }
+
+
+@collections.command("show")
+@click.argument("name")
+@click.option("--captures", "show_captures", is_flag=True, help="List every capture.")
+@click.option("--volatile", is_flag=True, help="List what varies by itself in its requests, by which rule.")
+@json_option
+@collections_option
+def show_command(name: str, show_captures: bool, volatile: bool, as_json: bool, root: Path) -> None:
+    """Show what a collection holds.
+
+    \b
+    Example:
+      stillweb collections show site --captures --json
+      stillweb collections show site --volatile
+    """  # noqa: D301
+    collection = Collection.open(root, name)
+    if volatile:
+        print_volatile(collection, as_json=as_json)
+        return
+    if show_captures:
+        _show_captures(collection, as_json)
+        return
+    amends, absent = read_amends(collection.path)
+    statuses = Counter(str(each.status or "-") for each in collection.captures())
+    methods = Counter(each.method for each in collection.captures())
+    shown = {
+        **_overview(collection),
+        "methods": dict(sorted(methods.items())),
+        "statuses": dict(sorted(statuses.items())),
+        "files": [path.name for path in collection.warc_files()],
+        "versions": [*versions(collection), *([amends[-1].version] if amends else [])],
+        "amends": [asdict(each) for each in amends],
+        "absent": [asdict(each) for each in absent],
+        "page_list": [{"url": page.url, "title": page.title} for page in collection.page_list()],
+        "manifest": collection.manifest().to_dict(),
+    }
+    if as_json:
+        print_json(shown)
+        return
+    manifest = shown.pop("manifest")
+    redactions = manifest["redactions"]
+    pages, added, lacking = (shown.pop(name) for name in ("page_list", "amends", "absent"))
+    profile = manifest["profile"].items()
+    rows = [*shown.items(), *((f"profile.{key}", value) for key, value in profile)]
+    print_table(["fact", "value"], rows, title=str(collection.path))
+    print_table(["page", "title"], [[page["url"], page["title"]] for page in pages])
+    print_redactions(redactions)
+    if added:
+        columns = ["version", "kept", "at", "#recorded", "#absent", "#captures", "pages"]
+        amended = [[each[column.lstrip("#")] for column in columns] for each in added]
+        print_table(columns, amended, title="added by record amend")
+    if lacking:
+        asked = [[each["method"], each["url"], each["reason"]] for each in lacking]
+        print_table(["method", "url", "reason"], asked, title="asked for in vain")
+
+
+def _show_captures(collection: Collection, as_json: bool) -> None:
+    captures = list(collection.captures())
+    if as_json:
+        print_json([asdict(each) for each in captures])
+        return
+    rows = ([each.timestamp, each.method, each.status or "-", each.mime, each.url] for each in captures)
+    print_table(["timestamp", "method", "#status", "mime", "url"], rows)
+
+
+@collections.command("check")
+@click.argument("name")
+@click.option(
+    "--repair", "do_repair", is_flag=True, help="Repair what can be; nothing is lost (see damaged/)."
+)
+@json_option
+@collections_option
+def check_command(name: str, do_repair: bool, as_json: bool, root: Path) -> None:
+    """Report every defect of a collection by file and offset; exit status 1 if one is an error.
+
+    \b
+    Example:
+      stillweb collections check site --repair
+    """  # noqa: D301
+    collection = Collection.open(root, name)
+    repaired = []
+    if do_repair:
+        with locked(collection):  # what is being written looks as if it broke off
+            repaired = repair_collection(collection)
+    for line in repaired:
+        stderr().print(f"repaired {line}", markup=False, soft_wrap=True)
+    with _bars() as tell:
+        defects = check_collection(collection, tell)
+    if as_json:
+        print_json([asdict(defect) for defect in defects])
+    else:
+        for defect in defects:
+            click.echo(f"{defect}{f'  [{defect.repair}]' if defect.repair else ''}")
+        if not defects:
+            stderr().print(f"{name}: no defects", markup=False)
+    errors = [each for each in defects if each.severity is Severity.ERROR]
+    if errors:
+        raise CollectionError(
+            f"{name}: {_summary(errors)}", hint=next((each.repair for each in errors if each.repair), "")
+        )
+
+
+@collections.command("seal")
+@click.argument("names", nargs=-1, required=True)
+@json_option
+@collections_option
+def seal_command(names: tuple[str, ...], as_json: bool, root: Path) -> None:
+    """Compile collections into the packs that replay serves.
+
+    \b
+    Example:
+      stillweb collections seal site
+    """  # noqa: D301
+    rows = []
+    for name in names:
+        collection = Collection.open(root, name)
+        total = collection.count_lines()
+        with _bars() as tell:
+            info = seal_collection(collection, on_progress=partial(_sealed, tell, name, total))
+        rows.append({"name": name, **asdict(info)})
+        for warning in info.warnings[:_SHOWN]:
+            stderr().print(warning, markup=False, soft_wrap=True)
+    if as_json:
+        print_json(rows)
+        return
+    columns = ["name", "#entries", "#bodies", "#bytes", "environment_id"]
+    print_table(columns, [[row[column.lstrip("#")] for column in columns] for row in rows])
+
+
+def _sealed(tell: Callable[[str, int, int], None], name: str, total: int, count: int) -> None:
+    tell(name, count, total)
+
+
+@collections.command("export")
+@click.argument("name")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: NAME.wacz here."
+)
+@collections_option
+def export_command(name: str, output: Path | None, root: Path) -> None:
+    """Write a collection as WACZ 1.1.1; equal collections give equal bytes.
+
+    \b
+    Example:
+      stillweb collections export site -o site.wacz
+    """  # noqa: D301
+    click.echo(export_wacz(Collection.open(root, name), output or Path(f"{name}.wacz")))
+
+
+@collections.command("keep")
+@click.argument("name")
+@click.argument("version", required=False, default="")
+@collections_option
+def keep_command(name: str, version: str, root: Path) -> None:
+    """Keep a collection as it is now as a version, to compare the next crawl with.
+
+    VERSION is the time of the recording if it is not given. WARC files are linked, not copied.
+
+    \b
+    Example:
+      stillweb collections keep shop before-launch
+      stillweb diff shop@before-launch shop
+    """  # noqa: D301  click reads \b itself
+    kept = keep_version(Collection.open(root, name), version)
+    click.echo(f"{name}@{kept.name}")
+
+
+@collections.command("rm")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Without this nothing is removed.")
+@collections_option
+def rm_command(names: tuple[str, ...], yes: bool, root: Path) -> None:
+    """Remove collections with everything in them.
+
+    \b
+    Example:
+      stillweb collections rm old-site --yes
+    """  # noqa: D301
+    found = [Collection.open(root, name) for name in names]
+    if not yes:
+        paths = ", ".join(str(each.path) for each in found)
+        raise UsageError(
+            f"this would remove {paths}", hint=f"stillweb collections rm {' '.join(names)} --yes"
+        )
+    for collection in found:
+        with locked(collection):
+            remove_collection(collection.path)
+        click.echo(collection.path)
+
+
+collections.add_command(learn_command)
+collections.add_command(reachability_command)
+collections.add_command(push_command)
+collections.add_command(pull_command)

@@ -1,0 +1,103 @@
+"""`stillweb collections learn`, and the table of `collections show --volatile`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stillweb.cli.console import print_json, print_table, stderr
+from stillweb.cli.options import collections_option, json_option
+from stillweb.collections.layout import Collection
+from stillweb.collections.learn.rules import Learned, learn, learn_within, merge, read_rules, write_rules
+from stillweb.errors import UsageError
+from stillweb.matching.rules import Rule
+
+_COLUMNS = ("where", "name", "host", "path", "method", "shape", "origin", "evidence")
+_SHOWN = 20
+
+
+@click.command("learn")
+@click.argument("name")
+@click.option("--with", "other", metavar="OTHER", help="A second recording of the same pages.")
+@click.option("--dry-run", is_flag=True, help="Say what would be learned; write nothing.")
+@json_option
+@collections_option
+def learn_command(name: str, other: str | None, dry_run: bool, as_json: bool, root: Path) -> None:
+    """Learn which parts of a collection's requests vary by themselves, into its rules.yaml.
+
+    Compared with a second recording of the same pages, rules are learned and hold in strict replay. Without
+    one they are guessed, and hold only where replay is told to guess. Rules that somebody wrote are kept.
+
+    \b
+    Example:
+      stillweb record crawl https://site.example/ -c again --limit 25 --seed 2
+      stillweb collections learn site --with again
+      stillweb collections learn old-archive --dry-run
+    """  # noqa: D301  click reads \b itself
+    if other == name:
+        raise UsageError(
+            "a recording compared with itself teaches nothing",
+            hint="record the same pages again: stillweb record crawl URL... -c OTHER --seed 2",
+        )
+    collection = Collection.open(root, name)
+    found = learn(collection, Collection.open(root, other)) if other else learn_within(collection)
+    before = read_rules(collection)
+    after = merge(before, found)
+    written = not dry_run and after.dump() != before.dump()
+    if written:
+        write_rules(collection, after)
+    if as_json:
+        print_json({"name": name, "with": other, "written": written, **asdict(found)})
+        return
+    print_table(_COLUMNS, map(_row, found.rules), title=_summary(name, other, found))
+    _tell(found, name, written=written)
+    if other and collection.manifest().seed == Collection.open(root, other).manifest().seed:
+        stderr().print("both were recorded with one --seed, so what is random did not differ", markup=False)
+
+
+def print_volatile(collection: Collection, *, as_json: bool) -> None:
+    """Print the rules that hold for a collection, stillweb's own at the end."""
+    rules = read_rules(collection)
+    if as_json:
+        print_json([asdict(rule) for rule in rules.volatile])
+        return
+    print_table(_COLUMNS, map(_row, rules.volatile), title=f"{collection.name}: what varies by itself")
+    if rules.declared_polls:
+        rows = ([poll.host, poll.path, poll.query] for poll in rules.declared_polls)
+        print_table(["host", "path", "query"], rows, title="polls")
+
+
+def _row(rule: Rule) -> list[Any]:
+    members = asdict(rule)
+    return [members[column] or ("(bare)" if column == "name" else "") for column in _COLUMNS]
+
+
+def _summary(name: str, other: str | None, found: Learned) -> str:
+    one, two = found.requests
+    if other is None:
+        return (
+            f"{name}: {len(found.rules)} rules guessed from {one} requests, {found.pairs} pairs of them alike"
+        )
+    left, right = found.unmatched
+    return (
+        f"{name} with {other}: {len(found.rules)} rules learned from {found.pairs} pairs; "
+        f"{left} of {one} and {right} of {two} requests are not in the other"
+    )
+
+
+def _tell(found: Learned, name: str, *, written: bool) -> None:
+    console = stderr()
+    for each in found.rejected[:_SHOWN]:
+        place = f"{each.where} {each.name or '(bare)'} of {each.host}{each.path}"
+        console.print(f"not learned: {place}: {each.why}", markup=False, soft_wrap=True)
+    if len(found.rejected) > _SHOWN:
+        more = len(found.rejected) - _SHOWN
+        console.print(f"and {more} more: --json lists all of them", markup=False)
+    if found.response_headers:
+        fields = ", ".join(f"{field} {count}" for field, count in found.response_headers)
+        console.print(f"fields of answers that vary (no key depends on them): {fields}", markup=False)
+    if written:
+        console.print(f"rules written; next: stillweb collections seal {name}", markup=False)

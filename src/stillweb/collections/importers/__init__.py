@@ -1,0 +1,1 @@
+"""Importers for WARC, ARC, WACZ, HAR and browsertrix output."""

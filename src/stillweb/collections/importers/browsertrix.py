@@ -1,0 +1,255 @@
+"""What browsertrix-crawler writes beside a page's traffic: pictures, texts, lists of requests, failed pages.
+
+In its archives a page has resource records, and these become its baseline:
+
+    urn:view:URL       PNG of the viewport     screenshot.png (without the scroll bar)
+    urn:text:URL       every text of its DOM   text.txt
+    urn:pageinfo:URL   its requests, JSON      resources.json
+
+The records stay in the archive as they are, and out of the index: no request asks for a `urn:`. A page that
+was crawled several times has its own of each: the list that names its id, and the first picture and text
+after it was begun. Text may also be a member of the page list (`text: [to-pages]`).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, UnidentifiedImageError
+
+from stillweb.collections.baselines import BaselineTool, write_partial_baseline
+from stillweb.collections.defects import Defect, Severity
+from stillweb.collections.manifest import Manifest
+from stillweb.collections.warc import methodquery
+from stillweb.collections.warc.reader import WarcRecord
+from stillweb.collections.warc.records import timestamp_of
+from stillweb.model import Capture, Page
+from stillweb.urls import wire_url
+
+ENGINE = "browsertrix"
+"""Value of a page's `recordedBy`."""
+
+_KINDS = {"urn:view:": "view", "urn:text:": "text", "urn:pageinfo:": "pageinfo"}
+_SOFTWARE = re.compile(rb"Browsertrix-Crawler ([\w.-]+)")
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_BAR = 15  # pixels: a scroll bar of Chromium's on Linux
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """A resource record of a page, its block in a file."""
+
+    timestamp: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _PageNote:
+    """What a line of a page list says that our own has no place for."""
+
+    text: str
+    failed: bool
+
+
+class BrowsertrixArtifacts:
+    """Collects what an import meets of a browsertrix crawl, and makes baselines of it.
+
+    Args:
+        folder: for blocks that wait to be used.
+
+    Attributes:
+        version: of the crawler, "" if no archive was its.
+        viewport: of its browser, as the first picture has it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.version = ""
+        self.viewport: tuple[int, int] | None = None
+        self._notes: dict[tuple[str, str], list[_Note]] = defaultdict(list)
+        self._lists: dict[str, Path] = {}
+        self._told: dict[tuple[str, str], _PageNote] = {}
+        self._count = 0
+
+    def see(self, record: WarcRecord) -> None:
+        """Note a record, if it is one of these."""
+        if record.type == "warcinfo":
+            found = _SOFTWARE.search(record.block)
+            self.version = self.version or (found[1].decode() if found else "")
+        if record.type != "resource" or not record.target_uri.startswith("urn:"):
+            return
+        for prefix, kind in _KINDS.items():
+            if record.target_uri.startswith(prefix):
+                self._keep(kind, record.target_uri.removeprefix(prefix), record)
+
+    def _keep(self, kind: str, url: str, record: WarcRecord) -> None:
+        self._count += 1
+        self.folder.mkdir(exist_ok=True)
+        path = self.folder / f"{self._count}.{kind}"
+        path.write_bytes(record.block)
+        self._notes[kind, wire_url(url)].append(_Note(record.timestamp, path))
+        if kind == "pageinfo" and (page_id := _members(path).get("pageid")):
+            self._lists[str(page_id)] = path
+
+    def read_list(self, path: Path) -> None:
+        """Note of a page list what `read_pages` leaves out: texts, and which pages failed."""
+        with path.open("rb") as lines:
+            for line in lines:
+                try:
+                    told = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(told, dict) and isinstance(told.get("url"), str):
+                    failed = told.get("loadState") == 0 and not told.get("status")
+                    key = wire_url(told["url"]), timestamp_of(str(told.get("ts", "")))
+                    self._told[key] = _PageNote(str(told.get("text") or ""), failed)
+
+    def split(self, pages: Sequence[Page]) -> tuple[list[Page], list[Page]]:
+        """Return the pages that were loaded, and those that were not."""
+        sides: tuple[list[Page], list[Page]] = [], []
+        for page in pages:
+            sides[bool(self.version) and self._of(page).failed].append(page)
+        return sides
+
+    def _of(self, page: Page) -> _PageNote:
+        return self._told.get((wire_url(page.url), page.timestamp), _PageNote("", failed=False))
+
+    def complete(self, manifest: Manifest) -> Manifest:
+        """Return a manifest with what is known of the crawler and its browser."""
+        if not self.version:
+            return manifest
+        profile = dict(manifest.profile)
+        if self.viewport:
+            profile.setdefault("viewport", list(self.viewport))
+        crawler = {"crawler": {"program": ENGINE, "version": self.version}}
+        return replace(manifest, profile=profile, extra=crawler | manifest.extra)
+
+    def attach(self, pages: Iterable[Page], baselines: Path, taken: Path) -> Iterator[Page]:
+        """Yield the pages, each with the name of the baseline that was written for it, if there is any.
+
+        Args:
+            pages: of a browsertrix crawl, and others.
+            baselines: folder to write to.
+            taken: folder whose names are not free.
+        """
+        for number, page in enumerate(pages, start=1):
+            if page.baseline or not self.version:
+                yield page
+                continue
+            name = page.id if _FOLDER.fullmatch(page.id) else f"crawled-{number}"
+            while (baselines / name).exists() or (taken / name).exists():
+                name += "-2"
+            extra = page.extra | {"recordedBy": ENGINE}
+            viewport = self._write(page, baselines / name)
+            if viewport:
+                extra["viewport"] = "{}x{}".format(*viewport)
+            found = (baselines / name).is_dir()
+            yield replace(page, baseline=name if found else "", extra=extra)
+
+    def _write(self, page: Page, folder: Path) -> tuple[int, int] | None:
+        """Write a page's baseline, if anything is known; return the size of its picture."""
+        view, text = self._first("view", page), self._first("text", page)
+        told = self._lists.get(page.id) or self._first("pageinfo", page)
+        words = text.read_text("utf-8", "replace") if text else self._of(page).text or None
+        picture, size = self._picture(view) if view else (None, None)
+        requests = list(_requests(_members(told))) if told else None
+        if picture is None and words is None and requests is None:
+            return None
+        write_partial_baseline(folder, BaselineTool(ENGINE, self.version), picture, words, requests)
+        return size
+
+    def _first(self, kind: str, page: Page) -> Path | None:
+        """Return the first record of a page after it was begun; failing that, its last."""
+        notes = sorted(self._notes.get((kind, wire_url(page.url)), ()), key=lambda note: note.timestamp)
+        after = [note for note in notes if note.timestamp >= page.timestamp]
+        chosen = after[0] if after else notes[-1] if notes else None
+        return chosen.path if chosen else None
+
+    def _picture(self, path: Path) -> tuple[bytes | None, tuple[int, int] | None]:
+        raw = path.read_bytes()
+        try:
+            image: Image.Image = Image.open(io.BytesIO(raw))
+            image.load()
+        except (UnidentifiedImageError, OSError, ValueError, SyntaxError):
+            return None, None
+        self.viewport = self.viewport or image.size
+        bar = has_scroll_bar(image)
+        if not bar and "A" not in image.getbands():
+            return raw, image.size
+        image = _on_white(image).crop((0, 0, image.width - bar * _BAR, image.height))
+        stream = io.BytesIO()
+        image.save(stream, "PNG", compress_level=3)
+        return stream.getvalue(), image.size
+
+
+def lacking(pages: Iterable[Page], failed: Iterable[Page], captures: Iterable[Capture]) -> Iterator[Defect]:
+    """Yield the pages that a crawl lists and cannot show: those that failed, those without an answer.
+
+    A crawl whose responses are missing validates as a WACZ all the same.
+    """
+    answered = {wire_url(each.url) for each in captures if each.method == "GET"}
+    for page in failed:
+        what = f"page {page.url} was not loaded when it was crawled; it is left out"
+        yield Defect(Severity.WARNING, "page-failed", page.url, -1, what)
+    for page in pages:
+        if wire_url(page.url) not in answered:
+            what = f"page {page.url} has no capture"
+            yield Defect(Severity.WARNING, "no-capture", page.url, -1, what)
+
+
+def has_scroll_bar(image: Image.Image) -> bool:
+    """Tell whether a picture's right edge is Chromium's scroll bar, which our own browser never shows.
+
+    It is a strip of one colour with a thumb and arrows in its middle.
+    """
+    if image.width <= 2 * _BAR:
+        return False
+    strip = image.convert("RGB").crop((image.width - _BAR, 0, image.width, image.height))
+    columns = [strip.crop((x, 0, x + 1, strip.height)).getcolors(strip.height) or [] for x in range(_BAR)]
+    edges = [columns[x] for x in (0, 1, _BAR - 2, _BAR - 1)]
+    if any(len(colours) != 1 for colours in edges) or len({colours[0][1] for colours in edges}) != 1:
+        return False
+    middle = sorted(columns[_BAR // 2], reverse=True)
+    return len(middle) > 1 and sum(count for count, _ in middle[:2]) >= 0.97 * strip.height
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """Return a picture as a window shows it: what a page without a background leaves clear is white."""
+    if "A" not in image.getbands():
+        return image.convert("RGB")
+    canvas = Image.new("RGBA", image.size, "white")
+    canvas.alpha_composite(image.convert("RGBA"))
+    return canvas.convert("RGB")
+
+
+def _members(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_bytes())
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _requests(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a page's requests as `read_resources` reads them; what a method query hides is undone."""
+    urls = told.get("urls")
+    for url, about in urls.items() if isinstance(urls, dict) else ():
+        if not isinstance(about, dict) or not str(url).startswith(("http:", "https:")):
+            continue
+        stored = methodquery.undo(str(url))
+        status = about.get("status")
+        status = status if isinstance(status, int) and 0 < status < 600 else 0
+        yield {
+            "url": wire_url(stored.url if stored else str(url)),
+            "method": stored.method if stored else "GET",
+            "type": str(about.get("type") or "other"),
+            "status": status,
+            "failed": status == 0,
+        }

@@ -1,0 +1,380 @@
+"""Import archives into a collection: WARC, ARC, WACZ, multi-WACZ, HAR, page lists and folders of them.
+
+A new collection is built in a folder beside and renamed into place; files for an old one are
+staged there and moved in at the end: an import that fails leaves nothing behind. A WARC of one
+gzip member a record keeps its bytes; anything else is written anew in that form, and what
+cannot be read is reported by file and offset. An import without a single capture is refused,
+since it would replay as an empty web.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stillweb import clock
+from stillweb.collections.defects import NEEDS_REWRITE, Defect, Severity
+from stillweb.collections.importers import browsertrix, har, wacz
+from stillweb.collections.importers.pagefinder import complete_manifest, find_pages
+from stillweb.collections.indexing import index_file, index_lines, reindex
+from stillweb.collections.layout import Collection, check_name, read_pages
+from stillweb.collections.manifest import Manifest
+from stillweb.collections.warc.cdxj import format_line, read_cdxj, write_lines
+from stillweb.collections.warc.reader import (
+    GZIP_MAGIC,
+    WarcRecord,
+    gzip_member,
+    read_records,
+    serialise,
+    sniff,
+)
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.errors import CollectionError, CollectionExists, MalformedWarc, UsageError
+from stillweb.model import Page
+
+__all__ = ["FileReport", "ImportReport", "import_files", "reindex"]
+
+Progress = Callable[[str, int, int], None]
+"""Is told the file's name, the bytes read and the bytes there are."""
+
+_SUFFIX = re.compile(r"\.w?arc(\.gz)?$|\.gz$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """What became of one file named by the user.
+
+    Attributes:
+        kind: "warc", "arc", "wacz", "har", "pages", or "skipped" for files of a folder.
+        rewritten: whether its records were written anew, one gzip member each.
+    """
+
+    path: str
+    kind: str
+    captures: int
+    records: int
+    rewritten: bool
+    defects: tuple[Defect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What an import did."""
+
+    name: str
+    files: tuple[FileReport, ...]
+    captures: int
+    pages: int
+    found: tuple[Defect, ...] = ()
+
+    @property
+    def defects(self) -> tuple[Defect, ...]:
+        """The defects of all files, and those found of all together."""
+        return (*(defect for file in self.files for defect in file.defects), *self.found)
+
+
+def import_files(
+    paths: Sequence[Path],
+    root: Path,
+    name: str,
+    *,
+    append: bool = False,
+    on_progress: Progress | None = None,
+) -> ImportReport:
+    """Import files and folders into a collection, new unless `append`.
+
+    Raises:
+        UsageError: if a path is not there or the name cannot be one.
+        CollectionExists: if there is a collection of that name and not `append`.
+        MalformedWarc, MalformedWacz, MalformedHar: if a file named is none of the kinds we
+            read, or all together hold no capture.
+    """
+    check_name(name)
+    target = Collection(root, name)
+    if target.path.exists() and not append:
+        hint = f"add to it with --append, or: stillweb collections rm {name} --yes"
+        raise CollectionExists(f"collection {name!r} is in {root} already", hint=hint)
+    target.require_archive()
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"no such file: {path}")
+    with _staging(root, name) as folder:
+        stage = _Staging(folder, target, on_progress)
+        files = [report for path in paths for report in stage.take(path)]
+        if not stage.captures:
+            raise _nothing_in(files)
+        pages = stage.finish(files)
+    return ImportReport(name, tuple(files), stage.captures, pages, tuple(stage.found))
+
+
+@contextmanager
+def _staging(root: Path, name: str) -> Iterator[Path]:
+    folder = root / f".import-{name}-{clock.new_id()}"
+    made = not root.exists()
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if made and not any(root.iterdir()):
+            root.rmdir()
+
+
+def _nothing_in(files: list[FileReport]) -> MalformedWarc:
+    """Return the error for an import without captures: it names the first defect, if that is why."""
+    defects = [each for file in files for each in file.defects if each.severity is Severity.ERROR]
+    records = sum(file.records for file in files)
+    path = files[0].path if len(files) == 1 else None
+    what = f"holds no answer to a URL, so there is nothing to replay ({records} records read"
+    if defects:
+        first = defects[0]
+        place = f" at offset {first.offset}" if first.offset >= 0 else ""
+        what += f"; {first.what}{place}"
+    return MalformedWarc(what + ")", path=path, hint="name an archive with response records")
+
+
+class _Staging:
+    """Takes files into a folder beside the collection that they will be part of."""
+
+    def __init__(self, folder: Path, target: Collection, on_progress: Progress | None) -> None:
+        self.folder, self.target, self.on_progress = folder, target, on_progress
+        self.collection = Collection.create(folder, target.name)
+        self.unpacked = folder / "unpacked"
+        self.unpacked.mkdir()
+        self.names = {path.name for path in target.warc_files()} if target.archive.is_dir() else set()
+        self.manifest = Manifest(name=target.name)
+        self.pages: list[Page] = []
+        self.lines: list[bytes] = []
+        self.captures = 0
+        self.keepsakes = browsertrix.BrowsertrixArtifacts(self.unpacked / "kept")
+        self.found: list[Defect] = []
+
+    def take(self, path: Path) -> Iterator[FileReport]:
+        """Take a file or every file of a folder; yield what became of each."""
+        if not path.is_dir():
+            yield self._take_file(path, path.name, named=True)
+            return
+        files = sorted(each for each in path.rglob("*") if each.is_file() and "raw" not in each.parts)
+        for each in files:
+            yield self._take_file(each, str(each.relative_to(path.parent)), named=False)
+
+    def _take_file(self, path: Path, label: str, *, named: bool) -> FileReport:
+        kind = kind_of(path)
+        defects: list[Defect] = []
+        if kind in ("warc", "arc"):
+            return self._take_warc(path, path.name, label, kind, defects)
+        if kind == "wacz":
+            return self._take_wacz(path, label, defects)
+        if kind == "har":
+            return self._take_har(path, label, defects)
+        if kind == "pages":
+            self._take_pages(path)
+            return FileReport(str(path), kind, 0, 0, False, ())
+        if named:
+            raise _unknown(path)
+        return FileReport(str(path), "skipped", 0, 0, False, ())
+
+    def _take_warc(self, path: Path, name: str, label: str, kind: str, defects: list[Defect]) -> FileReport:
+        size, records = path.stat().st_size, 0
+
+        def seen(record: WarcRecord) -> None:
+            nonlocal records
+            records += 1
+            self.keepsakes.see(record)
+            self._tell(label, record.offset + record.length, size)
+
+        captures = index_file(path, defects.append, seen)
+        rewrite = kind == "arc" or any(each.code in NEEDS_REWRITE for each in defects)
+        final = self.collection.archive / self._free_name(name)
+        if kind == "arc":
+            what = "an ARC file: converted to WARC"
+            defects.append(Defect(Severity.NOTICE, "arc", str(path), 0, what))
+        if rewrite:
+            rewrite_records(path, final)
+        else:
+            shutil.copyfile(path, final)
+        self._tell(label, size, size)
+        if not records:
+            final.unlink()
+            return FileReport(str(path), kind, 0, 0, rewrite, tuple(defects))
+        if rewrite:
+            self.lines += index_lines(final, _ignore)
+        else:
+            named = ((replace(capture, source=final.name), query) for capture, query in captures)
+            self.lines += [format_line(capture, query) for capture, query in named]
+        self.captures += len(captures)
+        return FileReport(str(path), kind, len(captures), records, rewrite, tuple(defects))
+
+    def _take_wacz(self, path: Path, label: str, defects: list[Defect]) -> FileReport:
+        captures = records = 0
+        rewritten = False
+        self.manifest = wacz.read_manifest(path) or self.manifest
+        for found in wacz.unpack(path, self.unpacked, defects.append):
+            if found.kind == "pages":
+                self._take_pages(found.path)
+                continue
+            if found.kind == "log":
+                self._take_log(found.path, found.name)
+                continue
+            heard: list[Defect] = []
+            name = found.name if found.name not in self.names else f"{_stem(found.label)}-{found.name}"
+            kind = sniff(found.path) or "warc"
+            report = self._take_warc(found.path, name, f"{label} {found.name}", kind, heard)
+            inside = (
+                f"{path}!{found.label}/{found.name}" if found.label != path.name else f"{path}!{found.name}"
+            )
+            defects += [replace(each, file=inside) for each in report.defects]
+            captures, records = captures + report.captures, records + report.records
+            rewritten = rewritten or report.rewritten
+            found.path.unlink()
+        return FileReport(str(path), "wacz", captures, records, rewritten, tuple(defects))
+
+    def _take_pages(self, path: Path) -> None:
+        self.pages += read_pages(path)
+        self.keepsakes.read_list(path)
+
+    def _take_log(self, path: Path, name: str) -> None:
+        """Keep a crawler's log beside the archive, under a name that no other has."""
+        number, free = 1, name
+        while any((each.logs / free).exists() for each in (self.collection, self.target)):
+            number += 1
+            free = f"{number}-{name}"
+        self.collection.logs.mkdir(exist_ok=True)
+        path.rename(self.collection.logs / free)
+
+    def _take_har(self, path: Path, label: str, defects: list[Defect]) -> FileReport:
+        log = har.read_har(path)
+        total, count = len(log["entries"]), 0
+        before = set(self.collection.warc_files())
+        with CollectionWriter(self.collection, prefix=_stem(path.name)) as writer:
+            for exchange in har.exchanges(path, log, defects.append):
+                writer.write(exchange)
+                count += 1
+                self._tell(label, count, total)
+        for written in sorted(set(self.collection.warc_files()) - before):
+            final = written.with_name(self._free_name(f"{_stem(path.name)}.warc.gz"))
+            written.rename(final)
+            self.lines += index_lines(final)
+        self.pages += har.pages(log)
+        self.captures += count
+        return FileReport(str(path), "har", count, 2 * count, False, tuple(defects))
+
+    def _tell(self, label: str, read: int, total: int) -> None:
+        if self.on_progress:
+            self.on_progress(label, read, total)
+
+    def _free_name(self, name: str) -> str:
+        """Return a name for `archive/` that no file has, and note it."""
+        stem = re.sub(r"[^\w.+-]", "_", _SUFFIX.sub("", name)) or "data"
+        number, free = 1, f"{stem}.warc.gz"
+        while free in self.names:
+            number += 1
+            free = f"{stem}-{number}.warc.gz"
+        self.names.add(free)
+        return free
+
+    def finish(self, files: Iterable[FileReport]) -> int:
+        """Move everything into the collection's place; return the number of its pages."""
+        stage, target = self.collection, self.target
+        write_lines(stage.index_file, self.lines)
+        captures = list(read_cdxj(stage.index_file))
+        pages, failed = self.keepsakes.split(self.pages)
+        if not self.pages and not target.path.exists():
+            pages = find_pages(stage, captures)
+        old = target.manifest() if target.path.exists() else replace(self.manifest, name=target.name)
+        before = target.page_list() if target.path.exists() else []
+        known = {(page.url, page.timestamp) for page in before}
+        new = [page for page in _distinct(pages) if (page.url, page.timestamp) not in known]
+        pages = self._with_baselines(new)
+        self.found += browsertrix.lacking(pages, failed, captures) if self.keepsakes.version else ()
+        stage.write_pages([*before, *pages])
+        shutil.rmtree(self.unpacked)
+        manifest = replace(
+            old,
+            created=old.created or clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+            sources=(*old.sources, *(_source(file) for file in files if file.kind != "skipped")),
+        )
+        manifest = self.keepsakes.complete(manifest)
+        manifest = replace(manifest, **complete_manifest(stage, manifest, captures))
+        stage.write_manifest(manifest)
+        if target.path.exists():
+            self._merge()
+        else:
+            stage.path.rename(target.path)
+        return len(target.page_list())
+
+    def _with_baselines(self, pages: list[Page]) -> list[Page]:
+        """Return new pages with the baselines that their crawler took."""
+        return list(self.keepsakes.attach(pages, self.collection.baseline, self.target.baseline))
+
+    def _merge(self) -> None:
+        """Move staged files into the collection: files first, the index that names them after."""
+        for path in self.collection.warc_files():
+            path.rename(self.target.archive / path.name)
+        for path in [*self.collection.baseline.glob("*"), *self.collection.logs.glob("*")]:
+            folder = self.target.path / path.parent.name
+            folder.mkdir(exist_ok=True)
+            path.rename(folder / path.name)
+        index = self.target.index_file
+        old = index.read_bytes().splitlines(keepends=True) if index.exists() else []
+        write_lines(index, [*old, *self.lines])
+        self.target.write_pages(self.collection.page_list())
+        self.target.write_manifest(self.collection.manifest())
+
+
+def _ignore(defect: Defect) -> None:
+    """Pass over what was reported of the source already."""
+
+
+def _distinct(pages: list[Page]) -> list[Page]:
+    return list({(page.url, page.timestamp): page for page in reversed(pages)}.values())[::-1]
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"[^\w.+-]", "_", name.rpartition(".")[0] or name)
+
+
+def _source(file: FileReport) -> dict[str, object]:
+    path = Path(file.path)
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return {"name": path.name, "kind": file.kind, "sha256": digest, "bytes": path.stat().st_size}
+
+
+def kind_of(path: Path) -> str:
+    """Return "warc", "arc", "wacz", "har" or "pages" by what a file holds; "" for anything else."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if kind := sniff(path):
+        return kind
+    if head.startswith(GZIP_MAGIC):
+        return "warc" if re.search(r"\.w?arc(\.gz)?$", path.name) else ""
+    if head.startswith(b"PK\x03\x04"):
+        return "wacz"
+    if head.lstrip()[:1] == b"{":
+        if b'"json-pages' in head.splitlines()[0]:
+            return "pages"
+        return "har" if path.suffix == ".har" or re.match(rb'\s*\{\s*"log"\s*:', head) else ""
+    return ""
+
+
+def _unknown(path: Path) -> CollectionError:
+    with path.open("rb") as file:
+        head = file.read(16)
+    what = f"neither WARC, ARC, WACZ, HAR nor a page list: starts with {head!r}" if head else "is empty"
+    return MalformedWarc(what, path=path)
+
+
+def rewrite_records(path: Path, target: Path) -> int:
+    """Write every whole record of a file anew, one gzip member each; return their number."""
+    count = 0
+    with target.open("wb") as out:
+        for record in read_records(path, _ignore):
+            out.write(gzip_member(serialise(record)))
+            count += 1
+    return count

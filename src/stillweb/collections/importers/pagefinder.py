@@ -1,0 +1,104 @@
+"""Find the pages of an archive that lists none, and what a recording's browser was like.
+
+A page is an HTML answer with status 200 to a GET that a browser sent for a document: by its
+Sec-Fetch-Dest where it sent one, and not by XMLHttpRequest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import unescape
+from typing import Any
+
+from stillweb.collections.layout import Collection
+from stillweb.collections.manifest import Manifest
+from stillweb.errors import CollectionError
+from stillweb.http.messages import decode_body
+from stillweb.model import Capture, Exchange, Page, header
+from stillweb.urls import wire_url
+
+_TITLE = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8})*")
+
+
+def recorded_order(captures: Sequence[Capture]) -> list[Capture]:
+    """Return captures in the order they were recorded, as far as an archive tells."""
+    return sorted(captures, key=lambda each: (each.timestamp, each.source, each.offset))
+
+
+def find_pages(collection: Collection, captures: Sequence[Capture]) -> list[Page]:
+    """Return the pages among captures, in recorded order, the first of each URL."""
+    found: dict[str, Page] = {}
+    for capture in recorded_order(captures):
+        if capture.mime != "text/html" or capture.status != 200 or capture.method != "GET":
+            continue
+        url = wire_url(capture.url)
+        if url in found:
+            continue
+        exchange = _read(collection, capture)
+        if exchange and _is_document(exchange):
+            found[url] = Page(
+                capture.url,
+                capture.timestamp,
+                title=_title(exchange),
+                id=f"page-{len(found)}",
+                seed=not found,
+                depth=min(len(found), 1),
+                status=200,
+                extra={"foundBy": "stillweb: an HTML answer to a document request"},
+            )
+    return list(found.values())
+
+
+def _read(collection: Collection, capture: Capture) -> Exchange | None:
+    try:
+        return collection.read_capture(capture)
+    except CollectionError:
+        return None
+
+
+def _is_document(exchange: Exchange) -> bool:
+    headers = exchange.request.headers
+    if header(headers, "x-requested-with"):
+        return False
+    return header(headers, "sec-fetch-dest", "document") == "document"
+
+
+def _title(exchange: Exchange) -> str:
+    encoding = header(exchange.response.headers, "content-encoding")
+    match = _TITLE.search((decode_body(exchange.response.raw_body, encoding) or b"")[: 1 << 18])
+    return unescape(" ".join(match[1].decode("utf-8", "replace").split())) if match else ""
+
+
+def complete_manifest(
+    collection: Collection, manifest: Manifest, captures: Sequence[Capture]
+) -> dict[str, Any]:
+    """Return what the captures tell of a recording: `recorded_at` and members of `profile`.
+
+    The pinned clock starts when the first page was asked for: its own URLs carry that time.
+    """
+    first = _first_capture(collection, captures)
+    if first is None:
+        return {}
+    profile = dict(manifest.profile)
+    for capture in (first, *recorded_order(captures)[:50]):
+        exchange = _read(collection, capture)
+        agent = header(exchange.request.headers, "user-agent") if exchange else ""
+        if exchange and agent:
+            profile.setdefault("user_agent", agent)
+            language = _LANGUAGE.match(header(exchange.request.headers, "accept-language"))
+            if language:
+                profile.setdefault("locale", language[0])
+            break
+    return {"recorded_at": manifest.recorded_at or first.timestamp, "profile": profile}
+
+
+def _first_capture(collection: Collection, captures: Sequence[Capture]) -> Capture | None:
+    ordered = recorded_order(captures)
+    for page in collection.page_list():
+        url = wire_url(page.url)
+        found = next((each for each in ordered if wire_url(each.url) == url), None)
+        if found:
+            return found
+    return ordered[0] if ordered else None

@@ -1,0 +1,1 @@
+"""Learn volatile request parts from two recordings."""

@@ -1,0 +1,407 @@
+"""Learn which parts of requests vary by themselves, from two recordings of the same pages or within one.
+
+A rule that is wrong makes wrong 200s, so what is compared is narrow, and much is left unlearned:
+
+- requests of one recording that the other holds exactly are no evidence; the others are paired only where
+  they differ in nothing but values that look like a time of the visit, a draw or a random name (`values`)
+  and were answered with the same status and media type; numbers of few digits and words never count;
+- a place is volatile only if the recordings share no value there: a session's token is the same in all
+  requests of one recording, never in both; a digest of a file's content is shared;
+- what an answer told the page, and what may name a thing, is doubted (`doubts`).
+
+From one recording, such pairs and values that say by themselves what they are make rules of origin *guessed*.
+The same recordings give the same rules. (docs/decisions/0012-learned-volatility.md)
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from stillweb.collections.layout import Collection
+from stillweb.collections.learn.guards import (
+    TOLD,
+    PlaceSighting,
+    RequestPlace,
+    Sights,
+    by_likeness,
+    doubt,
+    is_csrf,
+    told_values,
+)
+from stillweb.collections.learn.observed import Observed, observe
+from stillweb.collections.manifest import write_atomically
+from stillweb.matching.parts import Leaf, Where
+from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules
+from stillweb.matching.values import ValueKind, fits, kind_of, shape_of
+from stillweb.model import Headers
+
+__all__ = [
+    "Learned",
+    "Rejected",
+    "differing_fields",
+    "header_rules",
+    "learn",
+    "learn_within",
+    "merge",
+    "read_rules",
+    "write_rules",
+]
+
+# Fields that browsers and HTTP itself set; cookies, which replay sets as recorded; and who is asking.
+_COMMON = frozenset(
+    {
+        *("accept", "accept-encoding", "accept-language", "authorization", "connection", "content-length"),
+        *(
+            "content-type",
+            "cookie",
+            "date",
+            "host",
+            "if-match",
+            "if-modified-since",
+            "if-none-match",
+            "range",
+            "referer",
+        ),
+        *("te", "upgrade-insecure-requests", "user-agent"),
+    }
+)
+
+_Twins = Iterable[tuple[Observed, Observed]]
+
+
+def header_rules(twins: _Twins) -> list[Rule]:
+    """Return rules for the request fields of a host whose values never agree.
+
+    Args:
+        twins: the same request in two recordings.
+    """
+    sights: dict[tuple[str, str], list[tuple[str, str] | None]] = defaultdict(list)
+    for one, other in twins:
+        theirs = {name.lower(): value for name, value in other.request.headers}
+        for name, value in one.request.headers:
+            twin = theirs.get(name.lower())
+            if name.lower() not in _COMMON and twin is not None:
+                varies = value != twin and kind_of(value, one.near) and kind_of(twin, other.near)
+                sights[one.parts.host, name.lower()].append((value, twin) if varies else None)
+    rules = []
+    for (host, name), found in sorted(sights.items()):
+        pairs = [pair for pair in found if pair is not None]
+        if len(pairs) < len(found) or {one for one, _ in pairs} & {other for _, other in pairs}:
+            continue
+        shape = shape_of([text for pair in pairs for text in pair])
+        evidence = f"two recordings: {len(pairs)} of {len(pairs)} pairs differ"
+        rules.append(Rule(Where.HEADER, name, shape, host, origin=RuleOrigin.LEARNED, evidence=evidence))
+    return rules
+
+
+def differing_fields(twins: _Twins) -> tuple[tuple[str, int], ...]:
+    """Return the names of answer fields that differ between twins, and how often."""
+    differing: Counter[str] = Counter()
+    for one, other in twins:
+        heads = _by_name(one.response_headers), _by_name(other.response_headers)
+        differing.update(
+            name for name in heads[0].keys() & heads[1].keys() if heads[0][name] != heads[1][name]
+        )
+    return tuple(sorted(differing.items()))
+
+
+def _by_name(headers: Headers) -> dict[str, list[str]]:
+    fields: dict[str, list[str]] = defaultdict(list)
+    for name, value in headers:
+        fields[name.lower()].append(value)
+    return fields
+
+
+_HOUR = 3600.0
+_MOST = 400  # of alike requests: beyond, they are paired in order instead of by least difference
+_GENERAL = 3  # paths of a host with the same rule make it a rule of the host
+
+_Values = dict[tuple[Where, str, str], dict[str, set[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A place that varied and is no rule, and why."""
+
+    where: Where
+    name: str
+    host: str
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a comparison came to.
+
+    Attributes:
+        rules: sorted; of origin learned or guessed.
+        rejected: what varied and was not learned.
+        requests: compared, in one and the other recording; in one alone, the second is 0.
+        unmatched: of them, those without an exact counterpart.
+        pairs: of requests that were found to differ in possibly volatile values only.
+        response_headers: names of answer fields that differ between exact counterparts, and how often.
+    """
+
+    rules: tuple[Rule, ...]
+    rejected: tuple[Rejected, ...] = ()
+    requests: tuple[int, int] = (0, 0)
+    unmatched: tuple[int, int] = (0, 0)
+    pairs: int = 0
+    response_headers: tuple[tuple[str, int], ...] = ()
+
+
+def learn(first: Collection, second: Collection) -> Learned:
+    """Compare two recordings of the same pages.
+
+    Raises:
+        CollectionError: if index, manifest or rules of one cannot be read.
+    """
+    ones, others = observe(first), observe(second)
+    keys = {each.key for each in ones}, {each.key for each in others}
+    left = [each for each in ones if each.key not in keys[1]]
+    right = [each for each in others if each.key not in keys[0]]
+    pairs = list(_pairs(left, right))
+    sights = _sights(pairs, _known(first))
+    values = _values(ones), _values(others)
+    told = told_values(ones, sights, 0) | told_values(others, sights, 1)
+    alike = by_likeness(ones)
+
+    def refuse(place: RequestPlace, found: list[PlaceSighting]) -> str:
+        texts = [text for sight in found for text in sight.texts]
+        common = _shared(values, place, shape_of(texts))
+        if common.keys() & set(texts) or any(place.path in paths for paths in common.values()):
+            return "both recordings share a value there"
+        return doubt(place, found, told, alike)
+
+    rules, rejected = _decide(sights, refuse, RuleOrigin.LEARNED, lambda r: not _shared(values, r, r.shape))
+    twins = _counterparts(ones, others)
+    return Learned(
+        rules=tuple(rules + header_rules(twins)),
+        rejected=tuple(rejected),
+        requests=(len(ones), len(others)),
+        unmatched=(len(left), len(right)),
+        pairs=len(pairs),
+        response_headers=differing_fields(twins),
+    )
+
+
+def learn_within(collection: Collection) -> Learned:
+    """Guess from one recording: repeated requests, and values near their own capture's time.
+
+    Raises:
+        CollectionError: if index, manifest or rules cannot be read.
+    """
+    first_of = {each.key: each for each in reversed(observe(collection, _HOUR))}
+    seen = list(first_of.values())[::-1]
+    known = _known(collection)
+    alike = by_likeness(seen)
+    pairs = [pair for group in alike.values() for pair in pairwise(group)]
+    sights = _sights(pairs, known)
+    for place, sight in _by_own_shape(seen, known):
+        sights.setdefault(place, []).append(sight)
+    told = told_values(seen, sights, 0) | told_values(seen, sights, 1)
+    values = _values(seen)
+
+    def refuse(place: RequestPlace, found: list[PlaceSighting]) -> str:
+        at = (place.where, place.name, place.host)
+        texts = {text for sight in found for text in sight.texts}
+        if texts & told:
+            return TOLD
+        if any(len(values[at][text]) > 1 for text in texts) and not _all_times(found):
+            return "one value stands in requests that differ otherwise"
+        return doubt(place, found, told, alike)
+
+    rules, rejected = _decide(sights, refuse, RuleOrigin.GUESSED, lambda rule: True)
+    return Learned(tuple(rules), tuple(rejected), (len(seen), 0), (len(seen), 0), len(pairs))
+
+
+def merge(rules: Rules, learned: Learned) -> Rules:
+    """Return rules with what was learned: older rules of the same place give way, manual ones never."""
+    new = {_identity(rule): rule for rule in learned.rules}
+    kept = []
+    for rule in rules.own:
+        fresh = new.get(_identity(rule))
+        if fresh is None:
+            kept.append(rule)
+        elif rule.origin is RuleOrigin.MANUAL or (rule.origin, fresh.origin) == (
+            RuleOrigin.LEARNED,
+            RuleOrigin.GUESSED,
+        ):
+            kept.append(rule)
+            del new[_identity(rule)]
+    defaults = tuple(rule for rule in rules.volatile if rule.origin is RuleOrigin.DEFAULT)
+    return replace(rules, volatile=(*kept, *new.values(), *defaults))
+
+
+def read_rules(collection: Collection) -> Rules:
+    """Return the rules of a collection.
+
+    Raises:
+        CollectionError: if its `rules.yaml` is not one, with its line.
+    """
+    path = collection.path / "rules.yaml"
+    try:
+        text = path.read_text("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        text = ""
+    return Rules.parse(text, file=path)
+
+
+def write_rules(collection: Collection, rules: Rules) -> None:
+    """Write the rules of a collection atomically; comments in the file are lost."""
+    write_atomically(collection.path / "rules.yaml", rules.dump().encode())
+
+
+# -- pairing --------------------------------------------------------------------------------------
+
+
+def _pairs(left: list[Observed], right: list[Observed]) -> Iterator[tuple[Observed, Observed]]:
+    """Yield alike requests of the two recordings, each once, those that differ least together."""
+    waiting = by_likeness(right)
+    for one in left:
+        candidates = waiting[one.likeness]
+        if not candidates:
+            continue
+        few = candidates[:_MOST]
+        best = min(range(len(few)), key=lambda number: (_distance(one, few[number]), number))
+        yield one, candidates.pop(best)
+
+
+def _distance(one: Observed, other: Observed) -> int:
+    return sum(a.text != b.text for a, b in zip(one.leaves, other.leaves, strict=True))
+
+
+def _sights(pairs: Iterable[tuple[Observed, Observed]], known: Rules) -> Sights:
+    sights: Sights = {}
+    for one, other in pairs:
+        rows = zip(one.leaves, other.leaves, one.kinds, other.kinds, strict=True)
+        differing = [row for row in rows if row[0].text != row[1].text]
+        path = one.path_glob(row[0] for row in differing)
+        taken = _taken(known, one) & _taken(known, other)
+        for leaf, twin, kind, twin_kind in differing:
+            if kind and twin_kind and f"{leaf.where}:{leaf.name}" not in taken:
+                sight = PlaceSighting(one, other, (leaf.text, twin.text), (kind, twin_kind))
+                sights.setdefault(_place(one, leaf, path), []).append(sight)
+    return sights
+
+
+def _by_own_shape(seen: Iterable[Observed], known: Rules) -> Iterator[tuple[RequestPlace, PlaceSighting]]:
+    """Yield values that say by themselves what they are: the time of their visit, a draw, a UUID."""
+    for each in seen:
+        taken = _taken(known, each)
+        for leaf, kind in zip(each.leaves, each.kinds, strict=True):
+            own = kind in (ValueKind.TIME, ValueKind.DRAW) or (kind and fits("uuid", leaf.text))
+            if kind and own and f"{leaf.where}:{leaf.name}" not in taken:
+                place = _place(each, leaf, each.path_glob([leaf]))
+                yield place, PlaceSighting(each, each, (leaf.text, leaf.text), (kind, kind))
+
+
+def _known(collection: Collection) -> Rules:
+    """Return the rules that are not for `learn` to find."""
+    rules = read_rules(collection)
+    settled = (RuleOrigin.DEFAULT, RuleOrigin.MANUAL)
+    return replace(rules, volatile=tuple(rule for rule in rules.volatile if rule.origin in settled))
+
+
+def _taken(known: Rules, seen: Observed) -> frozenset[str]:
+    """Return the places that defaults and manual rules take already."""
+    return frozenset(name for alias in known.aliases(seen.request) for name in alias.names)
+
+
+def _place(seen: Observed, leaf: Leaf, path: str) -> RequestPlace:
+    return RequestPlace(leaf.where, leaf.name, seen.parts.host, path, seen.parts.method)
+
+
+# -- judging --------------------------------------------------------------------------------------
+
+
+def _decide(
+    sights: Sights,
+    refuse: Callable[[RequestPlace, list[PlaceSighting]], str],
+    origin: RuleOrigin,
+    everywhere: Callable[[Rule], bool],
+) -> tuple[list[Rule], list[Rejected]]:
+    """Return rules and what is none.
+
+    Args:
+        sights: what was seen to differ.
+        refuse: says why a place is not volatile.
+        origin: of the rules.
+        everywhere: whether the rest of the host is no witness against a rule of all its paths.
+    """
+    found: dict[Rule, list[PlaceSighting]] = {}
+    rejected = []
+    for place in sorted(sights, key=repr):
+        if why := refuse(place, sights[place]):
+            rejected.append(Rejected(place.where, place.name, place.host, place.path, why))
+            continue
+        shape = shape_of([text for sight in sights[place] for text in sight.texts])
+        rule = Rule(place.where, place.name, shape, place.host, place.path, place.method, origin)
+        found[rule] = sights[place]
+    against = {(each.where, each.name, each.host) for each in rejected}
+    general = _general(found, lambda r: (r.where, r.name, r.host) not in against and everywhere(r))
+    return [replace(rule, evidence=_evidence(general[rule], origin)) for rule in general], rejected
+
+
+def _all_times(sights: list[PlaceSighting]) -> bool:
+    return all(kind is ValueKind.TIME for sight in sights for kind in sight.kinds)
+
+
+def _evidence(sights: list[PlaceSighting], origin: RuleOrigin) -> str:
+    source = "two recordings" if origin is RuleOrigin.LEARNED else "one recording"
+    pairs = sum(sight.one is not sight.other for sight in sights)
+    count = f"{pairs} pairs differ" if pairs else f"{len(sights)} values by their shape"
+    kinds = ", ".join(sorted({kind for sight in sights for kind in sight.kinds}))
+    paths = len({sight.one.parts.path for sight in sights})
+    return f"{source}: {count} on {paths} paths; {kinds}"
+
+
+def _values(seen: Iterable[Observed]) -> _Values:
+    """Return, for each place of a host, which values it had, and under which paths."""
+    values: _Values = defaultdict(lambda: defaultdict(set))
+    for each in seen:
+        for leaf in each.leaves:
+            path = each.path_glob([leaf])
+            values[leaf.where, leaf.name, each.parts.host][leaf.text].add(path)
+    return values
+
+
+def _shared(values: tuple[_Values, _Values], at: RequestPlace | Rule, shape: str) -> dict[str, set[str]]:
+    """Return the values of a shape that both recordings have in a place of a host, and their paths."""
+    one, other = (each[at.where, at.name, at.host] for each in values)
+    return {value: one[value] | other[value] for value in one.keys() & other.keys() if fits(shape, value)}
+
+
+def _general(
+    found: dict[Rule, list[PlaceSighting]], everywhere: Callable[[Rule], bool]
+) -> dict[Rule, list[PlaceSighting]]:
+    """Make one rule of a host out of the same on several paths, if it cannot name a thing elsewhere."""
+    groups: dict[Rule, list[Rule]] = defaultdict(list)
+    for rule in found:
+        groups[rule if rule.where is Where.PATH else replace(rule, path=ANY_PATH)].append(rule)
+    general: dict[Rule, list[PlaceSighting]] = {}
+    for whole, group in groups.items():
+        sights = [sight for rule in group for sight in found[rule]]
+        named = any(kind is ValueKind.RANDOM for sight in sights for kind in sight.kinds)
+        csrf = is_csrf(whole.where, whole.name, whole.method)
+        if len(group) >= _GENERAL and (csrf or not named) and everywhere(whole):
+            general[whole] = sights
+        else:
+            general |= {rule: found[rule] for rule in group}
+    return general
+
+
+def _identity(rule: Rule) -> tuple[str, ...]:
+    return rule.where, rule.name, rule.host, rule.path, rule.method, rule.shape
+
+
+def _counterparts(ones: list[Observed], others: list[Observed]) -> list[tuple[Observed, Observed]]:
+    """Return the n-th capture of each key in one recording with the n-th in the other."""
+    by_key: dict[bytes, list[Observed]] = defaultdict(list)
+    for each in reversed(others):
+        by_key[each.key].append(each)
+    return [(one, by_key[one.key].pop()) for one in ones if by_key[one.key]]

@@ -1,0 +1,1 @@
+"""Packs: sealed, immutable, memory-mapped collections."""

@@ -1,0 +1,346 @@
+"""Packs by digest at a URL of any file system of fsspec: how a sealed collection comes to other machines.
+
+    URL/packs/ID/manifest.json, index.bin, entries.bin, places.bin     as they were sealed, but that
+    URL/packs/ID/bodies.bin                                            the bodies are in the pack
+    URL/packs/ID/digest            written last: without it there is no pack
+    URL/names/NAME                 identifier of the pack that was pushed last under a name
+
+ID is the environment id, the sha256 of manifest.json, under which all else is by its own digests. What is
+written of a pack depends on nothing but that pack, so that to push it twice, or from two places at once,
+gives the same bytes; and each file appears whole, so that who pulls meanwhile finds what is right or nothing.
+A name is moved by each push; who needs the same environment for good asks for the identifier.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from stillweb import clock
+from stillweb.collections.layout import check_name
+from stillweb.collections.pack import format as form
+from stillweb.collections.pack.bodies import OWN, SegmentName, packed_header, packed_place
+from stillweb.collections.pack.reader import Pack, pack_stamp
+from stillweb.errors import (
+    CollectionNotFound,
+    ExtraNotInstalled,
+    MalformedPack,
+    PeerError,
+    StillwebError,
+    UsageError,
+)
+
+__all__ = ["PackRemote", "Progress", "Pushed", "is_identifier"]
+
+Progress = Callable[[int, int], None]
+"""Told of bytes (of entries, where one pushes) so far, and of all."""
+
+_COPIED = (form.INDEX, form.ENTRIES, form.MANIFEST)
+FILES = (form.MANIFEST, form.INDEX, form.ENTRIES, form.PLACES, form.BODIES, form.DIGEST)
+# In these a file is seen while it is written; stores of objects show it when it is whole.
+_SHOWS_PARTS = frozenset(
+    ("file", "local", "sftp", "ssh", "ftp", "smb", "hdfs", "arrow_hdfs", "webhdfs", "webdav", "dbfs")
+)
+_UNDERNEATH = (
+    ("botocore.exceptions", "BotoCoreError"),
+    ("aiohttp", "ClientError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+    ("azure.core.exceptions", "AzureError"),
+)
+_IDENTIFIER = re.compile(r"[0-9a-f]{64}")
+_PIECE = 1 << 20
+
+
+def is_identifier(text: str) -> bool:
+    """Whether a text is an identifier of a pack, and no name."""
+    return _IDENTIFIER.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What a push did; `written` is False if the pack was there already."""
+
+    environment_id: str
+    url: str
+    written: bool
+
+
+class PackRemote:
+    """Packs at a URL.
+
+    Args:
+        url: file:///share/packs, s3://bucket/packs, ... (fsspec); options of a file system are told by its
+            environment variables.
+
+    Raises:
+        UsageError: if no file system is known by that.
+        ExtraNotInstalled: if its package is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs  # who only serves does not need it
+
+        self.url = url.rstrip("/")
+        try:
+            # Of its own: transactions are a state of the file system, and listings may be minutes old.
+            self._files, self._root = url_to_fs(self.url, skip_instance_cache=True, use_listings_cache=False)
+        except ImportError as error:
+            raise ExtraNotInstalled(f"{url}: {error}", hint="pip install s3fs, for s3:// URLs") from error
+        except ValueError as error:
+            raise UsageError(f"{url}: {error}", hint="file:///share/packs or s3://bucket/packs") from error
+        known_as = self._files.protocol
+        self._shows_parts = bool(
+            _SHOWS_PARTS.intersection([known_as] if isinstance(known_as, str) else known_as)
+        )
+
+    # --- pushing ------------------------------------------------------------------------------------
+
+    def push(
+        self, folder: Path, name: str = "", *, again: bool = False, on_progress: Progress | None = None
+    ) -> Pushed:
+        """Write the pack of a folder, unless it is there, and point a name to it.
+
+        Args:
+            folder: of the pack.
+            name: under which it can be asked for.
+            again: whether to write what is there once more, since it is broken.
+            on_progress: told of entries.
+
+        Raises:
+            MalformedPack: if the pack here is damaged.
+            PeerError: if it cannot be written there.
+        """
+        if name:
+            check_name(name)
+        with _opened(folder) as (pack, sources):
+            environment_id = pack.environment_id
+            digest = f"{environment_id}\n".encode()
+            written = again or not self.has(environment_id)
+            if written:
+                pack.verify()
+                places = self._write_bodies(pack, on_progress or (lambda _, __: None))
+                self._write(self._at(environment_id, form.PLACES), places)
+                for file, source in sources.items():
+                    with self._writing(self._at(environment_id, file)) as out:
+                        shutil.copyfileobj(source, out, _PIECE)
+                self._write(self._at(environment_id, form.DIGEST), digest)
+        if name:
+            self._write(f"{self._root}/names/{name}", digest)
+        return Pushed(environment_id, self._shown(environment_id), written)
+
+    def _write_bodies(self, pack: Pack, on_progress: Progress) -> bytes:
+        """Write each body once, in order of its number, which is that of first use; return places.bin."""
+        places: list[bytes] = []
+        known: set[bytes] = set()
+        with self._writing(self._at(pack.environment_id, form.BODIES)) as out:
+            end = len(form.MAGIC[form.BODIES])
+            out.write(form.MAGIC[form.BODIES])
+            for row in range(len(pack)):
+                on_progress(row + 1, len(pack))
+                entry = pack.entry(row)
+                if entry.body_sha256 in known:
+                    continue
+                known.add(entry.body_sha256)
+                places.append(packed_place(entry.body_sha256, 0, end))
+                out.write(entry.body)
+                end += len(entry.body)
+        return packed_header([SegmentName(OWN, end)], len(places)) + b"".join(places)
+
+    def _write(self, path: str, content: bytes) -> None:
+        with self._writing(path) as out:
+            out.write(content)
+
+    @contextmanager
+    def _writing(self, path: str) -> Iterator[BinaryIO]:
+        """Write a file that appears whole, and not at all if the writing fails."""
+        target = f"{path}.{clock.new_id()}.part" if self._shows_parts else path
+        with self._told("cannot be written"):
+            try:
+                if self._shows_parts:
+                    self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+                    with self._files.open(target, "wb") as out:
+                        yield out
+                    self._files.mv(target, path)
+                else:
+                    with self._files.transaction, self._files.open(target, "wb") as out:
+                        yield out
+            except BaseException:
+                if target != path and self._files.exists(target):
+                    self._files.rm_file(target)
+                raise
+
+    # --- asking -------------------------------------------------------------------------------------
+
+    def has(self, environment_id: str) -> bool:
+        """Return whether a pack is there, to its end."""
+        found = self._read(self._at(environment_id, form.DIGEST))
+        return found is not None and found.strip() == environment_id.encode()
+
+    def names(self) -> dict[str, str]:
+        """Return the names there are, and the identifier that each points to."""
+        with self._told("cannot be listed"):
+            try:
+                paths = self._files.ls(f"{self._root}/names", detail=False)
+            except FileNotFoundError:
+                return {}
+        found = {path.rpartition("/")[2]: self._read(path) for path in paths if not path.endswith(".part")}
+        return {name: told.decode("ascii", "replace").strip() for name, told in sorted(found.items()) if told}
+
+    def find(self, which: str) -> str:
+        """Return the identifier of a pack that is there, of its identifier or a name.
+
+        Raises:
+            CollectionNotFound: if it is not there; says what is.
+        """
+        environment_id = which
+        if not is_identifier(which):
+            check_name(which)
+            told = self._read(f"{self._root}/names/{which}")
+            environment_id = (told or b"").decode("ascii", "replace").strip()
+            if not is_identifier(environment_id):
+                there = ", ".join(self.names())
+                raise CollectionNotFound(
+                    f"nothing is called {which!r} at {self.url}",
+                    hint=f"there are: {there}" if there else "stillweb collections push NAME URL",
+                )
+        if not self.has(environment_id):
+            begun = self._exists(self._at(environment_id, form.BODIES))
+            why = ": a push of it has begun and did not come to its end" if begun else ""
+            raise CollectionNotFound(
+                f"pack {environment_id} is not at {self.url}{why}", hint="stillweb collections push NAME URL"
+            )
+        return environment_id
+
+    def sizes(self, environment_id: str) -> dict[str, int]:
+        """Return the files of a pack, and how many bytes each has.
+
+        Raises:
+            MalformedPack: if one is not there.
+        """
+        sizes = {}
+        for name in FILES:
+            with self._told("cannot be read"):
+                try:
+                    sizes[name] = int(self._files.info(self._at(environment_id, name))["size"])
+                except FileNotFoundError:
+                    raise self._broken(environment_id, name, "is not there") from None
+        return sizes
+
+    def _exists(self, path: str) -> bool:
+        with self._told("cannot be read"):
+            return bool(self._files.exists(path))
+
+    def _read(self, path: str) -> bytes | None:
+        with self._told("cannot be read"):
+            try:
+                content: bytes = self._files.cat_file(path)
+            except (FileNotFoundError, IsADirectoryError):
+                return None
+            return content
+
+    # --- pulling ------------------------------------------------------------------------------------
+
+    def fetch(
+        self, environment_id: str, folder: Path, sizes: Mapping[str, int], on_progress: Progress | None = None
+    ) -> None:
+        """Copy a pack into a folder and compare all of it with its digests.
+
+        Args:
+            environment_id: of the pack.
+            folder: whose files are there with their sizes, as room that was taken for them.
+            sizes: as `sizes` told.
+            on_progress: told of bytes.
+
+        Raises:
+            MalformedPack: if it is not what was sealed; names the file there.
+            PeerError: if it cannot be read.
+            OSError: if it cannot be written here.
+        """
+        tell = on_progress or (lambda _, __: None)
+        done, total = 0, sum(sizes.values())
+        for name, size in sizes.items():
+            with (folder / name).open("r+b") as out:
+                for piece in self._pieces(self._at(environment_id, name)):
+                    out.write(piece)
+                    done += len(piece)
+                    tell(min(done, total), total)
+                if out.tell() != size:
+                    raise self._broken(environment_id, name, f"has {out.tell()} of {size} bytes")
+            if name == form.MANIFEST:  # the first one: all others are under it
+                found = sha256((folder / name).read_bytes()).hexdigest()
+                if found != environment_id:
+                    raise self._broken(
+                        environment_id, name, f"differs from its digest: its sha256 is {found}"
+                    )
+        try:
+            with Pack.open(folder) as pack:
+                pack.verify()
+        except MalformedPack as error:
+            file = Path(error.path or "").name
+            raise self._broken(environment_id, file, error.what, error.offset) from error
+
+    def _pieces(self, path: str) -> Iterator[bytes]:
+        with self._told("cannot be read"), self._files.open(path, "rb") as source:
+            while piece := source.read(_PIECE):
+                yield piece
+
+    # --- words --------------------------------------------------------------------------------------
+
+    def _at(self, environment_id: str, name: str) -> str:
+        return f"{self._root}/packs/{environment_id}/{name}"
+
+    def _shown(self, environment_id: str, name: str = "") -> str:
+        return f"{self.url}/packs/{environment_id}{name and '/'}{name}"
+
+    def _broken(self, environment_id: str, name: str, what: str, offset: int | None = None) -> MalformedPack:
+        return MalformedPack(
+            what,
+            path=self._shown(environment_id, name),
+            offset=offset,
+            hint="where it was sealed: stillweb collections push NAME URL --again",
+        )
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[Any]:
+        """Tell what a file system refuses as a matter of the other end."""
+        try:
+            yield
+        except StillwebError:
+            raise
+        except _failures() as error:
+            raise PeerError(
+                f"{self.url}: {what}: {getattr(error, 'strerror', '') or error}",
+                hint="is it reachable, with these credentials?",
+            ) from error
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Return what file systems raise: these, and what passes through them of packages underneath."""
+    loaded = (sys.modules.get(module) for module, _ in _UNDERNEATH)
+    others = zip(loaded, _UNDERNEATH, strict=True)
+    return (OSError, *(getattr(module, name) for module, (_, name) in others if module))
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[tuple[Pack, dict[str, BinaryIO]]]:
+    """Open a pack, and the files that are copied as they are: of one pack, whatever is sealed meanwhile."""
+    while True:
+        stamp = pack_stamp(folder)
+        with ExitStack() as stack:
+            pack = stack.enter_context(Pack.open(folder))
+            try:
+                sources: dict[str, BinaryIO] = {
+                    name: stack.enter_context((folder / name).open("rb")) for name in _COPIED
+                }
+            except FileNotFoundError:  # it is being exchanged
+                continue
+            if pack_stamp(folder) == stamp:
+                yield pack, sources
+                return

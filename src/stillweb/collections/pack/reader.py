@@ -1,0 +1,396 @@
+"""Read a sealed pack: mmapped, immutable, shared by all who have it open.
+
+Opening reads the manifest and maps the files; no Python object is made per entry, and a lookup is a
+search of some ten keys on the mmap (`packindex`). Rows are entries in recorded order: row and
+`Entry.order` are one number, by whatever key or alias an entry was found.
+
+A pack vouches for itself: the manifest is compared with its digest and files with their sizes at open, a
+block of the index when it is first touched, an entry's record each time it is read, a body when it
+is first served. `verify` reads everything. Bodies lie in the store of the collection's root (`packbodies`).
+
+A pack may be replaced while it is open: who has it open keeps it, and `pack_stamp` tells who asks.
+
+The layout is in `packformat`, the writing in `packwriter`; both doors are here.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import lru_cache
+from hashlib import sha256
+from itertools import chain
+from mmap import mmap
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from stillweb.collections.pack import format as form
+from stillweb.collections.pack.bodies import PackBodies, map_file, unmap
+from stillweb.collections.pack.format import BLOCK, BLOCK_BITS, KEY_HALVES, IndexPlan, Record, malformed
+from stillweb.collections.pack.store import BodyStore
+from stillweb.collections.pack.writer import PackEntry, PackInfo, PackWriter, build_pack
+from stillweb.errors import MalformedPack
+from stillweb.matching.captures import Entry, first_of_alike
+
+__all__ = ["Pack", "PackEntry", "PackInfo", "PackWriter", "build_pack", "pack_stamp"]
+
+_KEY_SIZE = 24  # both halves of the key, and the row
+
+
+class PackIndex:
+    """The tables of an index.bin, to be closed before its mmap."""
+
+    def __init__(self, content: mmap, file: Path, plan: IndexPlan, digests: Sequence[str]) -> None:
+        self._content = content
+        self._file = file
+        self._plan = plan
+        self._digests = digests
+        self._seen = bytearray(len(digests))
+        self._views = ExitStack()
+        self._shift = 64 - plan.bits
+        self._fanout = self._numbers(plan.fanout, plan.fanout + 4 * ((1 << plan.bits) + 1), "I")
+        keys = self._numbers(plan.keys, plan.offsets, "Q")
+        self._high, self._low, self._rows = (self._kept(keys[place::3]) for place in range(3))
+        self._offsets = self._numbers(plan.offsets, plan.by_url, "Q")
+        self._by_url = self._numbers(plan.by_url, plan.end, "I")
+
+    def _numbers(self, at: int, end: int, kind: Literal["Q", "I"]) -> memoryview[int]:
+        whole = memoryview(self._content)
+        self._views.callback(whole.release)
+        return self._kept(whole[at:end].cast(kind))
+
+    def _kept(self, table: memoryview[int]) -> memoryview[int]:
+        self._views.callback(table.release)
+        return table
+
+    def close(self) -> None:
+        """Let go of the mmap."""
+        self._views.close()
+
+    def lookup(self, key: bytes) -> list[int]:
+        """Return the rows of a key, in recorded order."""
+        high, low = KEY_HALVES.unpack(key)
+        bucket = high >> self._shift
+        at = self._plan.fanout + 4 * bucket
+        seen = self._seen
+        if not (seen[at >> BLOCK_BITS] and seen[at + 7 >> BLOCK_BITS]):
+            self._vouch(at, at + 8)
+        first, last = self._fanout[bucket], self._fanout[bucket + 1]
+        if first == last:
+            return []
+        at = self._plan.keys + _KEY_SIZE * first
+        end = self._plan.keys + _KEY_SIZE * last
+        if end - at > BLOCK or not (seen[at >> BLOCK_BITS] and seen[end - 1 >> BLOCK_BITS]):
+            self._vouch(at, end)
+        first = bisect_left(self._high, high, first, last)
+        last = bisect_right(self._high, high, first, last)
+        first = bisect_left(self._low, low, first, last)
+        last = bisect_right(self._low, low, first, last)
+        return self._rows[first:last].tolist()
+
+    def offset(self, row: int) -> int:
+        """Return where the record of a row lies in entries.bin."""
+        at = self._plan.offsets + 8 * row
+        self._vouch(at, at + 8)
+        return self._offsets[row]
+
+    def row_by_url(self, place: int) -> int:
+        """Return the row at a place in the order of URLs."""
+        at = self._plan.by_url + 4 * place
+        self._vouch(at, at + 4)
+        return self._by_url[place]
+
+    def verify(self) -> None:
+        """Compare every block with its digest, also those that were found right before.
+
+        Raises:
+            MalformedPack: at the first that differs.
+        """
+        for block in range(len(self._digests)):
+            self._compare(block)
+
+    def _vouch(self, at: int, end: int) -> None:
+        """Compare the blocks that hold some bytes with their digests, if that was not done yet."""
+        seen = self._seen
+        for block in range(at >> BLOCK_BITS, (end - 1 >> BLOCK_BITS) + 1):
+            if not seen[block]:
+                self._compare(block)
+                seen[block] = 1
+
+    def _compare(self, block: int) -> None:
+        at = block * BLOCK
+        with memoryview(self._content)[at : at + BLOCK] as content:
+            if sha256(content).hexdigest() == self._digests[block]:
+                return
+        raise malformed(f"differs from its digest within the {BLOCK} bytes from here", self._file, at)
+
+
+_RECENT = 4096  # entries whose fields are kept at hand; their heads and bodies stay in the mmap
+
+
+class Pack:
+    """A sealed collection, open for reading; a context manager.
+
+    Attributes:
+        path: the pack's folder.
+        environment_id: sha256 of the manifest, hex.
+        manifest: what the pack says of itself.
+    """
+
+    def __init__(self, path: Path, manifest: dict[str, Any], environment_id: str) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.environment_id = environment_id
+        self._files = ExitStack()
+        self._count = int(manifest["entries"])
+        files = manifest["files"]
+        try:
+            content = map_file(path / form.INDEX, files[form.INDEX]["bytes"], form.MAGIC[form.INDEX])
+            self._files.callback(unmap, content)
+            plan = IndexPlan.of(self._count, int(manifest["keys"]))
+            self._index = PackIndex(content, path / form.INDEX, plan, files[form.INDEX]["blocks"])
+            self._files.callback(self._index.close)
+            self._entries = map_file(
+                path / form.ENTRIES, files[form.ENTRIES]["bytes"], form.MAGIC[form.ENTRIES]
+            )
+            self._files.callback(unmap, self._entries)
+            self._bodies = PackBodies(path, BodyStore.of(path).path, int(manifest["bodies"]))
+            self._files.callback(self._bodies.close)
+        except MalformedPack:
+            self.close()
+            raise
+        self._entry = lru_cache(maxsize=_RECENT)(self._read_entry)
+        self._distinct = lru_cache(maxsize=_RECENT)(self._find_distinct)
+        self._files.callback(self._forget)
+
+    @classmethod
+    def open(cls, path: Path) -> Pack:
+        """Open the pack in a folder.
+
+        Raises:
+            MalformedPack: if it is no pack, of another version, or not what was sealed.
+        """
+        while True:  # until its files are of one pack: it may be replaced right now
+            stamp = pack_stamp(path)
+            try:
+                pack = cls(path, *_read_manifest(path))
+            except MalformedPack:
+                if pack_stamp(path) == stamp:
+                    raise
+                continue
+            if pack_stamp(path) == stamp:
+                return pack
+            pack.close()
+
+    def close(self) -> None:
+        """Let go of the files; views of heads and bodies that are still held stay valid."""
+        self._files.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def lookup(self, key: bytes) -> Sequence[int]:
+        """Return the rows of a request key or alias, in recorded order; none if it was not recorded.
+
+        Raises:
+            MalformedPack: if what is read of the index differs from its digest, when it is first read.
+        """
+        return self._index.lookup(key)
+
+    def distinct(self, key: bytes) -> Sequence[int]:
+        """Return the rows of a request key or alias, but for those that say the same as an earlier one.
+
+        Raises:
+            MalformedPack: as `lookup` and `entry`.
+        """
+        return self._distinct(key)
+
+    def entry(self, row: int) -> Entry:
+        """Return the answer in a row.
+
+        Raises:
+            MalformedPack: if its record, or its body when it is first read, differs from its digest.
+            IndexError: if there is no such row.
+        """
+        return self._entry(row)
+
+    def _forget(self) -> None:
+        # What is kept of entries leads back here, and a server freezes what it began with (`gc.freeze`): that
+        # circle would stay for good.
+        self._entry.cache_clear()
+        self._entry = lru_cache(maxsize=0)(_closed)
+        self._distinct.cache_clear()
+        self._distinct = lru_cache(maxsize=0)(_none_found)
+
+    def _find_distinct(self, key: bytes) -> Sequence[int]:
+        return first_of_alike(self._index.lookup(key), self._entry)
+
+    def _read_entry(self, row: int) -> Entry:
+        record, end = self._record(row)
+        return Entry(
+            key=record.key,
+            method=record.method,
+            url=record.url,
+            timestamp=record.timestamp,
+            status=record.status,
+            epoch=record.epoch,
+            order=record.order,
+            head=memoryview(self._entries)[end - len(record.head) : end],
+            body=self._bodies.get(record),
+            encoding=record.encoding,
+            mime=record.mime,
+            body_sha256=record.body_sha256,
+            varies=record.varies,
+        )
+
+    def _record(self, row: int) -> tuple[Record, int]:
+        """Return the record of a row and where it ends."""
+        if not 0 <= row < self._count:
+            raise IndexError(f"row {row} of {self._count}")
+        at = self._index.offset(row)
+        end = at + form.record_size(self._entries, at)
+        packed = self._entries[at:end]
+        if packed[: form.CHECK_SIZE] != form.check_of(packed[form.CHECK_SIZE :]):
+            raise malformed("entry differs from its check", self.path / form.ENTRIES, at)
+        return Record.unpack(packed), end
+
+    def verify(self) -> None:
+        """Read and compare everything.
+
+        Raises:
+            MalformedPack: at the first difference.
+        """
+        self._index.verify()
+        self._bodies.forget()
+        for row in range(self._count):
+            self._bodies.get(self._record(row)[0]).release()
+        with memoryview(self._entries) as content:
+            if sha256(content).hexdigest() != self.manifest["files"][form.ENTRIES]["sha256"]:
+                raise malformed("differs from its digest", self.path / form.ENTRIES, 0)
+
+    # -- the URL table: rows by host, path, query, scheme, method ------------------------------
+
+    def urls(self) -> Iterator[str]:
+        """Yield each recorded URL once, sorted by host, path and query."""
+        last = None
+        for place in range(self._count):
+            url = self._record(self._index.row_by_url(place))[0].url
+            if url != last:
+                yield url
+            last = url
+
+    def rows_of(self, url: str) -> list[int]:
+        """Return the rows of a URL under any scheme and method."""
+        return [self._index.row_by_url(place) for place in self._at_site(form.site(url)[0])]
+
+    def methods_of(self, url: str) -> tuple[str, ...]:
+        """Return the methods that a URL was recorded with, sorted."""
+        where, scheme = form.site(url)
+        places = self._at_site(where)
+        methods: list[str] = []
+        at = bisect_left(places, (scheme, b""), key=self._scheme_and_method)
+        while at < len(places):  # from method to method, since a poll may have thousands of rows
+            found = self._scheme_and_method(places[at])
+            if found[0] != scheme:
+                break
+            methods.append(found[1].decode("utf-8", "replace"))
+            at = bisect_right(places, found, lo=at, key=self._scheme_and_method)
+        return tuple(methods)
+
+    def urls_like(self, url: str, *, limit: int = 100) -> list[str]:
+        """Return recorded URLs of the same host and path, the queries aside; `limit` at most."""
+        found: dict[str, None] = {}
+        for place in chain(*self._at_path(form.site(url)[0].partition(b"?")[0])):
+            if len(found) >= limit:
+                break
+            found.setdefault(self._record(self._index.row_by_url(place))[0].url)
+        return list(found)
+
+    def explain(self, method: str, url: str) -> str:
+        """Return why a request that was looked up in vain is not here: one clause for the ledger."""
+        if methods := self.methods_of(url):
+            if method.upper() in methods:
+                return "other body recorded"
+            return f"recorded with {', '.join(methods)} only"
+        where, scheme = form.site(url)
+        if places := self._at_site(where):
+            recorded = self._scheme_and_method(places[0])[0].decode("utf-8", "replace")
+            return f"recorded over {recorded} only, not {scheme.decode('utf-8', 'replace')}"
+        if others := sum(map(len, self._at_path(where.partition(b"?")[0]))):
+            return f"same path recorded with other query: {others}"
+        host = where.partition(b"/")[0]
+        if others := len(self._places(host + b"/", host + b"0")):  # "0" follows "/"
+            return f"path not recorded, of its host: {others}"
+        return "host not recorded"
+
+    def _at_site(self, where: bytes) -> range:
+        return self._places(where, where + b"\0")
+
+    def _at_path(self, path: bytes) -> tuple[range, range]:
+        """Return the places of a path without query, and with any ("@" follows "?")."""
+        return self._at_site(path), self._places(path + b"?", path + b"@")
+
+    def _places(self, low: bytes, high: bytes) -> range:
+        """Return the places in the URL table from `low` to before `high`."""
+        places = range(self._count)
+        first = bisect_left(places, low, key=self._site)
+        if first == self._count or self._site(first) >= high:
+            return range(first, first)
+        return range(first, bisect_left(places, high, lo=first, key=self._site))
+
+    def _site(self, place: int) -> bytes:
+        return form.site_at(self._entries, self._offset_by_url(place))
+
+    def _scheme_and_method(self, place: int) -> tuple[bytes, bytes]:
+        return form.scheme_and_method_at(self._entries, self._offset_by_url(place))
+
+    def _offset_by_url(self, place: int) -> int:
+        return self._index.offset(self._index.row_by_url(place))
+
+
+def _closed(row: int) -> Entry:
+    raise ValueError(f"row {row} of a pack that is closed")
+
+
+def _none_found(key: bytes) -> Sequence[int]:
+    raise ValueError("a pack that is closed was asked for a request")
+
+
+def pack_stamp(path: Path) -> tuple[int, int]:
+    """Return what changes when the pack in a folder is replaced: cheap to ask, never read as a time.
+
+    Zeros if there is none.
+    """
+    try:
+        found = (path / form.DIGEST).stat()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns
+
+
+def _read_manifest(path: Path) -> tuple[dict[str, Any], str]:
+    file = path / form.MANIFEST
+    try:
+        text = file.read_bytes()
+        digest = (path / form.DIGEST).read_bytes()
+    except OSError as error:
+        raise malformed(f"cannot be read ({error.strerror})", file) from error
+    environment_id = sha256(text).hexdigest()
+    if digest != environment_id.encode() + b"\n":
+        raise malformed(f"differs from the sha256 in {form.DIGEST!r}", file, 0)
+    manifest = json.loads(text)
+    version = manifest.get("version")
+    if version != form.VERSION:
+        raise malformed(f"pack is of version {version}, this program reads {form.VERSION}", file, 0)
+    return manifest, environment_id

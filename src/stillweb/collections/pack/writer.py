@@ -1,0 +1,461 @@
+"""Build a pack from plain entries, in one pass over them and within bounded memory.
+
+Entries may come in any order: records are spooled to the new folder as they come, bodies go to the store
+(or to the pack, if it is to have its own) once per sha256; only what sorting needs stays in memory. At the
+end records are written in recorded order, and the index over them. No wall clock, no absolute path, no
+order of arrival and nothing of the store is in what the digest is over: same entries, same bytes.
+
+The folder appears in one rename, and one that replaces another is exchanged with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import tempfile
+from array import array
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from http import HTTPStatus
+from itertools import accumulate
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from stillweb.collections.pack import format as form
+from stillweb.collections.pack.bodies import packed_header, packed_place
+from stillweb.collections.pack.format import IndexPlan, Record
+from stillweb.collections.pack.store import SEGMENT, BodyStore, BodyWriter
+from stillweb.collections.renames import exchange, sync_folder
+from stillweb.errors import UsageError
+from stillweb.matching.captures import Varies
+from stillweb.matching.keys import request_key
+from stillweb.model import MUTATIONS, Headers, Response, header
+
+
+class Spool:
+    """Entries in order of arrival.
+
+    Attributes:
+        offsets: where the record of each lies.
+        bodies: the number of the body of each, by order of arrival.
+        aliases: by number of the entry.
+    """
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._end = 0
+        self._orders: list[bytes] = []
+        self.offsets = array("Q")
+        self.bodies = array("I")
+        self.aliases: dict[int, tuple[bytes, ...]] = {}
+
+    def add(self, record: Record, place: bytes, further: Iterable[bytes], body: int) -> None:
+        """Take an entry.
+
+        Args:
+            record: without what depends on other entries.
+            place: in recorded order, as bytes that sort so.
+            further: its aliases.
+            body: the number of its body by order of arrival.
+        """
+        packed = record.pack()
+        aliases = tuple(sorted({*further} - {record.key}))
+        if aliases:
+            self.aliases[len(self._orders)] = aliases
+        # Between entries of one place and key the content decides, since what came first must not tell.
+        content = sha256(b"".join((packed, *aliases))).digest()[:16]
+        self._orders.append(place + record.key + content)
+        self.offsets.append(self._end)
+        self.bodies.append(body)
+        self._end += self._out.write(packed)
+
+    def in_order(self) -> list[int]:
+        """Return the numbers of the entries in recorded order; the last that is asked of it."""
+        ordered = sorted(range(len(self._orders)), key=self._orders.__getitem__)
+        self._orders.clear()
+        return ordered
+
+    def of(self, keys: Container[bytes]) -> list[tuple[bytes, bytes, int, int]]:
+        """Return recorded order, key, status and number of the entries of some keys."""
+        if not keys:
+            return []
+        found = []
+        with self.mapped() as spool:
+            for number, at in enumerate(self.offsets):
+                if (key := form.key_at(spool, at)) in keys:
+                    found.append((self._orders[number], key, form.status_at(spool, at), number))
+        return found
+
+    def record(self, number: int) -> Record:
+        """Read an entry's record back."""
+        with self.mapped() as spool:
+            at = self.offsets[number]
+            return Record.unpack(spool[at : at + form.record_size(spool, at)])
+
+    @contextmanager
+    def mapped(self) -> Iterator[mmap]:
+        """Map what was written so far."""
+        self._out.flush()
+        with mmap(-1, 1) if not self._end else mmap(self._out.fileno(), 0, access=ACCESS_READ) as spool:
+            yield spool
+
+
+# RFC 9110 §7.6.1 (hop by hop), the length that the server adds, what would make a browser speak to another
+# host or refuse our certificate, and what replay itself tells the program in front of it (`--on-miss`).
+_DROPPED = frozenset(
+    {
+        *("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length"),
+        *("alt-svc", "public-key-pins", "public-key-pins-report-only", "report-to", "nel"),
+        "stillweb-miss",
+    }
+)
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_LINE_BREAKS = re.compile(r"[\r\n\0]+[ \t]*")
+_BUFFER = 1 << 20
+_NONE = (1 << 32) - 1
+_MEANWHILE = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT)
+
+
+@dataclass(frozen=True, slots=True)
+class PackEntry:
+    """One answer for a pack; recorded order is (timestamp, source, offset).
+
+    Attributes:
+        key: `request_key` of the request.
+        method: of the request.
+        url: of the request, as recorded.
+        timestamp: 14 digits UTC.
+        response: the whole answer; never a 304 or a revisit.
+        source, offset: where it was archived.
+        aliases: further keys of 16 bytes under which the entry is found.
+        varies: lower-case names of the request fields that the answer depends on, each with
+            `vary_digest` of the value that the recorded request had.
+    """
+
+    key: bytes
+    method: str
+    url: str
+    timestamp: str
+    response: Response
+    source: str = ""
+    offset: int = 0
+    aliases: tuple[bytes, ...] = ()
+    varies: Varies = ()
+
+    @classmethod
+    def of(cls, method: str, url: str, response: Response, timestamp: str = "20260101000000") -> PackEntry:
+        """Return the entry of a request without body."""
+        return cls(request_key(method, url), method, url, timestamp, response)
+
+
+@dataclass(frozen=True, slots=True)
+class PackInfo:
+    """What `build_pack` or `seal` made; `bytes` is the size of what the digest is over and of the bodies."""
+
+    environment_id: str
+    entries: int
+    bodies: int
+    bytes: int
+    warnings: tuple[str, ...] = ()
+
+
+def build_pack(entries: Iterable[PackEntry], manifest: Mapping[str, Any], target: Path) -> PackInfo:
+    """Write a pack of `entries` to the folder `target`, in one rename; it has its bodies in it.
+
+    Args:
+        entries: in any order.
+        manifest: what else the pack shall say of itself; JSON values only.
+        target: the pack's folder; its parent exists.
+    """
+    with PackWriter(target) as writer:
+        for entry in entries:
+            writer.add(entry)
+        return writer.finish(manifest)
+
+
+def response_head(response: Response) -> bytes:
+    """Return the head as replay sends it, up to and with the line break of the last field."""
+    reason = response.reason or _phrase(response.status)
+    lines = [f"HTTP/1.1 {response.status} {_one_line(reason)}"]
+    for name, value in response.headers:
+        lowered = name.lower()
+        if lowered in _DROPPED or lowered.startswith("proxy-") or not _TOKEN.fullmatch(name):
+            continue
+        lines.append(f"{name}: {_one_line(value)}")
+    return b"".join(_wire(line) + b"\r\n" for line in lines)
+
+
+def _wire(line: str) -> bytes:
+    try:
+        return line.encode("latin-1")
+    except UnicodeEncodeError:
+        return line.encode("utf-8", "surrogateescape")
+
+
+def _one_line(text: str) -> str:
+    return _LINE_BREAKS.sub(" ", text).strip()
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def content_encoding(headers: Headers) -> str:
+    """Return the content codings of a response in lower case, "" if it has none."""
+    encoding = header(headers, "content-encoding").strip().lower()
+    return "" if encoding == "identity" else encoding
+
+
+class PackWriter:
+    """Takes entries one by one; nothing is to be seen at the target before `finish`.
+
+    Args:
+        target: the pack's folder; its parent exists.
+        store: for the bodies; the pack has its own without it.
+    """
+
+    def __init__(self, target: Path, store: BodyStore | None = None) -> None:
+        self._target = target
+        self._files = ExitStack()
+        if store:
+            self._files.enter_context(store.sharing())
+        self._folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        self._files.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        self._bodies = self._files.enter_context(BodyWriter(self._folder, store))
+        self._spool = Spool(self._files.enter_context((self._folder / "spool").open("w+b")))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+    def add(self, entry: PackEntry) -> None:
+        """Take an entry; its body is written to disk at once.
+
+        Raises:
+            UsageError: if the entry could not be served as HTTP.
+        """
+        response = entry.response
+        if not (len(entry.timestamp) == 14 and entry.timestamp.isdigit() and 200 <= response.status <= 999):
+            raise UsageError(
+                f"{entry.url} ({entry.timestamp}, status {response.status}) is no entry of a pack"
+            )
+        digest = sha256(response.raw_body).digest()
+        record = Record(
+            key=entry.key,
+            method=entry.method.upper(),
+            url=entry.url,
+            timestamp=entry.timestamp,
+            status=response.status,
+            mime=response.mime,
+            encoding=content_encoding(response.headers),
+            head=response_head(response),
+            body_sha256=digest,
+            body_length=len(response.raw_body),
+            varies=entry.varies,
+        )
+        self._spool.add(record, _place(entry), entry.aliases, self._bodies.add(digest, response.raw_body))
+
+    def answered_whole(self, keys: Container[bytes]) -> set[bytes]:
+        """Return those of some keys for which a 200 was added."""
+        found = self._spool.of(keys)
+        return {key for _, key, status, _ in found if status == HTTPStatus.OK}
+
+    def repeat(self, unmodified: Sequence[PackEntry]) -> list[PackEntry]:
+        """Add, for each 304, the answer that it confirmed; return those of which none was added.
+
+        That is the last one of its key before it in recorded order, or else the first one after
+        it (the browser had it from before the recording). A 200 is preferred to others.
+        """
+        answers: dict[bytes, list[tuple[bytes, int, int]]] = {}
+        for order, key, status, number in sorted(self._spool.of({entry.key for entry in unmodified})):
+            answers.setdefault(key, []).append((order, status, number))
+        unresolved = []
+        for entry in unmodified:
+            known = answers.get(entry.key, [])
+            known = [answer for answer in known if answer[1] == HTTPStatus.OK] or known
+            if not known:
+                unresolved.append(entry)
+                continue
+            before = [answer for answer in known if answer[0] < _place(entry)]
+            number = (before[-1] if before else known[0])[2]
+            record = self._spool.record(number)
+            record = replace(record, timestamp=entry.timestamp)
+            self._spool.add(record, _place(entry), entry.aliases, self._spool.bodies[number])
+        return unresolved
+
+    def finish(self, manifest: Mapping[str, Any], sources: Mapping[str, int] | None = None) -> PackInfo:
+        """Write the pack, with a note of what it is made from if told, and move it to its place."""
+        with self._spool.mapped() as spool:
+            order = self._spool.in_order()
+            numbers = self._write_places(spool, order)
+            entries = self._write_entries(spool, order, numbers)
+            keys = self._write_index(entries, order)
+        files = {name: self._described(name) for name in (form.ENTRIES, form.INDEX)}
+        size = sum(int(each["bytes"]) for each in files.values()) + self._bodies.size
+        text = json.dumps(
+            {
+                **manifest,
+                "format": "stillweb-pack",
+                "version": form.VERSION,
+                "entries": len(order),
+                "keys": keys,
+                "bodies": len(self._bodies),
+                "files": files,
+            },
+            sort_keys=True,
+            indent=1,
+            ensure_ascii=True,
+            allow_nan=False,
+        ).encode()
+        environment_id = sha256(text).hexdigest()
+        self._write(form.MANIFEST, text)
+        self._write(form.DIGEST, environment_id.encode() + b"\n")
+        if sources is not None:
+            self._write(form.SOURCES, json.dumps(sources, sort_keys=True, indent=1).encode())
+        (self._folder / "spool").unlink()
+        self._appear()
+        return PackInfo(environment_id, len(order), len(self._bodies), size + len(text))
+
+    def _write_places(self, spool: mmap, order: list[int]) -> array[int]:
+        """Write places.bin; return the number of each body in order of first use, by order of arrival."""
+        segments, places = self._bodies.finish()
+        numbers = array("I", [_NONE]) * len(places)
+        count = 0
+        with (self._folder / form.PLACES).open("wb") as out:
+            out.write(packed_header(segments, len(places)))
+            for entry in order:
+                body = self._spool.bodies[entry]
+                if numbers[body] == _NONE:
+                    digest = form.body_sha256_at(spool, self._spool.offsets[entry])
+                    out.write(packed_place(digest, *divmod(places[body], SEGMENT)))
+                    numbers[body] = count
+                    count += 1
+            _sync(out)
+        return numbers
+
+    def _write_entries(self, spool: mmap, order: list[int], numbers: array[int]) -> array[int]:
+        """Write entries.bin in recorded order; return the offset of each."""
+        offsets = array("Q")
+        epoch = 0
+        with (self._folder / form.ENTRIES).open("wb", _BUFFER) as out:
+            end = out.write(form.MAGIC[form.ENTRIES])
+            for row, entry in enumerate(order):
+                at = self._spool.offsets[entry]
+                packed = spool[at : at + form.record_size(spool, at)]
+                offsets.append(end)
+                end += out.write(form.ordered(packed, row, epoch, numbers[self._spool.bodies[entry]]))
+                epoch += form.scheme_and_method_at(spool, at)[1].decode() in MUTATIONS
+            _sync(out)
+        return offsets
+
+    def _write_index(self, offsets: array[int], order: list[int]) -> int:
+        """Write index.bin and return how many keys are in it."""
+        with _mapped(self._folder / form.ENTRIES) as entries:
+            keys = _sorted_keys(entries, offsets, [self._spool.aliases.get(entry, ()) for entry in order])
+            by_url = _by_url(entries, offsets)
+        plan = IndexPlan.of(len(offsets), len(keys) // 3)
+        fanout = array("I", [0]) * ((1 << plan.bits) + 1)
+        for high in keys[::3]:
+            fanout[(high >> (64 - plan.bits)) + 1] += 1
+        with (self._folder / form.INDEX).open("wb") as out:
+            out.write(form.INDEX_HEADER.pack(form.MAGIC[form.INDEX], len(offsets), len(keys) // 3))
+            out.write(array("I", accumulate(fanout)).tobytes())
+            out.write(bytes(plan.keys - out.tell()))
+            for table in (keys, offsets, by_url):
+                table.tofile(out)
+            _sync(out)
+        return len(keys) // 3
+
+    def _described(self, name: str) -> dict[str, Any]:
+        blocks = []
+        whole = sha256()
+        size = 0
+        with (self._folder / name).open("rb") as content:
+            while block := content.read(form.BLOCK):
+                size += len(block)
+                whole.update(block)
+                if name == form.INDEX:
+                    blocks.append(sha256(block).hexdigest())
+        return {"bytes": size, "blocks": blocks} if blocks else {"bytes": size, "sha256": whole.hexdigest()}
+
+    def _write(self, name: str, content: bytes) -> None:
+        with (self._folder / name).open("wb") as out:
+            out.write(content)
+            _sync(out)
+
+    def _appear(self) -> None:
+        """Move the folder to its target; at every moment the old pack is there or the new one."""
+        self._folder.chmod(0o755)  # mkdtemp's 0700 would hide the pack from a server of another user
+        sync_folder(self._folder)
+        while not self._moved():
+            pass  # another seal's pack came or went between look and move
+        sync_folder(self._target.parent)
+
+    def _moved(self) -> bool:
+        """Move the folder to its target; return whether the target was still what it was found to be."""
+        try:
+            if self._target.exists():
+                # The old one goes where the new one was, and then altogether.
+                exchange(self._folder, self._target)
+            else:
+                self._folder.rename(self._target)
+        except OSError as error:
+            if error.errno not in _MEANWHILE or not self._folder.exists():
+                raise
+            return False
+        return True
+
+
+def _sorted_keys(entries: mmap, offsets: array[int], aliases: Iterable[Iterable[bytes]]) -> array[int]:
+    """Return both halves of each key and its row, sorted."""
+    keys = []
+    for row, (at, others) in enumerate(zip(offsets, aliases, strict=True)):
+        packed = row.to_bytes(8, "big")
+        keys.append(form.key_at(entries, at) + packed)
+        keys.extend(alias + packed for alias in others)
+    keys.sort()
+    numbers = array("Q", b"".join(keys))
+    numbers.byteswap()  # big-endian numbers sort as their bytes do
+    return numbers
+
+
+def _by_url(entries: mmap, offsets: array[int]) -> array[int]:
+    """Return the rows by site, scheme and method."""
+    known: dict[tuple[bytes, bytes], tuple[bytes, bytes]] = {}
+
+    def url(row: int) -> tuple[bytes, tuple[bytes, bytes]]:
+        pair = form.scheme_and_method_at(entries, offsets[row])
+        return form.site_at(entries, offsets[row]), known.setdefault(pair, pair)
+
+    return array("I", sorted(range(len(offsets)), key=url))
+
+
+def _place(entry: PackEntry) -> bytes:
+    """Return bytes that sort as timestamp, source and offset do."""
+    source = entry.source.encode("utf-8", "surrogatepass")
+    return entry.timestamp.encode() + source + b"\0" + entry.offset.to_bytes(8, "big")
+
+
+@contextmanager
+def _mapped(file: Path) -> Iterator[mmap]:
+    with file.open("rb") as content, mmap(content.fileno(), 0, access=ACCESS_READ) as mapped:
+        yield mapped
+
+
+def _sync(out: BinaryIO) -> None:
+    out.flush()
+    os.fsync(out.fileno())

@@ -1,0 +1,1 @@
+"""WARC and ARC records, CDXJ, and the exchanges that they hold."""

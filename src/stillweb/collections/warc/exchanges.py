@@ -1,0 +1,161 @@
+"""From a capture to its exchange: read the response's record, its request's, and a revisit's original."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from http import HTTPStatus
+from pathlib import Path
+
+from stillweb.collections.warc import methodquery
+from stillweb.collections.warc.reader import WarcRecord, read_record
+from stillweb.collections.warc.records import clean_uri, timestamp_of
+from stillweb.errors import MalformedWarc, MissingRecord
+from stillweb.http.messages import parse_request, parse_response
+from stillweb.model import Capture, Exchange, Request, Response
+from stillweb.urls import wire_url
+
+REVISIT = "warc/revisit"
+_CHECK = "stillweb collections check NAME"
+
+
+class Originals:
+    """The captures that revisits may refer to, by URL and time and by digest."""
+
+    def __init__(self, captures: Iterable[Capture]) -> None:
+        self._by_time: dict[tuple[str, str], list[Capture]] = {}
+        self._by_digest: dict[str, list[Capture]] = {}
+        self._by_url: dict[str, list[Capture]] = {}
+        for capture in captures:
+            if capture.mime == REVISIT:
+                continue
+            self._by_time.setdefault((wire_url(capture.url), capture.timestamp), []).append(capture)
+            self._by_digest.setdefault(capture.digest, []).append(capture)
+            self._by_url.setdefault(wire_url(capture.url), []).append(capture)
+
+    def find(self, revisit: Capture, record: WarcRecord) -> Capture | None:
+        """Return the capture whose payload a revisit repeats (WARC 1.1 §6.7); None if it is not here.
+
+        One URL may have answered several requests in the second that a revisit names: the digest tells
+        them apart, or the request where the server confirmed what that very request had brought.
+        """
+        url = wire_url(clean_uri(record.get("WARC-Refers-To-Target-URI")) or revisit.url)
+        named = self._by_time.get((url, timestamp_of(record.get("WARC-Refers-To-Date"))), [])
+        stated = record.get("WARC-Payload-Digest")
+        if record.get("WARC-Profile").endswith("server-not-modified"):
+            named = [each for each in named if each.method == revisit.method]
+            earlier = [each for each in self._by_url.get(url, ()) if each.timestamp <= revisit.timestamp]
+            same = [
+                each for each in earlier if each.method == revisit.method and each.status == HTTPStatus.OK
+            ]
+        else:
+            named = [each for each in named if not _contradict(stated, each.digest)]
+            same = self._by_digest.get(stated, []) if stated else []
+        named.sort(key=lambda each: (each.digest != stated, each.key != revisit.key))
+        if named:
+            return named[0]
+        same = sorted(
+            same,
+            key=lambda each: (
+                wire_url(each.url) != url,
+                each.key != revisit.key,
+                abs(int(each.timestamp) - int(revisit.timestamp)),
+            ),
+        )
+        return same[0] if same else None
+
+
+def _contradict(one: str, other: str) -> bool:
+    """Whether two digests cannot be of the same payload: of one algorithm and spelling, and different."""
+    name, _, value = one.lower().partition(":")
+    other_name, _, other_value = other.lower().partition(":")
+    if name.replace("-", "") != other_name.replace("-", "") or len(value) != len(other_value):
+        return False
+    return value != other_value
+
+
+def read_exchange(archive: Path, capture: Capture, originals: Originals | None) -> Exchange:
+    """Read the exchange of a capture; `originals` is asked for revisits only."""
+    record = _answer(archive, capture)
+    response = _response(archive, capture, record, originals)
+    return Exchange(
+        request=_request(archive, capture, record),
+        response=response,
+        timestamp=capture.timestamp,
+        remote_ip=record.get("WARC-IP-Address"),
+        protocol=record.get("WARC-Protocol") or "http/1.1",
+    )
+
+
+def _read(archive: Path, capture: Capture, offset: int, length: int) -> WarcRecord:
+    path = archive / capture.source
+    try:
+        return read_record(path, offset, length)
+    except FileNotFoundError:
+        raise MissingRecord(
+            f"no such file, but {capture.url} is indexed there", path=path, hint=_CHECK
+        ) from None
+
+
+def _answer(archive: Path, capture: Capture) -> WarcRecord:
+    """Read the record of a capture; an index that is not of this file names another URL's."""
+    record = _read(archive, capture, capture.offset, capture.length)
+    undone = methodquery.undo(record.target_uri)
+    url = undone.url if undone else record.target_uri
+    if wire_url(url) != wire_url(capture.url):
+        what = f"the index says that {capture.url} lies here, but the record is of {url}"
+        raise MalformedWarc(what, path=archive / capture.source, offset=capture.offset, hint=_CHECK)
+    return record
+
+
+def _request(archive: Path, capture: Capture, record: WarcRecord) -> Request:
+    if capture.request_length:
+        stored = _read(archive, capture, capture.request_offset, capture.request_length)
+        request = parse_request(stored.block, capture.url)
+        if request:
+            return request
+    return methodquery.undo(record.target_uri) or Request(capture.method, capture.url)
+
+
+def _response(archive: Path, capture: Capture, record: WarcRecord, originals: Originals | None) -> Response:
+    if record.type == "revisit":
+        return _revisited(archive, capture, record, originals)
+    if record.type == "resource":
+        mime = record.get("Content-Type") or "application/octet-stream"
+        return Response(200, "OK", (("Content-Type", mime),), record.block)
+    response = parse_response(record.block)
+    if response is None:
+        raise MalformedWarc(
+            f"the {record.type} record holds no HTTP response",
+            path=archive / capture.source,
+            offset=capture.offset,
+            hint=_CHECK,
+        )
+    return response
+
+
+def _revisited(archive: Path, capture: Capture, record: WarcRecord, originals: Originals | None) -> Response:
+    found = originals.find(capture, record) if originals else None
+    if found is None:
+        uri, date = record.get("WARC-Refers-To-Target-URI"), record.get("WARC-Refers-To-Date")
+        what = f"{uri or capture.digest} {date}".strip()
+        raise MissingRecord(
+            f"the revisit of {capture.url} refers to {what}, which is not in the collection",
+            path=archive / capture.source,
+            offset=capture.offset,
+            hint="import the archive that holds it: stillweb collections import FILE -c NAME --append",
+        )
+    original = _response(archive, found, _answer(archive, found), None)
+    head = parse_response(record.block)
+    if head is None and original.status != HTTPStatus.OK and wire_url(found.url) != wire_url(capture.url):
+        what = f"the revisit of {capture.url} is without a head, and its payload was {found.url}'s"
+        what += f" {original.status}: what was answered is not known"
+        raise MissingRecord(what, path=archive / capture.source, offset=capture.offset)
+    if head is None or head.status == HTTPStatus.NOT_MODIFIED:
+        return original
+    # A digest may be that of the decoded payload: the coding is that of the body that we have.
+    codings = tuple(field for field in original.headers if field[0].lower() == "content-encoding")
+    if codings == tuple(field for field in head.headers if field[0].lower() == "content-encoding"):
+        return replace(head, raw_body=original.raw_body)
+    kept = tuple(field for field in head.headers if field[0].lower() != "content-encoding")
+    return replace(head, headers=(*kept, *codings), raw_body=original.raw_body)

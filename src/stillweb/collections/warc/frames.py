@@ -1,0 +1,258 @@
+"""WebSocket frames and the timing of event streams: what they are, and how a WARC record holds them.
+
+A WebSocket is three records in one write: request and response (101) of its handshake, their target the
+`ws:` or `wss:` URL, and behind them a `resource` record `urn:websocket:URL` with the frames as JSON lines
+(iipc/warc-specifications#115). An event stream is an ordinary exchange, its body whole, and behind it
+a `metadata` record of `application/warc-fields` that says when each piece of the body came; tools
+that know nothing of it pass over it. Both name the response in WARC-Concurrent-To.
+
+Only the handshake is in the index, under its URL as it stands: as a SURT key it could not be told
+from the page at the same host and path. The record beside it is found by place.
+
+Sans-io; what is written and what is proposed or open is in docs/recording.md. `write_*` and `read_*`
+are exact inverses; unknown members, fields and types of lines are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from stillweb.errors import MalformedWarc
+
+__all__ = [
+    "BINARY",
+    "CLOSE",
+    "EVENT_STREAM",
+    "FIELDS_TYPE",
+    "FRAMES_TYPE",
+    "TEXT",
+    "URN",
+    "Chunk",
+    "Chunks",
+    "ConnectionEnd",
+    "Frame",
+    "Frames",
+    "RecordFrames",
+    "chunks_beside",
+    "frames_beside",
+    "is_socket_url",
+    "problem",
+    "read_chunks",
+    "read_frames",
+    "write_chunks",
+    "write_frames",
+]
+
+TEXT, BINARY, CLOSE = 1, 2, 8
+"""Opcodes (RFC 6455 §5.2); pings and pongs are the two ends' own affair and are not kept."""
+
+EVENT_STREAM = "text/event-stream"
+FRAMES_TYPE = "application/jsonl"
+FIELDS_TYPE = "application/warc-fields"
+URN = "urn:websocket:"
+
+_HINT = "stillweb collections check NAME"
+_DIRECTIONS = {"sent": True, "received": False}
+
+
+class ConnectionEnd(StrEnum):
+    """Who ended a connection."""
+
+    CLIENT = "client"  # the page, by closing it or by being closed
+    SITE = "site"
+    OPEN = "open"  # nobody: it was open when the recording stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A whole WebSocket message, or a close.
+
+    Attributes:
+        ms: since the answer to the handshake.
+        sent: by the page; else received by it.
+        opcode: TEXT, BINARY or CLOSE.
+        payload: text as UTF-8; of a close, code and reason as on the wire (RFC 6455 §5.5.1).
+    """
+
+    ms: int
+    sent: bool
+    opcode: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """What went over a WebSocket, in the order in which it passed, and how that ended.
+
+    Attributes:
+        rest_ms: when its page had settled; None if the recording did not tell.
+    """
+
+    frames: tuple[Frame, ...] = ()
+    end: ConnectionEnd = ConnectionEnd.OPEN
+    end_ms: int = 0
+    rest_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a body: milliseconds since the response's head, and its size in bytes."""
+
+    ms: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """When the pieces of an event stream came, and how it ended.
+
+    Attributes:
+        rest_ms: when its page had settled; None if the recording did not tell.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    end: ConnectionEnd = ConnectionEnd.OPEN
+    end_ms: int = 0
+    rest_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFrames:
+    """A record that stands behind an exchange's response."""
+
+    type: str
+    uri: str
+    content_type: str
+    block: bytes
+
+
+def is_socket_url(url: str) -> bool:
+    """Return whether a URL is a WebSocket's."""
+    return url[:6].lower().startswith(("ws://", "wss://"))
+
+
+def frames_beside(url: str, frames: Frames) -> RecordFrames:
+    """Return the record of a WebSocket's frames."""
+    return RecordFrames("resource", URN + url, FRAMES_TYPE, write_frames(frames))
+
+
+def chunks_beside(url: str, chunks: Chunks) -> RecordFrames:
+    """Return the record of an event stream's timing."""
+    return RecordFrames("metadata", url, FIELDS_TYPE, write_chunks(chunks))
+
+
+def write_frames(frames: Frames) -> bytes:
+    """Return frames as JSON lines; equal frames give equal bytes."""
+    lines = [_frame_line(frame) for frame in frames.frames]
+    if frames.rest_ms is not None:
+        lines.append({"ts": frames.rest_ms, "type": "rest"})
+    lines.append({"ts": frames.end_ms, "type": "end", "by": frames.end.value})
+    return b"".join(
+        json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode() + b"\n" for line in lines
+    )
+
+
+def _frame_line(frame: Frame) -> dict[str, Any]:
+    text = frame.payload.decode("utf-8") if frame.opcode == TEXT else b64encode(frame.payload).decode()
+    kind = "sent" if frame.sent else "received"
+    return {"ts": frame.ms, "type": kind, "opcode": frame.opcode, "payloadData": text}
+
+
+def read_frames(block: bytes, *, path: Path | None = None, offset: int | None = None) -> Frames:
+    """Read frames from JSON lines.
+
+    Args:
+        block: what `write_frames` made, or another program that follows the proposal.
+        path: where the record lies, for the error.
+        offset: of the record in that file.
+
+    Raises:
+        MalformedWarc: at the first line that is none.
+    """
+    frames: list[Frame] = []
+    made = Frames()
+    for number, line in enumerate(block.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+            kind = fields["type"]
+            if kind in _DIRECTIONS:
+                frames.append(_frame(fields))
+            elif kind == "rest":
+                made = replace(made, rest_ms=_milliseconds(fields["ts"]))
+            elif kind == "end":
+                made = replace(made, end=ConnectionEnd(fields["by"]), end_ms=_milliseconds(fields["ts"]))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            what = f"line {number} of the WebSocket's frames is none ({error!r}): {line[:60]!r}"
+            raise MalformedWarc(what, path=path, offset=offset, hint=_HINT) from None
+    return replace(made, frames=tuple(frames))
+
+
+def _frame(fields: dict[str, Any]) -> Frame:
+    opcode, text = fields["opcode"], fields["payloadData"]
+    if opcode not in (TEXT, BINARY, CLOSE) or isinstance(opcode, bool | float):
+        raise ValueError(f"opcode {opcode!r}")
+    payload = text.encode("utf-8") if opcode == TEXT else b64decode(text, validate=True)
+    return Frame(_milliseconds(fields["ts"]), _DIRECTIONS[fields["type"]], opcode, payload)
+
+
+def _milliseconds(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1 << 53:
+        raise ValueError(f"time {value!r}")
+    return int(value)
+
+
+def write_chunks(chunks: Chunks) -> bytes:
+    """Return the timing of an event stream as WARC fields; equal timing gives equal bytes."""
+    lines = ["event-stream: 1", *(f"chunk: {chunk.ms} {chunk.size}" for chunk in chunks.chunks)]
+    if chunks.rest_ms is not None:
+        lines.append(f"rest: {chunks.rest_ms}")
+    lines.append(f"end: {chunks.end_ms} {chunks.end.value}")
+    return "".join(f"{line}\r\n" for line in lines).encode("ascii")
+
+
+def read_chunks(block: bytes, *, path: Path | None = None, offset: int | None = None) -> Chunks | None:
+    """Read the timing of an event stream; None where the fields are about something else.
+
+    Raises:
+        MalformedWarc: at the first line that is none.
+    """
+    lines = block.split(b"\n")
+    if not lines[0].lower().startswith(b"event-stream:"):
+        return None
+    chunks: list[Chunk] = []
+    made = Chunks()
+    for number, line in enumerate(lines, start=1):
+        name, _, value = line.strip().partition(b":")
+        try:
+            match name.lower():
+                case b"chunk":
+                    ms, size = value.split()
+                    chunks.append(Chunk(_milliseconds(int(ms)), _milliseconds(int(size))))
+                case b"rest":
+                    made = replace(made, rest_ms=_milliseconds(int(value)))
+                case b"end":
+                    ms, by = value.split()
+                    made = replace(made, end=ConnectionEnd(by.decode("ascii")), end_ms=_milliseconds(int(ms)))
+        except ValueError as error:
+            what = f"line {number} of the event stream's timing is none ({error}): {line[:60]!r}"
+            raise MalformedWarc(what, path=path, offset=offset, hint=_HINT) from None
+    return replace(made, chunks=tuple(chunks))
+
+
+def problem(kind: str, uri: str, content_type: str, block: bytes) -> str:
+    """Return what is wrong with a WARC record of frames or timing; "" with none, and for other records."""
+    try:
+        if kind == "resource" and uri.lower().startswith(URN):
+            read_frames(block)
+        elif kind == "metadata" and content_type.lower().startswith(FIELDS_TYPE):
+            read_chunks(block)
+    except MalformedWarc as error:
+        return str(error)
+    return ""

@@ -1,0 +1,431 @@
+"""Write exchanges into a collection, such that a kill at any moment leaves valid WARC files.
+
+WARC 1.1, serialised by warcio (`members`). Every file starts with a warcinfo record. A body that its URL
+answered before is not written again (`revisits`). An exchange is its request's record and its response's, in
+this order, and what stands beside it (`frames`), each a gzip member, appended by a single write: what a kill
+can leave is one member that breaks off, and a response is never there without the request that made it (a
+POST's answer must not pass for a GET's).
+The index is written at close; after a kill it is older than the archive, and the next writer, or
+`collections check --repair`, makes it anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from http import HTTPStatus
+from io import BytesIO
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from warcio.statusandheaders import StatusAndHeaders
+from warcio.warcwriter import WARCWriter
+
+from stillweb import __version__, clock
+from stillweb.collections.indexing import key_of, key_text, media_type, reindex
+from stillweb.collections.layout import Collection
+from stillweb.collections.redactions import Redaction, append_redactions
+from stillweb.collections.warc import methodquery
+from stillweb.collections.warc.cdxj import format_line, write_lines
+from stillweb.collections.warc.frames import RecordFrames, is_socket_url
+from stillweb.collections.warc.reader import read_records
+from stillweb.collections.warc.records import WarcRecord, clean_uri, iso_date
+from stillweb.http.messages import payload_start, request_block, response_block
+from stillweb.model import Capture, Exchange, header
+from stillweb.urls import to_timestamp
+
+__all__ = ["REVISIT", "Bodies", "revisit_fields", "rewrite_files"]
+
+Fields = Iterable[tuple[str, str]]
+
+
+def sha256_digest(content: bytes) -> str:
+    """Return a digest as our records spell it: `sha256:` and hex."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def warc_member(fields: Fields, block: bytes, content_type: str) -> bytes:
+    """Return a record as one gzip member.
+
+    Args:
+        fields: WARC header fields in order, WARC-Type first; what UTF-8 cannot spell becomes `?`.
+        block: what follows them, kept byte by byte.
+        content_type: of the block; it and Content-Length come last.
+    """
+    named = [(name, value.encode("utf-8", "replace").decode("utf-8")) for name, value in fields]
+    named.append(("WARC-Block-Digest", sha256_digest(block)))
+    out = BytesIO()
+    writer = WARCWriter(out, gzip=True, warc_version="1.1")
+    record = writer.create_warc_record(
+        "",  # with the URI, warcio would parse the block
+        # Of a revisit warcio would write the HTTP head that it parsed, and no block: it is told another type.
+        "response" if named[0][1] == "revisit" else named[0][1],
+        payload=BytesIO(block),
+        length=len(block),
+        warc_content_type=content_type,
+        warc_headers=StatusAndHeaders("", named, protocol=writer.warc_version),
+    )
+    writer.write_record(record)
+    return out.getvalue()
+
+
+_IDENTICAL = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
+REVISIT = "warc/revisit"
+_SMALL = 1024
+
+
+class Bodies:
+    """The bodies that a collection has, by URL and digest, with the time of their first answer."""
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._first: dict[tuple[str, str], str] | None = None
+
+    def original(self, exchange: Exchange, digest: str) -> str:
+        """Return the time at which this very body was answered before, 14 digits; "" if it was not."""
+        if not _repeats(exchange):
+            return ""
+        return self._known().get((exchange.request.url, digest), "")
+
+    def add(self, capture: Capture) -> None:
+        """Note an answer that was written with its body."""
+        if capture.method == "GET" and capture.status == HTTPStatus.OK and capture.mime != REVISIT:
+            self._known().setdefault((capture.url, capture.digest), capture.timestamp)
+
+    def _known(self) -> dict[tuple[str, str], str]:
+        if self._first is None:
+            self._first = {}
+            for capture in self._collection.captures():
+                self.add(capture)
+        return self._first
+
+
+def _repeats(exchange: Exchange) -> bool:
+    request, response = exchange.request, exchange.response
+    return request.method == "GET" and response.status == HTTPStatus.OK and len(response.raw_body) >= _SMALL
+
+
+def revisit_fields(url: str, timestamp: str) -> tuple[tuple[str, str], ...]:
+    """Return the WARC fields by which a revisit says where its body lies."""
+    return (
+        ("WARC-Profile", _IDENTICAL),
+        ("WARC-Refers-To-Target-URI", url),
+        ("WARC-Refers-To-Date", iso_date(timestamp)),
+    )
+
+
+_MADE_ANEW = frozenset({"warc-block-digest", "content-type", "content-length"})
+
+
+def rewrite_files(files: Iterable[Path], change: Callable[[WarcRecord], WarcRecord | None]) -> bool:
+    """Write anew the records that `change` returns changed; return whether there were any.
+
+    Args:
+        files: WARC files that nobody writes to, gzipped a record each.
+        change: is given a record and returns it with other fields or another block; None to leave it.
+    """
+    files, payloads = list(files), dict[str, str]()
+    changed = False
+    for path in files:
+        changed |= _rewrite(path, change, payloads)
+    if payloads:
+        for path in files:
+            _rewrite(path, lambda record: record if record.type == "revisit" else None, payloads)
+    return changed
+
+
+def _rewrite(path: Path, change: Callable[[WarcRecord], WarcRecord | None], payloads: dict[str, str]) -> bool:
+    """Rewrite one file; `payloads` has the digests of payloads as they were, and takes those that change."""
+    part = path.with_name(path.name + ".part")
+    changed = False
+    with path.open("rb") as stored, part.open("wb") as file:
+        for record in read_records(path):
+            wanted = change(record)
+            member = b"" if wanted is None else _member(record, wanted, payloads)
+            if not member:
+                stored.seek(record.offset)
+                member = stored.read(record.length)
+            else:
+                changed = True
+            file.write(member)
+        file.flush()
+        os.fsync(file.fileno())
+    if changed:
+        part.replace(path)
+    else:
+        part.unlink()
+    return changed
+
+
+def _member(record: WarcRecord, wanted: WarcRecord, payloads: dict[str, str]) -> bytes:
+    """Return the record that takes another's place; b"" if nothing about it changes."""
+    stated, block = record.get("WARC-Payload-Digest"), wanted.block
+    if record.type == "revisit":
+        digest = payloads.get(stated, stated)
+    elif record.get("Content-Type").startswith("application/http") and not is_socket_url(record.target_uri):
+        digest = sha256_digest(block[payload_start(block) :])
+    else:
+        digest = sha256_digest(block)
+    if digest == stated and wanted == record:
+        return b""
+    if record.type == "response":
+        payloads[stated] = digest
+    fields = [
+        (name, digest if name.lower() == "warc-payload-digest" else value)
+        for name, value in wanted.headers
+        if name.lower() not in _MADE_ANEW
+    ]
+    return warc_member(fields, block, record.get("Content-Type"))
+
+
+ROTATE = 1_000_000_000
+"""Bytes at which the next file is started, as browsertrix and warcprox do."""
+
+_SETTINGS = ("browser", "viewport", "locale", "timezone", "user_agent")
+
+
+class CollectionWriter:
+    """Appends exchanges to new files of a collection's archive.
+
+    Args:
+        collection: made already; files that it has are left alone.
+        prefix: of the file names.
+        rotate: bytes at which the next file is started.
+        revisits: whether a body that its URL answered before is referred to instead of written again.
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        *,
+        prefix: str = "rec",
+        rotate: int = ROTATE,
+        revisits: bool = True,
+    ) -> None:
+        self.collection = collection
+        self._prefix, self._rotate, self._operator = prefix, rotate, ""
+        self._bodies = Bodies(collection) if revisits else None
+        self._made: list[Path] = []
+        self._stale = not is_fresh(collection)
+        self._lines: list[bytes] = []
+        self._file: int | None = None
+        self._path = Path()
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def settle(self, *, rotate: int | None, operator: str) -> None:
+        """Take what a recording was told: the size of files, if it was, and who records."""
+        self._rotate, self._operator = rotate or self._rotate, operator
+
+    def write(
+        self, exchange: Exchange, beside: RecordFrames | None = None, redactions: Iterable[Redaction] = ()
+    ) -> Capture:
+        """Append an exchange, and the record that stands beside it; return its capture.
+
+        Args:
+            exchange: as it is to be read.
+            beside: goes behind the response.
+            redactions: what was taken out of them.
+        """
+        url = clean_uri(exchange.request.url)  # as it will be read back
+        exchange = replace(exchange, request=replace(exchange.request, url=url))
+        file = self._open()
+        request, response = exchange.request, exchange.response
+        request_id = _new_record_id()
+        first = _gzip_member("request", request_id, exchange, request_block(request))
+        answer = response_block(response)
+        response_id = _new_record_id()
+        digest = sha256_digest(_payload(url, answer))
+        first_time = self._bodies.original(exchange, digest) if self._bodies and not beside else ""
+        second = _answer_member(response_id, exchange, answer, concurrent_to=request_id, original=first_time)
+        beside_id = _new_record_id()
+        third = _other_member(beside, exchange.timestamp, beside_id, response_id) if beside else b""
+        ids = {"request": request_id, "response": response_id, "beside": beside_id}
+        # Before the exchange: what a kill leaves is a line too many, never a span that nobody lists.
+        lines = (each.line(ids[each.part.partition(" ")[0]]) for each in redactions)
+        append_redactions(self.collection.redactions_file, lines)
+        offset = self._size
+        self._append(file, first + second + third)
+        keyed_url, query = methodquery.appended(request)
+        capture = Capture(
+            urlkey=key_text(keyed_url),
+            timestamp=exchange.timestamp,
+            url=url,
+            method=request.method,
+            key=key_of(request),
+            status=response.status,
+            mime=REVISIT if first_time else media_type(header(response.headers, "content-type")),
+            digest=digest,
+            source=self._path.name,
+            offset=offset + len(first),
+            length=len(second),
+            request_offset=offset,
+            request_length=len(first),
+        )
+        self._lines.append(format_line(capture, query))
+        if self._bodies and not beside:
+            self._bodies.add(capture)
+        return capture
+
+    def write_resource(self, uri: str, timestamp: str, content_type: str, block: bytes) -> None:
+        """Append a resource record that is no capture, such as `urn:text:URL`."""
+        beside = RecordFrames("resource", uri, content_type, block)
+        self._append(self._open(), _other_member(beside, timestamp, _new_record_id()))
+
+    def rewrite(self, change: Callable[[WarcRecord], WarcRecord | None]) -> None:
+        """Write records anew that `change` returns changed, in all files of this prefix.
+
+        Where versions share the files of earlier recordings, these stay as they are: it is not this one's to
+        say what a version held.
+        """
+        self._close_file()
+        files = self._made
+        if not (self.collection.path / "versions").is_dir():
+            files = [path for path in self.collection.warc_files() if path.name.startswith(self._prefix)]
+        if rewrite_files(files, change):
+            self._stale, self._bodies = True, self._bodies and Bodies(self.collection)
+
+    def close(self) -> None:
+        """Close the file and bring the index up to date. May be called twice."""
+        if self._file is None and not self._lines:
+            return
+        self._close_file()
+        index = self.collection.index_file
+        if self._stale:
+            reindex(self.collection)
+        else:
+            old = index.read_bytes().splitlines(keepends=True) if index.exists() else []
+            write_lines(index, [*old, *self._lines])
+        self._lines.clear()
+        self._stale = False
+
+    def _open(self) -> int:
+        if self._file is not None and self._size < self._rotate:
+            return self._file
+        self._close_file()
+        self.collection.archive.mkdir(parents=True, exist_ok=True)
+        now = clock.now()
+        stem = f"{self._prefix}-{self.collection.name}-{to_timestamp(now)}"
+        number = 0
+        while (path := self.collection.archive / f"{stem}-{number:05}.warc.gz").exists():
+            number += 1
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        self._file, self._path, self._size = os.open(path, flags, 0o644), path, 0
+        self._made.append(path)
+        text = "".join(f"{name}: {value}\r\n" for name, value in self._told().items() if value)
+        fields = (
+            ("WARC-Type", "warcinfo"),
+            ("WARC-Record-ID", _new_record_id()),
+            ("WARC-Date", iso_date(to_timestamp(now))),
+            ("WARC-Filename", path.name),
+        )
+        self._append(self._file, warc_member(fields, text.encode(), "application/warc-fields"))
+        return self._file
+
+    def _told(self) -> dict[str, str]:
+        """Return what a warcinfo record says (WARC 1.1 §6.2)."""
+        manifest = self.collection.manifest()
+        settings = {name: manifest.profile[name] for name in _SETTINGS if manifest.profile.get(name)}
+        settings |= {"recorded_at": manifest.recorded_at, "seed": manifest.seed}
+        return {
+            "software": f"stillweb/{__version__}",
+            "format": "WARC File Format 1.1",
+            "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
+            "isPartOf": self.collection.name,
+            "operator": " ".join(self._operator.split()),
+            "settings": json.dumps(settings) if manifest.recorded_at else "",
+        }
+
+    def _append(self, file: int, members: bytes) -> None:
+        rest = memoryview(members)
+        try:
+            while rest:  # one write but for signals and a full disk
+                rest = rest[os.write(file, rest) :]
+        except OSError:
+            os.ftruncate(file, self._size)  # a member that breaks off would hide what comes behind it
+            raise
+        self._size += len(members)
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            os.fsync(self._file)
+            os.close(self._file)
+            self._file = None
+
+
+def is_fresh(collection: Collection) -> bool:
+    """Whether the index is younger than every file of the archive, or there is nothing to index."""
+    files = collection.warc_files() if collection.archive.is_dir() else []
+    if not files:
+        return True
+    if not collection.index_file.exists():
+        return False
+    made = collection.index_file.stat().st_mtime_ns
+    return all(path.stat().st_mtime_ns <= made for path in files)
+
+
+def _gzip_member(
+    kind: str, record_id: str, exchange: Exchange, block: bytes, *fields: tuple[str, str]
+) -> bytes:
+    """Return the record of an exchange's request or response; `fields` come behind its date."""
+    named = [
+        ("WARC-Type", kind),
+        ("WARC-Record-ID", record_id),
+        ("WARC-Target-URI", exchange.request.url),
+        ("WARC-Date", iso_date(exchange.timestamp)),
+        *fields,
+    ]
+    if exchange.remote_ip:
+        named.append(("WARC-IP-Address", exchange.remote_ip))
+    named.append(("WARC-Protocol", exchange.protocol))
+    if kind != "revisit":
+        named.append(("WARC-Payload-Digest", sha256_digest(_payload(exchange.request.url, block))))
+    return warc_member(
+        named, block, f"application/http; msgtype={'request' if kind == 'request' else 'response'}"
+    )
+
+
+def _answer_member(
+    record_id: str, exchange: Exchange, block: bytes, *, concurrent_to: str, original: str
+) -> bytes:
+    """Return the record of a response; a revisit if its body was answered before, at the time `original`."""
+    concurrent = ("WARC-Concurrent-To", concurrent_to)
+    if not original:
+        return _gzip_member("response", record_id, exchange, block, concurrent)
+    digest = ("WARC-Payload-Digest", sha256_digest(_payload(exchange.request.url, block)))
+    refers = revisit_fields(exchange.request.url, original)
+    return _gzip_member(
+        "revisit", record_id, exchange, block[: payload_start(block)], concurrent, *refers, digest
+    )
+
+
+def _payload(url: str, block: bytes) -> bytes:
+    """Return what WARC calls the payload: a body is one under http and https only (WARC 1.1 §6.3.2)."""
+    return block if is_socket_url(url) else block[payload_start(block) :]
+
+
+def _other_member(beside: RecordFrames, timestamp: str, record_id: str, concurrent_to: str = "") -> bytes:
+    fields = (
+        ("WARC-Type", beside.type),
+        ("WARC-Record-ID", record_id),
+        ("WARC-Target-URI", beside.uri),
+        ("WARC-Date", iso_date(timestamp)),
+        *((("WARC-Concurrent-To", concurrent_to),) if concurrent_to else ()),
+        ("WARC-Payload-Digest", sha256_digest(beside.block)),
+    )
+    return warc_member(fields, beside.block, beside.content_type)
+
+
+def _new_record_id() -> str:
+    return f"<urn:uuid:{clock.new_id()}>"

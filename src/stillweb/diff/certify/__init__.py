@@ -1,0 +1,1 @@
+"""Certify that repeated replays give the same observations."""

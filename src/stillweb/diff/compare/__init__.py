@@ -1,0 +1,1 @@
+"""Compare recorded pages with replayed ones."""

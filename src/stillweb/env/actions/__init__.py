@@ -1,0 +1,1 @@
+"""Actions: schema, aliases of other environments, execution."""

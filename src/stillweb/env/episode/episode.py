@@ -1,0 +1,435 @@
+"""The world of one episode: a browser context, a proxy session, and what is counted on them.
+
+Made by `reset`, thrown away by the next one. Everything an episode could leave behind (cookies,
+storage, caches, the replay's cursors) lives in here, so that closing it is all the cleaning
+there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+from playwright.async_api import Browser, BrowserContext, Page
+from playwright.async_api import Error as PlaywrightError
+
+from stillweb import clock
+from stillweb.browser.activity import Activity
+from stillweb.browser.cdp.connection import CdpError
+from stillweb.browser.context import open_context, state_of
+from stillweb.browser.driver import as_playwright_error, is_driver_gone
+from stillweb.browser.observe.axtree import Bids
+from stillweb.browser.profile import Pinning, Profile
+from stillweb.browser.settle import Settled, settle
+from stillweb.env.episode.tabs import Tabs, closed_itself
+from stillweb.env.tasks.task import Task
+from stillweb.env.trajectories.log import TrajectoryLog
+from stillweb.errors import (
+    InfraError,
+    PeerError,
+    PortInUse,
+    ReplayError,
+    StillwebError,
+    TaskError,
+    UsageError,
+)
+from stillweb.model import GUESSES, Tier
+from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
+
+__all__ = [
+    "ContextOptions",
+    "Episode",
+    "EpisodeReplay",
+    "Traffic",
+    "close_session",
+    "from_events",
+    "from_ledger",
+    "infra",
+    "made",
+    "open_episode",
+    "profile_of",
+    "told_as_ours",
+]
+
+
+@asynccontextmanager
+async def infra(what: str, seconds: float) -> AsyncIterator[None]:
+    """Tell every failure of browser and proxy as what it is: ours."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise InfraError(f"{what} did not end within {seconds:g} s") from error
+    except (PlaywrightError, CdpError, PeerError, ReplayError, PortInUse, RuntimeError) as error:
+        ours = told_as_ours(what, error)
+        if ours is error:
+            raise
+        raise ours from error
+
+
+def told_as_ours(what: str, error: BaseException) -> BaseException:
+    """Return a failure of browser or proxy as an `InfraError`; what is none, as it is."""
+    if isinstance(error, PlaywrightError | CdpError):
+        return InfraError(f"{what}: the browser failed: {error.message.partition(chr(10))[0]}")
+    if isinstance(error, PeerError | ReplayError | PortInUse):
+        return InfraError(f"{what}: {error}", hint=error.hint)
+    if is_driver_gone(error):
+        return InfraError(f"{what}: the browser failed: its driver has ended")
+    return error
+
+
+LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Requests of one step.
+
+    Attributes:
+        source: "ledger" or "browser".
+        requests: all of them.
+        hits: answered from the collection.
+        misses: not held by the collection.
+        noise: asked by the browser itself or by beacons; no miss.
+        missed: "METHOD URL" of the first misses.
+        guesses: of the hits, those of looser tiers (fuzzy, pywb): they may be another request's answer.
+    """
+
+    source: str
+    requests: int = 0
+    hits: int = 0
+    misses: int = 0
+    noise: int = 0
+    missed: tuple[str, ...] = ()
+    guesses: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON for `info`."""
+        return {
+            "source": self.source,
+            "requests": self.requests,
+            "hits": self.hits,
+            "misses": self.misses,
+            "noise": self.noise,
+            "missed": list(self.missed),
+            "guesses": self.guesses,
+        }
+
+
+class _LedgerEntry(Protocol):
+    @property
+    def method(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def tier(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class _BrowserRequest(Protocol):
+    @property
+    def method(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def status(self) -> int: ...
+    @property
+    def failure(self) -> str: ...
+
+
+def from_ledger(entries: Iterable[_LedgerEntry]) -> Traffic:
+    """Count entries of a session's ledger.
+
+    Raises:
+        InfraError: if the replay could not read an answer that it holds.
+    """
+    requests = misses = noise = guesses = 0
+    missed: list[str] = []
+    for entry in entries:
+        requests += 1
+        if entry.tier == Tier.FAULT:
+            raise InfraError(f"{entry.method} {entry.url}: {entry.reason}")
+        if entry.tier == Tier.MISS:
+            misses += 1
+            missed.append(f"{entry.method} {entry.url}")
+        elif entry.tier == Tier.NOISE:
+            noise += 1
+        elif entry.tier in GUESSES:
+            guesses += 1
+    hits = requests - misses - noise
+    return Traffic("ledger", requests, hits, misses, noise, tuple(missed[:LISTED]), guesses)
+
+
+def from_events(requests: Iterable[_BrowserRequest]) -> Traffic:
+    """Count requests that the browser told of."""
+    count = 0
+    missed: list[str] = []
+    for request in requests:
+        count += 1
+        if request.failure or request.status >= 400:
+            missed.append(f"{request.method} {request.url}")
+    return Traffic("browser", count, count - len(missed), len(missed), 0, tuple(missed[:LISTED]))
+
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_CLOSE_SECONDS = 10.0  # a browser that takes longer hangs
+_REFUSED = {
+    "Invalid timezone": "time zone",
+    "storageState": "storage state",
+    "setting storage state": "storage state",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeReplay:
+    """A replay server that answered."""
+
+    client: ReplayClient
+    info: ReplayInfo
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether it says of each request how it was answered."""
+        return bool(self.info.features.get("ledger"))
+
+    async def of(self, session: OpenSession) -> EpisodeReplay:
+        """Return the server with what it says of the very recording that a session replays.
+
+        Raises:
+            InfraError: if that has been followed by a newer one already.
+        """
+        if self.info.collections.get(session.collection) == session.environment_id:
+            return self
+        anew = EpisodeReplay(self.client, await self.client.info())  # it was sealed anew since we asked
+        if anew.info.collections.get(session.collection) != session.environment_id:
+            raise InfraError(f"{session.collection} was sealed anew while a session opened", hint="reset")
+        return anew
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOptions:
+    """What the pages of an episode take the browser for, and what they are pinned to.
+
+    Attributes:
+        storage_state: cookies and local storage that it starts with.
+    """
+
+    profile: Profile
+    pinning: Pinning
+    storage_state: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Episode:
+    """One episode.
+
+    Attributes:
+        id: unique.
+        task: None where only a URL was asked for.
+        session: of the replay, for this episode alone.
+        tabs: the open pages.
+        profile: what the pages take the browser for.
+        pinning: what the pages are pinned to.
+        steps: taken so far.
+        over: whether it has terminated, was truncated, or broke.
+        goal: what is to be achieved, in words.
+        downloads: of the episode so far, as `info` told of them.
+        log: writes the episode down, where that is asked for.
+        still: whether nothing moved any more when its page was waited for last.
+    """
+
+    id: str
+    task: Task | None
+    replay: EpisodeReplay
+    session: OpenSession
+    context: BrowserContext
+    tabs: Tabs
+    activity: Activity
+    profile: Profile
+    pinning: Pinning
+    bids: Bids = field(default_factory=Bids)
+    steps: int = 0
+    over: bool = False
+    goal: str = ""
+    downloads: list[dict[str, Any]] = field(default_factory=list)
+    log: TrajectoryLog | None = None
+    still: bool = False
+    _seen: int = 0
+
+    @property
+    def page(self) -> Page:
+        """The active page."""
+        return self.tabs.active
+
+    @property
+    def flags(self) -> list[str]:
+        """What was met so far that level EXACT could not pin; nothing at other levels."""
+        world = state_of(self.context).world
+        return list(world.flags) if world else []
+
+    async def settle(self, *, ms: int = 0) -> Settled:
+        """Wait until the active page has settled; or, at level CLOCK, let just `ms` of its time pass.
+
+        A page may open another one or close itself meanwhile; then the one that is active now is waited for.
+        """
+        self.still = False
+        while True:
+            page = self.page
+            try:
+                settled = await self._settle(page, ms)
+            except InfraError:
+                if not await closed_itself(page):
+                    raise
+                await self.tabs.ensure_one()
+                continue
+            if self.page is page:
+                self.still = settled.settled and not ms
+                return settled
+
+    async def _settle(self, page: Page, ms: int) -> Settled:
+        if ms:
+            return await settle(page, self.activity, quiet=ms, horizon=ms)
+        return await settle(page, self.activity)
+
+    def take_flags(self) -> list[str]:
+        """Return what was met since the last call that level EXACT could not pin."""
+        world = state_of(self.context).world
+        return world.take_flags() if world else []
+
+    async def traffic(self) -> Traffic:
+        """Return the requests since the last call.
+
+        Raises:
+            InfraError: if one of the episode's requests never reached the replay.
+        """
+        if self.activity.broken:  # since the page has settled
+            raise InfraError(self.activity.broken)
+        if not self.replay.has_ledger:
+            seen, self._seen = self._seen, len(self.activity.requests)
+            return from_events(self.activity.requests[seen:])
+        try:
+            ledger = await self.replay.client.ledger(self.session.id, after=self._seen)
+        except UsageError as error:  # closed by somebody else, or the server is another one than at reset
+            raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
+        self._seen = max([self._seen, *(entry.seq for entry in ledger.entries)])
+        return from_ledger(ledger.entries)
+
+    async def close(self) -> bool:
+        """Close context and session; return whether the browser did so. What is gone is no matter here."""
+        self.over = True
+        self.activity.close()
+        if self.log:
+            await self.log.left()
+        closed = await _close_context(self.context)
+        await close_session(self.replay.client, self.session)
+        return closed
+
+
+async def open_episode(
+    browser: Browser,
+    replay: EpisodeReplay,
+    session: OpenSession,
+    task: Task | None,
+    guise: ContextOptions,
+) -> Episode:
+    """Open an episode with an empty tab, on a session which is the episode's from then on.
+
+    Raises:
+        TaskError: if there is no such time zone, or no such storage state can be.
+    """
+    profile, pinning = guise.profile, guise.pinning
+    async with AsyncExitStack() as undo:
+        undo.push_async_callback(close_session, replay.client, session)
+        undo.enter_context(_wrong_guise())
+        context = await made(
+            open_context(
+                browser,
+                proxy=session.proxy,
+                profile=profile,
+                pinning=pinning,
+                storage_state=guise.storage_state or None,
+            ),
+            _close_context,
+        )
+        undo.push_async_callback(_close_context, context)
+        episode = Episode(
+            clock.new_id(),
+            task,
+            replay,
+            session,
+            context,
+            Tabs(context),
+            Activity(context),
+            profile,
+            pinning,
+        )
+        await context.new_page()
+        undo.pop_all()
+    return episode
+
+
+@contextmanager
+def _wrong_guise() -> Iterator[None]:
+    """Tell what the browser refuses of a guise as what it is: it refuses it every time."""
+    try:
+        yield
+    except PlaywrightError as error:
+        what = next((what for sign, what in _REFUSED.items() if sign in error.message), "")
+        if what:
+            told = " ".join(error.message.split("Call log:")[0].split())
+            raise TaskError(f"the browser takes no such {what}: {told}") from error
+        raise
+
+
+async def made(making: Coroutine[Any, Any, T], unmake: Callable[[T], Awaitable[object]]) -> T:
+    """Return what is made; if we are cancelled meanwhile, unmake it, since nobody else will know of it."""
+    task = asyncio.ensure_future(making)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=_CLOSE_SECONDS)
+        if task.done() and not task.cancelled() and task.exception() is None:
+            await unmake(task.result())
+        task.cancel()
+        raise
+
+
+async def _close_context(context: BrowserContext) -> bool:
+    """Close a context; return whether the browser did so in time."""
+    try:
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            with as_playwright_error():
+                await context.close()
+    except TimeoutError:
+        logger.warning("the browser did not close a context", extra={"seconds": _CLOSE_SECONDS})
+        return False
+    except PlaywrightError as error:
+        logger.warning("context of an episode was gone", extra={"error": error.message})
+        return False
+    return True
+
+
+async def close_session(client: ReplayClient, session: OpenSession) -> None:
+    """Close a session; one that is gone is no matter."""
+    try:
+        await client.close_session(session.id)
+    except StillwebError as error:
+        logger.warning("session of an episode was gone", extra={"session": session.id, "error": str(error)})
+
+
+def profile_of(chosen: Profile | None, manifest: Mapping[str, Any], task: Task | None) -> Profile:
+    """Return what sites see: as chosen, else as recorded; and in any case what the task asks for."""
+    profile = chosen or Profile.from_dict(manifest.get("profile") or {})
+    if task and task.viewport:
+        profile = replace(profile, viewport=task.viewport)
+    if task and task.timezone:
+        profile = replace(profile, timezone=task.timezone)
+    return profile

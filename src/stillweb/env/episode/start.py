@@ -1,0 +1,220 @@
+"""How an episode begins: from what a reset asks for to the first observation.
+
+`Env.reset` does it when it is asked to, `Ahead` before that; it is the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from operator import index
+from typing import Any, Self, SupportsIndex
+
+from playwright.async_api import Browser
+
+from stillweb.browser.profile import Level, Pinning
+from stillweb.browser.settle import Settled
+from stillweb.collections.manifest import storage_state_of
+from stillweb.env.actions.action import ActionResult
+from stillweb.env.actions.perform import open_start
+from stillweb.env.episode.determinism import Determinism
+from stillweb.env.episode.episode import (
+    ContextOptions,
+    Episode,
+    EpisodeReplay,
+    close_session,
+    made,
+    open_episode,
+    profile_of,
+)
+from stillweb.env.episode.recording import start_failure
+from stillweb.env.observations.observation import Observation, ObservationForm, take_observation
+from stillweb.env.options import EnvOptions
+from stillweb.env.tasks.scoring import set_up
+from stillweb.env.tasks.task import Task
+from stillweb.env.trajectories.log import TrajectoryLog
+from stillweb.errors import CollectionNotFound, InfraError, TaskError, UsageError
+from stillweb.urls import from_timestamp, wire_url
+
+__all__ = [
+    "StartContext",
+    "StartRequest",
+    "StartedEpisode",
+    "check_start",
+    "collection_of",
+    "info_of",
+    "pinning_of",
+]
+
+_NO_TIME = "20250101"  # where a manifest does not tell when it was recorded
+
+
+def collection_of(chosen: str | None, task: Task | None, served: Sequence[str]) -> str:
+    """Return the collection of an episode: as chosen, else the task's, else the only one.
+
+    Raises:
+        CollectionNotFound: if that leaves several.
+    """
+    if name := chosen or (task.collection if task else ""):
+        return name
+    if len(served) == 1:
+        return served[0]
+    raise CollectionNotFound(
+        f"the server has {len(served)} collections, none was chosen",
+        hint=f"choose (collection=..., on the command line -c ...) one of: {', '.join(served)}",
+    )
+
+
+def pinning_of(level: Level, manifest: Mapping[str, Any], task: Task | None, seed: int | None) -> Pinning:
+    """Return what an episode is pinned to: as asked for, else the task's, else the recording's."""
+    if seed is None and task:
+        seed = task.seed
+    if seed is None:
+        seed = int(manifest.get("seed", 0))
+    start = task.start if task and task.start else from_timestamp(manifest.get("recorded_at") or _NO_TIME)
+    return Pinning(level, seed, start)
+
+
+def check_start(url: str, landed: str, info: Mapping[str, Any]) -> None:
+    """Check that the collection holds the start page, by what the ledger says.
+
+    Raises:
+        TaskError: if it does not.
+    """
+    traffic = info["traffic"]
+    missed = {f"GET {wire_url(address)}" for address in (url, landed)} & set(traffic["missed"])
+    if traffic["source"] == "ledger" and missed:
+        to = "" if landed == url else f", which leads to {landed}"
+        raise TaskError(
+            f"collection {info['collection']!r} does not hold the start page {url}{to}",
+            hint=f"stillweb collections show {info['collection']}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """What a reset asks for."""
+
+    task: Task | None
+    url: str
+    seed: int | None
+
+    @classmethod
+    def of(cls, task: Task | None, url: str | None, seed: int | None) -> Self:
+        """Return the start of a task, or at a URL.
+
+        Raises:
+            UsageError: if neither or both are given, or one of them or the seed is of another kind.
+        """
+        if (task is None) == (url is None):
+            raise UsageError("reset needs either a task or a URL")
+        if task is not None and not isinstance(task, Task):
+            raise UsageError(f"{task!r} is no Task", hint="load_tasks(path) gives them")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, SupportsIndex)):
+            raise UsageError(f"a seed is a whole number, not {seed!r}")
+        seed = None if seed is None else index(seed)  # numpy's as well
+        return cls(task, task.start_url if task else str(url), seed)
+
+
+@dataclass(frozen=True, slots=True)
+class StartedEpisode:
+    """An episode after its reset."""
+
+    start: StartRequest
+    episode: Episode
+    observation: Observation
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StartContext:
+    """What all episodes of an env begin on."""
+
+    replay: EpisodeReplay
+    browser: Browser
+    level: Level
+    kinds: tuple[ObservationForm, ...]
+    options: EnvOptions
+    collection: str | None
+
+    async def begin(self, start: StartRequest, hold: Callable[[Episode], None]) -> StartedEpisode:
+        """Open the start in a new context and session, wait until it has settled, and observe it.
+
+        Args:
+            start: what to open.
+            hold: is given the episode as soon as there is one, and has to close it from then on.
+
+        Raises:
+            UsageError: if no collection is known.
+            TaskError: if the collection does not hold the start page.
+            InfraError: if browser or proxy fail.
+        """
+        episode = await self._open(start)
+        try:
+            hold(episode)
+            episode.log = TrajectoryLog(self.options, episode.id, episode.context)
+            episode.tabs.configure(self.options.dialogs, self.options.downloads)
+            landed = await self._open_page(episode, start.url)
+            settled = await episode.settle()
+            settled = await set_up(episode) or settled
+            observation = await take_observation(
+                episode.tabs.pages, episode.page, episode.bids, self.kinds, still=episode.still
+            )
+            info = await info_of(episode, ActionResult(), settled)
+            check_start(start.url, landed, info)
+        except BaseException:
+            episode.over = True
+            raise
+        info["goal"] = episode.goal
+        episode.downloads += info["downloads"]
+        return StartedEpisode(start, episode, observation, info)
+
+    async def _open(self, start: StartRequest) -> Episode:
+        task = start.task
+        collection = collection_of(self.collection, task, list(self.replay.info.collections))
+        client = self.replay.client
+        session = await made(client.open_session(collection), partial(close_session, client))
+        try:
+            replay = await self.replay.of(session)
+            manifest = replay.info.manifests.get(collection, {})
+            profile = profile_of(self.options.profile, manifest, task)
+            pinning = pinning_of(self.level, manifest, task, start.seed)
+            state = self.options.storage_state
+            if state is None:
+                state = storage_state_of(manifest)
+        except BaseException:
+            await close_session(client, session)
+            raise
+        return await open_episode(
+            self.browser, replay, session, task, ContextOptions(profile, pinning, state)
+        )
+
+    async def _open_page(self, episode: Episode, url: str) -> str:
+        try:
+            return await open_start(episode.page, url)
+        except InfraError as error:
+            raise await start_failure(episode, url, error) from error
+
+
+async def info_of(episode: Episode, result: ActionResult, settled: Settled | None) -> dict[str, Any]:
+    """Return what reset and step tell beside the observation."""
+    pinning, browser = episode.pinning, episode.context.browser
+    assert browser is not None
+    stamp = Determinism(pinning.level, pinning.seed, pinning.start, browser.version, episode.profile)
+    return {
+        "episode": episode.id,
+        "task": episode.task.id if episode.task else "",
+        "session": episode.session.id,
+        "collection": episode.session.collection,
+        "environment_id": episode.session.environment_id,
+        "backend": episode.replay.info.backend,
+        "level": pinning.level.value,
+        "seed": pinning.seed,
+        "determinism": stamp.to_dict() | {"flags": episode.take_flags()},
+        "step": episode.steps,
+        "action": result.to_dict(),
+        "settle": asdict(settled) if settled else None,
+        "traffic": (await episode.traffic()).to_dict(),
+        **await episode.tabs.take_events(),
+    }

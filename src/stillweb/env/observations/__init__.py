@@ -1,0 +1,1 @@
+"""Observations of the active page."""

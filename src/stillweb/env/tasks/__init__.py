@@ -1,0 +1,1 @@
+"""Tasks: file formats, evaluators, scoring."""

@@ -1,0 +1,80 @@
+"""Task files of all forms, read into `Task` values.
+
+    a list of objects with `env` and `eval`            WARC-Bench        env/warcbench.py
+    a list of objects with `sites` and `eval`          WebArena          env/webarena.py
+    an object with `stillweb_tasks: 1` (JSON or YAML)  our own           env/nativetask.py
+
+MiniWoB++ has no file: its pages are its tasks (`env/miniwob.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stillweb.env.tasks.evaluators import EvalKind, Evaluation
+from stillweb.env.tasks.native import native_tasks
+from stillweb.env.tasks.task import Task, task_from_dict, task_to_dict
+from stillweb.env.tasks.warcbench import warc_bench_tasks
+from stillweb.env.tasks.webarena import webarena_tasks
+from stillweb.errors import TaskError
+
+__all__ = [
+    "EvalKind",
+    "Evaluation",
+    "Task",
+    "load_tasks",
+    "native_tasks",
+    "task_from_dict",
+    "task_to_dict",
+    "warc_bench_tasks",
+    "webarena_tasks",
+]
+
+
+def load_tasks(
+    path: Path | str, *, sites: Mapping[str, str] | None = None, collections: Mapping[str, str] | None = None
+) -> list[Task]:
+    """Read a task file of any of the three forms.
+
+    Args:
+        path: JSON, or YAML where the name ends so.
+        sites: of WebArena's placeholders, where each site is: {"SHOPPING": "http://shop.example", ...}.
+        collections: of WebArena's sites, the collection that holds each: {"shopping": "shop", ...}.
+
+    Raises:
+        TaskError: if the file cannot be read or an entry of it is wrong; names file and place.
+    """
+    path = Path(path)
+    text = _read(path)
+    if path.suffix in (".yaml", ".yml"):
+        return native_tasks(text, source=str(path))
+    try:
+        entries = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TaskError(f"{path}: not JSON: {error}") from error
+    if isinstance(entries, Mapping):
+        return native_tasks(text, source=str(path))
+    if not isinstance(entries, list):
+        raise TaskError(
+            f"{path}: a {type(entries).__name__} where a list of tasks is expected",
+            hint="the forms of a task file: docs/tasks.md",
+        )
+    if _is_webarena(entries):
+        return webarena_tasks(entries, sites=sites or {}, collections=collections or {}, source=str(path))
+    return warc_bench_tasks(entries, source=str(path))
+
+
+def _is_webarena(entries: list[Any]) -> bool:
+    return bool(entries) and isinstance(entries[0], Mapping) and "sites" in entries[0]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TaskError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise TaskError(f"{path}: not UTF-8: {error}") from error

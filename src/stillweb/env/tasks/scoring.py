@@ -1,0 +1,276 @@
+"""The two ends of a task: setting its page up, and reading what its evaluators ask for.
+
+What is read is read at once, when the agent terminates or the page says that it is over, in
+the order of the evaluators; pages that only an evaluator wants are opened in a tab of their own and closed
+again. Whose fault it is when nothing can be read: a script that throws was answered by the page,
+which is not in the state that the task wants; a page that is gone or does not answer is an
+`InfraError`; a page that the collection does not hold, a script that never ends, or a judge that is not
+there, is a `TaskError`. None of the last two is ever a reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Page
+
+from stillweb.browser.observe.page import page_address, page_html
+from stillweb.browser.settle import Settled
+from stillweb.env.actions.action import Action, InvalidAction
+from stillweb.env.actions.perform import open_start
+from stillweb.env.episode.episode import Episode
+from stillweb.env.tasks.evaluators import Evaluator, SiteEvaluator
+from stillweb.env.tasks.evidence import (
+    NO_SCRIPT,
+    Evidence,
+    Judge,
+    Judgement,
+    Look,
+    Question,
+    Reading,
+    Score,
+    plain,
+)
+from stillweb.errors import InfraError, TaskError, UsageError
+from stillweb.model import Tier
+from stillweb.urls import wire_url
+
+__all__ = ["SCRIPT_SECONDS", "read_script", "score_end", "set_up"]
+
+SCRIPT_SECONDS = 30.0
+"""A script of a task that takes longer says nothing of the agent."""
+
+_HTML = Look()
+
+
+async def set_up(episode: Episode) -> Settled | None:
+    """Open the task's further tabs, run its scripts, read its goal; return how the page settled then.
+
+    Raises:
+        TaskError: if the collection does not hold a tab's page, or a script of the task throws.
+        InfraError: if browser or proxy fail.
+    """
+    task = episode.task
+    if task is None:
+        return None
+    episode.goal = task.goal
+    start, settled = episode.page, None
+    for url in task.tabs:
+        seen = await _last_request(episode)
+        landed = await open_start(await episode.context.new_page(), url)
+        await episode.settle()
+        await _check_held(episode, seen, "the task opens", url, landed)
+    episode.tabs.activate(start)
+    for script in task.setup:
+        await _must(start, script, {"seed": episode.pinning.seed})
+        settled = await episode.settle()
+    if task.goal_script:
+        episode.goal = str(await _must(start, task.goal_script))
+    return settled
+
+
+async def score_end(
+    episode: Episode, action: Action | InvalidAction, judge: Judge | None, *, html: bool = False
+) -> Score | None:
+    """Score the episode if it is over: the agent has terminated it, or its page says so.
+
+    Args:
+        episode: as it is after the action.
+        action: the last one.
+        judge: for what only a judge can tell.
+        html: whether to read the page's HTML, too, for whoever scores again.
+
+    Raises:
+        TaskError: if there is no judge where one is needed, or the collection does not hold a page
+            that an evaluator wants.
+        InfraError: if browser, proxy or judge fail.
+    """
+    terminated = isinstance(action, Action) and action.action == "terminate"
+    evaluation = episode.task.evaluation if episode.task else None
+    if not terminated and not (evaluation and await _page_ended(evaluation, episode.page)):
+        return None
+    answer = action.answer if isinstance(action, Action) and terminated else ""
+    evidence = await _read(episode, evaluation, answer, judge, html=html)
+    if evaluation is None:
+        return Score(0.0, ("nothing is scored",), evidence)
+    score = evaluation.score(evidence)
+    return Score(score.reward, score.reasons, evidence)
+
+
+async def _page_ended(evaluation: Evaluator, page: Page) -> bool:
+    for site in _sites(evaluation):
+        reading = await read_script(page, Look(site.ended))
+        if reading.truth and not reading.threw:
+            return True
+    return False
+
+
+def _sites(evaluation: Evaluator) -> Iterator[SiteEvaluator]:
+    if isinstance(evaluation, SiteEvaluator) and evaluation.ended:
+        yield evaluation
+    for part in evaluation.parts_in:
+        yield from _sites(part)
+
+
+async def _read(
+    episode: Episode, evaluation: Evaluator | None, answer: str, judge: Judge | None, *, html: bool
+) -> Evidence:
+    page = episode.page
+    url = await page_address(page)
+    # First of all, since the evaluators' own looks ask for pages, too.
+    requests = await _requests(episode) if evaluation and "requests" in evaluation.needs else None
+    looks = dict.fromkeys(evaluation.looks(url) if evaluation else ())
+    readings = [await _look(page, look) for look in looks if not look.url]
+    if html and _HTML not in looks:
+        readings.append(await _look(page, _HTML))
+    for other in dict.fromkeys(look.url for look in looks if look.url):
+        readings += await _look_elsewhere(episode, other, [look for look in looks if look.url == other])
+    questions = evaluation.questions(answer) if evaluation else ()
+    return Evidence(
+        answer=answer,
+        url=url,
+        readings=tuple(readings),
+        verdicts=tuple([await _ask(judge, question) for question in questions if judge]),
+        requests=requests,
+        downloads=tuple(episode.downloads),
+    )
+
+
+# --- pages -----------------------------------------------------------------------------------------
+
+
+async def _look(page: Page, look: Look) -> Reading:
+    for script in look.prepare:
+        await read_script(page, Look(script))
+    if look.script:
+        reading = await read_script(page, Look(look.script))
+        return Reading(look, reading.value, reading.truth, reading.threw)
+    text = await page_html(page)
+    return Reading(look, text, bool(text))
+
+
+async def _look_elsewhere(episode: Episode, url: str, looks: Sequence[Look]) -> list[Reading]:
+    """Read a page that only an evaluator wants, in a tab of its own, but in the episode's session."""
+    active, seen = episode.page, await _last_request(episode)
+    page = await episode.context.new_page()
+    try:
+        landed = await open_start(page, url)
+        await episode.settle()
+        await _check_held(episode, seen, "the evaluator looks at", url, landed)
+        return [await _look(page, look) for look in looks]
+    finally:
+        episode.tabs.activate(active)
+        await page.close()
+
+
+async def _last_request(episode: Episode) -> int:
+    if not episode.replay.has_ledger:
+        return 0
+    entries = (await _ledger(episode)).entries
+    return max((entry.seq for entry in entries), default=0)
+
+
+async def _check_held(episode: Episode, seen: int, who: str, *addresses: str) -> None:
+    if not episode.replay.has_ledger:
+        return
+    wanted = {wire_url(address) for address in addresses}
+    for entry in (await _ledger(episode)).entries:
+        if entry.seq > seen and entry.tier == Tier.MISS and entry.url in wanted:
+            raise TaskError(
+                f"{who} {entry.url}, which collection {episode.session.collection!r} does not hold",
+                hint="record that page as well, in the state in which the task has it",
+            )
+
+
+async def _ledger(episode: Episode) -> Any:
+    try:
+        return await episode.replay.client.ledger(episode.session.id)
+    except UsageError as error:  # closed by somebody else, or the server is another one than at reset
+        raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
+
+
+async def _requests(episode: Episode) -> tuple[Mapping[str, Any], ...]:
+    if not episode.replay.has_ledger:
+        raise TaskError(
+            "the evaluator asks for the episode's requests, of which this back-end keeps no ledger",
+            hint="stillweb replay --backend native",
+        )
+    names = ("method", "url", "status", "tier")
+    return tuple({name: asdict(entry)[name] for name in names} for entry in (await _ledger(episode)).entries)
+
+
+# --- scripts ---------------------------------------------------------------------------------------
+
+# How Playwright's messages begin where the browser or page failed. What a script throws begins with its
+# own class ("Error: ..."), whatever it says after that.
+_GONE = ("Target ", "Connection closed", "Protocol error", "Frame was detached", "Browser ", "Page ")
+# A navigation that goes on while the script runs: the state is being left, so ask the next document.
+_LEFT = ("Execution context was destroyed", "Cannot find context")
+# What cannot be read is thrown by Playwright's own call of `eval`, and by nothing within the script.
+_UNREADABLE = re.compile(r"(SyntaxError: [^\n]*)\n    at eval \(<anonymous>\)\n    at UtilityScript\b")
+
+
+async def read_script(
+    page: Page, look: Look, given: Any = None, *, timeout: float = SCRIPT_SECONDS
+) -> Reading:
+    """Run a script in a page's own world: an expression, or a function, which gets what is `given`.
+
+    Raises:
+        TaskError: if the script does not end within `timeout` seconds.
+        InfraError: if the page is gone or does not answer.
+    """
+    if not await _answers(page, timeout):  # or it could not be told from a script that never ends
+        raise InfraError(f"the page was gone when it was to be scored: {page.url} does not answer")
+    try:
+        async with asyncio.timeout(timeout):
+            value = await page.evaluate(look.script, given)
+    except TimeoutError as error:
+        told = f"the task's script did not end within {timeout:g} s on {page.url}: {look.script[:80]}"
+        raise TaskError(told) from error
+    except PlaywrightError as error:
+        message = error.message.removeprefix("Page.evaluate: ")
+        line = message.partition("\n")[0]
+        if page.is_closed() or line.startswith((*_GONE, *_LEFT)) or not await _answers(page, timeout):
+            raise InfraError(f"the page was gone when it was to be scored: {line}") from error
+        if unreadable := _UNREADABLE.match(message):
+            line = NO_SCRIPT + unreadable[1]
+        return Reading(look, threw=line or "something that is no error")
+    return Reading(look, plain(value), bool(value))
+
+
+async def _must(page: Page, script: str, given: Any = None) -> Any:
+    reading = await read_script(page, Look(script), given)
+    if reading.threw:
+        raise TaskError(
+            f"the task's script threw on {page.url}: {reading.threw}: {script[:80]}",
+            hint="is this the page that the task was made for?",
+        )
+    return reading.value
+
+
+async def _answers(page: Page, timeout: float) -> bool:
+    """Return whether a page runs scripts: only then was it the script that failed."""
+    try:
+        async with asyncio.timeout(timeout):
+            return bool(await page.evaluate("1") == 1)
+    except (TimeoutError, PlaywrightError):
+        return False
+
+
+# --- judge -----------------------------------------------------------------------------------------
+
+
+async def _ask(judge: Judge, question: Question) -> Judgement:
+    asked = getattr(judge, "unachievable", judge) if question.kind == "unachievable" else judge
+    asking: Any = asked(question.question, question.answer, question.reference)
+    said: Any = (await asyncio.gather(asking, return_exceptions=True))[0]
+    if isinstance(said, Exception):
+        raise InfraError(f"the judge failed: {type(said).__name__}: {said}") from said
+    if not isinstance(said, int | float) or not 0 <= said <= 1:
+        raise TaskError(f"the judge said {said!r}, which is neither true nor false nor 0 to 1")
+    return Judgement(question, float(said))

@@ -1,0 +1,171 @@
+"""WebArena's task configurations (`test.raw.json`), read so that they score as its own harness does.
+
+Sites stand in them as `__SHOPPING__`, `__REDDIT__` and so on; `sites` says where each is. A task of a
+site that was not told of is loaded all the same, and says so when it is reset or scored. What its
+harness asks the live site for (orders and reviews through Magento's REST API, with an
+administrator's password) a recording cannot answer: these evaluators are `Unsupported`, and scoring raises.
+Its two helpers that only look at pages or addresses are here. Answers that its harness gives to a
+language model need a judge (`EnvOptions.judge`). Who is logged in, the recording decides: `storage_state`
+names files of its authors' machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from stillweb.env.tasks.evaluators import (
+    AllEvaluator,
+    AnswerEvaluator,
+    ContentEvaluator,
+    Evaluator,
+    UnsupportedEvaluator,
+    UrlEvaluator,
+)
+from stillweb.env.tasks.task import Task
+from stillweb.errors import TaskError
+
+__all__ = ["webarena_tasks"]
+
+_PLACEHOLDER = re.compile(r"__([A-Z][A-Z_]*[A-Z])__")
+_OR, _AND = " |OR| ", " |AND| "
+_RULE = "GOLD in PRED"
+_MEMBER_ROLE = re.compile(r"func:gitlab_get_project_memeber_role\(__page__, '([^']*)'\)")
+_POST_URL = "func:reddit_get_post_url('__last_url__')"
+# The role that the row of an account shows, in GitLab's table of members.
+_ROLE_SCRIPT = """(() => {
+  const names = [...document.querySelectorAll("td[data-label='Account'] span.gl-avatar-labeled-sublabel")];
+  const row = names.findIndex((name) => name.outerText === %s);
+  return document.querySelectorAll("td.col-max-role span")[row].outerText;
+})()"""
+
+
+def webarena_tasks(
+    entries: Iterable[Any],
+    *,
+    sites: Mapping[str, str],
+    collections: Mapping[str, str],
+    source: str = "webarena",
+) -> list[Task]:
+    """Make tasks from WebArena's configurations.
+
+    Args:
+        entries: as in its file.
+        sites: URL of each site by its placeholder, in any case, with or without `__`.
+        collections: name of the collection that holds a site, by the site's name in `sites`.
+        source: named in errors.
+
+    Raises:
+        TaskError: naming source and index of the first entry that is wrong.
+    """
+    urls = {_site(name): url.rstrip("/") for name, url in sites.items()}
+    held = {_site(name): collection for name, collection in collections.items()}
+    tasks = []
+    for index, entry in enumerate(entries):
+        where = f"{source}#{index}"
+        try:
+            tasks.append(_task(_filled(entry, urls), held, where))
+        except KeyError as error:
+            raise TaskError(f"{where}: no configuration of WebArena: {error} is missing") from error
+        except (TypeError, AttributeError, ValueError) as error:
+            raise TaskError(f"{where}: no configuration of WebArena: {error}") from error
+    return tasks
+
+
+def _site(name: str) -> str:
+    return name.strip("_").upper()
+
+
+def _filled(value: Any, urls: Mapping[str, str]) -> Any:
+    """Return a configuration with the sites' URLs in the place of their placeholders."""
+    if isinstance(value, str):
+        return _PLACEHOLDER.sub(lambda match: urls.get(match[1], match[0]), value)
+    if isinstance(value, Mapping):
+        return {key: _filled(each, urls) for key, each in value.items()}
+    return [_filled(each, urls) for each in value] if isinstance(value, list) else value
+
+
+def _task(entry: Mapping[str, Any], held: Mapping[str, str], where: str) -> Task:
+    start, *tabs = entry["start_url"].split(_AND)
+    if not entry["intent"] or not start:
+        raise TaskError(f"{where}: 'intent' and 'start_url' must not be empty")
+    evaluation = _evaluation(entry, where)
+    if unknown := _PLACEHOLDER.findall(json.dumps(entry)):
+        missing = ", ".join(sorted(set(unknown)))
+        evaluation = UnsupportedEvaluator(
+            reason=f"nobody said where {missing} is (sites=...)", need="site_url"
+        )
+    return Task(
+        id=f"webarena.{entry['task_id']}",
+        goal=entry["intent"],
+        start_url=start,
+        collection=next((held[_site(s)] for s in entry["sites"] if _site(s) in held), ""),
+        evaluation=evaluation,
+        source=where,
+        tabs=tuple(tabs),
+    )
+
+
+def _evaluation(entry: Mapping[str, Any], where: str) -> Evaluator:
+    told = entry["eval"]
+    parts: list[Evaluator] = []
+    for kind in told["eval_types"]:
+        if kind == "string_match":
+            parts.append(_answer(told, entry["intent"]))
+        elif kind == "url_match":
+            parts.append(_url(told))
+        elif kind == "program_html":
+            parts += [_content(target) for target in told["program_html"]]
+        else:
+            raise TaskError(f"{where}: eval_type {kind!r} is none of string_match, url_match, program_html")
+    if not parts:
+        raise TaskError(f"{where}: nothing is evaluated")
+    return parts[0] if len(parts) == 1 else AllEvaluator(parts=tuple(parts))
+
+
+def _answer(told: Mapping[str, Any], question: str) -> Evaluator:
+    reference = told["reference_answers"]
+    if unknown := set(reference) - {"exact_match", "must_include", "fuzzy_match"}:
+        return UnsupportedEvaluator(reason=f"answers are compared by {', '.join(sorted(unknown))}")
+    fuzzy = reference.get("fuzzy_match", [])
+    unachievable = fuzzy == "N/A"
+    return AnswerEvaluator(
+        exact=reference.get("exact_match"),
+        include=tuple(reference.get("must_include", ())),
+        fuzzy=() if unachievable else tuple(fuzzy),
+        unachievable=told["string_note"] if unachievable else None,
+        question=question,
+    )
+
+
+def _url(told: Mapping[str, Any]) -> Evaluator:
+    rule = told.get("url_note", _RULE)
+    if rule != _RULE:
+        return UnsupportedEvaluator(reason=f"addresses are compared by {rule!r}")
+    return UrlEvaluator(holds=tuple(told["reference_url"].split(_OR)))
+
+
+def _content(target: Mapping[str, Any]) -> Evaluator:
+    url, locator = target["url"], target["locator"].strip()
+    if url == _POST_URL:
+        url = "reddit_post"
+    elif url == "last":
+        url = ""
+    elif url.startswith("func"):
+        return UnsupportedEvaluator(reason=f"{url} asks the live site")
+    if member := _MEMBER_ROLE.fullmatch(locator):
+        locator = _ROLE_SCRIPT % json.dumps(f"@{member[1]}")
+    elif locator.startswith("func:"):
+        return UnsupportedEvaluator(reason=f"{locator} asks the live site")
+    contents = target["required_contents"]
+    if set(contents) - {"exact_match", "must_include"}:
+        return UnsupportedEvaluator(reason=f"contents are compared by {', '.join(contents)}")
+    return ContentEvaluator(
+        url=url,
+        locator=locator,
+        prepare=tuple(target.get("prep_actions", ())),
+        exact=contents.get("exact_match"),
+        include=tuple(tuple(each.split(_OR)) for each in contents.get("must_include", ())),
+    )

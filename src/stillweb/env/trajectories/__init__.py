@@ -1,0 +1,1 @@
+"""Trajectories and traces: write, read, replay, rescore."""

@@ -1,0 +1,115 @@
+"""Score trajectories again, without a browser: from what their evaluators read at the time.
+
+What was read is in the trajectory (`env/evidence.py`); judging it is pure. So answers, addresses, requests,
+downloads and texts in pages are judged anew, by the task that the trajectory carries or by the one
+that a task file has now. What a script gave in the page, and what a judge said, is taken as it was then:
+only its comparison with what is expected is made anew, and the row says so. A changed task that asks
+for something that nobody read then cannot be scored: that is said, too, and is no reward. So is a reward
+whose task or evidence is gone; and a file that is damaged ends nothing but its own row.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stillweb.env.tasks.task import Task, task_from_dict
+from stillweb.env.trajectories.trajectory import Trajectory, evidence_from_dict
+from stillweb.errors import TaskError
+
+__all__ = ["Rescored", "rescore", "rescore_all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rescored:
+    """A trajectory and its reward, then and now.
+
+    Attributes:
+        outcome: "same"; "other", if the reward differs; "unscored", if the episode ended without one;
+            "unknown", if the trajectory does not hold what the reward rests on; "unreadable", if the file is
+            damaged.
+        stored: what was not computed anew: of "js", "locator", "site", "judge".
+    """
+
+    path: Path
+    task: str
+    outcome: str
+    reward: float | None = None
+    rescored: float | None = None
+    stored: tuple[str, ...] = ()
+    detail: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {name: getattr(self, name) for name in self.__slots__} | {
+            "path": str(self.path),
+            "stored": list(self.stored),
+        }
+
+
+def rescore(trajectory: Trajectory, task: Task | None = None) -> Rescored:
+    """Score a trajectory again, by its own task or by another.
+
+    Raises:
+        TaskError: if the trajectory cannot be read.
+    """
+    header, end = trajectory.header, trajectory.end
+    if task is None and header.get("task"):
+        task = task_from_dict(header["task"], f"{trajectory.path}:1")
+    name = task.id if task else str(header.get("name", ""))
+    if end is None:
+        return Rescored(trajectory.path, name, "unscored", detail="cut short")
+    reward = _reward(end, trajectory.path)
+    if "evidence" not in end or reward is None:
+        return _without_evidence(trajectory, name, reward, end)
+    evidence = evidence_from_dict(end["evidence"], trajectory.store)
+    if task is None or task.evaluation is None:
+        if reward:
+            return Rescored(trajectory.path, name, "unknown", reward, detail="there is no task that gave it")
+        return Rescored(trajectory.path, name, "same", reward, 0.0, detail="nothing is scored")
+    stored = tuple(dict.fromkeys(task.evaluation.stored))
+    try:
+        score = task.evaluation.score(evidence)
+    except TaskError as error:
+        return Rescored(trajectory.path, name, "unknown", reward, None, stored, str(error))
+    except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:  # values of other kinds
+        raise TaskError(f"{trajectory.path}: task or evidence is damaged: {error!r}") from error
+    outcome = "same" if score.reward == reward else "other"
+    return Rescored(trajectory.path, name, outcome, reward, score.reward, stored, "; ".join(score.reasons))
+
+
+def _reward(end: Mapping[str, Any], path: Path) -> float | None:
+    reward = end.get("reward")
+    if reward is None:
+        return None
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise TaskError(f"{path}: the reward is {reward!r}, which is no number")
+    return float(reward)
+
+
+def _without_evidence(
+    trajectory: Trajectory, name: str, reward: float | None, end: Mapping[str, Any]
+) -> Rescored:
+    """Tell of an end that was not scored, such as one for lack of steps, from one whose evidence is gone."""
+    if reward or end["end"] == "terminated":
+        return Rescored(trajectory.path, name, "unknown", reward, detail="what it was scored by is gone")
+    return Rescored(trajectory.path, name, "unscored", reward, detail=str(end.get("error") or end["end"]))
+
+
+def rescore_all(paths: Iterable[Path], tasks: Iterable[Task] = ()) -> list[Rescored]:
+    """Score trajectory files again, by the tasks of these that bear their id; the others by their own."""
+    by_id: Mapping[str, Task] = {task.id: task for task in tasks}
+    return [_row(path, by_id) for path in paths]
+
+
+def _row(path: Path, by_id: Mapping[str, Task]) -> Rescored:
+    try:
+        trajectory = Trajectory.load(path)
+        told = trajectory.header.get("task")
+        return rescore(trajectory, by_id.get(told["id"]) if isinstance(told, dict) and "id" in told else None)
+    except TaskError as error:
+        return Rescored(path, "", "unreadable", detail=str(error))

@@ -1,0 +1,229 @@
+"""Traces: a start and the actions that follow, to be taken again and compared step by step.
+
+    trace = await propose_trace(env, "https://shop.example/", seed=7)   # or Trace.load(path)
+    run = await run_trace(env, trace)
+    run.steps[3].digests
+
+A trace says what was done and nothing of what was seen; a `TraceRun` says by digests what was
+seen, so that two runs are the same where `run.stream()` is. A failure of ours or of the task ends a
+run and is told in it, typed: whoever compares runs must count it, not lose it.
+
+On disk a trace is JSON lines: a header, then one action each. A trajectory is one, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from stillweb.env.env import Env
+from stillweb.env.observations.observation import Observation
+from stillweb.env.tasks.load import Task, task_from_dict, task_to_dict
+from stillweb.env.trajectories.trajectory import json_object
+from stillweb.errors import InfraError, TaskError, UsageError
+
+__all__ = ["Failure", "Trace", "TraceRun", "TraceStep", "run_trace"]
+
+FORMAT = "stillweb-trace"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A start, a task's or a page's, and actions as an agent would send them.
+
+    Attributes:
+        name: for tables and files.
+        actions: JSON objects, in order; what is invalid stays invalid when it is taken again.
+        url: where it begins, unless it begins with a task.
+        seed: of the page's randomness; None leaves it to task and recording.
+    """
+
+    name: str
+    actions: tuple[Mapping[str, Any], ...]
+    url: str = ""
+    task: Task | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check that it begins somewhere.
+
+        Raises:
+            UsageError: if it has neither task nor URL, or both.
+        """
+        if (self.task is None) == (not self.url):
+            raise UsageError(f"trace {self.name!r} needs either a task or a URL to begin with")
+
+    @property
+    def start_url(self) -> str:
+        """Where it begins."""
+        return self.task.start_url if self.task else self.url
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a trace, or what was done in a trajectory (its file or folder).
+
+        Raises:
+            TaskError: naming file and line, if it is neither.
+        """
+        path = path / "trajectory.jsonl" if path.is_dir() else path
+        lines = _json_lines(path)
+        header, rest = (lines[0], lines[1:]) if lines else ({}, [])
+        if header.get("version") != VERSION or header.get("format") not in (FORMAT, "stillweb-trajectory"):
+            raise TaskError(
+                f"{path}:1: no header of a trace or trajectory of version {VERSION}",
+                hint='it begins with {"format": "stillweb-trace", "version": 1, "name": ..., "url": ...}',
+            )
+        if header["format"] == FORMAT:
+            actions = tuple(rest)
+        else:
+            actions = tuple(line["raw"] for line in rest if "raw" in line)
+        task = task_from_dict(header["task"], f"{path}:1") if header.get("task") else None
+        url = "" if task else str(header.get("url", ""))
+        try:
+            return cls(str(header.get("name") or path.stem), actions, url, task, header.get("seed"))
+        except UsageError as error:
+            raise TaskError(f"{path}:1: {error}") from error
+
+    def dump(self, path: Path) -> None:
+        """Write it as JSON lines."""
+        header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": self.name,
+            "url": self.url,
+            "task": task_to_dict(self.task) if self.task else None,
+            "seed": self.seed,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(_line(value) for value in (header, *self.actions))
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # half characters as JSON escapes
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStep:
+    """What was seen after an action; of the reset, `action` is None.
+
+    Attributes:
+        digests: SHA-256 of each form of the observation that the env was asked for.
+        status: "ok", "invalid_action" or "action_failed".
+        settled: whether the page came to rest; true where nothing was to be waited for.
+        flags: what the environment itself says is not the same every time.
+        observation, info: as `step` gave them, where `run_trace` was asked to keep them.
+    """
+
+    index: int
+    action: Mapping[str, Any] | None
+    digests: Mapping[str, str]
+    status: str
+    url: str
+    settled: bool
+    flags: tuple[str, ...] = ()
+    reward: float = 0.0
+    terminated: bool = False
+    requests: int = 0
+    misses: int = 0
+    error: str = ""
+    observation: Observation | None = field(default=None, repr=False)
+    info: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON, without what was kept of the observation."""
+        names = [name for name in self.__slots__ if name not in ("observation", "info")]
+        told = {name: getattr(self, name) for name in names}
+        return told | {"flags": list(self.flags), "digests": dict(self.digests)}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run ended before its trace did.
+
+    Attributes:
+        kind: "infra_error" (ours) or "task_error" (the task's or its collection's).
+        step: the action's index that failed; 0 is the reset.
+    """
+
+    kind: str
+    message: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRun:
+    """A trace as it went once: the reset and one step for each action, as far as it came."""
+
+    trace: Trace
+    steps: tuple[TraceStep, ...]
+    failure: Failure | None = None
+
+    @property
+    def reward(self) -> float | None:
+        """What the episode was worth; None where it was not scored."""
+        return next((step.reward for step in self.steps if step.terminated), None)
+
+    def stream(self, form: str) -> tuple[str, ...]:
+        """Return the digests of one form of observation, step by step; "" where there is none."""
+        return tuple(step.digests.get(form, "") for step in self.steps)
+
+
+async def run_trace(env: Env, trace: Trace, *, keep: bool = False) -> TraceRun:
+    """Take a trace's actions, one after the other, in a new episode.
+
+    Args:
+        env: what it observes is what is compared.
+        trace: what to do.
+        keep: whether to keep observations and infos, for looking at what differs.
+    """
+    steps: list[TraceStep] = []
+    try:
+        observation, info = await env.reset(task=trace.task, url=trace.url or None, seed=trace.seed)
+        steps.append(_step(None, observation, info, keep=keep))
+        for action in trace.actions:
+            observation, reward, terminated, truncated, info = await env.step(action)
+            step = _step(action, observation, info, keep=keep)
+            steps.append(replace(step, reward=reward, terminated=terminated))
+            if terminated or truncated:
+                break
+    except (InfraError, TaskError) as error:
+        kind = "infra_error" if isinstance(error, InfraError) else "task_error"
+        return TraceRun(trace, tuple(steps), Failure(kind, str(error), len(steps)))
+    return TraceRun(trace, tuple(steps))
+
+
+def _step(
+    action: Mapping[str, Any] | None, observation: Observation, info: Mapping[str, Any], *, keep: bool
+) -> TraceStep:
+    settle, traffic = info["settle"], info["traffic"]
+    return TraceStep(
+        index=info["step"],
+        action=action,
+        digests=dict(observation.digests),
+        status=info["action"]["status"],
+        url=observation.url,
+        settled=settle is None or settle["settled"],
+        flags=tuple(info["determinism"].get("flags", ())),
+        requests=traffic["requests"],
+        misses=traffic["misses"],
+        error=info["action"]["error"],
+        observation=observation if keep else None,
+        info=info if keep else None,
+    )
+
+
+def _line(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise TaskError(f"{path}: cannot be read: {error}") from error
+    return [json_object(line, f"{path}:{number}") for number, line in _numbered(text.split("\n"))]
+
+
+def _numbered(lines: Sequence[str]) -> Iterable[tuple[int, str]]:
+    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())

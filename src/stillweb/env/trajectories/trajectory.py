@@ -1,0 +1,229 @@
+"""Trajectories on disk: what was done and seen in an episode, and all that its reward rests on.
+
+    ROOT/store/ab/abcd....png|txt      observations and long texts by their SHA-256, shared by all episodes
+    ROOT/<episode>/trajectory.jsonl    a header, a line for the reset and for each step, an end
+    ROOT/<episode>/run.jsonl           what is of this run alone: identifiers, times
+    ROOT/<episode>/episode.har         what was asked and answered (env/har.py)
+
+Equal episodes have equal `trajectory.jsonl`, byte for byte; hence nothing stands in it that the next run
+would have otherwise. Lines are appended as they come and files of the store appear whole or not at all, so
+that a crash leaves everything up to the last step; an episode without an end was cut short. The folder of
+an episode that has ended may be moved to any place below ROOT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from stillweb import clock
+from stillweb.env.tasks.evidence import Evidence, Judgement, Look, Question, Reading
+from stillweb.errors import InfraError, TaskError
+
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "ContentFiles",
+    "Trajectory",
+    "evidence_from_dict",
+    "evidence_to_dict",
+    "trajectories_in",
+]
+
+FORMAT = "stillweb-trajectory"
+VERSION = 1
+FILE = "trajectory.jsonl"
+
+_LONG = 2000  # characters of a value that is not kept in line
+_BY_DIGEST = "sha256"
+
+
+class ContentFiles:
+    """Files by the SHA-256 of what they hold; many episodes, and many programs, write into one."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root / "store"
+
+    def path(self, digest: str, suffix: str) -> Path:
+        """Return where something lies, or would."""
+        return self._root / digest[:2] / f"{digest}.{suffix}"
+
+    def put(self, body: bytes, suffix: str) -> str:
+        """Keep bytes; return their digest. The file appears whole, under its name, or not at all."""
+        digest = hashlib.sha256(body).hexdigest()
+        path = self.path(digest, suffix)
+        # A length that is not the body's was left by a crash of the whole machine.
+        if not path.exists() or path.stat().st_size != len(body):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_name(f".{digest}.{clock.new_id()}")
+            fresh.write_bytes(body)
+            os.replace(fresh, path)
+        return digest
+
+    def get(self, digest: str, suffix: str) -> bytes:
+        """Return bytes by their digest.
+
+        Raises:
+            TaskError: if they are not there or are others.
+        """
+        path = self.path(digest, suffix)
+        try:
+            body = path.read_bytes()
+        except OSError as error:
+            raise TaskError(f"{path}: cannot be read: {error.strerror}") from error
+        if hashlib.sha256(body).hexdigest() != digest:
+            raise TaskError(f"{path}: is damaged: its digest is another")
+        return body
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """An episode as it was written down.
+
+    Attributes:
+        header: what it stood on: task, collection, environment id, level, seed, browser, fonts, processor.
+        steps: the reset and each step, as JSON.
+        end: how it ended; None where it was cut short.
+        path: of its file.
+    """
+
+    header: Mapping[str, Any]
+    steps: tuple[Mapping[str, Any], ...]
+    end: Mapping[str, Any] | None
+    path: Path
+
+    @property
+    def store(self) -> ContentFiles:
+        """Where its observations are: beside its folder, or beside one of those that hold it."""
+        roots = self.path.absolute().parents[1:]
+        return ContentFiles(next((root for root in roots if (root / "store").is_dir()), roots[0]))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a trajectory, of its file or folder. A last line that breaks off was not written: a crash.
+
+        Raises:
+            TaskError: naming file and line.
+        """
+        path = path / FILE if path.is_dir() else path
+        lines = list(_lines(path))
+        header = lines[0] if lines else {}
+        if header.get("format") != FORMAT or header.get("version") != VERSION:
+            raise TaskError(f"{path}:1: no header of a trajectory of version {VERSION}")
+        end = lines[-1] if "end" in lines[-1] else None
+        return cls(header, tuple(line for line in lines[1:] if "step" in line), end, path)
+
+    def observed(self, step: int, form: str) -> bytes:
+        """Return what was observed after a step, in one of its forms.
+
+        Raises:
+            TaskError: if that was not observed, or is damaged.
+        """
+        try:
+            digest = self.steps[step]["digests"][form]
+        except (IndexError, KeyError):
+            raise TaskError(f"{self.path}: step {step} has no {form}") from None
+        return self.store.get(digest, "png" if self.store.path(digest, "png").exists() else "txt")
+
+
+def trajectories_in(path: Path) -> Iterator[Path]:
+    """Yield the trajectory files at or below a path, in order."""
+    if path.is_file():
+        yield path
+    else:
+        yield from sorted(path.rglob(FILE))
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise TaskError(f"{path}: cannot be read: {error}") from error
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last line break is torn, or nothing
+        yield json_object(line, f"{path}:{number}")
+
+
+def json_object(line: str, where: str) -> dict[str, Any]:
+    """Return the JSON object of a line.
+
+    Raises:
+        TaskError: if it is none; `where` says which line.
+    """
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise TaskError(f"{where}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise TaskError(f"{where}: {type(value).__name__} where an object is expected")
+    return value
+
+
+# --- evidence --------------------------------------------------------------------------------------
+
+
+def evidence_to_dict(evidence: Evidence, store: ContentFiles) -> dict[str, Any]:
+    """Return evidence as JSON; long texts go into the store."""
+    told = asdict(evidence)
+    for reading in told["readings"]:
+        value = reading["value"]
+        if isinstance(value, str) and len(value) > _LONG:
+            reading["value"] = {_BY_DIGEST: store.put(value.encode("utf-8", "surrogatepass"), "txt")}
+            reading["stored"] = True
+    return told
+
+
+def evidence_from_dict(told: Mapping[str, Any], store: ContentFiles) -> Evidence:
+    """Read what `evidence_to_dict` made.
+
+    Raises:
+        TaskError: if it is nothing of the kind, or the store lacks what it names.
+    """
+    try:
+        return Evidence(
+            answer=told["answer"],
+            url=told["url"],
+            readings=tuple(_reading(each, store) for each in told["readings"]),
+            verdicts=tuple(
+                Judgement(Question(**each["question"]), float(each["value"])) for each in told["verdicts"]
+            ),
+            requests=None if told["requests"] is None else tuple(told["requests"]),
+            downloads=tuple(told["downloads"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise TaskError(f"the evidence cannot be read: {error!r}") from error
+
+
+def _reading(told: Mapping[str, Any], store: ContentFiles) -> Reading:
+    look = told["look"]
+    value = told["value"]
+    if told.get("stored"):
+        value = store.get(value[_BY_DIGEST], "txt").decode("utf-8", "surrogatepass")
+    return Reading(
+        Look(look["script"], look["url"], tuple(look["prepare"])), value, told["truth"], told["threw"]
+    )
+
+
+def line(value: Mapping[str, Any]) -> str:
+    """Return a line of a file of JSON lines."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+async def in_thread(work: Any, *arguments: Any) -> Any:
+    """Write without holding up the other episodes; what was begun is ended even if we are cancelled.
+
+    Raises:
+        InfraError: if the disk refuses.
+    """
+    try:
+        return await asyncio.shield(asyncio.to_thread(work, *arguments))
+    except OSError as error:
+        raise InfraError(f"the trajectory cannot be written: {error}") from error

@@ -1,0 +1,1 @@
+"""Many sessions on pooled browsers."""

@@ -1,0 +1,1 @@
+"""Request keys, rules and the resolver. Pure: no I/O except the mmap of a pack."""

@@ -1,0 +1,464 @@
+"""Which captures of a request key may answer a request, and which of them it takes most gladly.
+
+A key is method, URL and body; a server may look at more. What it looked at is in the answer's `Vary`, and the
+pack keeps a digest of what the recorded request had there (docs/decisions/0017-vary-and-authorization.md):
+
+- a field that the *page* sets (`HX-Request`, `RSC`, `Authorization`) bears meaning: another value, no answer,
+  and for some of them (`collections.meaning`) even where `Vary` is silent;
+- a field that the *browser* sets by itself (`User-Agent`, `Origin`, `Sec-*`) is only a preference, since
+  browsers, profiles and crawlers differ in them;
+- `Cookie` is the weakest of them: it tells a session's state, and epochs know that better. An answer that was
+  recorded with another is given, and the ledger says so.
+
+Where `Vary` is silent on a field that the page set, a server says that the answer does not depend on it
+(RFC 9111 §4.1), and many say so wrongly: it does not refuse, but of several captures those that agree with
+the request in most of what pages set go before all others.
+
+Further, an answer that would lead a browser in a circle gives way, and so does one of a media type that the
+request takes less gladly than another's: one URL may be a page and, to a script, JSON. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Protocol
+from urllib.parse import urljoin
+
+from stillweb.matching.keys import request_key
+from stillweb.matching.ranges import asked_span, recorded_span
+from stillweb.model import BUSY, MUTATIONS, Request, header
+from stillweb.urls import wire_url
+
+__all__ = [
+    "MEANT",
+    "PREFERRED",
+    "VARY_SIZE",
+    "Candidate",
+    "Entry",
+    "RequestFields",
+    "Rows",
+    "Varies",
+    "browsers_own",
+    "excludes",
+    "first_of_alike",
+    "page_set",
+    "rank",
+    "same_answer",
+    "timeless",
+    "usable",
+    "vary_digest",
+]
+
+VARY_SIZE = 8
+
+Varies = tuple[tuple[str, bytes], ...]
+"""What an answer depends on: lower-case names of request fields, each with the digest of its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One answer of a pack.
+
+    Attributes:
+        key: request key.
+        timestamp: 14 digits UTC.
+        epoch: number of mutations (POST, PUT, PATCH, DELETE) recorded before this.
+        order: position in recorded order; the row.
+        head: status line and fields, without Content-Length and the blank line.
+        body: as recorded, content encoding kept.
+        encoding: content codings, "" if none.
+        mime: without parameters.
+        body_sha256: 32 bytes.
+        varies: lower-case names of the request fields that the answer depends on, each with
+            `vary_digest` of the value that the recorded request had.
+    """
+
+    key: bytes
+    method: str
+    url: str
+    timestamp: str
+    status: int
+    epoch: int
+    order: int
+    head: memoryview
+    body: memoryview
+    encoding: str
+    mime: str
+    body_sha256: bytes
+    varies: tuple[tuple[str, bytes], ...] = ()
+
+
+def vary_digest(value: str) -> bytes:
+    """Return the digest of a request field's value, as `varies` holds it; of "" for an absent field."""
+    return blake2b(value.strip().encode("utf-8", "surrogatepass"), digest_size=VARY_SIZE).digest()
+
+
+_QUALITY = re.compile(r"[01](?:\.[0-9]{0,3})?")
+
+
+def rank(accept: str, mime: str) -> tuple[float, int]:
+    """Return the weight of a media type, and how closely it is named: 2 itself, 1 its kind, 0 any, -1 not."""
+    wanted = {mime: 2, f"{mime.partition('/')[0]}/*": 1, "*/*": 0}
+    closest, weight = -1, 0.0
+    for item in accept.lower().split(","):
+        name, *parameters = (part.strip() for part in item.split(";"))
+        if wanted.get(name, -1) > closest:
+            closest, weight = wanted[name], _weight(parameters)
+    return weight, closest
+
+
+def excludes(accept: str, mime: str) -> bool:
+    """Return whether a media type is not taken at all; an absent field takes all, and so do browsers' own."""
+    if not accept or not mime or ("*/*" in accept and "q=0" not in accept):
+        return False
+    return rank(accept, mime)[0] == 0
+
+
+def _weight(parameters: list[str]) -> float:
+    quality = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+    return float(quality) if _QUALITY.fullmatch(quality) else 0.0
+
+
+MEANT = frozenset(
+    (
+        # Who asks. Cookies say so too, but each browser has its own, and answers that set them are replayed.
+        *("authorization", "x-api-key", "x-auth-token", "x-access-token"),
+        # What is to be called, or which method is meant, where the URL does not say.
+        *("soapaction", "x-amz-target", "next-action"),
+        *("x-http-method-override", "x-http-method", "x-method-override"),
+        # By these, frameworks ask for a part of a page under the page's own URL; servers forget to say so.
+        *("x-requested-with", "hx-request", "x-inertia", "rsc", "turbo-frame", "x-pjax"),
+    )
+)  # fmt: skip
+"""Names in lower case."""
+
+PREFERRED = "?"
+"""Before the name of a field that is only preferred; no field name has it (RFC 9110 §5.6.2)."""
+
+# What browsers send by themselves, and ranges and conditions, which are looked at elsewhere.
+_BROWSERS_OWN = frozenset(
+    (
+        *("accept", "accept-charset", "accept-encoding", "accept-language", "cookie", "dnt", "origin"),
+        *("referer", "save-data", "upgrade-insecure-requests", "user-agent"),
+        *("device-memory", "downlink", "dpr", "ect", "rtt", "viewport-width", "width"),  # client hints of old
+        *("if-modified-since", "if-none-match", "if-range", "range"),
+    )
+)  # fmt: skip
+_BROWSERS_PREFIX = "sec-"  # no script can set these (Fetch §2.2.2)
+
+# What says nothing of what is asked for, though it may stand in a recorded request.
+_NOT_THE_PAGES = frozenset(
+    (
+        # Of the connection and the message; a body's type and coding are looked at with the body.
+        *("connection", "content-encoding", "content-length", "content-type", "expect", "host"),
+        *("http2-settings", "keep-alive", "max-forwards", "te", "trailer", "transfer-encoding", "upgrade"),
+        # Of browsers, for caches and for themselves.
+        *("alt-used", "cache-control", "if-match", "if-unmodified-since", "last-event-id"),
+        *("ping-from", "ping-to", "pragma", "priority", "purpose", "service-worker"),
+        *("service-worker-navigation-preload", "x-client-data"),
+        *("x-devtools-emulate-network-conditions-client-id", "x-moz", "x-purpose"),
+        # Of proxies and crawlers.
+        *("cdn-loop", "client-ip", "forwarded", "from", "true-client-ip", "via", "x-real-ip"),
+        # Ids of traces.
+        *("b3", "baggage", "correlation-id", "elastic-apm-traceparent", "newrelic", "request-context"),
+        *("request-id", "sentry-trace", "traceparent", "tracestate", "uber-trace-id", "x-amzn-trace-id"),
+        *("x-cloud-trace-context", "x-correlation-id", "x-request-id", "x-trace-id"),
+        # Proof that a page was loaded before: a second order from the same page is still the second one.
+        *("csrf-token", "idempotency-key", "x-csrf-token", "x-csrftoken", "x-xsrf-token"),
+    )
+)  # fmt: skip
+_NOT_THE_PAGES_PREFIXES = ("cf-", "proxy-", "x-b3-", "x-datadog-", "x-forwarded-", "x-newrelic-")
+
+
+def browsers_own(name: str) -> bool:
+    """Return whether browsers set a field, by its lower-case name, by themselves."""
+    return name in _BROWSERS_OWN or name.startswith(_BROWSERS_PREFIX)
+
+
+def page_set(name: str) -> bool:
+    """Return whether only a page can have set a field, by its lower-case name, as far as is known."""
+    return not (browsers_own(name) or name in _NOT_THE_PAGES or name.startswith(_NOT_THE_PAGES_PREFIXES))
+
+
+_WHEN = re.compile(rb"(?<=\r\n)(?:date|age):[^\r\n]*(?:\r\n|$)", re.IGNORECASE)
+_MANY = 4  # fewer are read as quickly as they are told apart
+
+
+def timeless(entry: Entry) -> bytes:
+    """Return the head of an answer without the fields that tell its time."""
+    return _WHEN.sub(b"", bytes(entry.head))
+
+
+def first_of_alike(rows: Sequence[int], entry: Callable[[int], Entry]) -> Sequence[int]:
+    """Return the rows but for those that say what an earlier one says, to a request that meant the same.
+
+    A style sheet of a hundred recorded pages has a hundred captures, and one is enough to know what it is.
+
+    Args:
+        rows: of one request key.
+        entry: gives the answer in a row.
+    """
+    if len(rows) < _MANY:
+        return rows
+    firsts: dict[tuple[object, ...], int] = {}
+    for row in sorted(rows, key=lambda row: entry(row).order):
+        each = entry(row)
+        says = (each.method, each.url, each.status, each.mime, each.body_sha256, each.varies, timeless(each))
+        firsts.setdefault(says, row)
+    return tuple(firsts.values())
+
+
+_ABSENT = vary_digest("")
+# Both are weighed apart: Accept as media types, Cookie within an epoch.
+_NO_PREFERENCE = frozenset({"cookie", "range", "if-range", "if-none-match", "if-modified-since"})
+
+
+class RequestFields:
+    """A request, as captures are held against it.
+
+    Args:
+        request: as asked.
+        counts: whether a request field of a name is looked at; not, if a rule calls it volatile.
+    """
+
+    def __init__(self, request: Request, counts: Callable[[str], bool]) -> None:
+        self._request = request
+        self._counts = counts
+        self._digests: dict[str, bytes] = {}
+        self._accept = header(request.headers, "accept")
+        self._meant = sorted(MEANT & {name.lower() for name, value in request.headers if value.strip()})
+
+    def other_meaning(self, entry: Entry) -> str:
+        """Return why a capture answers a request that means something else; "" if it does not."""
+        for name, digest in entry.varies:
+            if name.startswith(PREFERRED) or browsers_own(name):
+                continue
+            if digest != self._digest(name) and self._counts(name):
+                return f"recorded with another {self._spelling(name)}"
+        # Who shows a credential where none was shown may be somebody, and get somebody's answer.
+        if self._meant:
+            varied = {name for name, _ in entry.varies}
+            for name in self._meant:
+                if name not in varied and self._counts(name):
+                    return f"recorded without {self._spelling(name)}"
+        if not 200 <= entry.status < 300 or not excludes(self._accept, entry.mime):
+            return ""
+        # Where the server gave it to this very field, sealing has noted so.
+        heedless = ("accept", self._digest("accept")) in entry.varies
+        return "" if heedless else f"recorded as {entry.mime}, which this request does not accept"
+
+    def strangeness(self, entries: list[Entry]) -> list[int]:
+        """Return for each capture in how many fields that pages set its recorded request was another.
+
+        What one capture notes and another does not, the other's request did not have: sealing notes all.
+        """
+        noted = [
+            {name.removeprefix(PREFERRED): digest for name, digest in entry.varies if not browsers_own(name)}
+            for entry in entries
+        ]
+        if not any(noted):
+            return [0] * len(entries)
+        # A field in which all of them are alike tells nothing apart.
+        telling = [
+            name
+            for name in sorted(set().union(*noted))
+            if len({each.get(name, _ABSENT) for each in noted}) > 1 and self._counts(name)
+        ]
+        return [sum(each.get(name, _ABSENT) != self._digest(name) for name in telling) for each in noted]
+
+    def differences(self, entry: Entry) -> int:
+        """Return in how many varied fields of the browser's own the recorded request was another."""
+        return sum(
+            browsers_own(name)
+            and name not in _NO_PREFERENCE
+            and digest != self._digest(name)
+            and self._counts(name)
+            for name, digest in entry.varies
+        )
+
+    def same_cookies(self, entry: Entry) -> bool:
+        """Return whether a capture does not depend on cookies, or was recorded with these."""
+        return all(digest == self._digest(name) for name, digest in entry.varies if name == "cookie")
+
+    def _digest(self, name: str) -> bytes:
+        if name not in self._digests:
+            self._digests[name] = vary_digest(header(self._request.headers, name))
+        return self._digests[name]
+
+    def _spelling(self, name: str) -> str:
+        return next((each for each, _ in self._request.headers if each.lower() == name), name)
+
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_KEEPING_METHOD = frozenset({307, 308})  # RFC 9110 §15.4.8, §15.4.9
+_LOCATION = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_MAX_HOPS = 8
+# A range that the site could not give says nothing of others; replay cuts them from a body that is there.
+_UNSATISFIED, _SATISFIED = 416, (200, 206)
+
+
+class Rows(Protocol):
+    """What is asked of a pack here."""
+
+    def lookup(self, key: bytes) -> Sequence[int]:
+        """Return the rows of a request key, in recorded order."""
+
+    def entry(self, row: int) -> Entry:
+        """Return the answer in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A capture that may answer, and whether it was recorded with the very cookies that are sent."""
+
+    row: int
+    entry: Entry
+    same_cookies: bool = True
+
+
+def usable(
+    request: Request, rows: Sequence[int], index: Rows, counts: Callable[[str], bool]
+) -> tuple[list[Candidate], str]:
+    """Return the captures in some rows that may answer a request, in recorded order.
+
+    Args:
+        request: as asked.
+        rows: of one key.
+        index: whose rows they are.
+        counts: whether a request field of a name is looked at; not, if a rule calls it volatile.
+
+    Returns:
+        The captures, and why the first was refused if none is left.
+    """
+    found = [Candidate(row, index.entry(row)) for row in rows]
+    asked = RequestFields(request, counts)
+    satisfied = any(candidate.entry.status in _SATISFIED for candidate in found)
+    kept = [
+        candidate
+        for candidate in found
+        if not _refuses(request, asked, candidate.entry)
+        and not (satisfied and candidate.entry.status == _UNSATISFIED)
+    ]
+    if len(kept) > 1:
+        kept = _without_circles(kept, request, index)
+        kept = _fewest(kept, asked.strangeness([candidate.entry for candidate in kept]))
+        kept = _as_accepted(kept, request)
+        kept = _fewest(kept, _differences(asked, kept))
+    kept = [c if asked.same_cookies(c.entry) else Candidate(c.row, c.entry, False) for c in kept]
+    kept.sort(key=lambda candidate: candidate.entry.order)
+    if kept:
+        return kept, ""
+    return kept, next(filter(None, (_refuses(request, asked, candidate.entry) for candidate in found)), "")
+
+
+def same_answer(candidates: Iterable[Candidate]) -> bool:
+    """Return whether all captures say the same; the time at which they say it does not count."""
+    first, *others = (candidate.entry for candidate in candidates)
+    if any((e.status, e.body_sha256) != (first.status, first.body_sha256) for e in others):
+        return False
+    head = timeless(first) if others else b""
+    return all(timeless(entry) == head for entry in others)
+
+
+def _refuses(request: Request, asked: RequestFields, entry: Entry) -> str:
+    """Return why a capture cannot answer; "" if it can."""
+    return _unfit(request, entry) or asked.other_meaning(entry)
+
+
+def _fewest(candidates: list[Candidate], counted: Sequence[int]) -> list[Candidate]:
+    fewest = min(counted)
+    return [candidate for number, candidate in zip(counted, candidates, strict=True) if number == fewest]
+
+
+def _differences(asked: RequestFields, candidates: list[Candidate]) -> list[int]:
+    """Return in how many of the browser's fields each differs.
+
+    A site that was too busy says no `Vary`: of what it was too busy for, it is no nearer than what it gave.
+    """
+    counted = [asked.differences(candidate.entry) for candidate in candidates]
+    busy = [candidate.entry.status in BUSY for candidate in candidates]
+    least = min((number for number, was in zip(counted, busy, strict=True) if not was), default=0)
+    return [max(number, least) if was else number for number, was in zip(counted, busy, strict=True)]
+
+
+def _unfit(request: Request, entry: Entry) -> str:
+    """Return why a capture answers no request such as this; "" if it may."""
+    if entry.status < 200:
+        return "recorded without a final answer"
+    if entry.status == 206 and not _part_suffices(request, entry):
+        return "recorded in part only, and not the part asked for"
+    if entry.status == 304 and not _conditional(request):
+        return "recorded as not modified only"
+    if entry.status == _UNSATISFIED and not header(request.headers, "range"):
+        return "recorded as a range that cannot be given only"
+    target = _target(entry, request.method)
+    if target is not None and target == wire_url(request.url):
+        return "recorded as a redirect to itself only"
+    return ""
+
+
+def _conditional(request: Request) -> bool:
+    return any(header(request.headers, name) for name in ("if-none-match", "if-modified-since"))
+
+
+def _part_suffices(request: Request, entry: Entry) -> bool:
+    recorded = recorded_span(bytes(entry.head))
+    if recorded is None:
+        return False
+    asked = asked_span(header(request.headers, "range"), recorded.total)
+    return recorded.whole if asked is None else asked.empty or recorded.holds(asked)
+
+
+def _target(entry: Entry, method: str) -> str | None:
+    """Return where an answer sends a browser with the same method; None if nowhere."""
+    if entry.status not in _REDIRECTS:
+        return None
+    if method not in ("GET", "HEAD") and entry.status not in _KEEPING_METHOD:
+        return None
+    found = _LOCATION.search(bytes(entry.head))
+    if found is None:
+        return None
+    try:
+        return wire_url(urljoin(entry.url, found[1].decode("latin-1").strip()))
+    except ValueError:  # urljoin refuses broken IPv6 literals; browsers do not follow them
+        return None
+
+
+def _without_circles(candidates: list[Candidate], request: Request, index: Rows) -> list[Candidate]:
+    """Drop redirects that come back to the asked URL, where another answer remains.
+
+    A site that sets a cookie by a round trip is recorded so: redirect, redirect, page.
+    """
+    asked = wire_url(request.url)
+    straight = [c for c in candidates if not _comes_back(c.entry, asked, request.method, index)]
+    return straight or candidates
+
+
+def _comes_back(entry: Entry, asked: str, method: str, index: Rows) -> bool:
+    for _ in range(_MAX_HOPS):
+        target = _target(entry, method)
+        if target is None:
+            return False
+        if target == asked:
+            return True
+        hops = [index.entry(row) for row in index.lookup(request_key("GET", target))]
+        if not hops or any(hop.status not in _REDIRECTS for hop in hops):
+            return False
+        entry = hops[0]
+    return True
+
+
+def _as_accepted(candidates: list[Candidate], request: Request) -> list[Candidate]:
+    """Drop full answers that a read's `Accept` ranks behind others (RFC 9110 §12.5.1)."""
+    accept = header(request.headers, "accept")
+    full = [c for c in candidates if 200 <= c.entry.status < 300]
+    mimes = {c.entry.mime for c in full}
+    if not accept or request.method in MUTATIONS or len(mimes) < 2:
+        return candidates
+    ranks = {mime: rank(accept, mime) for mime in mimes}
+    best = max(ranks.values())
+    behind = {c.row for c in full if ranks[c.entry.mime] != best}
+    return [c for c in candidates if c.row not in behind]

@@ -1,0 +1,384 @@
+"""The fields of a request in which secrets travel, and how to exchange their values where they stand.
+
+A `Place` is a name in the query, in a form, in JSON or in a multipart body, or a header field. Exchanged is
+the value alone, in the spelling that it has there; every other byte stays. Used where a recording is
+written and where a replay recognises the real password (`Disguise`). Pure but for `disguise_of`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import html
+import json
+import os
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+from stillweb.errors import CollectionError
+from stillweb.matching.parts import Where
+from stillweb.model import Request, header
+from stillweb.urls import host_of
+
+__all__ = [
+    "CREDENTIALS",
+    "Exchange",
+    "Placeholders",
+    "SecretFields",
+    "canonical",
+    "cookie_pairs",
+    "disguise_of",
+    "exchange_fields",
+    "exchange_json",
+    "key_file",
+    "respell",
+    "spellings",
+]
+
+_FOLDER = ".secrets"
+_VERSIONS = "versions"  # `collections.versions`
+_HEX_LOWER, _HEX_UPPER = re.compile(r"[0-9a-f\W_]*"), re.compile(r"[0-9A-F\W_]*")
+# One escape of a URL, of JSON or of HTML, or one character.
+_UNIT = re.compile(r"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\.|&(?:#[0-9]+|#x[0-9A-Fa-f]+|[a-zA-Z]+);|(?s:.)")
+_ALNUM = frozenset(string.ascii_letters + string.digits)
+
+
+def key_file(root: Path, name: str, *, of_version: bool = True) -> Path:
+    """Return where the key of a collection's placeholders lies; versions of a collection share its own.
+
+    Args:
+        root: of the collections.
+        name: of the collection.
+        of_version: whether a folder among the versions of a collection is seen as such.
+    """
+    if of_version and root.name == _VERSIONS and (root.parent / "archive").is_dir():
+        root, name = root.parent.parent, root.parent.name
+    return root / _FOLDER / f"{name}.jsonl"
+
+
+class Placeholders:
+    """The placeholders of one collection.
+
+    Args:
+        key: 32 bytes that nobody else has.
+        path: where to note what is drawn; None to note nothing.
+    """
+
+    def __init__(self, key: bytes, path: Path | None = None) -> None:
+        self._key = key
+        self._path = path
+        self._by_mac: dict[str, str] = {}
+        self._taken: set[str] = set()
+
+    @classmethod
+    def open(cls, path: Path) -> Placeholders:
+        """Read the key of a collection, or draw one, to be written with the first secret.
+
+        Raises:
+            CollectionError: if the file is none of ours.
+        """
+        found = cls.read(path)
+        if found is not None:
+            found._path = path
+            return found
+        return cls(os.urandom(32), path)
+
+    @classmethod
+    def read(cls, path: Path) -> Placeholders | None:
+        """Read the key of a collection and what was drawn with it; None if there is none.
+
+        Raises:
+            CollectionError: if the file is none of ours.
+        """
+        try:
+            lines = path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return None
+        try:
+            if not lines[0]:
+                return None  # killed before the first write
+            made = cls(bytes.fromhex(json.loads(lines[0])["key"]))
+            for line in lines[1:-1]:  # behind the last line end is nothing, or what a kill cut off
+                told = json.loads(line)
+                made._by_mac[told["mac"]] = told["placeholder"]
+        except (ValueError, TypeError, KeyError) as error:
+            hint = f"delete it; recordings added to the collection then draw other placeholders: rm {path}"
+            raise CollectionError(f"not the key of redactions ({error!r})", path=path, hint=hint) from None
+        made._taken = set(made._by_mac.values())
+        return made
+
+    def known(self, secret: str) -> str | None:
+        """Return the placeholder of a secret that was recorded; None for any other text."""
+        return self._by_mac.get(self._mac(secret))
+
+    def of(self, secret: str) -> str:
+        """Return the placeholder of a secret, and note it where it is new."""
+        mac = self._mac(secret)
+        if (known := self._by_mac.get(mac)) is not None:
+            return known
+        for attempt in range(1000):
+            drawn = _drawn(secret, self._stream(secret, attempt))
+            if drawn != secret and drawn not in self._taken:
+                break
+        self._by_mac[mac] = drawn
+        self._taken.add(drawn)
+        self._note(mac, drawn)
+        return drawn
+
+    def drew(self, text: str) -> bool:
+        """Whether a text is a placeholder itself: what a replay or an earlier run brought is no secret."""
+        return text in self._taken
+
+    def _mac(self, secret: str) -> str:
+        return hmac.digest(self._key, b"known\0" + _bytes(secret), "sha256")[:16].hex()
+
+    def _stream(self, secret: str, attempt: int) -> Iterator[int]:
+        block = 0
+        while True:
+            message = b"draw %d %d\0" % (attempt, block) + _bytes(secret)
+            digest = hmac.digest(self._key, message, "sha256")
+            # Two bytes for each draw: of 62 characters none is much more likely than another.
+            yield from (digest[at] << 8 | digest[at + 1] for at in range(0, len(digest), 2))
+            block += 1
+
+    def _note(self, mac: str, placeholder: str) -> None:
+        if self._path is None:
+            return
+        line = json.dumps({"mac": mac, "placeholder": placeholder}).encode("ascii") + b"\n"
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            if not os.fstat(file).st_size:
+                head = json.dumps({"version": 1, "key": self._key.hex()}).encode("ascii")
+                line = head + b"\n" + line
+            os.write(file, line)
+        finally:
+            os.close(file)
+
+
+def _bytes(secret: str) -> bytes:
+    return secret.encode("utf-8", "surrogatepass")
+
+
+def _drawn(secret: str, stream: Iterator[int]) -> str:
+    if not _exchangeable(secret):
+        letters = string.ascii_lowercase + string.digits
+        return "".join(letters[next(stream) % len(letters)] for _ in _bytes(secret))
+    lower = "abcdef" if _HEX_LOWER.fullmatch(secret) else string.ascii_lowercase
+    upper = "ABCDEF" if _HEX_UPPER.fullmatch(secret) else string.ascii_uppercase
+    classes = {**dict.fromkeys(string.ascii_lowercase, lower), **dict.fromkeys(string.ascii_uppercase, upper)}
+    classes |= dict.fromkeys(string.digits, string.digits)
+    return "".join(classes[c][next(stream) % len(classes[c])] if c in classes else c for c in secret)
+
+
+def _exchangeable(secret: str) -> bool:
+    """Whether enough of a secret is ASCII letters and digits to exchange only these."""
+    return sum(c in _ALNUM for c in secret) * 2 >= len(secret)
+
+
+def respell(spelled: str, secret: str, placeholder: str) -> str:
+    """Return a placeholder as its secret is spelled in some place, escapes and all."""
+    if spelled == secret or not _exchangeable(secret):
+        return placeholder
+    drawn = iter([c for c in placeholder if c in _ALNUM])
+    return "".join(next(drawn, unit) if _meant(unit) in _ALNUM else unit for unit in _UNIT.findall(spelled))
+
+
+def _meant(unit: str) -> str:
+    """Return the character that an escape stands for; "" for one that is no letter or digit anyway."""
+    if len(unit) == 1:
+        return unit
+    if unit[0] == "\\":
+        return chr(int(unit[2:], 16)) if unit[1] == "u" else ""
+    return html.unescape(unit) if unit[0] == "&" else unquote(unit)
+
+
+# As Go, and frameworks that write JSON into HTML, have them.
+_FOR_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "&<>"}
+
+
+def spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
+    """Return how a secret may be written in URLs, JSON, scripts and HTML, each with its placeholder."""
+    plain, raw = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
+    forms = {
+        secret,
+        *(quote(secret, safe=safe) for safe in ("", "/", "/:=@+")),
+        quote_plus(secret),
+        quote(quote(secret, safe=""), safe=""),
+        *(plain, plain.replace("/", "\\/")),
+        *(raw, raw.translate(_FOR_SCRIPTS), plain.translate(_FOR_SCRIPTS)),
+        *(html.escape(secret), html.escape(secret, quote=False)),
+    }
+    forms |= {re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), form) for form in forms}
+    return {_bytes(form): _bytes(respell(form, secret, placeholder)) for form in forms}
+
+
+CREDENTIALS = frozenset({"authorization", "proxy-authorization"})
+"""Header fields whose value is a secret whatever it looks like."""
+
+Exchange = Callable[[Where, str, str], str]
+"""Is given place, name and value, and returns what shall stand there: the value itself, or a placeholder."""
+
+_JSON_MEMBER = re.compile(rb'("(?:[^"\\\x00-\x1f]|\\.)*")(\s*:\s*)("(?:[^"\\\x00-\x1f]|\\.)*")')
+_PART_NAME = re.compile(rb';\s*name="([^"]*)"', re.IGNORECASE)
+_BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]*)"|([^\s;"]+))', re.IGNORECASE)
+
+
+def exchange_fields(request: Request, exchange: Exchange) -> Request:
+    """Return a request with the values exchanged that `exchange` wants exchanged."""
+    head, question, query = request.url.partition("?")
+    url = head + question + _form(query, Where.QUERY, exchange) if query else request.url
+    headers = tuple((name, _credentials(name, value, exchange)) for name, value in request.headers)
+    body = _body(request, exchange) if request.raw_body else request.raw_body
+    return replace(request, url=url, headers=headers, raw_body=body)
+
+
+def _form(text: str, where: Where, exchange: Exchange) -> str:
+    fields = []
+    for field in text.split("&"):
+        name, equals, raw = field.partition("=")
+        if equals and raw:
+            value = unquote_plus(raw, errors="surrogateescape")
+            wanted = exchange(where, unquote_plus(name), value)
+            if wanted != value:
+                field = f"{name}={respell(raw, value, wanted)}"
+        fields.append(field)
+    return "&".join(fields)
+
+
+def _credentials(name: str, value: str, exchange: Exchange) -> str:
+    """Exchange what comes behind the scheme; of Basic the password alone (RFC 7617)."""
+    if name.lower() not in CREDENTIALS:
+        return value
+    scheme, space, given = value.partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            user, colon, password = base64.b64decode(given, validate=True).decode("utf-8").partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            colon = ""
+        if colon and password:
+            pair = f"{user}:{exchange(Where.HEADER, name, password)}"
+            return f"{scheme} {base64.b64encode(pair.encode()).decode()}"
+    if not space:
+        return exchange(Where.HEADER, name, value)
+    return scheme + space + exchange(Where.HEADER, name, given)
+
+
+def _body(request: Request, exchange: Exchange) -> bytes:
+    content_type = header(request.headers, "content-type")
+    mime = content_type.partition(";")[0].strip().lower()
+    raw = request.raw_body
+    if mime == "application/x-www-form-urlencoded":
+        text = _form(raw.decode("latin-1"), Where.FORM, exchange)
+        return text.encode("latin-1", "replace")
+    if mime.startswith("multipart/"):
+        return _multipart(content_type, raw, exchange)
+    if "json" in mime or raw.lstrip()[:1] in (b"{", b"["):
+        return exchange_json(raw, exchange)
+    return raw
+
+
+def exchange_json(raw: bytes, exchange: Exchange) -> bytes:
+    """Return a JSON text with the values of members exchanged; all else stays byte by byte."""
+
+    def member(found: re.Match[bytes]) -> bytes:
+        try:
+            name, value = json.loads(found[1]), json.loads(found[3])
+        except ValueError:
+            return found[0]
+        wanted = exchange(Where.JSON, name, value) if value else value
+        if wanted == value:
+            return found[0]
+        spelled = found[3][1:-1].decode("utf-8", "surrogateescape")
+        put = respell(spelled, value, wanted).encode("utf-8", "surrogateescape")
+        return found[1] + found[2] + b'"' + put + b'"'
+
+    return _JSON_MEMBER.sub(member, raw)
+
+
+def _multipart(content_type: str, raw: bytes, exchange: Exchange) -> bytes:
+    found = _BOUNDARY.search(content_type)
+    if found is None:
+        return raw
+    mark = b"--" + (found[1] or found[2]).encode("latin-1", "replace")
+    parts = raw.split(mark)
+    for number, part in enumerate(parts):
+        head, gap, content = part.partition(b"\r\n\r\n")
+        name = _PART_NAME.search(head)
+        if not gap or name is None or b"filename" in head or not content.endswith(b"\r\n"):
+            continue
+        value = content[:-2].decode("utf-8", "surrogateescape")
+        wanted = exchange(Where.MULTIPART, name[1].decode("utf-8", "replace"), value) if value else value
+        parts[number] = head + gap + wanted.encode("utf-8", "surrogateescape") + b"\r\n"
+    return mark.join(parts)
+
+
+@dataclass(frozen=True)
+class SecretFields:
+    """What a replay knows of the secrets that were recorded: enough to know them when they come again.
+
+    Attributes:
+        placeholders: with the key of the recording.
+        places: where and name, to the hosts on which they were redacted.
+    """
+
+    placeholders: Placeholders
+    places: Mapping[tuple[str, str], frozenset[str]]
+
+    def __call__(self, request: Request) -> Request:
+        """Return the request with recorded secrets exchanged as they were when it was recorded.
+
+        A secret that was not recorded, such as a wrong password, stays: it has no placeholder.
+        """
+        host = host_of(request.url)
+
+        def exchange(where: Where, name: str, value: str) -> str:
+            if host not in self.places.get((where, name.lower()), ()):
+                return value
+            return self.placeholders.known(value) or value
+
+        return exchange_fields(request, exchange)
+
+
+def disguise_of(root: Path, name: str, redactions: Iterable[Mapping[str, Any]]) -> SecretFields | None:
+    """Return what is known of a collection's secrets; None without its key or without any.
+
+    Raises:
+        CollectionError: if the file with the key is none of ours.
+    """
+    path = key_file(root, name)
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return None
+    places: dict[tuple[str, str], set[str]] = {}
+    for told in redactions:
+        where, field = str(told.get("where", "")), str(told.get("name", ""))
+        places.setdefault((where, field.lower()), set()).add(str(told.get("host", "")))
+    known = _read(path, state.st_mtime_ns, state.st_size)
+    if known is None:
+        return None
+    return SecretFields(known, {place: frozenset(hosts) for place, hosts in places.items()})
+
+
+@lru_cache(maxsize=32)
+def _read(path: Path, _changed: int, _size: int) -> Placeholders | None:
+    return Placeholders.read(path)
+
+
+def cookie_pairs(value: str) -> list[tuple[str, str]]:
+    """Return names and values of a `Cookie` field, as sent (RFC 6265 §4.2.1)."""
+    pairs = (pair.strip().partition("=") for pair in value.split(";"))
+    return [(name, text.strip('"')) for name, equals, text in pairs if equals]
+
+
+def canonical(value: str) -> str:
+    """Return a cookie's value without the escapes that most servers put on it."""
+    return unquote(value) if "%" in value else value

@@ -1,0 +1,313 @@
+"""Choose the one recorded answer of a request, or say why there is none.
+
+`resolve` is pure and total: equal arguments give an equal `Match`, no I/O but the pack's mmap,
+and a miss is a value. It is strict: a wrong 200 is worse than a miss, so nothing is guessed unless the
+policy says so. docs/matching.md tells users of the tiers.
+
+Order: CORS preflights are synthetic; then the exact key (a HEAD takes the GET's answer), then the same under
+the other scheme, since browsers upgrade http by themselves; then the request without its volatile parts;
+then noise; then, only where asked for, what resembles it (`fuzzy`); then a miss. Which captures of a key may
+answer at all is in `captures`.
+
+Among several the session's history decides (docs/decisions/0006-epochs-not-counters.md). A read takes what
+was recorded last in step with the mutations that this session repeated (its *epoch*), so that a reload
+without a POST shows the same page. Counted is only what repeats by nature: mutations, declared polls, and
+captures that are one request but for their volatile parts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Protocol
+
+from stillweb.matching.captures import Candidate, Entry, same_answer, usable
+from stillweb.matching.fuzzy import closest
+from stillweb.matching.keys import request_key
+from stillweb.matching.noise import NoiseTable
+from stillweb.matching.rules import Rules
+from stillweb.model import BUSY, MUTATIONS, Match, Request, Tier, header
+from stillweb.urls import wire_url
+
+__all__ = ["Index", "Policy", "SessionState", "advance", "is_beacon", "is_preflight", "resolve"]
+
+_OTHER_SCHEME = {"http": "https", "https": "http"}
+_PORT = re.compile(r"[^/?]*:[0-9]+(?:[/?]|$)")
+
+
+class Index(Protocol):
+    """What is asked of a pack."""
+
+    def lookup(self, key: bytes) -> Sequence[int]:
+        """Return the rows of a request key or alias, in recorded order."""
+
+    def distinct(self, key: bytes) -> Sequence[int]:
+        """Return the rows of a request key or alias, but for those that say the same as an earlier one."""
+
+    def entry(self, row: int) -> Entry:
+        """Return the answer in a row."""
+
+    def methods_of(self, url: str) -> Collection[str]:
+        """Return the methods that a URL was recorded with."""
+
+    def urls_like(self, url: str) -> Collection[str]:
+        """Return recorded URLs of the same host and path, the queries aside."""
+
+    def explain(self, method: str, url: str) -> str:
+        """Return why a request looked up in vain is not there."""
+
+
+@dataclass(slots=True)
+class SessionState:
+    """What a session has been served so far, as far as answers depend on it.
+
+    Attributes:
+        epoch: one more than the epoch of the last mutation matched, beacons aside; 0 before the first.
+        uses: how often each capture was served, by its place in recorded order, stable matches aside.
+    """
+
+    epoch: int = 0
+    uses: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What may be answered, beyond what was recorded to the letter.
+
+    Attributes:
+        noise: what is answered without a recording.
+        rules: what varies by itself in a collection's requests.
+        guessed: whether rules count that were guessed from a single recording.
+        fuzzy: least likeness, from 0 to 1, at which another request's answer is given; None for never.
+        pace: of WebSocket frames and pieces of event streams: `none` for all that is due at once, or
+            `recorded`.
+        disguise: puts placeholders where recorded secrets stand; None where nothing is known of them.
+    """
+
+    noise: NoiseTable = field(default_factory=NoiseTable)
+    rules: Rules = field(default_factory=Rules)
+    guessed: bool = False
+    fuzzy: float | None = None
+    pace: str = "none"
+    disguise: Callable[[Request], Request] | None = None
+
+    def under(self, rules: str, disguise: Callable[[Request], Request] | None = None) -> Policy:
+        """Return this policy under the rules of a pack, as its manifest has them."""
+        return replace(self, rules=_parsed(rules), disguise=disguise)
+
+
+@lru_cache(maxsize=64)
+def _parsed(rules: str) -> Rules:
+    return Rules.parse(rules)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """A key to look under, and what it means to find something there."""
+
+    key: bytes
+    tier: Tier
+    note: str
+    guessed: bool = False
+
+
+def resolve(request: Request, index: Index, state: SessionState, policy: Policy) -> Match:
+    """Return the answer of `request` in a session's state; changes nothing."""
+    if is_preflight(request):
+        return _preflight(request, index)
+    match = _resolve(request, index, state, policy)
+    if match.tier is Tier.MISS and policy.disguise is not None:
+        # It may tell a password that was recorded, and of which the archive has the placeholder.
+        told = policy.disguise(request)
+        found = match if told == request else _resolve(told, index, state, policy)
+        if found.tier is not Tier.MISS:
+            return replace(found, reason="; ".join(filter(None, ("secret as recorded", found.reason))))
+    return match
+
+
+def _resolve(request: Request, index: Index, state: SessionState, policy: Policy) -> Match:
+    def counts(name: str) -> bool:
+        return not policy.rules.ignores(request, name)
+
+    refused = ""
+    for lookup in _lookups(request, policy.rules):
+        rows = index.distinct(lookup.key)
+        if not rows:
+            continue
+        if lookup.guessed and not policy.guessed:
+            refused = refused or f"only a guess would find it: {lookup.note}"
+            continue
+        candidates, why = usable(request, rows, index, counts)
+        if candidates and (candidates[0].entry.method in MUTATIONS or not same_answer(candidates)):
+            # Whose turn it is depends on how often it was recorded, by those too that say the same.
+            every = index.lookup(lookup.key)
+            if len(every) > len(rows):
+                candidates, why = usable(request, every, index, counts)
+        if candidates:
+            counted = lookup.tier is Tier.NORMALISED or policy.rules.polls(request.url)
+            return _choose(candidates, state, lookup, counted=counted)
+        refused = refused or why
+    return _unrecorded(request, index, state, policy, refused)
+
+
+def advance(state: SessionState, request: Request, match: Match, entry: Entry, *, moves: bool = True) -> None:
+    """Note in a session's state that a match's entry was served; `moves` is false for a beacon's."""
+    # A HEAD that is shown the head of a GET's answer does not take its turn: the GET is still to come.
+    if match.stable or (request.method == "HEAD" and entry.method != "HEAD"):
+        return
+    state.uses[entry.order] = state.uses.get(entry.order, 0) + 1
+    if moves and entry.method in MUTATIONS:
+        state.epoch = entry.epoch + 1
+
+
+def is_beacon(request: Request, policy: Policy) -> bool:
+    """Return whether a mutation only tells a counter something: no page can read its answer.
+
+    Such as `sendBeacon` and `ping` (Fetch §3.2.2: mode "no-cors"); forms navigate, and scripts that go on
+    with an answer ask in another mode. Reads move nothing and are not looked at.
+    """
+    if request.method not in MUTATIONS:
+        return False
+    return header(request.headers, "sec-fetch-mode") == "no-cors" or bool(policy.noise.why(request.url))
+
+
+def is_preflight(request: Request) -> bool:
+    """Return whether a request is a CORS preflight (Fetch §4.8)."""
+    return (
+        request.method == "OPTIONS"
+        and bool(header(request.headers, "origin"))
+        and bool(header(request.headers, "access-control-request-method"))
+    )
+
+
+def _preflight(request: Request, index: Index) -> Match:
+    """Let the page go on to the real request, even to a miss: it must see that one's status."""
+    method = header(request.headers, "access-control-request-method").strip()
+    recorded = any(method in index.methods_of(url) for url, _ in _spellings(request.url))
+    reason = f"preflight for {method}"
+    return Match(
+        Tier.SYNTHETIC, reason=reason if recorded else f"{reason}, which is not recorded", stable=True
+    )
+
+
+def _unrecorded(request: Request, index: Index, state: SessionState, policy: Policy, refused: str) -> Match:
+    """Return the match of a request that no key leads to."""
+    if why := policy.noise.why(request.url) or _report(request):
+        return Match(Tier.NOISE, reason=why, stable=True)
+    reason = refused or index.explain(request.method, request.url)
+    if policy.fuzzy is None:
+        return Match(Tier.MISS, reason=reason, stable=True)
+    like = closest(request, index, lambda name: not policy.rules.ignores(request, name))
+    if like is None:
+        return Match(Tier.MISS, reason=reason, stable=True)
+    if like.score < policy.fuzzy:
+        short = f"closest of all scores {like.score:.2f}, under {policy.fuzzy:g}: {like.url}"
+        return Match(Tier.MISS, reason=f"{reason}; {short}", stable=True)
+    lookup = _Lookup(b"", Tier.FUZZY, f"scores {like.score:.2f} with {like.url}{like.why}")
+    return _choose(like.candidates, state, lookup, counted=policy.rules.polls(request.url))
+
+
+def _report(request: Request) -> str:
+    """Return that the browser reports by itself what a policy forbade; "" if it does not."""
+    # Each tells the nonce and referrer of its page, which no page can wait for.
+    return "report of the browser" if header(request.headers, "sec-fetch-dest") == "report" else ""
+
+
+def _lookups(request: Request, rules: Rules) -> Iterator[_Lookup]:
+    """Yield where to look for a request: exact keys, then those without volatile parts, guesses last."""
+    content_type = header(request.headers, "content-type")
+    # A recorded HEAD is asked first, then the GET, whose head is the same (RFC 9110 §9.3.2).
+    methods = ("HEAD", "GET") if request.method == "HEAD" else (request.method,)
+    for url, note in _spellings(request.url):
+        for method in methods:
+            yield _Lookup(request_key(method, url, content_type, request.raw_body), Tier.EXACT, note)
+    asked = [
+        (alias, note)
+        for url, note in _spellings(request.url)
+        for method in methods
+        for alias in rules.aliases(replace(request, method=method, url=url))
+    ]
+    for guessed in (False, True):
+        for alias, note in asked:
+            if alias.guessed is guessed:
+                volatile = f"{'guessed ' if guessed else ''}volatile: {', '.join(alias.names)}"
+                why = "; ".join(filter(None, (note, volatile)))
+                yield _Lookup(alias.key, Tier.NORMALISED, why, guessed)
+
+
+def _spellings(url: str) -> Iterator[tuple[str, str]]:
+    """Yield the URL and its alias under the other scheme, each with what the ledger says of it."""
+    yield url, ""
+    scheme, separator, rest = wire_url(url).partition("://")
+    # With a port in it, the other scheme would be another server at the same port, or none.
+    if separator and (other := _OTHER_SCHEME.get(scheme)) and not _PORT.match(rest):
+        yield f"{other}://{rest}", f"recorded over {other}"
+
+
+def _choose(candidates: list[Candidate], state: SessionState, lookup: _Lookup, *, counted: bool) -> Match:
+    """Return the one of several captures, in recorded order, that a session's history leads to."""
+    alike = same_answer(candidates)
+    if candidates[0].entry.method in MUTATIONS:
+        chosen, why = _nth(candidates, state)
+        return _matched(chosen, lookup, why, told_apart=not alike)
+    if alike:
+        return _matched(candidates[0], lookup, stable=True)
+    if counted:
+        epoch = _reached({candidate.entry.epoch for candidate in candidates}, state.epoch)
+        chosen, why = _nth([c for c in candidates if c.entry.epoch == epoch], state)
+        why = "; ".join(filter(None, (f"epoch {state.epoch}: of epoch {epoch}", why)))
+        return _matched(chosen, lookup, why, told_apart=True)
+    return _by_epoch(candidates, state, lookup)
+
+
+def _by_epoch(candidates: list[Candidate], state: SessionState, lookup: _Lookup) -> Match:
+    firsts: dict[int, Candidate] = {}
+    for candidate in candidates:
+        first = firsts.setdefault(candidate.entry.epoch, candidate)
+        if _goes_before(candidate, first):
+            firsts[candidate.entry.epoch] = candidate
+    if same_answer(firsts.values()):
+        return _matched(next(iter(firsts.values())), lookup, stable=True)
+    wanted = _reached(firsts, state.epoch)
+    chosen = firsts[wanted]
+    place = candidates.index(chosen) + 1
+    why = f"epoch {state.epoch}: recording {place} of {len(candidates)}, of epoch {wanted}"
+    return _matched(chosen, lookup, why, told_apart=True)
+
+
+def _goes_before(later: Candidate, first: Candidate) -> bool:
+    """Return whether a capture answers a read before one that was recorded first in its epoch.
+
+    A site that was too busy once has not answered; then, what was recorded with the cookies now sent
+    goes before what was not.
+    """
+    busy, was_busy = later.entry.status in BUSY, first.entry.status in BUSY
+    if busy != was_busy:
+        return was_busy
+    return later.same_cookies and not first.same_cookies
+
+
+def _reached(epochs: Collection[int], epoch: int) -> int:
+    """Return the greatest recorded epoch that a session has reached, else the smallest."""
+    return max((each for each in epochs if each <= epoch), default=min(epochs))
+
+
+def _nth(ordered: list[Candidate], state: SessionState) -> tuple[Candidate, str]:
+    """Return the capture whose turn it is, by how often any of them was served."""
+    count = len(ordered)
+    used = sum(state.uses.get(candidate.entry.order, 0) for candidate in ordered)
+    if used >= count:
+        again = "its only recording" if count == 1 else f"the last of {count} recordings"
+        return ordered[-1], f"past the end: {again} again"
+    return ordered[used], "" if count == 1 else f"recording {used + 1} of {count}"
+
+
+def _matched(
+    chosen: Candidate, lookup: _Lookup, why: str = "", *, told_apart: bool = False, stable: bool = False
+) -> Match:
+    cookies = "" if chosen.same_cookies else "other Cookie than recorded (Vary: Cookie)"
+    # A likeness stays one, however its captures were told apart.
+    tier = Tier.SEQUENCE if told_apart and lookup.tier is not Tier.FUZZY else lookup.tier
+    return Match(tier, chosen.row, "; ".join(filter(None, (lookup.note, why, cookies))), stable)

@@ -1,0 +1,477 @@
+"""Rules of a collection: which parts of its requests vary by themselves, and which reads are polls.
+
+`rules.yaml` is data that people read and edit (docs/volatility.md); the defaults that hold on every site are
+`volatile.yaml` beside this file. A volatile rule names one place of a request and the shape that its value
+must have, both when recorded and when asked for. `Rules.aliases` gives the keys of a request without
+its volatile values: a pack finds an entry under them too, and replay asks for them after the exact key.
+
+An alias loses the values and nothing else: place, shape and every other byte stay in the key, and the
+key space is not that of exact keys. Rules of origin *guessed* make a second alias in a space of their own,
+which strict replay never asks for. A value that has not the rule's shape is not volatile.
+
+Pure and sans-io: the resolver asks at every request that has no exact answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.resources import files
+
+import yaml
+
+from stillweb.errors import CollectionError
+from stillweb.matching.keys import KEY_SIZE
+from stillweb.matching.parts import Leaf, Parts, Where
+from stillweb.matching.values import SHAPES, fits
+from stillweb.model import Request, header
+
+__all__ = [
+    "KeyAlias",
+    "Lines",
+    "Loaded",
+    "Members",
+    "Poll",
+    "Rule",
+    "RuleOrigin",
+    "Rules",
+    "default_rules",
+    "parse",
+]
+
+VERSION = "1"
+_HINT = "docs/volatility.md says what a rule looks like"
+_BARE = re.compile(r"[A-Za-z0-9_/.][A-Za-z0-9_/.-]*")
+_SECTIONS = ("version", "defaults", "volatile", "polls")
+_KNOWN = {
+    "volatile": frozenset({"where", "name", "shape", "host", "path", "method", "origin", "evidence"}),
+    "polls": frozenset({"host", "path", "query"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _RulesLine:
+    file: str | os.PathLike[str]
+    line: int
+
+    def error(self, what: str) -> CollectionError:
+        return CollectionError(f"line {self.line}: {what}", path=self.file, hint=_HINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The members of one rule, as texts; errors name the line."""
+
+    values: Mapping[str, str]
+    place: _RulesLine
+
+    def error(self, name: str, what: str) -> CollectionError:
+        """Return an error that names the line of the rule and one of its members."""
+        return self.place.error(f"{name} {what}")
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a member.
+
+        Raises:
+            CollectionError: if it is not there and has no default.
+        """
+        value = self.values.get(name, default)
+        if value is None:
+            raise self.error(name, "is missing")
+        return value
+
+    def one_of(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
+        """Return a member that must be one of some words."""
+        value = self.text(name, default)
+        if value not in choices:
+            raise self.error(name, f"is {value!r}, not one of {', '.join(choices)}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a file says, not yet understood."""
+
+    volatile: tuple[Members, ...] = ()
+    polls: tuple[Members, ...] = ()
+    defaults: bool = True
+
+
+def parse(text: str, file: str | os.PathLike[str]) -> Loaded:
+    """Read the text of a rules file; an empty one has no rules.
+
+    Raises:
+        CollectionError: if it is not of this format, with file and line.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise _RulesLine(file, line).error(f"not YAML ({error.problem})") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise _RulesLine(file, 1).error(f"not YAML ({error})") from None
+    if root is None:
+        return Loaded()
+    top = _mapping(root, file, frozenset(_SECTIONS))
+    version = _scalar(top["version"], file) if "version" in top else "none"
+    if version != VERSION:
+        raise _RulesLine(file, 1).error(f"version is {version}, this stillweb reads {VERSION}")
+    defaults = _scalar(top["defaults"], file) if "defaults" in top else "true"
+    if defaults not in ("true", "false"):
+        raise _at(top["defaults"], file).error(f"defaults is {defaults!r}, not true or false")
+    volatile, polls = (_rules(top.get(name), file, _KNOWN[name]) for name in ("volatile", "polls"))
+    return Loaded(volatile, polls, defaults == "true")
+
+
+def _rules(
+    node: yaml.Node | None, file: str | os.PathLike[str], known: frozenset[str]
+) -> tuple[Members, ...]:
+    if node is None or (isinstance(node, yaml.ScalarNode) and node.value in ("", "~", "null")):
+        return ()
+    if not isinstance(node, yaml.SequenceNode):
+        raise _at(node, file).error("not a list of rules")
+    found = []
+    for item in node.value:
+        members = {name: _scalar(value, file) for name, value in _mapping(item, file, known).items()}
+        found.append(Members(members, _at(item, file)))
+    return tuple(found)
+
+
+def _mapping(node: yaml.Node, file: str | os.PathLike[str], known: frozenset[str]) -> dict[str, yaml.Node]:
+    if not isinstance(node, yaml.MappingNode):
+        raise _at(node, file).error("not a mapping of names to values")
+    members: dict[str, yaml.Node] = {}
+    for key, value in node.value:
+        name = _scalar(key, file)
+        if name not in known or name in members:
+            what = "is there twice" if name in members else f"is not one of {', '.join(sorted(known))}"
+            raise _at(key, file).error(f"{name!r} {what}")
+        members[name] = value
+    return members
+
+
+def _scalar(node: yaml.Node, file: str | os.PathLike[str]) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise _at(node, file).error("a list or mapping where a text is due")
+    return str(node.value)
+
+
+def _at(node: yaml.Node, file: str | os.PathLike[str]) -> _RulesLine:
+    return _RulesLine(file, node.start_mark.line + 1)
+
+
+class Lines:
+    """The lines of a rules file that is being written."""
+
+    def __init__(self, *, defaults: bool) -> None:
+        self._lines = [f"version: {VERSION}"]
+        if not defaults:
+            self._lines.append("defaults: false")
+
+    def section(self, name: str, rules: Iterable[Mapping[str, str]]) -> None:
+        """Add a list of rules, one on a line; nothing if there are none."""
+        lines = [
+            "  - {" + ", ".join(f"{key}: {_spelled(value)}" for key, value in members.items()) + "}"
+            for members in rules
+        ]
+        if lines:
+            self._lines += [f"{name}:", *lines]
+
+    def text(self) -> str:
+        """Return the whole file."""
+        return "\n".join(self._lines) + "\n"
+
+
+def _spelled(text: str) -> str:
+    if _BARE.fullmatch(text):
+        return text
+    # YAML reads JSON's escapes, but not its surrogate pairs as one character.
+    return '"' + "".join(char if ord(char) > 0xFFFF else json.dumps(char)[1:-1] for char in text) + '"'
+
+
+_IN_BODY = frozenset({Where.FORM, Where.JSON, Where.MULTIPART})
+ANY_HOST = "*"
+ANY_PATH = "**"
+
+
+class RuleOrigin(StrEnum):
+    """How a rule came to be."""
+
+    DEFAULT = "default"  # comes with stillweb
+    LEARNED = "learned"  # two recordings of the same pages disagree there
+    GUESSED = "guessed"  # one recording makes it likely
+    MANUAL = "manual"  # somebody wrote it
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One place of requests whose value varies by itself.
+
+    Attributes:
+        name: of parameter, field or header; a JSON path; the number of a path segment from 1.
+        shape: one of `SHAPES`.
+        host: glob; `*.x.org` covers x.org too.
+        path: glob; `*` is within a segment, `**` crosses them.
+        method: "" for any.
+        evidence: what the rule rests on, for people.
+    """
+
+    where: Where
+    name: str
+    shape: str
+    host: str = ANY_HOST
+    path: str = ANY_PATH
+    method: str = ""
+    origin: RuleOrigin = RuleOrigin.MANUAL
+    evidence: str = ""
+
+    def applies(self, parts: Parts) -> bool:
+        """Return whether the rule is about requests like this."""
+        return (
+            (not self.method or self.method == parts.method)
+            and bool(_host_glob(self.host).fullmatch(parts.host))
+            and bool(_path_glob(self.path).fullmatch(parts.path))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Reads that change by themselves: repeated, they take the next recording.
+
+    Attributes:
+        query: glob over the whole query; "" for any or none.
+    """
+
+    host: str
+    path: str
+    query: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAlias:
+    """A further key of a request.
+
+    Attributes:
+        key: 16 bytes, in a key space of its own.
+        guessed: whether a guessed rule had a part in it.
+        names: the places taken out, `query:_`.
+    """
+
+    key: bytes
+    guessed: bool
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules that hold for a collection: its own, and the defaults after them.
+
+    Attributes:
+        defaults: whether stillweb's own rules hold too.
+    """
+
+    volatile: tuple[Rule, ...] = ()
+    declared_polls: tuple[Poll, ...] = ()
+    defaults: bool = field(default=False, kw_only=True)
+    _by_place: dict[Where, dict[str, list[Rule]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        for rule in self.volatile:
+            self._by_place.setdefault(rule.where, {}).setdefault(rule.name, []).append(rule)
+
+    @classmethod
+    def parse(cls, text: str, *, file: str | os.PathLike[str] = "rules.yaml") -> Rules:
+        """Read the text of a collection's `rules.yaml`, "" if it has none, and add the defaults.
+
+        Raises:
+            CollectionError: if it is no such text, with file and line.
+        """
+        loaded = parse(text, file)
+        rules = cls(
+            tuple(_rule(members, RuleOrigin.MANUAL) for members in loaded.volatile),
+            tuple(_poll(members) for members in loaded.polls),
+            defaults=loaded.defaults,
+        )
+        if not rules.defaults:
+            return rules
+        return replace(rules, volatile=rules.volatile + default_rules())
+
+    @property
+    def own(self) -> tuple[Rule, ...]:
+        """The volatile rules without stillweb's own."""
+        return tuple(rule for rule in self.volatile if rule.origin is not RuleOrigin.DEFAULT)
+
+    def dump(self) -> str:
+        """Return the rules but for stillweb's own as text, equal for equal rules, which `parse` reads."""
+        lines = Lines(defaults=self.defaults)
+        lines.section("volatile", (_rule_members(rule) for rule in sorted(self.own, key=_rank)))
+        lines.section("polls", (_poll_members(poll) for poll in self.declared_polls))
+        return lines.text()
+
+    def aliases(self, request: Request) -> tuple[KeyAlias, ...]:
+        """Return the keys of a request without its volatile values; none if it has no such value.
+
+        First the strict one, then the one that takes guessed rules in, if they have anything to say.
+        """
+        wheres = self._wheres(request)
+        if not wheres:
+            return ()
+        parts = Parts.of(request)
+        strict: dict[Leaf, str] = {}
+        guessed: dict[Leaf, str] = {}
+        for leaf in parts.leaves(frozenset(w for w in wheres if w not in _IN_BODY or self._any(w, parts))):
+            rules = self._by_place[leaf.where].get(leaf.name, ())
+            fit = _first_fit((rule for rule in rules if rule.applies(parts)), leaf.text)
+            if fit is not None:
+                (guessed if fit.origin is RuleOrigin.GUESSED else strict)[leaf] = fit.shape
+        found = [_alias(parts, strict, guessed=False)] if strict else []
+        if guessed:
+            found.append(_alias(parts, strict | guessed, guessed=True))
+        return tuple(found)
+
+    def _wheres(self, request: Request) -> set[Where]:
+        """Return where rules may have something to say, at little cost: sealing asks for every capture."""
+        url, known = request.url, self._by_place
+        if "://" not in url:
+            return set()
+        wheres = {Where.PATH} & known.keys()
+        if request.raw_body:
+            wheres |= _IN_BODY & known.keys()
+        if Where.QUERY in known and "?" in url:
+            fields = url.partition("?")[2].split("&")
+            names = {text.partition("=")[0] if "=" in text else "" for text in fields}
+            # Names under escapes are compared later.
+            if not url.isascii() or "%" in "".join(names) or names & known[Where.QUERY].keys():
+                wheres.add(Where.QUERY)
+        return wheres
+
+    def _any(self, where: Where, parts: Parts) -> bool:
+        return any(rule.applies(parts) for rules in self._by_place[where].values() for rule in rules)
+
+    def ignores(self, request: Request, name: str) -> bool:
+        """Return whether a header field of a request varies by itself, by a rule that is not guessed."""
+        rules = [
+            rule
+            for field_name, found in self._by_place.get(Where.HEADER, {}).items()
+            for rule in found
+            if field_name.lower() == name.lower() and rule.origin is not RuleOrigin.GUESSED
+        ]
+        if not rules:
+            return False
+        parts, value = Parts.of(request), header(request.headers, name)
+        return any(fits(rule.shape, value) and rule.applies(parts) for rule in rules)
+
+    def polls(self, url: str) -> bool:
+        """Return whether reads of a URL are declared to change by themselves."""
+        if not self.declared_polls:
+            return False
+        parts = Parts.of(Request("GET", url))
+        return any(
+            _host_glob(poll.host).fullmatch(parts.host)
+            and _path_glob(poll.path).fullmatch(parts.path)
+            and (not poll.query or _path_glob(poll.query).fullmatch(parts.query or ""))
+            for poll in self.declared_polls
+        )
+
+
+@lru_cache(maxsize=1)
+def default_rules() -> tuple[Rule, ...]:
+    """Return the rules that come with stillweb."""
+    file = files("stillweb.matching").joinpath("volatile.yaml")
+    loaded = parse(file.read_text("utf-8"), "volatile.yaml")
+    return tuple(_rule(members, RuleOrigin.DEFAULT) for members in loaded.volatile)
+
+
+def _first_fit(rules: Iterable[Rule], text: str) -> Rule | None:
+    """Return the rule that counts for a value: a guess only where nothing better is known."""
+    fitting = [rule for rule in rules if fits(rule.shape, text)]
+    return min(fitting, key=lambda rule: rule.origin is RuleOrigin.GUESSED, default=None)
+
+
+def _alias(parts: Parts, taken: dict[Leaf, str], *, guessed: bool) -> KeyAlias:
+    person = b"guessed" if guessed else b"volatile"
+    key = blake2b(parts.without(taken), digest_size=KEY_SIZE, person=person).digest()
+    return KeyAlias(key, guessed, tuple(dict.fromkeys(f"{leaf.where}:{leaf.name}" for leaf in taken)))
+
+
+@lru_cache(maxsize=4096)
+def _host_glob(pattern: str) -> re.Pattern[str]:
+    pattern = pattern.lower()
+    if pattern.startswith("*.") and "*" not in pattern[2:]:
+        return re.compile(f"(?:.*\\.)?{re.escape(pattern[2:])}")
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))))
+
+
+@lru_cache(maxsize=4096)
+def _path_glob(pattern: str) -> re.Pattern[str]:
+    across = (
+        "[^/]*".join(re.escape(text) for text in part.split("*")) for part in re.split(r"\*\*+", pattern)
+    )
+    return re.compile("(?s:.*)".join(across))
+
+
+def _rule(members: Members, origin: RuleOrigin) -> Rule:
+    where = Where(members.one_of("where", list(Where)))
+    name = members.text("name")
+    if where is Where.PATH and not re.fullmatch(r"[1-9][0-9]{0,3}", name):
+        raise members.error("name", "of a path rule is the number of a segment, from 1")
+    known = (
+        [RuleOrigin.DEFAULT]
+        if origin is RuleOrigin.DEFAULT
+        else [RuleOrigin.MANUAL, RuleOrigin.LEARNED, RuleOrigin.GUESSED]
+    )
+    given = members.one_of("origin", known, origin)
+    return Rule(
+        where,
+        name,
+        members.one_of("shape", list(SHAPES)),
+        members.text("host", ANY_HOST),
+        members.text("path", ANY_PATH),
+        members.text("method", "").upper(),
+        RuleOrigin(given),
+        members.text("evidence", ""),
+    )
+
+
+def _poll(members: Members) -> Poll:
+    return Poll(members.text("host"), members.text("path"), members.text("query", ""))
+
+
+def _rule_members(rule: Rule) -> dict[str, str]:
+    members = {"where": str(rule.where), "name": rule.name, "shape": rule.shape}
+    if rule.host != ANY_HOST:
+        members["host"] = rule.host
+    if rule.path != ANY_PATH:
+        members["path"] = rule.path
+    if rule.method:
+        members["method"] = rule.method
+    members["origin"] = str(rule.origin)
+    if rule.evidence:
+        members["evidence"] = rule.evidence
+    return members
+
+
+def _poll_members(poll: Poll) -> dict[str, str]:
+    members = {"host": poll.host, "path": poll.path}
+    return members | {"query": poll.query} if poll.query else members
+
+
+def _rank(rule: Rule) -> tuple[str, ...]:
+    order = (RuleOrigin.MANUAL, RuleOrigin.LEARNED, RuleOrigin.GUESSED, RuleOrigin.DEFAULT)
+    return (
+        str(order.index(rule.origin)),
+        rule.host,
+        rule.path,
+        rule.method,
+        rule.where,
+        rule.name,
+        rule.shape,
+    )

@@ -1,0 +1,120 @@
+"""What a value of a request looks like: a time of the visit, a random draw, a random name, or neither.
+
+`shapes` says what form a value has; here is judged whether somebody could have *meant* it. A number of
+one to seven digits and a word are always meant: no count of recordings tells `page=3` from a counter. A
+time is volatile only near the visit, and not on a whole minute, since calendars ask for days and hours.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from enum import StrEnum
+
+__all__ = ["SHAPES", "ValueKind", "fits", "kind_of", "masked", "shape_of"]
+
+_DATE = r"[12][0-9]{3}-[01][0-9]-[0-3][0-9]"
+_TIME = r"[0-2][0-9]:[0-5][0-9](:[0-6][0-9](\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
+
+SHAPES: dict[str, re.Pattern[str]] = {
+    name: re.compile(pattern)
+    for name, pattern in {
+        "milliseconds": r"1[0-9]{12}",  # 2001 to 2033, as Date.now() has them
+        "seconds": r"1[0-9]{9}(\.[0-9]{1,9})?",
+        "microseconds": r"1[0-9]{15}",
+        "datetime": f"{_DATE}[T ]{_TIME}",
+        "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+        "decimal": r"0?\.[0-9]{6,24}|[0-9](\.[0-9]{1,20})?e-[0-9]{1,3}",  # as Math.random() is written
+        "jwt": r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{2,}\.[A-Za-z0-9_-]*",
+        "digits": r"[0-9]{6,24}",
+        "hex": r"[0-9a-f]{8,128}|[0-9A-F]{8,128}",
+        "token": r"[A-Za-z0-9_.~+/=:|-]{8,4096}",
+        "any": r"(?s:.*)",
+    }.items()
+}
+
+
+def fits(shape: str, value: str) -> bool:
+    """Return whether a value has a named shape."""
+    return SHAPES[shape].fullmatch(value) is not None
+
+
+def shape_of(values: list[str]) -> str:
+    """Return the narrowest shape that all values have."""
+    return next(name for name in SHAPES if all(fits(name, value) for value in values))
+
+
+DAY = 86400.0
+_MINUTE = 60
+_PER_SECOND = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6}
+_DRAW = re.compile(r"0?\.[0-9]{12,24}|[0-9]\.[0-9]{9,20}e-[0-9]{1,3}")
+# Runs that may differ between two answers to the same question: times, digests, tokens.
+_RUN = re.compile(rb"[A-Za-z0-9+/_=-]{8,}")
+_WHEN = re.compile(
+    rb"[0-9]{1,4}(\\?[/-])[0-9]{1,2}\1[0-9]{1,4}|[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}|[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?"
+)
+_DIGIT = re.compile(rb"[0-9]")
+_LETTER = re.compile(rb"[A-Za-z]")
+
+
+class ValueKind(StrEnum):
+    """Why a value may be volatile."""
+
+    TIME = "time"  # near the visit
+    DRAW = "draw"  # as Math.random() is written: nobody picks sixteen digits
+    RANDOM = "random"  # an identifier, token or digest, which may also name a thing
+
+
+def kind_of(text: str, near: tuple[float, ...], within: float = DAY) -> ValueKind | None:
+    """Return what kind of volatile value a text may be; None if somebody means it.
+
+    Args:
+        text: the value, unescaped.
+        near: times of the visit, in seconds since 1970.
+        within: how far from one of them a time may be, in seconds.
+    """
+    when = _time(text)
+    if when is not None:
+        return ValueKind.TIME if when % _MINUTE and any(abs(when - each) <= within for each in near) else None
+    if _DRAW.fullmatch(text):
+        return ValueKind.DRAW
+    if fits("uuid", text) or fits("jwt", text):
+        return ValueKind.RANDOM
+    if fits("digits", text):
+        return ValueKind.RANDOM if len(text) >= 8 else None
+    return ValueKind.RANDOM if fits("token", text) and _is_random(text) else None
+
+
+def masked(body: bytes) -> bytes:
+    """Return a body without the runs that may differ between two answers to the same question."""
+    return _WHEN.sub(b"#", _RUN.sub(_mask, body))
+
+
+def _time(text: str) -> float | None:
+    for shape, per_second in _PER_SECOND.items():
+        if fits(shape, text):
+            return float(text) / per_second
+    if fits("datetime", text):
+        try:
+            when = datetime.fromisoformat(text.replace(" ", "T", 1))
+        except ValueError:
+            return None
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    return None
+
+
+def _is_random(text: str) -> bool:
+    """Return whether a token is unlike a word or a number: letters among digits, or mixed case."""
+    digits = sum(char.isdigit() for char in text)
+    letters = {char.islower() for char in text if char.isalpha()}
+    wordless = fits("hex", text) or not re.search(r"[A-Za-z]{6}", text)
+    if digits >= 2 and letters and wordless:
+        return True
+    return len(letters) == 2 and digits >= 1 and len(text) >= 12
+
+
+def _mask(found: re.Match[bytes]) -> bytes:
+    run = found[0]
+    if run.isdigit() or (_DIGIT.search(run) and _LETTER.search(run)):
+        return b"#"
+    return run

@@ -1,0 +1,386 @@
+"""The page that misses come from, open while they are asked for: its cookies, its tokens, its forms."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from urllib.parse import unquote, urljoin
+
+import httpx
+from playwright.async_api import Browser, BrowserContext, Page
+from playwright.async_api import Error as PlaywrightError
+
+from stillweb.browser.activity import Activity
+from stillweb.browser.cdp.session import FrameGone, PageProbe
+from stillweb.browser.context import open_context, plain_user_agent
+from stillweb.browser.input.walker import fields_of
+from stillweb.browser.settle import settle
+from stillweb.certs import CertAuthority
+from stillweb.collections.learn.guards import is_csrf
+from stillweb.errors import InfraError
+from stillweb.matching.keys import FormBody, read_body
+from stillweb.matching.parts import Parts, Where
+from stillweb.matching.redaction import exchange_fields
+from stillweb.matching.rules import Rule, RuleOrigin, Rules
+from stillweb.matching.values import fits, shape_of
+from stillweb.model import MUTATIONS, Headers, Request, header
+from stillweb.record.crawl.visit import CrawlContext
+from stillweb.urls import host_of, wire_url
+
+__all__ = [
+    "Asker",
+    "LivePage",
+    "OriginPage",
+    "asker",
+    "browser_fields",
+    "renewed",
+    "rules_for",
+    "token_places",
+]
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_HOPS = 8
+# Of the browser's fields, those that do not depend on what is asked for.
+_BROWSERS = (
+    "user-agent",
+    "accept-language",
+    "accept-encoding",
+    "sec-ch-ua",
+    "sec-ch-ua-mobile",
+    "sec-ch-ua-platform",
+)
+# Set anew: of one message, or of whoever asked then.
+_REPLACED = frozenset({"host", "content-length", "connection", "cookie", "referer", "transfer-encoding"})
+
+
+def browser_fields(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return what a browser sends with any request, from the fields of one that it has sent."""
+    return {name: fields[name] for name in _BROWSERS if fields.get(name)}
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Sends requests.
+
+    Attributes:
+        client: that goes through the recording proxy.
+        timeout: seconds for one.
+    """
+
+    client: httpx.AsyncClient
+    timeout: float
+
+    async def ask(
+        self, request: Request, browsers: Mapping[str, str], referer: str, context: BrowserContext | None
+    ) -> tuple[list[str], str]:
+        """Ask, and follow redirects as a browser does; return the URLs asked for and why there is no answer.
+
+        Args:
+            request: with the fields that the client had.
+            browsers: fields that the browser adds.
+            referer: "" for none.
+            context: whose cookies are sent; None for none.
+        """
+        asked: list[str] = []
+        for _ in range(_HOPS):
+            asked.append(request.url)
+            fields = await _fields(request, browsers, referer, context)
+            try:
+                async with self.client.stream(
+                    request.method,
+                    request.url,
+                    headers=fields,
+                    content=request.raw_body or None,
+                    timeout=self.timeout,
+                ) as response:
+                    async for _chunk in response.aiter_raw():
+                        pass
+            except httpx.TimeoutException:
+                return asked, f"no answer within {self.timeout:g} s"
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                return asked, str(error) or type(error).__name__
+            location = response.headers.get("location", "")
+            if response.status_code not in _REDIRECTS or not location:
+                return asked, ""
+            target = wire_url(urljoin(request.url, location).partition("#")[0])
+            if target in asked or not target.startswith(("http://", "https://")):
+                return asked, ""
+            request = _onward(request, response.status_code, target)
+        return asked, ""
+
+
+@asynccontextmanager
+async def asker(proxy: str, ca: CertAuthority, timeout: float) -> AsyncIterator[Asker]:
+    """Open a client whose traffic goes through a recording proxy."""
+    trust = ssl.create_default_context(cafile=str(ca.ca_file))
+    async with httpx.AsyncClient(proxy=httpx.Proxy(proxy), verify=trust, trust_env=False) as client:
+        client.headers.clear()  # nothing of its own: the site is to see a browser
+        yield Asker(client, timeout)
+
+
+async def _fields(
+    request: Request, browsers: Mapping[str, str], referer: str, context: BrowserContext | None
+) -> Sequence[tuple[str, str]]:
+    own = [(name, value) for name, value in request.headers if name.lower() not in _REPLACED]
+    names = {name.lower() for name, _ in own}
+    fields = [*((name, value) for name, value in browsers.items() if name not in names), *own]
+    if "accept" not in names:
+        fields.append(("accept", "*/*"))
+    if referer:
+        fields.append(("referer", referer))
+    cookies = await context.cookies(request.url) if context else []
+    if cookies:
+        fields.append(("cookie", "; ".join(f"{each['name']}={each['value']}" for each in cookies)))
+    return fields
+
+
+def _onward(request: Request, status: int, url: str) -> Request:
+    """Return the request after a redirect (Fetch §4.4); 303 and, of a POST, 301 and 302 make a GET of it."""
+    if (status == 303 and request.method != "HEAD") or (status in (301, 302) and request.method == "POST"):
+        body_fields = ("content-type", "content-length", "origin")
+        kept = tuple(field for field in request.headers if field[0].lower() not in body_fields)
+        return Request("GET", url, kept)
+    return Request(request.method, url, request.headers, request.raw_body)
+
+
+Place = tuple[Where, str]
+
+# Fields by which scripts send them, and where frameworks have their scripts find them. Ledgers do not keep
+# these fields, and replay does not look at them (`collections.meaning`).
+_BY_COOKIE = {"XSRF-TOKEN": "x-xsrf-token", "csrftoken": "x-csrftoken"}
+_BY_META = {"csrf-token": "x-csrf-token", "_csrf": "x-csrf-token"}
+_FIELDS = frozenset((*_BY_COOKIE.values(), *_BY_META.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class LivePage:
+    """What a page says now.
+
+    Attributes:
+        forms: where each is sent, and its hidden fields.
+        metas: contents of `meta` elements by name.
+        cookies: by name.
+    """
+
+    forms: Sequence[tuple[str, Mapping[str, str]]] = ()
+    metas: Mapping[str, str] = field(default_factory=dict)
+    cookies: Mapping[str, str] = field(default_factory=dict)
+
+    def hidden(self, name: str, url: str) -> str:
+        """Return a hidden field's value, of the form that is sent there, else of any; "" if none has it."""
+        target = wire_url(url).partition("?")[0]
+        own = [held for action, held in self.forms if wire_url(action).partition("?")[0] == target]
+        found = (held[name] for held in (*own, *(held for _, held in self.forms)) if held.get(name))
+        return next(found, "")
+
+    def meta(self) -> str:
+        """Return a token that a script finds in the page; "" if there is none."""
+        found = (text for name, text in self.metas.items() if is_csrf(Where.FORM, name, "POST"))
+        return next((text for text in found if fits("token", text)), "")
+
+    def fields(self) -> Headers:
+        """Return the request fields that scripts of the page send with what changes the site."""
+        cookies = {
+            field: unquote(self.cookies[name]) for name, field in _BY_COOKIE.items() if name in self.cookies
+        }
+        metas = {field: self.metas[name] for name, field in _BY_META.items() if name in self.metas}
+        return tuple((cookies | metas).items())
+
+
+def token_places(request: Request, rules: Rules) -> set[Place]:
+    """Return where a request holds tokens that its page was given."""
+    if request.method not in MUTATIONS:
+        return set()
+    parts = Parts.of(request)
+    found = {
+        (leaf.where, leaf.name)
+        for leaf in parts.leaves(frozenset({Where.QUERY, Where.FORM, Where.MULTIPART}))
+        if fits("token", leaf.text)
+        and (is_csrf(leaf.where, leaf.name, request.method) or _ruled(rules, parts, leaf.where, leaf.name))
+    }
+    return found
+
+
+def renewed(request: Request, places: set[Place], page: LivePage) -> Request:
+    """Return a request with the tokens of a page as it is now; those that it does not have stay."""
+
+    def exchange(where: Where, name: str, value: str) -> str:
+        if (where, name) not in places:
+            return value
+        return page.hidden(name, request.url) or page.meta() or value
+
+    made = exchange_fields(request, exchange)
+    if header(request.headers, "sec-fetch-dest") == "document":
+        return made
+    own = tuple(field for field in made.headers if field[0].lower() not in _FIELDS)
+    return replace(made, headers=(*own, *page.fields()))
+
+
+def rules_for(before: Request, after: Request, page: str, rules: Rules) -> tuple[Rule, ...]:
+    """Return the rules by which replay finds an answer to a request whose tokens were renewed.
+
+    Args:
+        before: as it was missed.
+        after: as it was sent.
+        page: that gave out both values.
+        rules: that there are; what they cover needs no other.
+    """
+    parts = Parts.of(before)
+    wheres = frozenset({Where.FORM, Where.MULTIPART})
+    pairs = zip(parts.leaves(wheres), Parts.of(after).leaves(wheres), strict=True)
+    return tuple(
+        Rule(
+            old.where,
+            old.name,
+            shape_of([old.text, new.text]),
+            host_of(before.url),
+            method=before.method,
+            origin=RuleOrigin.LEARNED,
+            evidence=f"amended: {page} held another value than when it was recorded",
+        )
+        for old, new in pairs
+        if old.text != new.text
+        and is_csrf(old.where, old.name, before.method)
+        and not _ruled(rules, parts, old.where, old.name)
+    )
+
+
+def _ruled(rules: Rules, parts: Parts, where: Where, name: str) -> bool:
+    return any(
+        (rule.where, rule.name) == (where, name)
+        and rule.origin is not RuleOrigin.GUESSED
+        and rule.applies(parts)
+        for rule in rules.volatile
+    )
+
+
+_METAS = """(() => Object.fromEntries([...document.querySelectorAll("meta[name][content]")].map(
+  (each) => [each.getAttribute("name"), each.getAttribute("content")])))()"""
+_SEND = """([action, fields]) => {
+  const form = document.createElement("form");
+  Object.assign(form, { method: "post", action, acceptCharset: "utf-8", hidden: true });
+  for (const [name, value] of fields) {
+    const field = document.createElement("textarea");
+    Object.assign(field, { name, value });
+    form.append(field);
+  }
+  document.body.append(form);
+  HTMLFormElement.prototype.submit.call(form);
+}"""
+
+
+class OriginPage:
+    """A page in a context of its own; the bare context if there is none.
+
+    Args:
+        browser: from `launch`.
+        setting: of the recording.
+        url: of the page; "" for none.
+
+    Attributes:
+        context: whose cookies are sent.
+        fields: what its browser sends with any request.
+    """
+
+    def __init__(self, browser: Browser, setting: CrawlContext, url: str) -> None:
+        self._browser = browser
+        self._setting = setting
+        self._url = url
+        self._page: Page | None = None
+        self._activity: Activity | None = None
+        self.context: BrowserContext | None = None
+        self.fields: Mapping[str, str] = {}
+
+    async def __aenter__(self) -> OriginPage:
+        setting = self._setting
+        agent = setting.profile.user_agent or plain_user_agent(self._browser.version)
+        self.fields = {
+            "user-agent": agent,
+            "accept-language": setting.profile.locale,
+            "accept-encoding": "gzip, deflate, br, zstd",
+        }
+        self.context = await open_context(
+            self._browser,
+            proxy=setting.proxy,
+            profile=setting.profile,
+            pinning=setting.pinning,
+            storage_state=setting.login.state if setting.login else None,
+        )
+        if self._url:
+            self._activity = Activity(self.context)
+            await self._open(self._url)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.context is not None:
+            with suppress(PlaywrightError):  # the browser is gone already
+                await self.context.close()
+
+    async def renewed(self, request: Request, referer: str, rules: Rules) -> tuple[Request, tuple[Rule, ...]]:
+        """Return a request with the tokens that its page has now, and by which further rules replay finds it.
+
+        Args:
+            request: as it was missed.
+            referer: the page that sent it, as it said; looked at where the page that is open has no token.
+            rules: of the collection.
+        """
+        places = token_places(request, rules)
+        document = header(request.headers, "sec-fetch-dest") == "document"
+        if self._page is None or (document and not places):
+            return request, ()
+        made = renewed(request, places, await self._look())
+        # A referrer policy may leave no more of it than the origin.
+        if places and made.raw_body == request.raw_body and made.url == request.url and referer != self._url:
+            if referer:
+                await self._open(referer)
+            made = renewed(request, places, await self._look())
+        return made, rules_for(request, made, self._page.url, rules)
+
+    async def submit(self, request: Request) -> bool:
+        """Send a form from the page, so that what it leads to brings with it what that asks for.
+
+        Returns:
+            False if it cannot be sent so: it is no plain form, or there is no page.
+        """
+        body = read_body(header(request.headers, "content-type"), request.raw_body)
+        document = header(request.headers, "sec-fetch-dest") == "document"
+        if not isinstance(body, FormBody) or not document or not self._page or not self._activity:
+            return False
+        try:
+            fields = [[name.decode(), value.decode()] for name, value in body.fields]
+            await self._page.evaluate(_SEND, [request.url, fields])
+            await settle(self._page, self._activity)
+        except UnicodeDecodeError:
+            return False
+        except (PlaywrightError, InfraError):  # what came of it, the proxy knows
+            pass
+        return True
+
+    async def _open(self, url: str) -> None:
+        """Open a page in the context; without its cookies and tokens where it cannot be had."""
+        assert self.context is not None
+        assert self._activity is not None
+        with suppress(PlaywrightError, InfraError):
+            page = self._page or await self.context.new_page()
+            answer = await page.goto(url, timeout=1000 * self._setting.page_timeout)
+            self._page = page
+            await settle(page, self._activity)
+            if answer is not None:
+                self.fields = {**self.fields, **browser_fields(await answer.request.all_headers())}
+
+    async def _look(self) -> LivePage:
+        assert self._page is not None
+        assert self.context is not None
+        cookies = {each["name"]: each["value"] for each in await self.context.cookies(self._page.url)}
+        try:
+            held = await fields_of(self._page)
+            metas = await (await PageProbe.of(self._page)).evaluate(_METAS)
+        except (PlaywrightError, FrameGone, InfraError):
+            return LivePage(cookies=cookies)
+        forms = {id(each.form): each.form for each in held.values() if each.form}
+        return LivePage([(form.action, dict(form.hidden)) for form in forms.values()], metas, cookies)

@@ -1,0 +1,1 @@
+"""Behaviors that a recorded page runs after its baseline."""

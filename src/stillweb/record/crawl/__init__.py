@@ -1,0 +1,1 @@
+"""Crawl sites with the recorder's own browser."""

@@ -1,0 +1,1 @@
+"""Explore a recorded site and record what its controls request."""

@@ -1,0 +1,1 @@
+"""Log in before a recording."""

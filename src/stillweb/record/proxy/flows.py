@@ -1,0 +1,338 @@
+"""What of a flow is kept while it passes: bodies, pieces of event streams with their time, WebSocket frames.
+
+mitmproxy calls a body with each piece and with b"" at the end. All are bounded: what is longer than the
+limit passes on, and is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+
+from stillweb import clock
+from stillweb.collections.warc.frames import (
+    BINARY,
+    CLOSE,
+    FIELDS_TYPE,
+    TEXT,
+    Chunk,
+    Chunks,
+    ConnectionEnd,
+    Frame,
+    Frames,
+    RecordFrames,
+)
+from stillweb.model import Exchange, Headers, Request, Response
+from stillweb.urls import to_timestamp, wire_url
+
+__all__ = ["Body", "EventStream", "Socket"]
+
+RawHeaders = Iterable[tuple[bytes, bytes]]
+
+HOP_BY_HOP = frozenset(
+    (
+        *("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings"),
+        *("proxy-authenticate", "proxy-authorization", "proxy-connection"),
+    )
+)
+_VALIDATORS = frozenset(("if-none-match", "if-modified-since", "if-range", "if-match", "if-unmodified-since"))
+_DICTIONARY = frozenset(("available-dictionary", "dictionary-id"))
+_CLIENT_WENT_AWAY = "Client disconnected."  # mitmproxy/proxy/layers/http/_http1.py, `wait`
+_CLIENT_RESET = "stream reset by client"  # _http2.py, `handle_h2_event`, of either end
+_PEER_CLOSED = "peer closed connection"  # _http2.py, of either end
+_OPENSSL = re.compile(
+    r"OpenSSL Error\(\[\('[^']*', '[^']*', '([^']+)'\)\]\)"
+)  # a tuple that nobody formatted
+_PLAINER = {
+    "server closed connection": "the site closed the connection without an answer",
+    _PEER_CLOSED: "the site closed the connection before the end of the answer",
+}
+_DECODABLE = frozenset(("gzip", "x-gzip", "deflate", "br", "zstd", "identity", "*"))
+
+
+def upstream_fields(
+    method: str, fields: RawHeaders, *, http2: bool = False
+) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the request fields to send to the site; see the module for what is left out.
+
+    Transfer-Encoding stays: it is how mitmproxy knows to send a body in chunks. A client of HTTP/2 is one
+    that reads trailers if it says so, as gRPC must (`TE: trailers`).
+    """
+    fields = list(fields)
+    dropped = (HOP_BY_HOP - {"transfer-encoding"}) | _DICTIONARY | _connection_options(fields)
+    if http2 and (b"te", b"trailers") in fields:
+        dropped -= {"te"}
+    if method in ("GET", "HEAD"):
+        dropped |= _VALIDATORS
+    kept = []
+    for name, value in fields:
+        lower = name.lower().decode("latin-1")
+        if lower in dropped or (lower == "range" and value.strip() == b"bytes=0-"):
+            continue
+        if lower == "accept-encoding":
+            value = _decodable(value)
+        kept.append((name, value))
+    return tuple(kept)
+
+
+def asks_with_a_body(request: Any) -> bool:
+    """Tell whether a request has a body, or may have one (HTTP/2 does not say it beforehand)."""
+    headers = request.headers
+    if "content-length" in headers:
+        return bool(headers["content-length"].strip() != "0")
+    if "transfer-encoding" in headers:
+        return True
+    return bool(request.is_http2 and request.method in ("POST", "PUT", "PATCH"))
+
+
+def client_left(flow: Any) -> bool:
+    """Tell whether a flow failed because its client did not wait for the answer."""
+    reason = str(flow.error.msg)
+    if flow.request.is_http2:
+        return reason.startswith(_CLIENT_RESET) or reason == _PEER_CLOSED
+    return reason == _CLIENT_WENT_AWAY
+
+
+def why_it_failed(flow: Any) -> str:
+    """Return why a flow failed, in words that say whose doing it was; mitmproxy's are from one end's view."""
+    reason = str(flow.error.msg)
+    if client_left(flow):
+        return "the client did not wait for the answer"
+    if reason.startswith(_CLIENT_RESET):
+        return "the site reset the stream" + reason.removeprefix(_CLIENT_RESET)
+    if found := _OPENSSL.search(reason):
+        return f"TLS: {found[1]}"
+    return _PLAINER.get(reason, reason)
+
+
+def trailers_beside(url: str, trailers: Any) -> RecordFrames | None:
+    """Return the record of a response's trailer fields, if it has any.
+
+    A `metadata` record behind the response, as WARC fields: one line `trailer: NAME: VALUE` each. Merged into
+    the head they would be what the site did not say there (RFC 9110 §6.5.1).
+    """
+    if not trailers:
+        return None
+    lines = (b"trailer: " + name + b": " + value + b"\r\n" for name, value in trailers.fields)
+    return RecordFrames("metadata", url, FIELDS_TYPE, b"".join(lines))
+
+
+def exchange_of(flow: Any, body: bytes, upload: bytes = b"") -> Exchange:
+    """Make the exchange of a completed `mitmproxy.http.HTTPFlow` whose response body is `body`.
+
+    Args:
+        flow: mitmproxy's.
+        body: of the response, as received.
+        upload: body of the request, where it passed as it came.
+    """
+    return _exchange(flow, wire_url(flow.request.url), body, end_to_end, upload)
+
+
+def handshake_of(flow: Any, body: bytes = b"") -> Exchange:
+    """Make the exchange of a WebSocket's handshake; `body` is that of a refusal.
+
+    Its hop-by-hop fields are what it is about, so they are kept.
+    """
+    return _exchange(flow, socket_url(flow), body, _but_the_proxy)
+
+
+def socket_url(flow: Any) -> str:
+    """Return the `ws:` or `wss:` URL of a handshake."""
+    return "ws" + wire_url(flow.request.url).removeprefix("http")
+
+
+def _exchange(
+    flow: Any, url: str, body: bytes, kept: Callable[[RawHeaders], Headers], upload: bytes = b""
+) -> Exchange:
+    request, response = flow.request, flow.response
+    h2 = response.http_version.startswith("HTTP/2")
+    peer = flow.server_conn.peername
+    return Exchange(
+        Request(
+            method=request.method,
+            url=url,
+            headers=kept(request.headers.fields),
+            raw_body=request.raw_content or upload,
+        ),
+        Response(
+            status=response.status_code,
+            reason=_reason(response.status_code) if h2 else response.reason,
+            headers=kept(response.headers.fields),
+            raw_body=body,
+        ),
+        timestamp=to_timestamp(datetime.fromtimestamp(request.timestamp_start, UTC)),
+        remote_ip=peer[0] if peer else "",
+        protocol="h2" if h2 else "http/1.1",
+    )
+
+
+def end_to_end(fields: RawHeaders) -> Headers:
+    """Return header fields as text without those that are about one connection only."""
+    fields = list(fields)
+    dropped = HOP_BY_HOP | _connection_options(fields)
+    decoded = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
+    return tuple((name, value) for name, value in decoded if name.lower() not in dropped)
+
+
+def _but_the_proxy(fields: RawHeaders) -> Headers:
+    """Return header fields as text without those that are between client and proxy."""
+    decoded = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
+    return tuple((name, value) for name, value in decoded if not name.lower().startswith("proxy-"))
+
+
+def _connection_options(fields: RawHeaders) -> set[str]:
+    """Return the fields that a `Connection` field declares hop-by-hop (RFC 9110 §7.6.1)."""
+    values = (value.decode("latin-1") for name, value in fields if name.lower() == b"connection")
+    options = {option.strip().lower() for value in values for option in value.split(",")}
+    return options - {"close", "keep-alive", ""}
+
+
+def _decodable(value: bytes) -> bytes:
+    codings = [coding.strip() for coding in value.decode("latin-1").split(",")]
+    kept = [coding for coding in codings if coding.partition(";")[0].strip().lower() in _DECODABLE]
+    return ", ".join(kept or ["identity"]).encode("latin-1")
+
+
+def _reason(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+_NO_STATUS, _ABNORMAL = 1005, 1006  # RFC 6455 §7.4.1: never on the wire
+
+
+class Body:
+    """A body, up to a limit.
+
+    Attributes:
+        size: bytes that came.
+        overflow: whether it was longer.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self.size = 0
+        self.overflow = False
+
+    def __call__(self, piece: bytes) -> bytes | tuple[()]:
+        """Keep a piece and let it pass."""
+        if not piece:
+            # An empty DATA frame of HTTP/2. Passed on, it would become a chunk of size 0, which ends the
+            # body (RFC 9112 §7.1): what follows would be taken for the next answer.
+            return ()
+        self.size += len(piece)
+        if self.size > self._limit:
+            self.overflow = True
+            self._pieces.clear()
+        else:
+            self._pieces.append(piece)
+        return piece
+
+    def content(self) -> bytes:
+        """Return what came."""
+        return b"".join(self._pieces)
+
+
+class EventStream(Body):
+    """The body of an event stream, whose head has just come.
+
+    Attributes:
+        flow: mitmproxy's.
+        rest_ms: when its page had settled; None before that.
+    """
+
+    def __init__(self, limit: int, flow: Any) -> None:
+        super().__init__(limit)
+        self.flow = flow
+        self._began = clock.monotonic()
+        self._chunks: list[Chunk] = []
+        self.rest_ms: int | None = None
+
+    def __call__(self, piece: bytes) -> bytes | tuple[()]:
+        """Keep a piece and its time and let it pass."""
+        if piece and not self.overflow:
+            self._chunks.append(Chunk(self._now(), len(piece)))
+        return super().__call__(piece)
+
+    def _now(self) -> int:
+        return round((clock.monotonic() - self._began) * 1000)
+
+    def chunks(self, end: ConnectionEnd) -> Chunks:
+        """Return the timing of a stream that has come to an end."""
+        return Chunks(tuple(self._chunks), end, self._now(), self.rest_ms)
+
+    def rest(self) -> None:
+        """Note that the page has settled."""
+        self.rest_ms = self._now()
+
+
+class Socket:
+    """The frames of a WebSocket, whose handshake has just been answered.
+
+    Attributes:
+        flow: mitmproxy's.
+        size: bytes of their payloads.
+        overflow: whether they were longer than the limit.
+        rest_ms: when its page had settled; None before that.
+    """
+
+    def __init__(self, limit: int, flow: Any) -> None:
+        self.rest_ms: int | None = None
+        self.flow = flow
+        self.overflow = False
+        self._open = asyncio.Event()
+        self._open.set()
+        self._limit = limit
+        self.size = 0
+        self._began = clock.monotonic()
+        self._frames: list[Frame] = []
+
+    def take(self) -> None:
+        """Take the message that has just come from mitmproxy, which would keep it till the end."""
+        message = self.flow.websocket.messages.pop()
+        self.size += len(message.content)
+        self.overflow = self.overflow or self.size > self._limit
+        if self.overflow:
+            self._frames.clear()
+        else:
+            opcode = TEXT if message.is_text else BINARY
+            self._frames.append(Frame(self._now(), message.from_client, opcode, message.content))
+
+    def _now(self) -> int:
+        return round((clock.monotonic() - self._began) * 1000)
+
+    def frames(self) -> Frames:
+        """Return the frames, and how the connection ended, if it has."""
+        told, now = self.flow.websocket, self._now()
+        if told.timestamp_end is None:
+            return Frames(tuple(self._frames), ConnectionEnd.OPEN, now, self.rest_ms)
+        by_page = bool(told.closed_by_client)
+        frames = list(self._frames)
+        code = told.close_code
+        if code is not None and code != _ABNORMAL:
+            reason = (told.close_reason or "").encode("utf-8")
+            payload = b"" if code == _NO_STATUS else int(code).to_bytes(2, "big") + reason
+            frames.append(Frame(now, by_page, CLOSE, payload))
+        return Frames(
+            tuple(frames), ConnectionEnd.CLIENT if by_page else ConnectionEnd.SITE, now, self.rest_ms
+        )
+
+    def rest(self) -> None:
+        """Note that the page has settled, and let no frame through until `go_on`."""
+        self.rest_ms = self._now()
+        self._open.clear()
+
+    def go_on(self) -> None:
+        """Let frames through again."""
+        self._open.set()
+
+    async def may_pass(self) -> None:
+        """Wait until frames are let through."""
+        await self._open.wait()

@@ -1,0 +1,245 @@
+"""The recording proxy: mitmproxy in our event loop, writing what passes through it.
+
+A browser talks HTTP/1.1 to it, as it will talk to the replay, so that the number of
+connections and `nextHopProtocol` are the same then; the site is spoken to in what it prefers.
+Answers are passed on while they arrive and written when they are complete. An exchange that
+failed, was cut off or is longer than `max_body` is remembered in `RecordingProxy` and never
+written. WebSockets and event streams are written when they end, by whosoever's hand, or when
+the recording does: a kill loses those that are open.
+Passwords, tokens and cookies are written as placeholders (`secrets`), unless they are to be kept.
+
+mitmproxy is imported when a proxy is started, since only those who record install it. It keeps
+its state in module globals: one recording proxy per program at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stillweb.errors import ExtraNotInstalled, PortInUse, RecordError, UsageError
+from stillweb.record.options import RecordOptions
+from stillweb.record.proxy.control import RecorderControl
+from stillweb.record.proxy.recorder import Recorder, RecordingProxy
+from stillweb.record.proxy.sessions import RecordingSessions, end_connections
+
+if TYPE_CHECKING:
+    from stillweb.certs import CertAuthority
+    from stillweb.collections.warc.writer import CollectionWriter
+
+__all__ = ["RecordingProxy", "interim_and_trailers", "recording_proxy"]
+
+_INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
+_NO_BODY = (204, 304)
+_LONGEST = 13  # bytes that the pattern looks at
+
+
+@contextmanager
+def interim_and_trailers() -> Iterator[None]:
+    """Let mitmproxy read interim responses, trailer fields and lengths that are said twice."""
+    from mitmproxy.net.http import http1
+    from mitmproxy.proxy.layers.http import _http1
+
+    client = _http1.Http1Client
+    read_headers, make_reader = client.read_headers, _http1.make_body_reader
+    read_head = http1.read_response_head
+    http1.read_response_head = lambda lines: _of_one_length(read_head(lines))
+    client.read_headers = _past_interim(read_headers)
+    client.read_body = _with_trailers(client.read_body)
+    _http1.make_body_reader = lambda size: _TrailerReader(make_reader(size))
+    try:
+        yield
+    finally:
+        client.read_headers, _http1.make_body_reader = read_headers, make_reader
+        http1.read_response_head = read_head
+        del client.read_body  # it is its parent's
+
+
+def _of_one_length(response: Any) -> Any:
+    """Return a response whose head says one length of its body, as a browser reads it."""
+    fields, lengths = response.headers, response.headers.get_all("content-length")
+    if "transfer-encoding" in fields:
+        fields.pop("content-length" if response.status_code not in _NO_BODY else "transfer-encoding", None)
+    elif len(lengths) > 1 and len(set(lengths)) == 1:
+        fields["content-length"] = lengths[0]
+    return response
+
+
+class _TrailerReader:
+    """A body's reader, which keeps the trailer fields to itself."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self.read_eof = reader.read_eof
+        self.trailers: list[tuple[bytes, bytes]] = []
+
+    def __call__(self, buffer: Any) -> Any:
+        import h11
+
+        event = self._reader(buffer)
+        if isinstance(event, h11.EndOfMessage) and event.headers:
+            self.trailers = [(bytes(name), bytes(value)) for name, value in _as_they_came(event.headers)]
+            return h11.EndOfMessage()
+        return event
+
+
+def _as_they_came(headers: Any) -> Any:
+    """Return fields with their names as on the wire; those that h11 shows are in lower case."""
+    return headers.raw_items() if hasattr(headers, "raw_items") else headers
+
+
+def _past_interim(read_headers: Any) -> Any:
+    from mitmproxy.proxy.events import DataReceived
+
+    def past_interim(self: Any, event: Any) -> Iterator[Any]:
+        if isinstance(event, DataReceived) and self.request:
+            while _INTERIM.match(bytes(self.buf)[:_LONGEST]) and self.buf.maybe_extract_lines():
+                pass
+            if _INTERIM.match(bytes(self.buf)[:_LONGEST]):
+                return  # the rest of it is still to come
+        yield from read_headers(self, event)
+
+    return past_interim
+
+
+def _with_trailers(read_body: Any) -> Any:
+    from mitmproxy.http import Headers
+    from mitmproxy.proxy.layers.http._base import ReceiveHttp
+    from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage, ResponseTrailers
+
+    def with_trailers(self: Any, event: Any) -> Iterator[Any]:
+        reader = self.body_reader
+        for command in read_body(self, event):
+            told = getattr(command, "event", None)
+            if isinstance(told, ResponseEndOfMessage) and reader.trailers:
+                yield ReceiveHttp(ResponseTrailers(told.stream_id, Headers(reader.trailers)))
+            yield command
+
+    return with_trailers
+
+
+@asynccontextmanager
+async def recording_proxy(
+    writer: CollectionWriter, ca: CertAuthority, options: RecordOptions
+) -> AsyncIterator[RecordingProxy]:
+    """Run a proxy in this event loop that writes each exchange to `writer`.
+
+    Raises:
+        ExtraNotInstalled: if mitmproxy is not installed.
+        PortInUse: if the port is taken.
+        UsageError: if the upstream CA cannot be read.
+    """
+    _require_mitmproxy()
+    recording = RecordingProxy()
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="stillweb-"))
+        trusted = _trusted_bundle(Path(scratch), options.upstream_ca)
+        stack.enter_context(interim_and_trailers())
+        proxyserver = _proxyserver()
+        desk = RecorderControl(recording, RecordingSessions(recording, proxyserver), writer.collection, ca)
+        recorder = Recorder(writer, options, recording, desk)
+        master = _master(ca, options, trusted, (recorder, proxyserver))
+        try:
+            await _start(master, proxyserver, options)
+            port = proxyserver.listen_addrs()[0][1]
+            recording.url = f"http://{_authority(options.host, port)}"
+            yield recording
+        finally:
+            try:
+                recorder.finish()
+            finally:
+                await _stop(master, proxyserver)
+
+
+def _require_mitmproxy() -> None:
+    try:
+        import mitmproxy.http  # noqa: F401
+    except ImportError as error:
+        raise ExtraNotInstalled(
+            f"recording needs mitmproxy, which is not installed ({error})",
+            hint="pip install 'stillweb[record]'",
+        ) from error
+
+
+def _proxyserver() -> Any:
+    from mitmproxy.addons.proxyserver import Proxyserver
+
+    return Proxyserver()
+
+
+def _authority(host: str, port: int) -> str:
+    """Return host and port as this machine reaches them."""
+    reached = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{reached}]:{port}" if ":" in reached else f"{reached}:{port}"
+
+
+def _master(ca: CertAuthority, options: RecordOptions, trusted: Path, ours: tuple[Any, ...]) -> Any:
+    from mitmproxy import master
+    from mitmproxy import options as mitm_options
+    from mitmproxy.addons import next_layer, tlsconfig
+
+    settings = mitm_options.Options(
+        listen_host=options.host,
+        listen_port=options.port,
+        confdir=str(ca.folder / "mitmproxy"),
+        upstream_cert=False,  # the client's certificate is made from the name alone
+        ssl_verify_upstream_trusted_ca=str(trusted),
+        http2=True,
+        rawtcp=False,
+    )
+    made = master.Master(settings)
+    # Only what an explicit proxy needs; mitmproxy's default set of 30 costs time at each hook.
+    made.addons.add(*ours, next_layer.NextLayer(), tlsconfig.TlsConfig())
+    # Heads that mitmproxy calls invalid, and answers with a page of its own, browsers take.
+    settings.update(connection_strategy="lazy", validate_inbound_headers=False)
+    return made
+
+
+async def _start(master: Any, proxyserver: Any, options: RecordOptions) -> None:
+    # Not Master.run(): it replaces the loop's exception handler and task factory, and waits for ever.
+    if not await proxyserver.setup_servers():
+        error = next((s.last_exception for s in proxyserver.servers if s.last_exception), None)
+        place = f"{options.host}:{options.port}"
+        if isinstance(error, OSError):
+            why = os.strerror(error.errno).lower() if error.errno else str(error)  # mitmproxy says it twice
+            raise PortInUse(f"cannot listen on {place}: {why}", hint="give another --port") from error
+        raise RecordError(f"the recording proxy did not start on {place}: {error}") from error
+    await master.running()
+
+
+async def _stop(master: Any, proxyserver: Any) -> None:
+    await proxyserver.servers.update([])
+    await end_connections(proxyserver)
+    await master.done()
+
+
+def _trusted_bundle(scratch: Path, upstream_ca: Path | None) -> Path:
+    """Write the system's CAs and the one given into one file, as mitmproxy wants them."""
+    import certifi
+
+    system = ssl.get_default_verify_paths()
+    sources = [Path(certifi.where())]
+    sources += [Path(name) for name in (system.cafile, system.openssl_cafile) if name]
+    parts = {path.read_text("ascii", "ignore") for path in sources if path.is_file()}
+    if upstream_ca is not None:
+        parts.add(_upstream_ca_text(upstream_ca))
+    bundle = scratch / "trusted.pem"
+    bundle.write_text("\n".join(sorted(parts)), "ascii")
+    return bundle
+
+
+def _upstream_ca_text(path: Path) -> str:
+    try:
+        text = path.read_text("ascii", "ignore")
+        ssl.create_default_context(cadata=text)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"cannot read the upstream CA {path}: {error}", hint="--upstream-ca takes a PEM file"
+        ) from error
+    return text

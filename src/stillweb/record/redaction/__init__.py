@@ -1,0 +1,1 @@
+"""Take secrets out of exchanges before they are written."""

@@ -1,0 +1,109 @@
+"""Take secrets out of what was written before they were known, and out of the files beside the archive.
+
+At the end of a recording. WARC files are gone over only where a secret came late (`Secrets.late`); the other
+files of the collection (pages, baselines, states) are small and always gone over, since they are written by
+others, as the browser showed things.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from stillweb.collections.baselines import DOM, RESOURCES
+from stillweb.collections.layout import Collection
+from stillweb.collections.manifest import write_atomically
+from stillweb.collections.redactions import append_redactions
+from stillweb.collections.warc.frames import is_socket_url
+from stillweb.collections.warc.records import WarcRecord
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.http.messages import parse_response, payload_start
+from stillweb.model import header
+from stillweb.record.redaction.bodies import decode, encode
+from stillweb.record.redaction.redactor import Secrets
+
+__all__ = ["sweep", "sweep_baseline"]
+
+_APART = frozenset({"archive", "indexes", "pack", "versions", "damaged"})
+_URIS = frozenset({"WARC-Target-URI", "WARC-Refers-To-Target-URI"})
+_TEXTS = frozenset({".json", ".jsonl", ".txt", ".yaml", ".html", ".md", ".log", ".gz", ".cdxj"})
+
+
+def sweep(writer: CollectionWriter, secrets: Secrets) -> None:
+    """Go over what a recording has written, once it is over."""
+    if len(secrets.late):
+        writer.rewrite(lambda record: _changed(record, writer.collection, secrets))
+    for path in _files(writer.collection):
+        _clean(path, secrets)
+
+
+def sweep_baseline(folder: Path, secrets: Secrets) -> None:
+    """Put right the digests of a page that is through: after a kill nobody knows what they were."""
+    for path in (folder / RESOURCES, folder / DOM):
+        if path.is_file():
+            _put_right(path, partial(_with_digests, path.name, secrets))
+
+
+def _changed(record: WarcRecord, collection: Collection, secrets: Secrets) -> WarcRecord | None:
+    """Return a record without late secrets; None if it has none."""
+    head, body = record.block, b""
+    kind, coding, parsed = "beside", "", None
+    if record.get("Content-Type").startswith("application/http"):
+        at = len(head) if is_socket_url(record.target_uri) else payload_start(head)
+        head, body = record.block[:at], record.block[at:]
+        kind = "request" if record.type == "request" else "response"
+        parsed = parse_response(record.block) if record.type == "response" else None
+        coding = header(parsed.headers, "content-encoding") if parsed else ""
+    plain = decode(body, coding) if body else b""
+    clean_head, in_head = secrets.late.sub(head)
+    clean, in_body = secrets.late.sub(plain or b"")
+    packed = encode(clean, coding) if in_body else body
+    if in_body and parsed:
+        secrets.digests.note(parsed, plain or b"", clean)
+    if len(packed) != len(body):
+        clean_head = clean_head.replace(b": %d\r\n" % len(body), b": %d\r\n" % len(packed), 1)
+    found = secrets.redactions("beside" if kind == "beside" else f"{kind} head", in_head, late=True)
+    found += secrets.redactions(f"{kind} body", in_body, late=True)
+    append_redactions(collection.redactions_file, [each.line(record.id) for each in found])
+    fields = tuple((name, _uri(value, secrets) if name in _URIS else value) for name, value in record.headers)
+    made = replace(record, headers=fields, block=clean_head + packed)
+    return None if made == record else made
+
+
+def _uri(value: str, secrets: Secrets) -> str:
+    return secrets.late.sub(value.encode("utf-8", "surrogateescape"))[0].decode("utf-8", "surrogateescape")
+
+
+def _files(collection: Collection) -> list[Path]:
+    found = []
+    for path in sorted(collection.path.rglob("*")):
+        top = path.relative_to(collection.path).parts[0]
+        if top not in _APART and path.suffix in _TEXTS and path.is_file():
+            found.append(path)
+    return found
+
+
+def _clean(path: Path, secrets: Secrets) -> None:
+    _put_right(path, lambda plain: _with_digests(path.name, secrets, secrets.content(plain)))
+
+
+def _with_digests(name: str, secrets: Secrets, plain: bytes) -> bytes:
+    if name == RESOURCES:
+        return secrets.digests.exchange(plain)
+    return secrets.digests.exchange_code(plain) if name == DOM else plain
+
+
+def _put_right(path: Path, change: Callable[[bytes], bytes]) -> None:
+    content = path.read_bytes()
+    packed = path.suffix == ".gz"
+    try:
+        plain = gzip.decompress(content) if packed else content
+    except (OSError, EOFError, zlib.error):
+        return  # no gzip after all
+    clean = change(plain)
+    if clean != plain:
+        write_atomically(path, gzip.compress(clean, 6, mtime=0) if packed else clean)

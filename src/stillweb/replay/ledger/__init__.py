@@ -1,0 +1,1 @@
+"""Ledgers: one entry for each answered request."""

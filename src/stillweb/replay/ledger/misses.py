@@ -1,0 +1,94 @@
+"""Gather misses: equal requests become one, with how often, where first and where last. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from stillweb.collections.baselines import Absences
+from stillweb.collections.misses import Missed, Sighting
+from stillweb.model import GUESSES, Tier
+from stillweb.replay.ledger.file import LedgerLine
+
+__all__ = ["Gatherer", "explained", "gather"]
+
+# These differ between requests for the same thing: they say who asks, in what language, for which part.
+_SAME_ANSWER = frozenset(
+    (
+        *("accept", "accept-language", "content-type", "origin", "range"),
+        *("sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site"),
+    )
+)
+_Key = tuple[object, ...]
+
+
+class Gatherer:
+    """Turns lines of a ledger into misses, one at a time, as they come.
+
+    Args:
+        guesses: whether answers of looser tiers (fuzzy, pywb) count: strictly they are misses, too.
+    """
+
+    def __init__(self, *, guesses: bool = False) -> None:
+        self._tiers = {Tier.MISS, *(GUESSES if guesses else ())}
+        self._pages: dict[str, str] = {}
+
+    def take(self, line: LedgerLine) -> Missed | None:
+        """Return a line's miss; None if it is none."""
+        entry = line.entry
+        missed = self._missed(line) if entry.tier in self._tiers else None
+        if entry.resource == "document":
+            self._pages[line.session] = entry.url
+        return missed
+
+    def _missed(self, line: LedgerLine) -> Missed:
+        entry, asked = line.entry, line.entry.asked or {}
+        sighting = Sighting(line.session, entry.seq, entry.referer, self._pages.get(line.session, ""))
+        return Missed(
+            line.collection,
+            line.environment_id,
+            entry.method,
+            entry.url,
+            first=sighting,
+            last=sighting,
+            fields=tuple((name, value) for name, value in asked.get("fields", ())),
+            body=asked.get("body", ""),
+            body_size=asked.get("size", 0),
+            body_digest=asked.get("digest", ""),
+            resource=entry.resource,
+            reason=entry.reason,
+        )
+
+
+def gather(lines: Iterable[LedgerLine], *, guesses: bool = False) -> list[Missed]:
+    """Return the misses of ledgers, the most frequent first, else in the order of their first sighting."""
+    gatherer = Gatherer(guesses=guesses)
+    found: dict[_Key, Missed] = {}
+    for line in lines:
+        missed = gatherer.take(line)
+        if missed is None:
+            continue
+        known = found.setdefault(_key(missed), missed)
+        if known is not missed:
+            found[_key(missed)] = replace(
+                known,
+                environment_id=missed.environment_id,
+                body=known.body or missed.body,
+                last=missed.last,
+                count=known.count + 1,
+            )
+    return sorted(found.values(), key=lambda missed: -missed.count)
+
+
+def explained(missed: Missed, absences: Mapping[str, Absences]) -> Missed:
+    """Return a miss with what explains it, where its collection's recording is at hand."""
+    known = absences.get(missed.collection)
+    return missed if known is None else replace(missed, explained=known.why(missed.method, missed.url))
+
+
+def _key(missed: Missed) -> _Key:
+    fields = tuple(field for field in missed.fields if field[0] not in _SAME_ANSWER)
+    return (
+        *(missed.collection, missed.method, missed.url, missed.body_digest),
+        *(missed.resource, missed.reason, fields),
+    )

@@ -1,0 +1,155 @@
+"""Ledgers from wherever they are: a running server's open and closed sessions, or ledger files.
+
+Following a server asks which sessions have answered more since, and those alone for what is new.
+A request that is long in flight comes on the ledger after later ones, so what was seen is kept as
+"all up to here, and these beyond".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stillweb.errors import SessionLost, UsageError
+from stillweb.polling import poll
+from stillweb.replay.client import ReplayClient
+from stillweb.replay.ledger.file import LedgerFileReader, LedgerLine
+
+__all__ = ["FOLLOW_INTERVAL", "FileSource", "ServerSource", "follow", "is_url", "open_source"]
+
+FOLLOW_INTERVAL = 0.25
+"""Seconds between two questions for what is new."""
+
+
+def is_url(source: str) -> bool:
+    """Return whether a source names a server, not a file."""
+    return source.startswith(("http://", "https://"))
+
+
+def open_source(source: str) -> ServerSource | FileSource:
+    """Return the source of a URL or of a ledger file's path."""
+    return ServerSource(source) if is_url(source) else FileSource(source)
+
+
+class FileSource:
+    """A ledger file, of a server that runs or has ended."""
+
+    def __init__(self, source: str) -> None:
+        self._reader = LedgerFileReader(Path(source))
+
+    async def new(self) -> list[LedgerLine]:
+        """Return what is there beyond what was returned."""
+        return list(self._reader.read())
+
+    async def aclose(self) -> None:
+        """Do nothing: the file is open only while it is read."""
+
+    @property
+    def warning(self) -> str:
+        """What is wrong with the file; "" if nothing is."""
+        torn = f"ends within a line ({self._reader.unfinished} bytes)" if self._reader.unfinished else ""
+        bad = f"{self._reader.unreadable} lines tell of no answer" if self._reader.unreadable else ""
+        what = " and ".join(filter(None, (bad, torn)))
+        return f"{self._reader.path}: {what}; passed over" if what else ""
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """How far a session's ledger was seen: all up to `low`, and those in `beyond`."""
+
+    low: int = 0
+    beyond: set[int] = field(default_factory=set)
+    finished: int = 0
+    resets: int = 0
+    over: bool = False
+
+    def see(self, seq: int) -> bool:
+        """Note a request; return whether it is new."""
+        if seq <= self.low or seq in self.beyond:
+            return False
+        self.beyond.add(seq)
+        while self.low + 1 in self.beyond:
+            self.low += 1
+            self.beyond.remove(self.low)
+        return True
+
+
+class ServerSource:
+    """A running server; of its closed sessions as many as it still knows."""
+
+    def __init__(self, url: str) -> None:
+        self._client = ReplayClient(url)
+        self._lost: set[str] = set()
+        self._cursors: dict[str, _Cursor] = {}
+
+    @property
+    def warning(self) -> str:
+        """What cannot be told; "" if all can."""
+        lost = ", ".join(sorted(self._lost))
+        return (
+            f"{self._client.url}: what these sessions answered is lost with their worker: {lost}"
+            if lost
+            else ""
+        )
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._client.aclose()
+
+    async def new(self) -> list[LedgerLine]:
+        """Return what was answered beyond what was returned; closed sessions before open ones.
+
+        Raises:
+            ReplayUnreachable: if no server answers there.
+            UsageError: if it keeps no ledger.
+        """
+        if not self._cursors and not (await self._client.info()).features.get("ledger"):
+            raise UsageError(
+                f"{self._client.url} keeps no ledger", hint="stillweb replay NAME --backend native"
+            )
+        open_ones = await self._client.sessions()  # first: one that closes meanwhile is then in both
+        listed = {session["id"]: session for session in (*await self._client.closed_sessions(), *open_ones)}
+        found = [line for session in listed.values() for line in await self._of(session)]
+        for gone in self._cursors.keys() - listed.keys():
+            del self._cursors[gone]
+        return found
+
+    async def _of(self, session: dict[str, Any]) -> list[LedgerLine]:
+        if session.get("lost"):
+            self._lost.add(session["id"])
+            return []
+        cursor = self._cursors.setdefault(session["id"], _Cursor())
+        finished, resets = sum(session["counts"].values()), session.get("resets", 0)
+        if cursor.resets != resets or finished < cursor.finished:  # fewer: on another worker
+            cursor = self._cursors[session["id"]] = _Cursor(resets=resets)
+        if cursor.over or (finished == cursor.finished and not session.get("closed")):
+            return []
+        try:
+            ledger = await self._client.ledger(session["id"], after=cursor.low, closed=True)
+        except (UsageError, SessionLost):  # forgotten, or lost, since it was listed
+            return []
+        cursor.finished, cursor.over = sum(ledger.counts.values()), ledger.closed
+        if ledger.dropped and ledger.entries:  # what is no longer kept need not be waited for
+            cursor.low = max(cursor.low, ledger.entries[0].seq - 1)
+        return [
+            LedgerLine(session["id"], session["collection"], session["environment_id"], entry)
+            for entry in ledger.entries
+            if cursor.see(entry.seq)
+        ]
+
+
+async def follow(sources: Sequence[ServerSource | FileSource]) -> AsyncIterator[LedgerLine]:
+    """Yield what the sources hold, then what comes, for ever."""
+    found: list[LedgerLine] = []
+
+    async def any_new() -> bool:
+        for source in sources:
+            found.extend(await source.new())
+        return bool(found)
+
+    while True:
+        await poll(any_new, timeout=3600, interval=FOLLOW_INTERVAL)
+        while found:
+            yield found.pop(0)

@@ -1,0 +1,1 @@
+"""`--on-miss pywb`: a front that asks pywb for what the native server misses."""

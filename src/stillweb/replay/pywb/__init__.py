@@ -1,0 +1,1 @@
+"""pywb as a replay back-end, in a process of its own."""

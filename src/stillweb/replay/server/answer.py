@@ -1,0 +1,163 @@
+"""Turn a match into the bytes of a response. Pure.
+
+A hit goes out as recorded: its head from the pack, its body byte for byte. Changed is only what
+the request at hand makes necessary: a coding that the client does not take is removed, a range is
+cut out, a HEAD gets no body. Conditions (`If-None-Match`, `If-Modified-Since`) are not looked
+at: the full answer is always right, and equal in each run.
+
+CORS headers of a hit stay as recorded, even where they name another origin: the site would have
+refused, too (docs/decisions/0005-cors-as-recorded.md). What we make ourselves reflects the origin,
+so that a page sees the status of a miss and not a CORS error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from stillweb.http.codec import admits, decode
+from stillweb.http.wire import simple_head, status_line
+from stillweb.matching.captures import Entry
+from stillweb.matching.ranges import Span, asked_span, recorded_span
+from stillweb.model import Headers, Request, header
+
+__all__ = ["PreparedResponse", "Script", "ScriptedResponse", "empty", "preflight", "recorded"]
+
+_NO_BODY = frozenset({204, 304})
+_CONTENT_ENCODING = re.compile(rb"(?<=\r\n)content-encoding:[^\r\n]*\r\n", re.IGNORECASE)
+_CONTENT_RANGE = re.compile(rb"(?<=\r\n)content-range:[^\r\n]*\r\n", re.IGNORECASE)
+_VALIDATORS = re.compile(rb"\r\n(?:etag|last-modified):[ \t]*([^\r\n]*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedResponse:
+    """A response, ready but for the blank line after its head.
+
+    Attributes:
+        head: status line and fields, Content-Length included.
+        body: what follows the head; a view of the pack where it is as recorded.
+    """
+
+    status: int
+    head: bytes
+    body: bytes | memoryview = b""
+
+
+def recorded(request: Request, entry: Entry) -> PreparedResponse:
+    """Return a recorded answer, fitted to the request."""
+    head = bytes(entry.head)
+    body: bytes | memoryview = entry.body
+    status = entry.status
+    if entry.encoding and not admits(header(request.headers, "accept-encoding"), entry.encoding):
+        plain = decode(entry.encoding, entry.body)
+        if plain is not None and status == 206:  # its numbers are those of the coded bytes
+            held = recorded_span(head)
+            if held is not None and held.whole:
+                status, head = 200, _with_status(_CONTENT_RANGE.sub(b"", head), 200)
+            else:
+                plain = None
+        if plain is not None:
+            body, head = plain, _CONTENT_ENCODING.sub(b"", head)
+    if entry.method == "GET" and (status == 206 or (status == 200 and header(request.headers, "range"))):
+        status, head, body = _cut(request, status, head, body)
+    if status in _NO_BODY:
+        return PreparedResponse(status, head)
+    if status == 205:  # has none either, but is framed as others are (RFC 9112 §6.3): clients wait for it
+        return PreparedResponse(status, head + b"Content-Length: 0\r\n")
+    if entry.method == "HEAD":  # what its GET would have brought is not known
+        return PreparedResponse(status, head)
+    head += b"Content-Length: %d\r\n" % len(body)
+    return PreparedResponse(status, head, b"" if request.method == "HEAD" else body)
+
+
+def _cut(
+    request: Request, status: int, head: bytes, body: bytes | memoryview
+) -> tuple[int, bytes, bytes | memoryview]:
+    """Return status, head and body of the range asked for; all of it if none is.
+
+    A recorded part comes here only if it holds what is asked for (`resolver`).
+    """
+    held = (recorded_span(head) if status == 206 else None) or Span(0, len(body), len(body))
+    if held.stop - held.start != len(body):  # its coding was removed: the numbers no longer say anything
+        return status, head, body
+    asked = asked_span(header(request.headers, "range"), held.total)
+    if asked is not None and not _range_applies(request, head):
+        asked = None
+    plain = _CONTENT_RANGE.sub(b"", head)
+    if asked is None:
+        return 200, _with_status(plain, 200) if status != 200 else head, body
+    if asked.empty:
+        return 416, _with_status(plain, 416) + b"Content-Range: bytes */%d\r\n" % asked.total, b""
+    numbers = (asked.start, asked.stop - 1, asked.total)
+    head = _with_status(plain, 206) + b"Content-Range: bytes %d-%d/%d\r\n" % numbers
+    return 206, head, memoryview(body)[asked.start - held.start : asked.stop - held.start]
+
+
+def _range_applies(request: Request, head: bytes) -> bool:
+    """Return whether `If-Range`, if there is one, names what was recorded (RFC 9110 §13.1.5)."""
+    condition = header(request.headers, "if-range").strip().encode("latin-1", "replace")
+    return not condition or condition in (found.strip() for found in _VALIDATORS.findall(head))
+
+
+def _with_status(head: bytes, status: int) -> bytes:
+    return status_line(status) + head.partition(b"\r\n")[2]
+
+
+def preflight(request: Request) -> PreparedResponse:
+    """Return a 204 that allows what a CORS preflight asks for."""
+    fields = [
+        *_cors(request),
+        ("Access-Control-Allow-Methods", header(request.headers, "access-control-request-method")),
+    ]
+    if wanted := header(request.headers, "access-control-request-headers"):
+        fields.append(("Access-Control-Allow-Headers", wanted))
+    if header(request.headers, "access-control-request-private-network") == "true":
+        fields.append(("Access-Control-Allow-Private-Network", "true"))
+    fields.append(("Access-Control-Max-Age", "0"))
+    return PreparedResponse(204, simple_head(204, tuple(fields)))
+
+
+def empty(request: Request, status: int) -> PreparedResponse:
+    """Return an answer without a body that a page of any origin may see the status of."""
+    head = simple_head(status, _cors(request))
+    return PreparedResponse(status, head if status in _NO_BODY else head + b"Content-Length: 0\r\n")
+
+
+def _cors(request: Request) -> Headers:
+    origin = header(request.headers, "origin")
+    if not origin:
+        return ()
+    return (("Access-Control-Allow-Origin", origin), ("Access-Control-Allow-Credentials", "true"))
+
+
+class Script(Protocol):
+    """What may have a connection after HTTP; times are seconds of one clock.
+
+    Attributes:
+        closed: whether the connection shall be closed, once what was returned has gone out.
+        next_due: when `due` has something next; None if that hangs on the client, or nothing is left.
+    """
+
+    closed: bool
+
+    @property
+    def next_due(self) -> float | None:
+        """Return it."""
+
+    def due(self, now: float) -> bytes:
+        """Return what shall go out by now."""
+
+    def receive(self, text: bytes, now: float) -> bytes:
+        """Take what came; return what shall go out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedResponse(PreparedResponse):
+    """An answer behind whose head a script plays.
+
+    Attributes:
+        script: used by one connection.
+    """
+
+    script: Script

@@ -1,0 +1,196 @@
+"""Where clients come in: listening sockets, the ports they are on, and how they are closed.
+
+Ports of sessions come from a fixed range, the one longest unused first: a client that was not told
+of its session's end finds nobody at the port for as long as can be, and several servers share a range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from stillweb.errors import PortInUse, UsageError
+from stillweb.replay.server.connection import Connection, ListenerTarget
+
+__all__ = [
+    "Listener",
+    "PortPool",
+    "authority",
+    "cannot_listen",
+    "drain",
+    "listen",
+    "listen_unix",
+]
+
+
+T = TypeVar("T")
+
+BACKLOG = 1024
+_TAKEN = (errno.EADDRINUSE, errno.EACCES)
+
+
+@dataclass(eq=False, slots=True)
+class Listener:
+    """A door that is open, and its port; without a server where connections are handed over."""
+
+    door: ListenerTarget
+    server: asyncio.Server | None = None
+    port: int = 0
+
+    def close(self) -> None:
+        """Take no more connections; those that are open end with the answer at hand."""
+        self.door.closed = True
+        if self.server is not None:
+            self.server.close()
+        for connection in tuple(self.door.connections):
+            connection.end()
+
+
+async def listen(door: ListenerTarget, host: str, port: int) -> Listener:
+    """Listen on a port, 0 for any.
+
+    Raises:
+        PortInUse: if it is taken.
+        UsageError: if the address cannot be listened on.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(
+            lambda: Connection(door), host, port, backlog=BACKLOG, reuse_address=True
+        )
+    except OSError as error:
+        raise cannot_listen(host, port, error) from error
+    return Listener(door, server, server.sockets[0].getsockname()[1])
+
+
+async def listen_unix(door: ListenerTarget, path: Path) -> Listener:
+    """Listen on a Unix socket.
+
+    Raises:
+        UsageError: if there can be none.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_unix_server(lambda: Connection(door), str(path), backlog=BACKLOG)
+    except OSError as error:  # mostly a path of more than 107 bytes (unix(7))
+        raise UsageError(
+            f"cannot listen on {path}: {error}", hint="take a short temporary folder: TMPDIR=/tmp"
+        ) from error
+    return Listener(door, server)
+
+
+async def drain(listeners: Sequence[Listener], seconds: float) -> None:
+    """Close listeners; give answers at hand some seconds, then abort."""
+    for listener in listeners:
+        listener.close()
+    try:
+        async with asyncio.timeout(seconds):
+            await _emptied(listeners)
+    except TimeoutError:
+        for listener in listeners:
+            for connection in tuple(listener.door.connections):
+                connection.abort()
+        await _emptied(listeners)
+    for listener in listeners:
+        if listener.server is not None:
+            await listener.server.wait_closed()
+
+
+async def _emptied(listeners: Sequence[Listener]) -> None:
+    for listener in listeners:
+        if listener.door.connections:
+            await listener.door.empty.wait()
+
+
+class PortPool:
+    """Ports to lend, the one longest unused first."""
+
+    def __init__(self, ports: range | None) -> None:
+        self.ports = ports
+        self._free = deque(ports or ())
+
+    def __str__(self) -> str:
+        return "" if self.ports is None else f"{self.ports.start}-{self.ports.stop - 1}"
+
+    def check(self, host: str) -> None:
+        """Refuse a range of which other programs have every port.
+
+        Raises:
+            PortInUse: if they have.
+        """
+        if self.ports is not None and not any(_is_free(host, port) for port in self.ports):
+            raise self._all_taken(0)
+
+    async def lend(self, attempt: Callable[[int], Awaitable[T]]) -> T:
+        """Return what an attempt makes of a port; 0 is tried where any will do.
+
+        Raises:
+            PortInUse: if no port is free.
+        """
+        if self.ports is None:
+            return await attempt(0)
+        for _ in range(len(self._free)):
+            if not self._free:  # others borrow meanwhile
+                break
+            port = self._free.popleft()
+            try:
+                return await attempt(port)
+            except PortInUse:
+                self._free.append(port)
+            except BaseException:
+                self._free.append(port)
+                raise
+        raise self._all_taken(len(self.ports) - len(self._free))
+
+    def give_back(self, port: int) -> None:
+        """Take a port back that was lent."""
+        if self.ports is not None:
+            self._free.append(port)
+
+    def _all_taken(self, ours: int) -> PortInUse:
+        if ours:
+            return PortInUse(
+                f"no session port of {self} is free: {ours} sessions are open here",
+                hint="close sessions, or give replay a wider range: --session-ports 18100-18355",
+            )
+        assert self.ports is not None
+        beyond = f"{self.ports.stop}-{self.ports.stop + len(self.ports) - 1}"
+        return PortInUse(
+            f"every session port of {self} is taken", hint=f"take others: --session-ports {beyond}"
+        )
+
+
+def authority(host: str, port: int) -> str:
+    """Return host and port as a URL has them, by which this machine reaches itself."""
+    host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> UsageError:
+    """Return what a failure to listen is to the user."""
+    if error.errno in _TAKEN:
+        return PortInUse(
+            f"port {port} on {host} cannot be taken: {os.strerror(error.errno or 0).lower()}",
+            hint="another replay may be running there; take another: --port 8081",
+        )
+    return UsageError(
+        f"cannot listen on {host}:{port}: {error}", hint="--host takes an address of this machine"
+    )
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error.errno not in _TAKEN
+    return True

@@ -1,0 +1,391 @@
+"""The handshake of a recorded WebSocket: which connection it is, and when a page's frame is the recorded one.
+
+Each connection of a URL takes the next recording, past the end the last again. The answer's own fields are
+made anew; subprotocol, compression and cookies are as recorded, where the page offers them. What
+plays from there on is a `SocketScript`.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha1
+from http import HTTPStatus
+from typing import Any
+
+from wsproto.connection import Connection, ConnectionState, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, TextMessage
+from wsproto.extensions import PerMessageDeflate
+from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import LocalProtocolError
+
+from stillweb.collections.pack.frames import WEBSOCKET, of_cookies, open_frames, socket_key
+from stillweb.collections.warc.frames import BINARY, CLOSE, TEXT, ConnectionEnd, Frame, Frames
+from stillweb.errors import MalformedPack
+from stillweb.http.wire import status_line
+from stillweb.matching.captures import Entry
+from stillweb.matching.keys import body_key
+from stillweb.matching.resolver import Policy
+from stillweb.model import Match, Request, Tier, header
+from stillweb.replay.server import answer as answers
+from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
+from stillweb.replay.server.session import ServedRequest, Session
+
+__all__ = ["LARGEST", "SocketScript", "begin"]
+
+LARGEST = 64 * 1024 * 1024
+"""Bytes of a page's message; a larger one ends the connection (RFC 6455 §7.4.1, 1009)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What the site sent after a frame of the page; None stands for the handshake."""
+
+    after: Frame | None
+    replies: tuple[Frame, ...]
+
+
+class _FrameSequence:
+    """The recorded frames, cut into turns, and how far the page has come."""
+
+    def __init__(self, frames: Iterable[Frame], same: Callable[[Frame, Frame], bool]) -> None:
+        self._same = same
+        self._turns = list(_turns(frames))
+        self._at = 0
+        self._early: set[int] = set()
+
+    @property
+    def first(self) -> _Turn:
+        return self._turns[0]
+
+    @property
+    def over(self) -> bool:
+        """Whether every turn has come."""
+        return self._at + 1 == len(self._turns)
+
+    def take(self, frame: Frame) -> list[_Turn] | None:
+        """Return the turns that a frame of the page brings on; None if nothing expects it."""
+        for place in range(self._at + 1, len(self._turns)):
+            expected = self._turns[place].after
+            if place not in self._early and expected is not None and self._same(expected, frame):
+                self._early.add(place)
+                return self._come()
+        return None
+
+    def _come(self) -> list[_Turn]:
+        came = []
+        while self._at + 1 in self._early:
+            self._at += 1
+            came.append(self._turns[self._at])
+        return came
+
+
+def _turns(frames: Iterable[Frame]) -> Iterable[_Turn]:
+    after: Frame | None = None
+    replies: list[Frame] = []
+    for frame in frames:
+        if not frame.sent:
+            replies.append(frame)
+            continue
+        yield _Turn(after, tuple(replies))
+        if frame.opcode == CLOSE:
+            return  # the page's to say, at any time
+        after, replies = frame, []
+    yield _Turn(after, tuple(replies))
+
+
+class SocketScript:
+    """A connection that was accepted, as a `Script`."""
+
+    def __init__(
+        self,
+        frames: Frames,
+        same: Callable[[Frame, Frame], bool],
+        missed: Callable[[int, Frame, str], None],
+        *,
+        deflate: PerMessageDeflate | None = None,
+        paced: bool = False,
+    ) -> None:
+        self.closed = False
+        self._socket = Connection(ConnectionType.SERVER, [deflate] if deflate else [])
+        self._story = _FrameSequence(frames.frames, same)
+        self._missed = missed
+        self._drops = frames.end is ConnectionEnd.SITE
+        self._paced = paced
+        self._rest_ms = frames.rest_ms
+        self._held: list[Frame] = []
+        self._queue: deque[tuple[float, Frame]] = deque()
+        self._message = bytearray()  # no list: pieces may be empty, and of any number
+        self._count = 0
+        self._begun = False
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next frame goes out; None if that hangs on the page, or nothing is left."""
+        return self._queue[0][0] if self._queue and not self.closed else None
+
+    def due(self, now: float) -> bytes:
+        """Return the frames that shall go out by now; the first call begins the story."""
+        if not self._begun:
+            self._begun = True
+            self._enqueue(self._story.first, now)
+        out = []
+        while self._queue and self._queue[0][0] <= now:
+            out.append(self._send(self._queue.popleft()[1]))
+        self._drop_if_over()
+        return b"".join(out)
+
+    def receive(self, text: bytes, now: float) -> bytes:
+        """Take bytes of the page; return what they bring on."""
+        out: list[bytes] = []
+        if self.closed:
+            return b""
+        try:
+            self._socket.receive_data(text)
+            for event in self._socket.events():
+                out.append(self._take(event, now))
+        except LocalProtocolError:  # bytes behind the page's close
+            self.closed = True
+        out.append(self.due(now))
+        return b"".join(out)
+
+    def _enqueue(self, turn: _Turn, now: float) -> None:
+        begun = turn.after.ms if turn.after else 0
+        held, self._held = self._held, []
+        due = list(turn.replies)
+        if not self._paced and self._rest_ms is not None and begun <= self._rest_ms:
+            due = [frame for frame in due if frame.ms <= self._rest_ms]
+            self._held = list(turn.replies[len(due) :])
+        # Behind what still waits: frames never overtake each other.
+        earliest = max(now, self._queue[-1][0]) if self._queue else now
+        for frame in [*held, *due]:
+            pause = max(0, frame.ms - begun) / 1000 if self._paced else 0
+            earliest = max(earliest, now + pause)
+            self._queue.append((earliest, frame))
+
+    def _send(self, frame: Frame) -> bytes:
+        if self._socket.state is not ConnectionState.OPEN:
+            return b""
+        return self._socket.send(_event(frame))
+
+    def _drop_if_over(self) -> None:
+        """End as the site did without a word, when all is told."""
+        if self._drops and not self._queue and not self._held and self._story.over:
+            self.closed = self._socket.state is ConnectionState.OPEN or self.closed
+
+    def _take(self, event: Event, now: float) -> bytes:
+        match event:
+            case Message():
+                return self._piece(event, now)
+            case Ping():
+                return self._socket.send(event.response())
+            case CloseConnection():
+                self.closed = True
+                state = self._socket.state
+                if state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
+                    return self._socket.send(event.response())
+        return b""
+
+    def _piece(self, event: Message[Any], now: float) -> bytes:
+        text = isinstance(event.data, str)
+        piece = event.data.encode("utf-8") if isinstance(event.data, str) else bytes(event.data)
+        self._message += piece
+        if len(self._message) > LARGEST:
+            self.closed = True
+            return self._socket.send(CloseConnection(code=CloseReason.MESSAGE_TOO_BIG))
+        if event.message_finished:
+            payload, self._message = bytes(self._message), bytearray()
+            self._frame(Frame(0, True, TEXT if text else BINARY, payload), now)
+        return b""
+
+    def _frame(self, frame: Frame, now: float) -> None:
+        self._count += 1
+        over = self._story.over
+        turns = self._story.take(frame)
+        if turns is None:
+            self._missed(self._count, frame, "past the end of the recording" if over else "not as recorded")
+        for turn in turns or ():
+            self._enqueue(turn, now)
+
+
+def _event(frame: Frame) -> Event:
+    if frame.opcode == TEXT:
+        return TextMessage(data=frame.payload.decode("utf-8", "replace"))
+    if frame.opcode == CLOSE:
+        code = int.from_bytes(frame.payload[:2], "big") if len(frame.payload) > 1 else 1005
+        return CloseConnection(code=code, reason=frame.payload[2:].decode("utf-8", "replace") or None)
+    return BytesMessage(data=frame.payload)
+
+
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
+_SCHEMES = {"http": "ws", "https": "wss"}
+_OTHER = {"ws": "wss", "wss": "ws"}
+# The handshake's own, made anew; the rest (a cookie, the subprotocol) is as recorded.
+_OURS = re.compile(rb"(?:sec-websocket-(?:accept|extensions)|content-length):", re.IGNORECASE)
+_FIELD = rb"(?:\A|\r\n)%b:[ \t]*([^\r\n]*)"
+
+
+def begin(session: Session, handshake: Request) -> ServedRequest:
+    """Answer a handshake; one that is not recorded is a miss.
+
+    Args:
+        session: counts the connections of a URL, and takes the ledger's lines.
+        handshake: under an http or https URL.
+    """
+    request = _as_socket(handshake)
+    try:
+        found, note = _recordings(session, request.url)
+    except MalformedPack as error:
+        return session.begin_as(request, *session.damaged(request, error))
+    entries = of_cookies(found, request)
+    key = header(request.headers, "sec-websocket-key").strip()
+    if not entries or not _is_key(key):
+        return session.begin(request)
+    used = sum(session.state.uses.get(entry.order, 0) for entry in entries)
+    entry = entries[min(used, len(entries) - 1)]
+    protocol = _field(entry, b"sec-websocket-protocol")
+    if protocol not in _offered(request):
+        reason = f"recorded with the subprotocol {protocol!r}, which is not offered"
+        return session.begin_as(request, Match(Tier.MISS, reason=reason), answers.empty(request, 404))
+    session.state.uses[entry.order] = session.state.uses.get(entry.order, 0) + 1
+    if entry.status != HTTPStatus.OK:
+        refused = answers.recorded(request, entry)
+        return session.begin_as(request, _match(entries, used, note, "refused"), refused)
+    frames = open_frames(bytes(entry.body))
+    sent = sum(frame.sent for frame in frames.frames)
+    counted = f"{len(frames.frames) - sent} frames of the site, {sent} of the page"
+    deflate = _deflate(request, entry)
+    script = SocketScript(
+        frames if used < len(entries) else _left_open(frames),
+        _Sameness(request.url, session.policy),
+        _Misses(session, request.url, session.life),
+        deflate=deflate[0] if deflate else None,
+        paced=session.policy.pace == "recorded",
+    )
+    answer = ScriptedResponse(101, _head(entry, key, deflate[1] if deflate else ""), script=script)
+    return session.begin_as(request, _match(entries, used, note, counted), answer)
+
+
+def _as_socket(request: Request) -> Request:
+    """Return the request of a handshake under the URL of the WebSocket."""
+    scheme, separator, rest = request.url.partition("://")
+    return replace(request, url=f"{_SCHEMES.get(scheme.lower(), scheme)}{separator}{rest}")
+
+
+def _recordings(session: Session, url: str) -> tuple[list[Entry], str]:
+    """Return the recorded connections of a URL, else of the same over the other scheme."""
+    scheme, _, rest = url.partition("://")
+    other = _OTHER.get(scheme, "")
+    for spelled, note in ((url, ""), (f"{other}://{rest}", f"recorded over {other}")):
+        if rows := session.pack.lookup(socket_key(spelled)):
+            return [session.pack.entry(row) for row in rows], note
+    return [], ""
+
+
+def _match(entries: Sequence[Entry], used: int, note: str, counted: str) -> Match:
+    count = len(entries)
+    chosen = entries[min(used, count - 1)]
+    place = f"connection {used + 1} of {count}" if count > 1 and used < count else ""
+    if used >= count:
+        place = f"past the end: {'its only' if count == 1 else f'the last of {count}'} connection again"
+    tier = Tier.SEQUENCE if count > 1 else Tier.EXACT
+    return Match(tier, chosen.order, "; ".join(filter(None, (note, place, counted))))
+
+
+def _left_open(frames: Frames) -> Frames:
+    """Return frames without the site's end: past the recordings a page would open it again for ever."""
+    kept = tuple(frame for frame in frames.frames if frame.sent or frame.opcode != CLOSE)
+    return Frames(kept, ConnectionEnd.OPEN)
+
+
+def _is_key(key: str) -> bool:
+    try:
+        return len(b64decode(key, validate=True)) == 16  # RFC 6455 §4.2.1
+    except ValueError:
+        return False
+
+
+def _field(entry: Entry, name: bytes) -> str:
+    found = re.search(_FIELD % name, bytes(entry.head), re.IGNORECASE)
+    return found[1].decode("latin-1").strip() if found else ""
+
+
+def _offered(request: Request) -> set[str]:
+    """Return the subprotocols that a page may be answered with; "" is none."""
+    offers = (value for name, value in request.headers if name.lower() == "sec-websocket-protocol")
+    return {"", *(each.strip() for value in offers for each in value.split(","))}
+
+
+def _deflate(request: Request, entry: Entry) -> tuple[PerMessageDeflate, str] | None:
+    """Return compression as it was agreed on, if it was and is offered now (RFC 7692 §7)."""
+    agreed = _field(entry, b"sec-websocket-extensions")
+    offer = header(request.headers, "sec-websocket-extensions")
+    if not agreed.lower().startswith(PerMessageDeflate.name) or "," in agreed:
+        return None
+    if PerMessageDeflate.name not in offer:
+        return None
+    if "client_max_window_bits" in agreed and "client_max_window_bits" not in offer:
+        return None  # RFC 7692 §7.1.2.2: only who offered it may be told it
+    deflate = PerMessageDeflate()
+    try:
+        deflate.finalize(agreed)
+    except (ValueError, IndexError):
+        return None
+    return deflate, agreed
+
+
+def _head(entry: Entry, key: str, deflate: str) -> bytes:
+    accept = b64encode(sha1(key.encode("ascii") + _GUID, usedforsecurity=False).digest())
+    lines = [b"Upgrade: websocket", b"Connection: Upgrade", b"Sec-WebSocket-Accept: " + accept]
+    if deflate:
+        lines.append(b"Sec-WebSocket-Extensions: " + deflate.encode("latin-1"))
+    lines += [line for line in bytes(entry.head).split(b"\r\n")[1:] if line and not _OURS.match(line)]
+    return status_line(101) + b"".join(line + b"\r\n" for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sameness:
+    """Whether a page's frame is the recorded one."""
+
+    url: str
+    policy: Policy
+
+    def __call__(self, recorded: Frame, came: Frame) -> bool:
+        if recorded.opcode != came.opcode or recorded.payload == came.payload:
+            return recorded.opcode == came.opcode
+        if recorded.opcode != TEXT:
+            return False
+        if _by_value(recorded.payload) == _by_value(came.payload):
+            return True
+        return bool(self._aliases(recorded) & self._aliases(came))
+
+    def _aliases(self, frame: Frame) -> set[bytes]:
+        found = self.policy.rules.aliases(_as_request(self.url, frame.payload))
+        return {alias.key for alias in found if self.policy.guessed or not alias.guessed}
+
+
+def _by_value(payload: bytes) -> bytes:
+    return body_key("application/json", payload)
+
+
+def _as_request(url: str, payload: bytes) -> Request:
+    """Return a page's frame as the request that rules and ledgers know."""
+    return Request(WEBSOCKET, url, (("Content-Type", "application/json"),), payload)
+
+
+@dataclass(frozen=True, slots=True)
+class _Misses:
+    """Puts the frames that nothing expected on the ledger."""
+
+    session: Session
+    url: str
+    life: int
+
+    def __call__(self, number: int, frame: Frame, why: str) -> None:
+        request = _as_request(self.url, frame.payload)
+        match = Match(Tier.MISS, reason=f"frame {number} of the page: {why}")
+        served = self.session.begin_as(request, match, PreparedResponse(0, b""))
+        self.session.finish(replace(served, life=self.life))

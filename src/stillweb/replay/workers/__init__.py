@@ -1,0 +1,1 @@
+"""Several replay workers behind one port."""

@@ -1,0 +1,141 @@
+"""`python -m stillweb.replay.workers.worker FD`: one worker of several, a whole replay server.
+
+Its supervisor tells it what to serve on its standard input; it says by the channel FD when it is ready,
+takes the connections that come by it, and answers the control API on a Unix socket of its own. SIGTERM
+lets it finish the answers at hand; the end of the channel means that the supervisor is gone, and ends it at
+once. Ctrl-C is the supervisor's: the terminal sends it to both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
+from stillweb.errors import StillwebError
+from stillweb.http.wire import refusal
+from stillweb.replay.server import process as logs
+from stillweb.replay.server.control import DEFAULT_SESSION
+from stillweb.replay.server.process import as_told, run
+from stillweb.replay.server.server import ReplayOptions, ReplayServer, serve
+from stillweb.replay.workers.channel import Channel
+from stillweb.replay.workers.lobby import Handed, whose
+
+__all__ = ["ReplayWorkerConfig", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayWorkerConfig:
+    """What a worker serves; pickled between two programs of one installation.
+
+    Attributes:
+        number: from 0.
+        collections: root and name of each.
+        certs: folder of the CA.
+        options: with a private socket, and ports that the supervisor chooses.
+        log: form and level.
+    """
+
+    number: int
+    collections: Sequence[tuple[Path, str]]
+    certs: Path
+    options: ReplayOptions
+    log: tuple[logs.Format, str]
+
+    def pack(self) -> bytes:
+        """Return it as bytes."""
+        return pickle.dumps(self)
+
+    @staticmethod
+    def unpack(packed: bytes) -> ReplayWorkerConfig:
+        """Read what `pack` made."""
+        config = pickle.loads(packed)
+        assert isinstance(config, ReplayWorkerConfig)
+        return config
+
+
+class _Worker:
+    def __init__(self, config: ReplayWorkerConfig, end: socket.socket) -> None:
+        self._config = config
+        self._ends = asyncio.Event()
+        self._server: ReplayServer | None = None
+        self._channel = Channel(end, on_connection=self._arrive, on_closed=self._orphaned)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._end)
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+
+    async def run(self) -> int:
+        config = self._config
+        collections = [Collection(root, name) for root, name in config.collections]
+        try:
+            async with serve(collections, CertAuthority.load(config.certs), config.options) as server:
+                self._server = server
+                gc.freeze()  # to walk over what was loaded takes tens of ms, while answers wait
+                self._tell({"ready": True})
+                await self._ends.wait()
+        except StillwebError as error:
+            self._tell(as_told(error))
+            return error.exit_code
+        self._tell({"answered": dict(server.totals)})
+        self._channel.close()
+        return 0
+
+    def _end(self) -> None:
+        if not self._ends.is_set():  # whoever is led here from now on finds nobody
+            self._ends.set()
+            self._tell({"ending": True})
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        self._channel.send(json.dumps(message).encode())
+
+    def _arrive(self, descriptor: int, data: bytes) -> None:
+        client = socket.socket(fileno=descriptor)
+        if self._server is None or self._ends.is_set():  # it was sent before `_end` was heard
+            with client, suppress(OSError):
+                client.send(refusal(503))
+            return
+        self._server.spawn(_adopt(self._server, client, data))
+
+    def _orphaned(self) -> None:
+        private = self._config.options.private
+        if private is not None:  # its folder was the supervisor's to remove
+            shutil.rmtree(private.parent, ignore_errors=True)
+        os._exit(1)  # nobody asks for us any more, and every line of the ledger is out
+
+
+async def _adopt(server: ReplayServer, client: socket.socket, data: bytes) -> None:
+    client.setblocking(False)
+    door = server.public if whose(data) == DEFAULT_SESSION else server.named
+    loop = asyncio.get_running_loop()
+    with suppress(OSError):  # the client has left meanwhile
+        await loop.connect_accepted_socket(lambda: Handed(door, data), client)
+
+
+async def _run(config: ReplayWorkerConfig, end: socket.socket) -> int:
+    return await _Worker(config, end).run()
+
+
+def main() -> None:
+    """Serve until told to end."""
+    config = ReplayWorkerConfig.unpack(sys.stdin.buffer.read())
+    logs.configure(*config.log, worker=config.number)
+    sys.exit(run(_run(config, socket.socket(fileno=int(sys.argv[1])))))
+
+
+if __name__ == "__main__":
+    # Under its own name, so that what was pickled there is found here.
+    importlib.import_module("stillweb.replay.workers.worker").main()

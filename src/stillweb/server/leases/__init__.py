@@ -1,0 +1,1 @@
+"""Leases of sessions, and the queue for them."""

@@ -1,0 +1,70 @@
+"""What happened lately: how often a minute, what failed, what was missed."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["EventRate", "ServerCounters", "TrackedMiss"]
+
+_SPAN = 60
+_MISSES = 50
+
+
+class EventRate:
+    """Events a second, over the last minute."""
+
+    def __init__(self, since: float) -> None:
+        self._since = since
+        self._seconds: deque[tuple[int, int]] = deque()
+        self.total = 0
+
+    def count(self, now: float) -> None:
+        """Count an event."""
+        self.total += 1
+        second = int(now)
+        if self._seconds and self._seconds[-1][0] >= second:
+            last, events = self._seconds.pop()
+            self._seconds.append((last, events + 1))
+        else:
+            self._seconds.append((second, 1))
+        self._forget(now)
+
+    def value(self, now: float) -> float:
+        """Return events a second; of a server that is younger than a minute, over its life."""
+        self._forget(now)
+        span = min(_SPAN, max(1.0, now - self._since))
+        return sum(events for _, events in self._seconds) / span
+
+    def _forget(self, now: float) -> None:
+        while self._seconds and self._seconds[0][0] <= int(now) - _SPAN:
+            self._seconds.popleft()
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedMiss:
+    """A request that the collection does not hold: when, in which task, "METHOD URL"."""
+
+    at: float
+    task: str
+    request: str
+
+
+class ServerCounters:
+    """Counts of a server's life, and of its last minute."""
+
+    def __init__(self, now: float) -> None:
+        self.steps = EventRate(now)
+        self.resets = EventRate(now)
+        self.episodes: Counter[str] = Counter()  # terminated, truncated
+        self.leases: Counter[str] = Counter()  # granted, and why they ended
+        self.failures: Counter[str] = Counter()
+        self.traffic: Counter[str] = Counter()
+        self.misses: deque[TrackedMiss] = deque(maxlen=_MISSES)
+
+    def met(self, traffic: Mapping[str, Any], task: str, now: float) -> None:
+        """Count what a reset or step asked the replay for."""
+        self.traffic.update({name: traffic[name] for name in ("hits", "misses", "noise")})
+        self.misses.extend(TrackedMiss(now, task, request) for request in traffic["missed"])

@@ -1,0 +1,1 @@
+"""Protocols of the rollout server: native, Omniboxes, OpenEnv, verl-tool."""

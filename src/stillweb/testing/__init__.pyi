@@ -1,0 +1,7 @@
+from .blocking import BlockingEnv
+from .replayed import Replayed
+
+__all__ = [
+    "BlockingEnv",
+    "Replayed",
+]

@@ -1,0 +1,281 @@
+"""What a model is shown: an episode so far, as messages of a chat.
+
+    context = Context(task.goal, ContextOptions(images=True))
+    context.saw(observation, info)
+    reply = read_reply(await model(context.messages()))
+    context.said(reply)                      # then env.step(reply.action), and so on
+
+The last rounds stand there in full, with their pictures; older ones are a line each: the action and what
+came of it. What a model thought is not shown again. Where there is a budget, rounds are shortened from the
+oldest on, then forgotten, then the page that is seen now is cut, and that is said. Equal episodes give equal
+messages, to the byte: identifiers of tool calls count up.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stillweb.env.actions.action import action_schema
+from stillweb.env.observations.observation import Observation
+from stillweb.errors import UsageError
+from stillweb.trainers.agents.reply import ModelReply
+
+__all__ = ["Conversation", "ConversationOptions", "Message", "system_text"]
+
+Message = dict[str, Any]
+
+_PICTURES = ("screenshot", "som")
+_TASK = (
+    "You act on a web page to reach a goal. In each round you are shown the page as it is now; you choose "
+    "one action, and are shown what came of it. Elements are named by the ids in brackets, which hold for "
+    "the page shown last. When the goal is reached, or cannot be reached, end with the action terminate, "
+    "and with the answer if one is asked for."
+)
+_BY_TOOL = "Act by calling the tool browser, once in each round."
+_BY_TEXT = "Act by one JSON object of this schema, at the end of what you say:"
+_CUT = "\n[... {} more characters of the page are not shown]"
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationOptions:
+    """What is shown.
+
+    Attributes:
+        rounds: in full, the present one counted; older ones are a line each.
+        images: whether pictures that were observed are shown. Everything else that was observed is.
+        tools: whether the model calls a tool; otherwise it answers in text, by a schema that it is told.
+        budget: what all messages may cost at the most; 0 for any.
+        count: what a text costs: its characters, or a tokenizer's count.
+        image_cost: what a picture costs.
+        system: in place of the text about acting on pages; the goal and the way to act follow it.
+    """
+
+    rounds: int = 4
+    images: bool = True
+    tools: bool = True
+    budget: int = 0
+    count: Callable[[str], int] = len
+    image_cost: int = 0
+    system: str = ""
+
+    def __post_init__(self) -> None:
+        """Check that something is shown.
+
+        Raises:
+            UsageError: if nothing would be.
+        """
+        if self.rounds < 1 or self.budget < 0:
+            raise UsageError("rounds must be at least 1, and budget at least 0")
+
+
+def system_text(goal: str, options: ConversationOptions) -> str:
+    """Return the system text: what to do, how to act, and the goal."""
+    how = _BY_TOOL if options.tools else f"{_BY_TEXT}\n{json.dumps(action_schema(), separators=(',', ':'))}"
+    return f"{options.system or _TASK}\n\n{how}\n\nGoal: {goal}"
+
+
+@dataclass(slots=True)
+class _Round:
+    """A page that was seen, and what was said to it."""
+
+    head: str
+    page: str
+    pictures: tuple[bytes, ...]
+    outcome: str
+    reply: ModelReply | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How much is shown: rounds in full, lines of older ones, and characters of the present page."""
+
+    full: int
+    lines: int
+    page: int
+
+
+@dataclass
+class Conversation:
+    """The conversation of one episode.
+
+    Args:
+        goal: of the task, or what `info["goal"]` says after the reset.
+        options: see `ContextOptions`.
+    """
+
+    goal: str
+    options: ConversationOptions = field(default_factory=ConversationOptions)
+    _rounds: list[_Round] = field(default_factory=list, init=False)
+    _system: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        """Say what stays the same all the time."""
+        self._system = system_text(self.goal, self.options)
+
+    def saw(self, observation: Observation, info: Mapping[str, Any]) -> None:
+        """Add what was seen after the reset, or after the action said last."""
+        result = info["action"]
+        outcome = f"{result['status']}: {result['error']}" if result["error"] else str(result["status"])
+        pictures = [observation.body(form) for form in _PICTURES] if self.options.images else []
+        self._rounds.append(
+            _Round(_head(observation), _page(observation), tuple(filter(None, pictures)), outcome)
+        )
+
+    def said(self, reply: ModelReply) -> None:
+        """Add what the model said.
+
+        Raises:
+            UsageError: if it said something already, or saw nothing yet.
+        """
+        if not self._rounds or self._rounds[-1].reply:
+            raise UsageError("a reply follows an observation")
+        self._rounds[-1].reply = reply
+
+    def messages(self) -> list[Message]:
+        """Return the messages that ask for the next action, within the budget.
+
+        Raises:
+            UsageError: if nothing was seen since the last reply, or the goal alone exceeds the budget.
+        """
+        if not self._rounds or self._rounds[-1].reply:
+            raise UsageError("there is nothing to ask about until the next observation")
+        page = len(self._rounds[-1].page)
+        full = min(self.options.rounds, len(self._rounds))
+        older = len(self._rounds) - full
+        shapes = [_Shape(full, older, page)]
+        if self.options.budget:
+            shapes += [_Shape(n, len(self._rounds) - n, page) for n in range(full - 1, 0, -1)]
+            shapes += [_Shape(1, n, page) for n in range(len(self._rounds) - 2, -1, -1)]
+        for shape in shapes:
+            told = self._told(shape)
+            if self._fits(told):
+                return told
+        return self._cut(page)
+
+    def _cut(self, most: int) -> list[Message]:
+        """Return the present round alone, with as much of its page as fits."""
+        least = 0
+        if not self._fits(self._told(_Shape(1, 0, least))):
+            raise UsageError(
+                f"the goal and the way to act cost more than the budget of {self.options.budget}",
+                hint="a larger budget",
+            )
+        while most - least > 1:
+            middle = (least + most) // 2
+            if self._fits(self._told(_Shape(1, 0, middle))):
+                least = middle
+            else:
+                most = middle
+        return self._told(_Shape(1, 0, least))
+
+    def _fits(self, messages: Sequence[Message]) -> bool:
+        return not self.options.budget or self.cost(messages) <= self.options.budget
+
+    def cost(self, messages: Sequence[Message]) -> int:
+        """Return what messages cost: their texts, calls and pictures."""
+        spent = 0
+        for message in messages:
+            content = message["content"] or ""
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            for part in parts:
+                picture = part["type"] == "image_url"
+                spent += self.options.image_cost if picture else self.options.count(part["text"])
+            spent += sum(
+                self.options.count(call["function"]["arguments"]) for call in message.get("tool_calls", ())
+            )
+        return spent
+
+    # --- rounds as messages ------------------------------------------------------------------------
+
+    def _told(self, shape: _Shape) -> list[Message]:
+        messages: list[Message] = [{"role": "system", "content": self._system}]
+        begin = len(self._rounds) - shape.full
+        for index in range(begin, len(self._rounds)):
+            each = self._rounds[index]
+            parts = [each.head, each.page]
+            if each is self._rounds[-1] and shape.page < len(each.page):
+                parts[1] = each.page[: shape.page] + _CUT.format(len(each.page) - shape.page)
+            if index == begin and begin:
+                parts.insert(0, self._older(begin, shape.lines))
+            by_tool = index > begin and messages[-1]["role"] == "tool"
+            if index > begin and not by_tool:
+                parts.insert(0, f"Your last action: {each.outcome}")
+            messages.append({"role": "user", "content": _content("\n\n".join(parts), each.pictures)})
+            if each.reply:
+                messages += self._replied(index, each.reply, self._rounds[index + 1].outcome)
+        return messages
+
+    def _replied(self, index: int, reply: ModelReply, outcome: str) -> list[Message]:
+        action = reply.parsed
+        if not self.options.tools or action is None:
+            return [{"role": "assistant", "content": reply.text or _spelled(reply)}]
+        call = {
+            "id": f"call_{index}",
+            "type": "function",
+            "function": {"name": "browser", "arguments": json.dumps(action.to_dict(), ensure_ascii=False)},
+        }
+        said = reply.text if reply.called else ""
+        return [
+            {"role": "assistant", "content": said, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": outcome},
+        ]
+
+    def _older(self, begin: int, lines: int) -> str:
+        """Return the rounds before `begin`, a line each, the last `lines` of them."""
+        told = []
+        for index in range(begin - lines, begin):
+            reply = self._rounds[index].reply
+            assert reply is not None
+            told.append(f"{index + 1}. {_spelled(reply)} -> {self._rounds[index + 1].outcome}")
+        if left_out := begin - lines:
+            told.insert(0, f"[{left_out} not shown]")
+        return "\n".join(["Your actions so far:", *told])
+
+
+_MOST_OF_A_LINE = 300
+
+
+def _spelled(reply: ModelReply) -> str:
+    """Return an action in a line: as it was understood or, if it was not, as it was said."""
+    action = reply.parsed
+    told = action.to_dict() if action else reply.action
+    text = told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+    text = " ".join(text.split())
+    return text if len(text) <= _MOST_OF_A_LINE else text[: _MOST_OF_A_LINE - 1] + "…"
+
+
+def _head(observation: Observation) -> str:
+    lines = [f"URL: {observation.url}", f"Title: {observation.title}"]
+    if len(observation.tabs) > 1:
+        tabs = (
+            f"{tab.index}{' (current)' if tab.active else ''} {tab.title} {tab.url}"
+            for tab in observation.tabs
+        )
+        lines.append(f"Tabs: {'; '.join(tabs)}")
+    return "\n".join(lines)
+
+
+def _page(observation: Observation) -> str:
+    """Return what was observed as text: each form as it is; with a heading where there are several."""
+    told = {
+        form: (observation.body(form) or b"").decode()
+        for form in observation.digests
+        if form not in _PICTURES
+    }
+    if len(told) == 1:
+        return next(iter(told.values()))
+    return "\n\n".join(f"{form}:\n{text}" for form, text in told.items())
+
+
+def _content(text: str, pictures: Sequence[bytes]) -> str | list[dict[str, Any]]:
+    if not pictures:
+        return text
+    shown = [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64encode(picture).decode()}"}}
+        for picture in pictures
+    ]
+    return [{"type": "text", "text": text}, *shown]

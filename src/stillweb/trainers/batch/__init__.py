@@ -1,0 +1,1 @@
+"""The batch runner behind `stillweb rollout`."""

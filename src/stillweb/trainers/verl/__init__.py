@@ -1,0 +1,1 @@
+"""verl: agent loop, tool and advantage estimator."""
