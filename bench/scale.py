@@ -56,7 +56,7 @@ SEAL = """
 import sys
 from pathlib import Path
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
+from stillweb.collections.pack.seal import seal
 info = seal(Collection(Path(sys.argv[1]), sys.argv[2]))
 assert not info.warnings, info.warnings
 """

@@ -302,9 +302,9 @@ def test_a_copy_that_does_not_open_is_fetched_anew(tmp_path, three):
 FETCH = """
 import sys
 from pathlib import Path
-from stillweb.collections.packstore import PackStore
-from stillweb.collections.publish import Depot
-store, depot = PackStore(Path(sys.argv[1])), Depot(sys.argv[2])
+from stillweb.collections.pack.cache import PackStore
+from stillweb.collections.pack.publish import PackRemote
+store, depot = PackStore(Path(sys.argv[1])), PackRemote(sys.argv[2])
 read = []
 print("ready", flush=True)
 sys.stdin.readline()

@@ -11,6 +11,7 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.pack import seal as seals
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.matching.rules import default_rules_digest
 from stillweb.model import Exchange, Headers, Request, Response
 
 HINT = (
@@ -92,11 +93,11 @@ def test_what_is_sealed_changes_with_sealing_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "name", "value"),
     [
-        ("seal", "MEANT", frozenset({"authorization"})),
-        ("seal", "page_set", lambda name: False),
-        ("seal", "request_key", lambda method, url, *body: sha256(url.encode()).digest()[:16]),
-        ("seal", "_cut", lambda response: ""),
-        ("packwriter", "_DROPPED", frozenset({"connection", "content-length"})),
+        ("pack.seal", "MEANT", frozenset({"authorization"})),
+        ("pack.seal", "page_set", lambda name: False),
+        ("pack.seal", "request_key", lambda method, url, *body: sha256(url.encode()).digest()[:16]),
+        ("pack.seal", "_cut", lambda response: ""),
+        ("pack.writer", "_DROPPED", frozenset({"connection", "content-length"})),
     ],
 )
 def test_the_golden_set_sees_a_change(
@@ -104,3 +105,8 @@ def test_the_golden_set_sees_a_change(
 ) -> None:
     monkeypatch.setattr(f"stillweb.collections.{place}.{name}", value)
     assert _found(tmp_path) != GOLDEN[seals.SEALING]
+
+
+def test_the_default_rules_have_the_digest_that_packs_of_format_2_state():
+    # A renamed class must not change environment ids; a changed default rule does, on purpose.
+    assert default_rules_digest() == "d26fb397fff0238e6554aaf9a84bfb9019adb9d1c9d809865cfd7119b2291e1d"

@@ -253,7 +253,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from stillweb.collections.layout import Collection
-from stillweb.collections.seal import seal
+from stillweb.collections.pack.seal import seal
 def stop(count):
     if count == 3:
         print("here", flush=True)

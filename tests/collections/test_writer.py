@@ -77,7 +77,7 @@ def test_a_killed_recording_leaves_whole_exchanges(collection):
 import os, signal, sys
 from pathlib import Path
 from stillweb.collections.layout import Collection
-from stillweb.collections.writer import CollectionWriter
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
 writer = CollectionWriter(Collection(Path({str(collection.root)!r}), "rec"))
 for number in range(100):

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from importlib.resources import files
 
 import yaml
@@ -42,6 +42,7 @@ __all__ = [
     "RuleOrigin",
     "Rules",
     "default_rules",
+    "default_rules_digest",
     "parse",
 ]
 
@@ -388,6 +389,21 @@ def default_rules() -> tuple[Rule, ...]:
     file = files("stillweb.matching").joinpath("volatile.yaml")
     loaded = parse(file.read_text("utf-8"), "volatile.yaml")
     return tuple(_rule(members, RuleOrigin.DEFAULT) for members in loaded.volatile)
+
+
+def default_rules_digest() -> str:
+    """Return the sha256 (hex) that a pack's manifest states for the default rules.
+
+    Packs of format 2 hash the `repr` that the rules had when the format was made. The text is spelled out
+    here, so that a class can be renamed and environment ids stay the same.
+    """
+    text = ", ".join(
+        f"Rule(where=<Where.{rule.where.name}: {rule.where.value!r}>, name={rule.name!r}, "
+        f"shape={rule.shape!r}, host={rule.host!r}, path={rule.path!r}, method={rule.method!r}, "
+        f"origin=<Origin.{rule.origin.name}: {rule.origin.value!r}>, evidence={rule.evidence!r})"
+        for rule in default_rules()
+    )
+    return sha256(f"({text})".encode()).hexdigest()
 
 
 def _first_fit(rules: Iterable[Rule], text: str) -> Rule | None:

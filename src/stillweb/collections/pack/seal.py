@@ -21,7 +21,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from stillweb.collections.warc.cdxj import read_in_file_order
 from stillweb.errors import CollectionError, MalformedPack, MalformedWarc, MissingRecord
 from stillweb.matching.captures import MEANT, PREFERRED, Varies, browsers_own, excludes, page_set, vary_digest
 from stillweb.matching.keys import request_key
-from stillweb.matching.rules import Rules, default_rules
+from stillweb.matching.rules import Rules, default_rules_digest
 from stillweb.model import VISITED_AGAIN, Capture, Exchange, Response, header
 from stillweb.urls import wire_url
 
@@ -329,7 +328,7 @@ def _manifest(collection: Collection, rules: str, first: str) -> dict[str, Any]:
         **kept,
         "recorded_at": members["recorded_at"] or first,
         "rules": rules,
-        "default_rules": sha256(repr(default_rules()).encode()).hexdigest(),
+        "default_rules": default_rules_digest(),
         "sealing": SEALING,
     }
 
