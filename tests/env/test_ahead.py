@@ -17,7 +17,7 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.env import Env, EnvOptions
 from stillweb.env.tasks.load import Task
 from stillweb.env.trajectories.trace import Trace, run_trace
-from stillweb.env.vector.pool import kin_of
+from stillweb.env.vector.pool import BrowserProcess
 from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import EnvClosed, ResetNeeded, TaskError, UsageError
 from stillweb.model import Exchange, Request, Response
@@ -222,8 +222,8 @@ async def test_a_killed_browser_takes_what_was_prepared_with_it(replay):
     async with Env(replay.url, level="exact", options=AHEAD) as env:
         await env.reset(url=HOME)
         await ready(env)
-        kin = await kin_of(env._browser)
-        os.kill(kin.browser, signal.SIGKILL)
+        process = await BrowserProcess.of(env._browser)
+        os.kill(process.browser.pid, signal.SIGKILL)
 
         async def gone():
             return not env._browser.is_connected()
@@ -235,7 +235,7 @@ async def test_a_killed_browser_takes_what_was_prepared_with_it(replay):
         await ready(env)
         assert len(await sessions(replay)) == 3  # the default one, the episode's, the prepared one's
         assert info["session"] in await sessions(replay)
-        await kin.forget()
+        await process.release()
     assert await sessions(replay) == ["default"]
 
 

@@ -22,7 +22,7 @@ from stillweb.collections.manifest import Manifest
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.env import Env
-from stillweb.env.vector.pool import kin_of
+from stillweb.env.vector.pool import BrowserProcess
 from stillweb.env.vector.vector import VectorEnv
 from stillweb.errors import EnvClosed, InfraError
 from stillweb.model import Exchange, Request, Response
@@ -220,12 +220,12 @@ async def test_close_ends_a_step_amid_its_requests(pair):
 
 
 async def _break(browser, what):
-    kin = await kin_of(browser)
+    process = await BrowserProcess.of(browser)
     if what == "line":
         line_of(browser)._socket.transport.abort()
     else:
-        os.kill(getattr(kin, what), signal.SIGKILL)
-    await kin.forget()
+        os.kill(getattr(process, what).pid, signal.SIGKILL)
+    await process.release()
 
 
 @pytest.mark.parametrize("what", ["line", "browser", "driver"])

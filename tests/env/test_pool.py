@@ -24,7 +24,7 @@ pytestmark = [
 
 PARENT = """
 import asyncio, sys
-from stillweb.env.pool import BrowserPool
+from stillweb.env.vector.pool import BrowserPool
 async def main():
     async with BrowserPool(()) as pool:
         lease = await pool.lease()
@@ -54,7 +54,7 @@ async def test_whoever_is_killed_no_process_stays_behind(victim):
 async def test_a_driver_that_is_killed_leaves_no_profile_and_no_process():
     async with BrowserPool(()) as pool:
         lease = await pool.lease()
-        profile = pool._kept[0].kin.profile
+        profile = pool._slots[0].process.profile
         assert profile.is_dir()
         [known] = pool.browsers()
         family = below(known["driver_pid"])

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
+from pydantic import TypeAdapter
 
 from stillweb.env.tasks.evaluators import (
     AllEvaluator,
     AnswerEvaluator,
     AnyEvaluator,
     DownloadEvaluator,
+    EvalKind,
+    Evaluation,
     JsonEvaluator,
     NetworkEvaluator,
     ScriptEvaluator,
+    TaskEvaluator,
     UrlEvaluator,
-    evaluator_from_dict,
-    evaluator_to_dict,
 )
 from stillweb.env.tasks.evidence import Evidence, Look, Reading
 from stillweb.env.tasks.load import load_tasks
 from stillweb.env.tasks.miniwob import miniwob_tasks
 from stillweb.env.tasks.native import native_file, native_schema, native_tasks
+from stillweb.env.tasks.task import task_from_dict, task_to_dict
 from stillweb.errors import TaskError, UsageError
 
 FILE = """\
@@ -65,8 +69,8 @@ def test_a_file_is_read(tmp_path):
     assert either.parts[1] == ScriptEvaluator(script="1", expected=[1, 2])
     assert (look.collection, look.needs) == ("other", {"judge"})
     for each in (lamp, look):
-        again = evaluator_from_dict(json.loads(json.dumps(evaluator_to_dict(each.evaluation))))
-        assert again == each.evaluation
+        stored = json.loads(json.dumps(each.evaluation.model_dump()))
+        assert TypeAdapter(TaskEvaluator).validate_python(stored) == each.evaluation
 
 
 def test_json_is_read_as_well_tabs_and_all(tmp_path):
@@ -92,12 +96,17 @@ def test_json_is_read_as_well_tabs_and_all(tmp_path):
         ('script: "1"', 'scrip: "1"', ":13: .*script"),
         ("expected: [1, 2]", "expected: 2024-01-01", ":13: .*no JSON"),
         ("- id: look", "- id: lamp", ":14: a second task with the id 'lamp'"),
+        (
+            '{type: string, exact: "$9.85"}',
+            "{type: string, regex: '(?=a)b'}",
+            ":9: .*no regular expression: invalid perl operator.*RE2 has no look-around",
+        ),
         ("    goal: Just look", "   goal: Just look", ":15: not YAML"),
         ("max_steps: 20", "max_steps: -1", ":2: defaults.max_steps"),
         ("start: 2024-05-06T07:08:09Z", "start: 2024-13-45", ":7: not YAML: month must be in"),
         ("    goal: Just look", "    goal: Look\n    goal: Just look", ":16: not YAML: a second 'goal'"),
         ("stillweb_tasks: 1", "&all\nstillweb_tasks: *all", ":1: not YAML: it holds an alias of itself"),
-        ("[{type: string, fuzzy: cheap}]", "[]", ":18: tasks.1.evaluate: nothing is asked for"),
+        ("[{type: string, fuzzy: cheap}]", "[]", ":18: tasks.1.evaluate: the list is empty"),
         (
             '{type: string, exact: "$9.85"}',
             "{type: network, url: x, at_least: 5, at_most: 1}",
@@ -182,6 +191,52 @@ FILES = ({"filename": "a.csv", "sha256": "ab" * 32, "size": 10, "url": "u", "err
 )
 def test_evaluators(evaluator, evidence, reward):
     assert evaluator.score(Evidence(**evidence)).reward == reward
+
+
+def test_a_regular_expression_takes_time_linear_in_the_answer():
+    evaluator = AnswerEvaluator(regex="(a+)+(a|aa)*(.*a){20}b")
+    assert evaluator.score(Evidence(answer="a" * 50_000 + "\ud800")).reward == 0.0
+
+
+# As versions before the evaluators became pydantic models wrote tasks into trajectories.
+EARLIER = {
+    "id": "t",
+    "goal": "g",
+    "start_url": "https://a.test/",
+    "collection": "",
+    "evaluation": {
+        "type": "every",
+        "parts": [
+            {"kind": "js", "expected": "document.title", "type": "warc_bench"},
+            {"type": "program_html", "url": "", "locator": "", "prepare": [], "exact": None}
+            | {"include": [["a", "b"], ["c"]]},
+            {"type": "string", "exact": None, "include": [], "regex": None, "fuzzy": ["x"]}
+            | {"unachievable": None, "question": "q"},
+            {"type": "unsupported", "reason": "r", "need": "site_api"},
+            {"type": "js", "script": "1", "expected": [1, {"a": None}], "url": ""},
+        ],
+    },
+    "start": "2024-05-06T07:08:09+00:00",
+    "timezone": "",
+    "viewport": [1280, 720],
+    "seed": None,
+    "max_steps": 0,
+    "source": "x.json#0",
+    "tabs": ["https://a.test/2"],
+    "setup": [],
+    "goal_script": "",
+}
+
+
+def test_tasks_of_earlier_trajectories_are_read_and_written_alike():
+    task = task_from_dict(EARLIER, "header")
+    assert task.evaluation.parts[0] == Evaluation(EvalKind.JS, "document.title")
+    assert task.evaluation.parts[1].include == (("a", "b"), ("c",))
+    assert (task.viewport, task.tabs) == ((1280, 720), ("https://a.test/2",))
+    assert task_to_dict(task) == EARLIER
+    assert pickle.loads(pickle.dumps(task)) == task
+    (again,) = native_tasks(json.dumps(native_file([task])), source="t.json")
+    assert again.evaluation == task.evaluation
 
 
 def test_what_nobody_read_is_no_reward():

@@ -26,7 +26,7 @@ from stillweb.env.actions.action import STYLES, tool_schema
 from stillweb.env.check import CheckOptions, EnvCheck, TaskCheck, check_env, check_tasks
 from stillweb.env.env import Env, EnvOptions
 from stillweb.env.observations.observation import Observation
-from stillweb.env.tasks.evaluators import Evaluator, evaluator_to_dict
+from stillweb.env.tasks.evidence import Evaluator
 from stillweb.env.tasks.load import Task, load_tasks
 from stillweb.env.tasks.miniwob import miniwob_tasks
 from stillweb.env.tasks.native import native_file, native_schema
@@ -85,8 +85,7 @@ def _kinds(task: Task) -> set[str]:
     def within(evaluation: Evaluator) -> set[str]:
         if evaluation.parts_in:
             return {kind for part in evaluation.parts_in for kind in within(part)}
-        told = evaluator_to_dict(evaluation)
-        return {str(told.get("kind", told["type"]))}
+        return {str(getattr(evaluation, "kind", evaluation.type))}
 
     return within(task.evaluation) if task.evaluation else set()
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stillweb.env.tasks.evaluators import DownloadEvaluator, Evaluator
-from stillweb.env.tasks.evidence import Evidence, Look, Reading, Score, plain
+from stillweb.env.tasks.evaluators import DownloadEvaluator
+from stillweb.env.tasks.evidence import Evaluator, Evidence, Look, Reading, Score, plain
 from stillweb.env.tasks.task import Task
 from stillweb.errors import TaskError
 from stillweb.model import Tier

@@ -1,10 +1,9 @@
-"""What an evaluator is told of an episode's end, read once and kept.
+"""Evidence of an episode's end, and the interface of the evaluators that judge it.
 
-Scoring has two halves. The first reads: the answer, the address, what scripts gave, what pages
-held, what was asked of the replay, what was downloaded, what a judge said. It happens once, at the
-moment the episode ends (`env/scoring.py`), and what was read is an `Evidence`. The second
-judges: a pure function of task and evidence (`env/evaluation.py`). The trajectory keeps the evidence,
-so that the same reward comes out again years later, without a browser (`env/rescore.py`).
+Scoring has two halves. The first half reads once, when the episode ends (`tasks/scoring.py`): answer, URL,
+values of scripts, page contents, requests, downloads, verdicts of a judge. The result is an `Evidence`. The
+second half is `Evaluator.score`, a pure function of task and evidence. The trajectory stores the evidence, so
+that `rescore` computes the same reward later without a browser.
 """
 
 from __future__ import annotations
@@ -14,22 +13,35 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pydantic import BaseModel, ConfigDict
+
 from stillweb.errors import TaskError
 
-__all__ = ["NO_SCRIPT", "Evidence", "Judge", "Judgement", "Look", "Question", "Reading", "Score", "plain"]
+__all__ = [
+    "NO_SCRIPT",
+    "Evaluator",
+    "Evidence",
+    "Judge",
+    "Judgement",
+    "Look",
+    "Question",
+    "Reading",
+    "Score",
+    "plain",
+]
 
 NO_SCRIPT = "this is no JavaScript: "
-"""How that begins which a look threw whose script cannot be read: no state of a page answers it."""
+"""Prefix of `Reading.threw` for a script with a syntax error: the error does not depend on the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Something to be read of a page.
+    """One value to be read from a page.
 
     Attributes:
-        script: an expression, or a function without arguments; "" is the page's HTML.
-        url: of the page, opened beside the others for that; "" is the active page as it stands.
-        prepare: scripts that are run before; what they throw is no matter.
+        script: an expression, or a function without arguments; "" reads the page's HTML.
+        url: page that is opened in a tab of its own for this; "" is the active page.
+        prepare: scripts that run before; their exceptions are ignored.
     """
 
     script: str = ""
@@ -39,12 +51,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a look gave.
+    """Result of a `Look`.
 
     Attributes:
-        value: as JSON; what JSON cannot hold, as its text.
-        truth: whether it is true in Python's sense (an empty list is not).
-        threw: what the script threw; "" if it did not.
+        value: as JSON; a value that JSON cannot represent, as its text.
+        truth: truth value of `value` in Python (an empty list is false).
+        threw: exception of the script, "" if none.
     """
 
     look: Look
@@ -55,7 +67,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something that only a judge can tell.
+    """A question for the judge.
 
     Attributes:
         kind: "fuzzy" (does the answer mean the reference?) or "unachievable" (does the answer give
@@ -70,21 +82,21 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a judge said, 0 to 1."""
+    """A judge's verdict, 0 to 1."""
 
     question: Question
     value: float
 
 
 class Judge(Protocol):
-    """Who tells whether an answer means what a reference says; mostly a language model.
+    """Function that decides whether an answer means what a reference says; usually a language model.
 
-    A judge that cannot tell raises; the episode then ends without a reward. One that also has an
-    attribute `unachievable`, called alike, is asked there for reasons why a task cannot be achieved.
+    It raises if it cannot decide; the episode then ends without a reward. If it has an attribute
+    `unachievable` with the same signature, that decides about reasons why a task cannot be achieved.
     """
 
     def __call__(self, question: str, answer: str, reference: str) -> Awaitable[bool | float]:
-        """Return True or 1.0 if the answer is right, and False or 0.0 if not."""
+        """Return True or 1.0 if the answer is right, False or 0.0 if not."""
         ...
 
 
@@ -93,11 +105,11 @@ class Evidence:
     """Everything that the evaluators of an episode read.
 
     Attributes:
-        answer: given with `terminate`.
-        url: of the active page.
-        requests: what the replay was asked for in the episode: method, url, status, tier. None where
-            no evaluator asked.
-        downloads: url, filename, size, sha256 of each, error where it did not arrive.
+        answer: answer given with `terminate`.
+        url: URL of the active page.
+        requests: requests of the episode, each with method, url, status, tier; None if no evaluator needs
+            them.
+        downloads: url, filename, size, sha256 of each, and error if it did not arrive.
     """
 
     answer: str = ""
@@ -108,10 +120,10 @@ class Evidence:
     downloads: tuple[Mapping[str, Any], ...] = ()
 
     def reading(self, look: Look) -> Reading:
-        """Return what a look gave.
+        """Return the result of a look.
 
         Raises:
-            TaskError: if nobody looked.
+            TaskError: if it was not read.
         """
         for reading in self.readings:
             if reading.look == look:
@@ -119,14 +131,14 @@ class Evidence:
         what = repr(look.script[:80]) if look.script else "the HTML"
         raise TaskError(
             f"the evidence does not hold {what} of {look.url or 'the active page'}",
-            hint="run the episode again: stored evidence answers only what was asked then",
+            hint="run the episode again: stored evidence has only what its task read",
         )
 
     def verdict(self, question: Question) -> float:
-        """Return what the judge said.
+        """Return the judge's verdict.
 
         Raises:
-            TaskError: if none was asked.
+            TaskError: if no judge answered the question.
         """
         for verdict in self.verdicts:
             if verdict.question == question:
@@ -139,15 +151,62 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A reward with its reasons, each one clause for the reader of a trajectory."""
+    """A reward and its reasons, one clause each."""
 
     reward: float
     reasons: tuple[str, ...] = ()
     evidence: Evidence = field(default_factory=Evidence, repr=False)
 
 
+def _require_type(schema: dict[str, Any]) -> None:
+    schema["required"] = ["type", *schema.get("required", [])]
+
+
+class Evaluator(BaseModel):
+    """Base of the evaluators. A subclass is the one definition of its fields, in files and in code.
+
+    Attributes:
+        type: name in task files and trajectories.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_require_type)
+
+    type: str
+
+    @property
+    def parts_in(self) -> tuple[Evaluator, ...]:
+        """Evaluators that this one consists of."""
+        return ()
+
+    def looks(self, url: str) -> tuple[Look, ...]:
+        """Return what must be read from pages; `url` is the URL of the active page."""
+        return tuple(look for part in self.parts_in for look in part.looks(url))
+
+    def questions(self, answer: str) -> tuple[Question, ...]:
+        """Return the questions about an answer that only a judge can decide."""
+        return tuple(question for part in self.parts_in for question in part.questions(answer))
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What scoring needs beyond the page: "judge", "requests", "site_api", "site_url"."""
+        return frozenset(need for part in self.parts_in for need in part.needs)
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """Kinds of evidence that `rescore` takes from the trajectory without computing them again."""
+        return tuple(kind for part in self.parts_in for kind in part.stored)
+
+    def score(self, evidence: Evidence) -> Score:
+        """Judge the episode.
+
+        Raises:
+            TaskError: if the evidence does not hold what is needed.
+        """
+        raise NotImplementedError
+
+
 def plain(value: Any) -> Any:
-    """Return a script's value as JSON has it; what JSON cannot hold, as its text."""
+    """Return a script's value as JSON; a value that JSON cannot represent, as its text."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError):

@@ -24,9 +24,10 @@ from stillweb.browser.settle import Settled
 from stillweb.env.actions.action import Action, InvalidAction
 from stillweb.env.actions.perform import open_start
 from stillweb.env.episode.episode import Episode
-from stillweb.env.tasks.evaluators import Evaluator, SiteEvaluator
+from stillweb.env.tasks.evaluators import SiteEvaluator
 from stillweb.env.tasks.evidence import (
     NO_SCRIPT,
+    Evaluator,
     Evidence,
     Judge,
     Judgement,

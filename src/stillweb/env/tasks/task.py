@@ -1,9 +1,7 @@
-"""A task: what an episode starts from and what it is scored by.
+"""Task: the start of an episode and its evaluator.
 
-A frozen value. What it leaves open (seed, time, time zone, viewport) the collection's manifest
-decides when the episode is reset. Loaders make tasks from the files of others (`env/task.py`) and judge
-every entry, so that a bad one is a `TaskError` that names file and place, not a reward of 0
-hours later.
+Seed, time, time zone and viewport that a task leaves open come from the collection's manifest at reset.
+Loaders (`tasks/load.py`) check every entry, so that a bad one is a `TaskError` that names file and place.
 """
 
 from __future__ import annotations
@@ -11,41 +9,45 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from stillweb.env.tasks.evaluators import Evaluator, evaluator_from_dict, evaluator_to_dict
+from pydantic import ConfigDict, PlainSerializer, TypeAdapter, ValidationError
+
+from stillweb.env.tasks.evaluators import TaskEvaluator
 from stillweb.errors import TaskError
 
-__all__ = ["Task", "task_from_dict", "task_to_dict"]
+__all__ = ["Task", "problem_of", "task_from_dict", "task_to_dict"]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something to be achieved on a replayed page.
+    """A goal on a replayed page.
 
     Attributes:
         id: unique among the tasks loaded together.
-        goal: in words, for the agent.
-        start_url: where the episode begins.
-        collection: name of the collection that holds the page; "" leaves it to the env.
-        evaluation: None where nothing is scored (the reward is then always 0).
-        start: what the page's clock says at the start; None means the recording's time.
-        timezone: IANA name; "" means the recording's.
-        viewport: CSS pixels; None means the recording's.
-        seed: of the page's randomness; None means the recording's.
-        max_steps: steps until the episode is truncated; 0 leaves it to the env.
+        goal: text for the agent.
+        start_url: URL of the episode's first page.
+        collection: collection that holds the page; "" leaves the choice to the env.
+        evaluation: None for a task that is not scored (its reward is always 0).
+        start: initial time of the page's clock; None is the time of the recording.
+        timezone: IANA name; "" is the time zone of the recording.
+        viewport: CSS pixels; None is the viewport of the recording.
+        seed: seed of the page's randomness; None is the seed of the recording.
+        max_steps: steps until the episode is truncated; 0 leaves the limit to the env.
         source: "file#index" or "file:line" of the entry.
-        tabs: addresses opened beside the start page, which stays the active one.
+        tabs: URLs opened beside the start page, which stays the active one.
         setup: scripts run in the start page before the first observation; functions get `{seed}`.
-        goal_script: a script that gives the goal once the page is set up; "" leaves it at `goal`.
+        goal_script: script that returns the goal after the setup; "" leaves `goal` as it is.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     id: str
     goal: str
     start_url: str
     collection: str = ""
-    evaluation: Evaluator | None = None
-    start: datetime | None = None
+    evaluation: TaskEvaluator | None = None
+    start: Annotated[datetime, PlainSerializer(datetime.isoformat)] | None = None
     timezone: str = ""
     viewport: tuple[int, int] | None = None
     seed: int | None = None
@@ -59,35 +61,34 @@ class Task:
     def needs(self) -> frozenset[str]:
         """What scoring needs beyond the page.
 
-        "judge" (`EnvOptions.judge`), "site_url" (`load_tasks(sites=...)`), "site_api" (not to be had).
+        "judge" (`EnvOptions.judge`), "site_url" (`load_tasks(sites=...)`), "site_api" (never available).
         """
         return (self.evaluation.needs if self.evaluation else frozenset()) - {"requests"}
 
 
+_TASK = TypeAdapter(Task)
+
+
 def task_to_dict(task: Task) -> dict[str, Any]:
     """Return a task as JSON, for traces and trajectories."""
-    told = {name: getattr(task, name) for name in task.__slots__}
-    told["start"] = task.start.isoformat() if task.start else None
-    if task.evaluation:
-        told["evaluation"] = evaluator_to_dict(task.evaluation)
-    return told
+    dumped: dict[str, Any] = _TASK.dump_python(task, mode="json")
+    return dumped
 
 
 def task_from_dict(loaded: Mapping[str, Any], where: str) -> Task:
-    """Read what `task_to_dict` made.
+    """Read the result of `task_to_dict`.
 
     Raises:
-        TaskError: naming `where` it was read from, if it is nothing of the kind.
+        TaskError: naming `where` it was read from, if it is no task.
     """
     try:
-        told = dict(loaded)
-        if told.get("start"):
-            told["start"] = datetime.fromisoformat(told["start"])
-        for name in ("viewport", "tabs", "setup"):
-            if told.get(name) is not None:
-                told[name] = tuple(told[name])
-        if told.get("evaluation") is not None:
-            told["evaluation"] = evaluator_from_dict(told["evaluation"])
-        return Task(**told)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise TaskError(f"{where}: no task: {error}") from error
+        return _TASK.validate_python(loaded)
+    except ValidationError as error:
+        raise TaskError(f"{where}: no task: {problem_of(error.errors()[0])}") from error
+
+
+def problem_of(error: Mapping[str, Any]) -> str:
+    """Return one of pydantic's errors as "place: message"."""
+    place = ".".join(str(step) for step in error["loc"])
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message

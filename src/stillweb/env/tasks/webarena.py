@@ -20,7 +20,7 @@ from stillweb.env.tasks.evaluators import (
     AllEvaluator,
     AnswerEvaluator,
     ContentEvaluator,
-    Evaluator,
+    TaskEvaluator,
     UnsupportedEvaluator,
     UrlEvaluator,
 )
@@ -108,9 +108,9 @@ def _task(entry: Mapping[str, Any], held: Mapping[str, str], where: str) -> Task
     )
 
 
-def _evaluation(entry: Mapping[str, Any], where: str) -> Evaluator:
+def _evaluation(entry: Mapping[str, Any], where: str) -> TaskEvaluator:
     told = entry["eval"]
-    parts: list[Evaluator] = []
+    parts: list[TaskEvaluator] = []
     for kind in told["eval_types"]:
         if kind == "string_match":
             parts.append(_answer(told, entry["intent"]))
@@ -125,7 +125,7 @@ def _evaluation(entry: Mapping[str, Any], where: str) -> Evaluator:
     return parts[0] if len(parts) == 1 else AllEvaluator(parts=tuple(parts))
 
 
-def _answer(told: Mapping[str, Any], question: str) -> Evaluator:
+def _answer(told: Mapping[str, Any], question: str) -> TaskEvaluator:
     reference = told["reference_answers"]
     if unknown := set(reference) - {"exact_match", "must_include", "fuzzy_match"}:
         return UnsupportedEvaluator(reason=f"answers are compared by {', '.join(sorted(unknown))}")
@@ -140,14 +140,14 @@ def _answer(told: Mapping[str, Any], question: str) -> Evaluator:
     )
 
 
-def _url(told: Mapping[str, Any]) -> Evaluator:
+def _url(told: Mapping[str, Any]) -> TaskEvaluator:
     rule = told.get("url_note", _RULE)
     if rule != _RULE:
         return UnsupportedEvaluator(reason=f"addresses are compared by {rule!r}")
     return UrlEvaluator(holds=tuple(told["reference_url"].split(_OR)))
 
 
-def _content(target: Mapping[str, Any]) -> Evaluator:
+def _content(target: Mapping[str, Any]) -> TaskEvaluator:
     url, locator = target["url"], target["locator"].strip()
     if url == _POST_URL:
         url = "reddit_post"

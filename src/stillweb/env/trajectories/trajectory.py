@@ -18,12 +18,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from stillweb import clock
-from stillweb.env.tasks.evidence import Evidence, Judgement, Look, Question, Reading
+from stillweb.env.tasks.evidence import Evidence
 from stillweb.errors import InfraError, TaskError
 
 __all__ = [
@@ -170,46 +172,39 @@ def json_object(line: str, where: str) -> dict[str, Any]:
 # --- evidence --------------------------------------------------------------------------------------
 
 
+_EVIDENCE = TypeAdapter(Evidence)
+
+
 def evidence_to_dict(evidence: Evidence, store: ContentFiles) -> dict[str, Any]:
     """Return evidence as JSON; long texts go into the store."""
-    told = asdict(evidence)
-    for reading in told["readings"]:
+    dumped = asdict(evidence)
+    for reading in dumped["readings"]:
         value = reading["value"]
         if isinstance(value, str) and len(value) > _LONG:
             reading["value"] = {_BY_DIGEST: store.put(value.encode("utf-8", "surrogatepass"), "txt")}
             reading["stored"] = True
-    return told
+    return dumped
 
 
-def evidence_from_dict(told: Mapping[str, Any], store: ContentFiles) -> Evidence:
-    """Read what `evidence_to_dict` made.
+def evidence_from_dict(loaded: Mapping[str, Any], store: ContentFiles) -> Evidence:
+    """Read the result of `evidence_to_dict`.
 
     Raises:
-        TaskError: if it is nothing of the kind, or the store lacks what it names.
+        TaskError: if it is no evidence, or the store lacks a text that it names.
     """
     try:
-        return Evidence(
-            answer=told["answer"],
-            url=told["url"],
-            readings=tuple(_reading(each, store) for each in told["readings"]),
-            verdicts=tuple(
-                Judgement(Question(**each["question"]), float(each["value"])) for each in told["verdicts"]
-            ),
-            requests=None if told["requests"] is None else tuple(told["requests"]),
-            downloads=tuple(told["downloads"]),
-        )
+        readings = [_with_value(reading, store) for reading in loaded["readings"]]
+        given = {field.name: loaded[field.name] for field in fields(Evidence)}
+        return _EVIDENCE.validate_python(given | {"readings": readings})
     except (KeyError, TypeError, ValueError) as error:
         raise TaskError(f"the evidence cannot be read: {error!r}") from error
 
 
-def _reading(told: Mapping[str, Any], store: ContentFiles) -> Reading:
-    look = told["look"]
-    value = told["value"]
-    if told.get("stored"):
-        value = store.get(value[_BY_DIGEST], "txt").decode("utf-8", "surrogatepass")
-    return Reading(
-        Look(look["script"], look["url"], tuple(look["prepare"])), value, told["truth"], told["threw"]
-    )
+def _with_value(reading: Mapping[str, Any], store: ContentFiles) -> Mapping[str, Any]:
+    if not reading.get("stored"):
+        return reading
+    value = store.get(reading["value"][_BY_DIGEST], "txt").decode("utf-8", "surrogatepass")
+    return {**reading, "value": value}
 
 
 def line(value: Mapping[str, Any]) -> str:
