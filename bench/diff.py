@@ -25,7 +25,7 @@ from stillweb import clock
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.store import remove_collection
 from stillweb.collections.warc.writer import CollectionWriter
-from stillweb.http.messages import decode_body
+from stillweb.http.codec import decode
 from stillweb.model import Exchange, header
 
 PAGES = 180
@@ -72,7 +72,7 @@ def altered(collection: Collection, share: float) -> Collection:
 
 def _with_change(exchange: Exchange) -> Exchange:
     response = exchange.response
-    body = decode_body(response.raw_body, header(response.headers, "content-encoding"))
+    body = decode(response.raw_body, header(response.headers, "content-encoding"))
     if response.status != 200 or response.mime != "text/html" or body is None:
         return exchange
     fields = tuple((n, v) for n, v in response.headers if n.lower() not in _DROPPED)

@@ -13,7 +13,8 @@
     │   ├── MalformedWacz
     │   ├── MalformedHar
     │   ├── MalformedPack
-    │   └── MissingRecord
+    │   ├── MissingRecord
+    │   └── LimitExceeded       unpacked data exceeds a limit
     ├── CertError               the CA or one of its files
     │   ├── CaMissing
     │   ├── CaExpired
@@ -129,6 +130,22 @@ class MalformedPack(CollectionError):
 
 class MissingRecord(CollectionError):
     """Raised when an index names a WARC record that is not there."""
+
+
+class LimitExceeded(CollectionError):
+    """Raised when packed data unpacks to more than a limit allows (a decompression bomb, or large content).
+
+    Attributes:
+        limit: what is limited.
+        option: command-line option or environment variable that raises the limit.
+    """
+
+    def __init__(
+        self, message: str, *, limit: str, option: str, path: str | os.PathLike[str] | None = None
+    ) -> None:
+        super().__init__(message, path=path, hint=f"if you trust the source, raise the limit: {option}")
+        self.limit = limit
+        self.option = option
 
 
 class CertError(StillwebError):

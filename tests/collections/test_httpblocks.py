@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillweb.collections.warc import methodquery
+from stillweb.http.codec import decode
 from stillweb.http.messages import (
     dechunk,
-    decode_body,
     parse_request,
     parse_response,
     request_block,
@@ -118,7 +118,7 @@ def test_a_content_encoding_is_kept_if_the_body_has_it(encoding):
     head = ("HTTP/1.1 200 OK", f"Content-Encoding: {encoding}")
     kept = parse_response(block(*head, body=ENCODED[encoding]))
     assert kept == Response(200, "OK", (("Content-Encoding", encoding),), ENCODED[encoding])
-    assert decode_body(kept.raw_body, encoding) == BODY
+    assert decode(kept.raw_body, encoding) == BODY
     false = parse_response(block(*head, body=b"<html>not encoded at all, whatever the header says"))
     assert false.headers == ()
 

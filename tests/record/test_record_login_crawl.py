@@ -21,7 +21,7 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.pack.seal import seal
 from stillweb.env import Env
 from stillweb.errors import RecordError, UsageError
-from stillweb.http.messages import decode_body
+from stillweb.http.codec import decode
 from stillweb.matching.redaction import Placeholders, canonical, cookie_pairs, key_file
 from stillweb.model import header
 from stillweb.record.behaviors.behaviors import parse_behaviours
@@ -52,7 +52,7 @@ def assert_baselines_tell_what_is_written(collection: Collection) -> None:
     written = set()
     for capture in collection.captures():
         response = collection.read_capture(capture).response
-        body = decode_body(response.raw_body, header(response.headers, "content-encoding"))
+        body = decode(response.raw_body, header(response.headers, "content-encoding"))
         written.add(sha256(body or b"").hexdigest())
     for page in collection.page_list():
         requests = read_baseline(collection.baseline / page.baseline).requests

@@ -11,7 +11,7 @@ from members import STEPS, TOKEN, Members, all_of
 
 from stillweb.cli import cli
 from stillweb.collections.layout import Collection
-from stillweb.http.messages import decode_body
+from stillweb.http.codec import decode
 from stillweb.model import header
 
 pytestmark = [
@@ -80,7 +80,7 @@ def test_amending_is_logged_in_by_a_storage_state(tmp_path: Path, ca, site, logg
         return
     assert ran.exit_code == 0, ran.output
     response = collection.read_capture(added[f"{HOME}a"]).response
-    body = decode_body(response.raw_body, header(response.headers, "content-encoding"))
+    body = decode(response.raw_body, header(response.headers, "content-encoding"))
     assert b"Welcome back" in (body or b"")
 
 

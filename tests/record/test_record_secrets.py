@@ -26,7 +26,8 @@ from stillweb.collections.warc.frames import (
     read_chunks,
     read_frames,
 )
-from stillweb.http.messages import decode_body, request_block, response_block
+from stillweb.http.codec import decode
+from stillweb.http.messages import request_block, response_block
 from stillweb.matching.keys import request_key
 from stillweb.matching.redaction import Placeholders, SecretFields
 from stillweb.model import Exchange, Request, Response, header
@@ -53,7 +54,7 @@ def exchange(request: Request | None = None, body: bytes = b"", *fields, mime: s
 
 
 def written(found: Exchange) -> bytes:
-    body = decode_body(found.response.raw_body, header(found.response.headers, "content-encoding"))
+    body = decode(found.response.raw_body, header(found.response.headers, "content-encoding"))
     return b"\n".join(
         [request_block(found.request), found.request.url.encode(), response_block(found.response), body]
     )
@@ -108,7 +109,7 @@ def test_a_cookie_is_gone_from_bodies_under_any_coding_and_spans_say_where(value
         ("Set-Cookie", f"sid={value}"),
     )
     found, _, taken = secrets().redact(given)
-    made = decode_body(found.response.raw_body, coding)
+    made = decode(found.response.raw_body, coding)
     assert value.encode() not in made
     assert len(made) == len(plain)
     assert header(found.response.headers, "content-length") == str(len(found.response.raw_body))

@@ -22,7 +22,8 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.reader import read_records
 from stillweb.env.env import Env
-from stillweb.http.messages import decode_body, parse_response
+from stillweb.http.codec import decode
+from stillweb.http.messages import parse_response
 from stillweb.model import header
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.proxy import RecordingProxy
@@ -117,7 +118,7 @@ def texts(folder: Path) -> Iterator[tuple[str, bytes]]:
                 yield f"{path.name}:{record.offset}", repr(record.headers).encode() + record.block
                 answer = parse_response(record.block)
                 if answer is not None and answer.raw_body:
-                    body = decode_body(answer.raw_body, header(answer.headers, "content-encoding"))
+                    body = decode(answer.raw_body, header(answer.headers, "content-encoding"))
                     assert body is not None
                     yield f"{path.name}:{record.offset} decoded", body
         else:

@@ -10,18 +10,14 @@ browser would refuse the answer.
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterable
 
-import brotli
-import zstandard
-
+from stillweb.http.codec import has_encoding
 from stillweb.model import Headers, Request, Response, header
 
 _STATUS_LINE = re.compile(rb"(?:HTTP/[\d.]+|ICY)[ \t]+(\d{3})(?:[ \t]+([^\r\n]*))?\r*\n?")
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S.*?)(?: HTTP/[\d.]+)?\r*\n")
 _LENGTH = re.compile(r"[0-9]{1,15}")
-_BELIEVED = 256  # bytes
 _STRAY_ENDS = (b"\r\n", b"\n", b"\r\n\r\n")
 # Trailers and an empty line (RFC 9112 §7.1.2), or what is left of them where the body breaks off.
 _ENDS = re.compile(rb"(?:[^\r\n:]+:[^\r\n]*\r?\n)*(?:\r?\n)*")
@@ -165,66 +161,3 @@ def dechunk(body: bytes) -> bytes:
         else:
             return body
     return b"".join(parts) if parts and not body[at:].strip() else body
-
-
-def has_encoding(body: bytes, encoding: str) -> bool:
-    """Whether a body is in the content encoding that its header names; unknown ones are believed."""
-    encoding = encoding.strip().lower()
-    match encoding:
-        case "" | "identity":
-            return True
-        case "gzip" | "x-gzip":
-            return body[:2] == b"\x1f\x8b"
-        case "zstd":
-            return body[:4] == zstandard.FRAME_HEADER
-        case "br":
-            return _inflates_br(body)
-        case "deflate":
-            return _inflates(body, zlib.MAX_WBITS) or _inflates(body, -zlib.MAX_WBITS)
-    return True
-
-
-def _inflates(body: bytes, wbits: int) -> bool:
-    unpack = zlib.decompressobj(wbits)
-    try:
-        plain = unpack.decompress(body)
-    except zlib.error:
-        return False
-    return unpack.eof or _breaks_off(plain)
-
-
-def _inflates_br(body: bytes) -> bool:
-    unpack = brotli.Decompressor()
-    try:
-        plain = unpack.process(body)
-    except brotli.error:
-        return False
-    return unpack.is_finished() or _breaks_off(plain)
-
-
-def _breaks_off(plain: bytes) -> bool:
-    """Whether what came of an unfinished body is enough to believe that it was encoded.
-
-    Bare deflate and brotli start with no magic bytes: they are found in short texts, too (`ok`, `[]`).
-    """
-    return len(plain) >= _BELIEVED
-
-
-def decode_body(raw_body: bytes, encoding: str) -> bytes | None:
-    """Return a body without its content encoding; None if it cannot be decoded."""
-    try:
-        match encoding.strip().lower():
-            case "" | "identity":
-                return raw_body
-            case "gzip" | "x-gzip":
-                return zlib.decompress(raw_body, 16 + zlib.MAX_WBITS)
-            case "br":
-                return bytes(brotli.decompress(raw_body))
-            case "zstd":
-                return zstandard.ZstdDecompressor().decompressobj().decompress(raw_body)
-            case "deflate":
-                wbits = zlib.MAX_WBITS if _inflates(raw_body, zlib.MAX_WBITS) else -zlib.MAX_WBITS
-                return zlib.decompress(raw_body, wbits)
-    except (zlib.error, brotli.error, zstandard.ZstdError):
-        return None
-    return None

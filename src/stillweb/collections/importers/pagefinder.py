@@ -13,8 +13,8 @@ from typing import Any
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.errors import CollectionError
-from stillweb.http.messages import decode_body
+from stillweb.errors import CollectionError, LimitExceeded
+from stillweb.http.codec import decode
 from stillweb.model import Capture, Exchange, Page, header
 from stillweb.urls import wire_url
 
@@ -67,7 +67,11 @@ def _is_document(exchange: Exchange) -> bool:
 
 def _title(exchange: Exchange) -> str:
     encoding = header(exchange.response.headers, "content-encoding")
-    match = _TITLE.search((decode_body(exchange.response.raw_body, encoding) or b"")[: 1 << 18])
+    try:
+        body = decode(exchange.response.raw_body, encoding) or b""
+    except LimitExceeded:
+        return ""
+    match = _TITLE.search(body[: 1 << 18])
     return unescape(" ".join(match[1].decode("utf-8", "replace").split())) if match else ""
 
 

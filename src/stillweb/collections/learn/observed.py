@@ -15,7 +15,7 @@ from hashlib import sha256
 
 from stillweb.collections.layout import Collection
 from stillweb.errors import CollectionError
-from stillweb.http.messages import decode_body
+from stillweb.http.codec import decode
 from stillweb.matching.keys import request_key
 from stillweb.matching.parts import Leaf, Parts, Where
 from stillweb.matching.values import DAY, ValueKind, kind_of, masked
@@ -75,7 +75,7 @@ class Observed:
         """The body of the answer, decoded if it can be; read each time, since all of them may not fit."""
         with suppress(CollectionError):
             response = self.collection.read_capture(self.capture).response
-            plain = decode_body(response.raw_body, header(response.headers, "content-encoding"))
+            plain = decode(response.raw_body, header(response.headers, "content-encoding"))
             return response.raw_body if plain is None else plain
         return b""
 

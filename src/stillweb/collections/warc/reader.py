@@ -19,6 +19,7 @@ import mmap
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,8 +35,9 @@ from stillweb.collections.warc.records import (
     WarcRecord,
     serialise,
 )
-from stillweb.errors import MalformedWarc
-from stillweb.http.messages import dechunk, decode_body, payload_start
+from stillweb.errors import LimitExceeded, MalformedWarc
+from stillweb.http.codec import decode
+from stillweb.http.messages import dechunk, payload_start
 from stillweb.model import header
 
 __all__ = ["WarcRecord", "gzip_member", "read_record", "read_records", "serialise", "sniff"]
@@ -86,8 +88,9 @@ def _payloads(record: WarcRecord) -> Iterator[bytes]:
         (k.strip(), v.strip()) for k, _, v in (line.partition(":") for line in head.splitlines()[1:])
     )
     encoding = header(fields, "content-encoding")
-    if encoding and (decoded := decode_body(plain, encoding)) is not None:
-        yield decoded
+    with suppress(LimitExceeded):
+        if encoding and (decoded := decode(plain, encoding, min_partial=None)) is not None:
+            yield decoded
 
 
 GZIP_MAGIC = b"\x1f\x8b\x08"

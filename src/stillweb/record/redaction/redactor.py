@@ -29,13 +29,14 @@ from stillweb.collections.warc.frames import (
     write_chunks,
     write_frames,
 )
+from stillweb.http.codec import encode
 from stillweb.http.messages import request_block, response_block
 from stillweb.matching.parts import Where
 from stillweb.matching.redaction import Placeholders, exchange_fields, exchange_json, key_file
 from stillweb.model import Exchange, Headers, Request, Response, header
 from stillweb.record.options import SecretsOptions
 from stillweb.record.redaction import find
-from stillweb.record.redaction.bodies import decode, encode, unpacked_chunks, with_length, without_coding
+from stillweb.record.redaction.bodies import decode, unpacked_chunks, with_length, without_coding
 from stillweb.record.redaction.find import JWT, Names, strong, strong_password
 from stillweb.record.redaction.search import Hit, Search
 from stillweb.urls import host_of

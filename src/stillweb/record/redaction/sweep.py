@@ -21,9 +21,10 @@ from stillweb.collections.redactions import append_redactions
 from stillweb.collections.warc.frames import is_socket_url
 from stillweb.collections.warc.records import WarcRecord
 from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.http.codec import encode
 from stillweb.http.messages import parse_response, payload_start
 from stillweb.model import header
-from stillweb.record.redaction.bodies import decode, encode
+from stillweb.record.redaction.bodies import decode
 from stillweb.record.redaction.redactor import Secrets
 
 __all__ = ["sweep", "sweep_baseline"]

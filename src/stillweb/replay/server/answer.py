@@ -12,17 +12,21 @@ so that a page sees the status of a miss and not a CORS error.
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from stillweb.http.codec import admits, decode
+from stillweb.errors import LimitExceeded
+from stillweb.http.codec import accepts, decode
 from stillweb.http.wire import simple_head, status_line
 from stillweb.matching.captures import Entry
 from stillweb.matching.ranges import Span, asked_span, recorded_span
 from stillweb.model import Headers, Request, header
 
 __all__ = ["PreparedResponse", "Script", "ScriptedResponse", "empty", "preflight", "recorded"]
+
+logger = logging.getLogger(__name__)
 
 _NO_BODY = frozenset({204, 304})
 _CONTENT_ENCODING = re.compile(rb"(?<=\r\n)content-encoding:[^\r\n]*\r\n", re.IGNORECASE)
@@ -49,8 +53,8 @@ def recorded(request: Request, entry: Entry) -> PreparedResponse:
     head = bytes(entry.head)
     body: bytes | memoryview = entry.body
     status = entry.status
-    if entry.encoding and not admits(header(request.headers, "accept-encoding"), entry.encoding):
-        plain = decode(entry.encoding, entry.body)
+    if entry.encoding and not accepts(header(request.headers, "accept-encoding"), entry.encoding):
+        plain = _decoded(entry)
         if plain is not None and status == 206:  # its numbers are those of the coded bytes
             held = recorded_span(head)
             if held is not None and held.whole:
@@ -69,6 +73,14 @@ def recorded(request: Request, entry: Entry) -> PreparedResponse:
         return PreparedResponse(status, head)
     head += b"Content-Length: %d\r\n" % len(body)
     return PreparedResponse(status, head, b"" if request.method == "HEAD" else body)
+
+
+def _decoded(entry: Entry) -> bytes | None:
+    try:
+        return decode(entry.body, entry.encoding)
+    except LimitExceeded as error:
+        logger.warning("%s is sent under its coding, which the client does not accept: %s", entry.url, error)
+        return None
 
 
 def _cut(

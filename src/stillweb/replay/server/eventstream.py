@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from stillweb.collections.pack.frames import of_cookies, open_chunks, stream_key
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.warc.frames import EVENT_STREAM, Chunks, ConnectionEnd
-from stillweb.http.codec import admits
+from stillweb.http.codec import accepts
 from stillweb.matching.captures import Entry
 from stillweb.matching.resolver import Policy, SessionState
 from stillweb.model import Match, Request, Tier, header
@@ -61,7 +61,7 @@ def answer(
         state: counts them.
         policy: says at which pace.
     """
-    decodable = admits(header(request.headers, "accept-encoding"), entry.encoding)
+    decodable = accepts(header(request.headers, "accept-encoding"), entry.encoding)
     if request.method != entry.method or not decodable:
         return match, answers.recorded(request, entry)
     opens = _is_event_source(request)
