@@ -14,7 +14,7 @@ from stillweb.browser import Level, page_html, screenshot, settle
 from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.browser.context import state_of
-from stillweb.browser.exact import context as world
+from stillweb.browser.exact import context as exact_context
 from stillweb.browser.input.pointer import Pointer
 from stillweb.browser.observe.page import page_address
 
@@ -37,7 +37,7 @@ async def runs(rig, html, *, sessions=5, act=None, level=Level.EXACT):
                 settled = await settle(visit.page, visit.activity)
             text = await visit.page.evaluate("document.getElementById('log')?.textContent ?? ''")
             picture = hashlib.sha256(await screenshot(visit.page)).hexdigest()
-            its = state_of(visit.context).world
+            its = state_of(visit.context).exact
             flags = tuple(its.flags) if its else ()
             return settled.settled, text, await page_html(visit.page), picture, flags
 
@@ -74,13 +74,13 @@ async def test_what_is_drawn_by_the_real_clock_is_flagged(rig, tag):
 
 
 async def test_an_answer_that_comes_after_it_was_given_up_is_flagged(rig, monkeypatch):
-    monkeypatch.setattr(world, "_BODY_SECONDS", 1.0)
+    monkeypatch.setattr(exact_context, "_BODY_SECONDS", 1.0)
     rig.site.pages["http://site.test/two"] = ("text/plain", b"two")
     rig.site.withheld["http://site.test/two"] = rest = asyncio.Event()
     html = LOG + "fetch('/two').then((r) => r.text()).then(L);</script>"
 
     async def act(visit):
-        its = state_of(visit.context).world
+        its = state_of(visit.context).exact
         assert not its.flags  # nothing came, and nothing hangs on it
         rest.set()
         await visit.page.wait_for_function("log.textContent", polling=50)
@@ -159,14 +159,14 @@ async def test_a_shared_worker_that_began_before_it_was_heard_holds_nothing_up(r
         monkeypatch.undo()
         settled = await going
         assert settled.settled, settled.reason
-        assert state_of(visit.context).world.flags == ["worker http://site.test/s.js did not begin in time"]
+        assert state_of(visit.context).exact.flags == ["worker http://site.test/s.js did not begin in time"]
 
 
 async def test_a_page_that_went_elsewhere_is_asked_again_before_a_frame_is_drawn(rig, monkeypatch):
     # Else a frame showed half of the next document: its layout would come early, and a history entry's scroll
     # position with it, before the page's script had made room at the top (docs/decisions/0018-exact.md).
     events = []
-    evaluate, draw = PageProbe.evaluate, world.ExactContext.draw
+    evaluate, draw = PageProbe.evaluate, exact_context.ExactContext.draw
 
     async def gone_once(probe, expression, *more):
         if not expression.startswith("eye.idle"):
@@ -181,7 +181,7 @@ async def test_a_page_that_went_elsewhere_is_asked_again_before_a_frame_is_drawn
         return await draw(its, session, **more)
 
     monkeypatch.setattr(PageProbe, "evaluate", gone_once)
-    monkeypatch.setattr(world.ExactContext, "draw", drawn)
+    monkeypatch.setattr(exact_context.ExactContext, "draw", drawn)
     rig.site.pages["http://site.test/"] = "<p>there"
     async with rig.visit(Level.EXACT) as visit:
         assert (await visit.goto()).settled
@@ -283,7 +283,7 @@ async def test_nothing_is_waited_for_where_there_is_no_entry_to_go_to(rig):
         settled = await visit.goto()
         assert settled.settled
         assert settled.waited < 2.5  # each would be waited for 3 s
-        assert state_of(visit.context).world.flags == []
+        assert state_of(visit.context).exact.flags == []
 
 
 async def test_a_link_leads_to_no_new_widget(rig):
@@ -293,7 +293,7 @@ async def test_a_link_leads_to_no_new_widget(rig):
     rig.site.pages["http://other.test/"] = "other"
     async with rig.visit(Level.EXACT) as visit:
         await visit.goto()
-        root = (await PageProbe.of(visit.page)).line.line.root
+        root = (await PageProbe.of(visit.page)).cdp.connection.root
         for url in ("http://site.test/next", "http://other.test/"):
             events = await traced(root, visit.page.evaluate("url => { location = url; }", url), visit)
             assert await page_address(visit.page) == url
@@ -376,8 +376,8 @@ async def test_what_a_wheel_brings_into_view_is_painted_or_it_is_said(rig, scrol
                     "(globalThis.part || globalThis.frame?.contentWindow || globalThis).scrollTo(0, 1300)"
                 )
             assert (await settle(visit.page, visit.activity)).settled
-            moved = state_of(visit.context).world
-            pictures.append(await moved.picture(probe.line))
+            moved = state_of(visit.context).exact
+            pictures.append(await moved.screenshot(probe.cdp))
     if scroller == "layer":
         assert moved.flags == [
             "a wheel over a part with will-change, which may be shown before it is painted"

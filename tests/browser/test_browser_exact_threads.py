@@ -30,8 +30,8 @@ async def come_to(rig, script, *, sessions=5, **profile):
         async with rig.visit(Level.EXACT, **profile) as visit:
             await visit.goto(HOME)
             await settle(visit.page, visit.activity)
-            world = state_of(visit.context).world
-            return await visit.page.evaluate("log.textContent"), tuple(world.flags)
+            exact = state_of(visit.context).exact
+            return await visit.page.evaluate("log.textContent"), tuple(exact.flags)
 
     came = set(await asyncio.gather(*(one() for _ in range(sessions))))
     assert len(came) == 1, "\n--\n".join(text for text, _ in came)

@@ -62,7 +62,7 @@ async def test_no_list_or_picker_stays_open(rig, field, how):
             heard = await visit.page.evaluate("heard.textContent")
             assert "blur" not in heard
             assert "keydown" not in heard or how == "key"
-            came.append((heard, await screenshot(visit.page), tuple(state_of(visit.context).world.flags)))
+            came.append((heard, await screenshot(visit.page), tuple(state_of(visit.context).exact.flags)))
     assert came[0] == came[1]
     assert came[0][2] == ()
 
@@ -89,14 +89,14 @@ async def test_a_complaint_about_a_field_is_told_and_not_shown(rig):
                 "<form><input id=field required style='margin: 50px'><input required><button id=send>Send</button></form>"
                 + HEARD
             )
-            world = state_of(visit.context).world
+            exact = state_of(visit.context).exact
             if how == "all":
                 await visit.page.evaluate("send.focus()")
                 await visit.page.keyboard.press("Enter")
             else:
                 await visit.page.evaluate("field.focus()")
             assert (await settle(visit.page, visit.activity)).settled
-            assert world.refusals == (["Please fill out this field."] if how == "all" else [])
+            assert exact.refusals == (["Please fill out this field."] if how == "all" else [])
             assert await visit.page.evaluate("[field.validity.customError, field.matches(':focus')]") == [
                 False,
                 True,

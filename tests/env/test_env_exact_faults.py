@@ -11,9 +11,8 @@ import signal
 import pytest
 import pytest_asyncio
 
-from stillweb.browser.cdp import connection as line_module
-from stillweb.browser.cdp import connection as patience
-from stillweb.browser.cdp.connection import line_of
+from stillweb.browser.cdp import connection
+from stillweb.browser.cdp.connection import connection_of
 from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.context import state_of
 from stillweb.browser.launch import launch
@@ -85,15 +84,15 @@ async def pair(replay, browser):
         await look(env)
     assert browser.contexts == []
     assert [session["id"] for session in await replay.sessions()] == ["default"]
-    left = line_of(browser)._sessions
+    left = connection_of(browser)._sessions
     assert await poll(lambda: list(left) == [""], timeout=10), left
 
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(patience, "LOOP_SECONDS", 0.5)
-    monkeypatch.setattr(patience, "LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(line_module, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "LOOP_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "LOOK_SECONDS", 0.2)
 
 
 async def press(env, name):
@@ -107,10 +106,10 @@ async def look(env):
 
 
 def page_of(env):
-    """Return a page of an episode as the line knows it, and its world."""
-    world = state_of(env._episode.context).world
-    (session,) = world._pages.values()
-    return session, world
+    """Return a page of an episode as the line knows it, and its exact."""
+    exact = state_of(env._episode.context).exact
+    (session,) = exact._pages.values()
+    return session, exact
 
 
 async def requested(env, count):
@@ -170,15 +169,15 @@ async def test_a_page_that_is_slow_is_no_page_that_loops(pair, impatient):
 
 async def test_a_frame_that_nobody_waits_for_any_more_is_ended_before_the_next(pair):
     env, other = pair
-    (session, world), (free, other_world) = page_of(env), page_of(other)
+    (session, exact), (free, other_exact) = page_of(env), page_of(other)
     busy = "new ResizeObserver(() => { for (let n = 0; n < 1e9; n++); }).observe(document.body)"
     await session.send("Runtime.evaluate", {"expression": busy})
-    first = asyncio.ensure_future(world.draw(session))
+    first = asyncio.ensure_future(exact.draw(session))
     await asyncio.wait([first], timeout=0.1)
     assert not first.done()
-    (unfinished,) = line_of(env._browser)._drawing
+    (unfinished,) = connection_of(env._browser)._drawing
     first.cancel()
-    second = asyncio.ensure_future(other_world.draw(free))
+    second = asyncio.ensure_future(other_exact.draw(free))
     await asyncio.wait([second, unfinished], return_when=asyncio.FIRST_COMPLETED)
     assert first.cancelled()
     assert unfinished.result() == {"hasDamage": False}
@@ -222,7 +221,7 @@ async def test_close_ends_a_step_amid_its_requests(pair):
 async def _break(browser, what):
     process = await BrowserProcess.of(browser)
     if what == "line":
-        line_of(browser)._socket.transport.abort()
+        connection_of(browser)._socket.transport.abort()
     else:
         os.kill(getattr(process, what).pid, signal.SIGKILL)
     await process.release()
@@ -247,7 +246,7 @@ async def test_a_browser_without_its_line_is_replaced_before_it_is_closed(replay
 
     async with Env(replay.url, level="exact") as env:
         await env.reset(url=HOME)
-        monkeypatch.setattr(line_module, "_close", unclosed)
+        monkeypatch.setattr(connection, "_close", unclosed)
         await _break(env._browser, "line")
         with pytest.raises(InfraError):
             await look(env)

@@ -1,8 +1,9 @@
-"""The one browser that recording, episodes and comparison share.
+"""Browser launch, pinned contexts, settling and observation.
 
-Same flags, same profile, same clock, same way to wait and to look, or replay drifts from what
-was recorded. `launch` starts a browser, `open_context` opens a context that is pinned to a seed
-and a time and sends everything through one proxy, `settle` waits until a page has come to rest.
+Recording, episodes and comparison share this package: flags, profile, clock, waiting and observation must be
+equal, or the replay differs from the recording. `launch` starts a browser. `open_context` opens a context
+that is
+pinned to a seed and a time and sends all traffic through one proxy. `settle` waits until a page has settled.
 """
 
 from stillweb.browser.activity import Activity, Requested

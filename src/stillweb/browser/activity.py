@@ -1,11 +1,10 @@
-"""The requests of a context, as the browser tells of them: what is in flight, and what became of each.
+"""Requests of a browser context: which are in flight, and how each one ended.
 
-Counted by Playwright's events, so over all pages and frames of the context; at level EXACT the context's
-`world` tells of them, and Playwright is not asked. Requests that are meant never to end (event streams,
-media) and WebSockets are kept apart: waiting for their end would be waiting for ever. Waited for is what a
-page itself waits for: the answer to an event stream's request, and a WebSocket's next frame after it was
-opened or the page sent one, but for a second at most, since it may be that none comes
-(docs/decisions/0016-frames.md). `data:` and `blob:` URLs are no traffic.
+Below level EXACT they come from Playwright's events, over all pages and frames; at EXACT `ExactContext`
+reports them. Requests without an end (event streams, media) and WebSockets are counted separately, since
+waiting for them would never finish. Like a page, settling waits for the response head of an event stream, and
+for a WebSocket's next frame after it was opened or the page sent one, but for a second at most, since none
+may come (docs/decisions/0016-frames.md). `data:` and `blob:` URLs are not traffic.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from stillweb.browser.context import state_of
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:")
 _NO_TUNNEL = "net::ERR_TUNNEL_CONNECTION_FAILED"
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-# What the browser, the machine or the proxy do to a request; never what a page or its archive does.
+# Errors caused by the browser, the machine or the proxy, never by a page or its archive.
 _NOT_THE_PAGES = (
-    "net::ERR_NETWORK_CHANGED",  # an interface came or went, as when a container starts
+    "net::ERR_NETWORK_CHANGED",  # an interface appeared or disappeared, as when a container starts
     "net::ERR_INTERNET_DISCONNECTED",
     "net::ERR_PROXY_CONNECTION_FAILED",
     _NO_TUNNEL,
@@ -40,55 +39,61 @@ _NOT_THE_PAGES = (
 _ENDLESS = frozenset({"media", "websocket", "ping"})
 _STREAM = "eventsource"
 _SOCKET = "websocket"
-_FRAME_PATIENCE = 1.0  # seconds; replay's frames come in milliseconds
+_FRAME_SECONDS = 1.0  # replay's frames arrive within milliseconds
 
 
-Key = Hashable  # what tells requests and sockets apart: Playwright's objects, or the browser's identifiers
+Key = Hashable  # of a request or socket: Playwright's object, or CDP's identifier
 
 
 @dataclass(slots=True)
 class Requested:
-    """A request that a page made, be it answered over the wire or from the browser's own cache.
+    """A request of a page, served over the network or from the browser's cache.
 
     Attributes:
-        url, method, resource_type: as the browser tells them ("document", "script", "xhr", ...).
+        url, method, resource_type: as the browser reports them ("document", "script", "xhr", ...).
         started: `clock.monotonic` seconds.
-        status: HTTP status, 0 while there is none.
-        failure: the browser's error text, "" if it did not fail.
-        ended: whether it is over.
-        finished: `clock.monotonic` seconds, 0 while it is not over.
-        body: sha256 of its body, hex, where somebody asked for it (`BodyDigests`).
+        source: the requesting frame or worker, for messages; "" if unknown.
+        status: HTTP status, 0 before the response.
+        failure: the browser's error text, "" without one.
+        ended: whether it has finished or failed.
+        finished: `clock.monotonic` seconds, 0 before its end.
+        body: sha256 of its body, hex, if requested (`BodyDigests`).
     """
 
     url: str
     method: str
     resource_type: str
     started: float
+    source: str = ""
     status: int = 0
     failure: str = ""
     ended: bool = False
     finished: float = 0.0
     body: str = ""
 
+    def __str__(self) -> str:
+        source = f" by {self.source}" if self.source else ""
+        return f"{self.method} {self.url} ({self.resource_type}{source})"
+
 
 class Activity:
-    """The requests of a context from now on; make it before the first page, close it at the end.
+    """The requests of a context; make it before the first page, close it at the end.
 
     Args:
-        context: whose requests.
-        on_finished: told of the answer to each request that ended well.
+        context: the context.
+        on_finished: called with the response to each successful request.
 
     Attributes:
-        requests: all of them, in the order in which they were begun.
+        requests: all requests in order of their beginning.
         websockets: URLs of the WebSockets opened.
-        generation: how often something began or ended.
-        broken: the first request that failed by no fault of the page or its archive, and how; "" if none did.
+        generation: number of beginnings and ends so far.
+        broken: the first failure that neither the page nor its archive caused, "" without one.
     """
 
     def __init__(
         self, context: BrowserContext, on_finished: Callable[[Response, Requested], None] | None = None
     ) -> None:
-        self._told = on_finished
+        self._on_success = on_finished
         self.requests: list[Requested] = []
         self.websockets: list[str] = []
         self.generation = 0
@@ -96,13 +101,13 @@ class Activity:
         self._closed = False
         self._sockets: dict[Key, str] = {}
         self._known: dict[Key, Requested] = {}
-        self._answers: dict[Request, Response] = {}
+        self._responses: dict[Request, Response] = {}
         self._pending: dict[Key, Requested] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        if world := state_of(context).world:
-            world.activity = self
+        if exact := state_of(context).exact:
+            exact.activity = self
             return
         context.on("request", self._on_request)
         context.on("response", self._on_response)
@@ -114,30 +119,28 @@ class Activity:
 
     @property
     def in_flight(self) -> list[Requested]:
-        """The requests that are waited for, oldest first."""
+        """Awaited requests, oldest first."""
         return list(self._pending.values())
 
     async def idle(self) -> None:
-        """Wait until no request is in flight."""
         await self._idle.wait()
 
-    def give_up_answered(self, older_than: float) -> None:
-        """Stop waiting for requests that have an answer, but have not ended within so many seconds."""
+    def give_up_responded(self, older_than: float) -> None:
+        """Stop waiting for requests whose response began but did not end within so many seconds."""
         limit = clock.monotonic() - older_than
         for request, entry in list(self._pending.items()):
             if entry.status and entry.started <= limit and entry.resource_type != _SOCKET:
                 self._end(request)
 
     def clear(self) -> None:
-        """Forget the requests that are over."""
+        """Drop the requests that have ended."""
         self.requests = [each for each in self._pending.values() if each.resource_type != _SOCKET]
         self.websockets = []
 
     def close(self) -> None:
-        """Take no note of anything any more.
+        """Ignore all further events.
 
-        The listeners stay until the context is closed, which comes next: to take one away is a message to
-        the browser's driver.
+        The listeners stay until the context is closed: removing one would cost a message to the driver.
         """
         self._closed = True
         for timer in self._timers.values():
@@ -145,14 +148,14 @@ class Activity:
         self._timers.clear()
         self._pending.clear()
         self._known.clear()
-        self._answers.clear()
+        self._responses.clear()
         self._idle.set()
 
     def _on_page(self, page: Page) -> None:
         if self._closed:
             return
         page.on("websocket", partial(self._on_websocket, page))
-        # What a closed page still waited for is never told to have ended.
+        # No event reports the end of a closed page's requests.
         page.on("close", self._on_page_closed)
         page.on("crash", self._on_page_closed)
 
@@ -164,65 +167,65 @@ class Activity:
         self.socket_opened(socket, socket.url)
         socket.on("framesent", lambda _: self.socket_sent(socket))
         for event in ("framereceived", "socketerror", "close"):
-            socket.on(event, lambda _: self._came(socket))
-        page.on("close", lambda _: self._came(socket))
+            socket.on(event, lambda _: self.socket_received(socket))
+        page.on("close", lambda _: self.socket_received(socket))
 
     def socket_opened(self, key: Key, url: str) -> None:
-        """A WebSocket has been opened: the page waits for its first frame."""
+        """A WebSocket was opened; its first frame is awaited."""
         self.websockets.append(url)
         self._sockets[key] = url
         self.socket_sent(key)
 
     def socket_sent(self, key: Key) -> None:
-        """A page has sent a frame: it waits for the answer."""
+        """A page sent a frame; the next frame is awaited."""
         if self._closed:
             return
         self.generation += 1
         entry = Requested(self._sockets.get(key, ""), "GET", _SOCKET, clock.monotonic(), status=101)
-        self._await_briefly(key, entry)
+        self._wait_briefly(key, entry)
 
-    def socket_came(self, key: Key) -> None:
-        """A frame has come, or will not come any more."""
-        self._came(key)
+    def socket_received(self, key: Key) -> None:
+        """A frame arrived, or can no longer arrive."""
+        self._stop_brief_wait(key)
 
-    def _await_briefly(self, what: Key, entry: Requested) -> None:
+    def _wait_briefly(self, what: Key, entry: Requested) -> None:
         if timer := self._timers.pop(what, None):
             timer.cancel()
         self._pending[what] = entry
         self._idle.clear()
         loop = asyncio.get_running_loop()
-        self._timers[what] = loop.call_later(_FRAME_PATIENCE, self._came, what)
+        self._timers[what] = loop.call_later(_FRAME_SECONDS, self._stop_brief_wait, what)
 
-    def _came(self, what: Key) -> None:
-        """Wait no longer for what was waited for briefly."""
+    def _stop_brief_wait(self, what: Key) -> None:
         if what in self._timers:
             self._release(what)
 
-    def began(self, key: Key, url: str, method: str, resource_type: str) -> None:
-        """A request has been made; told again for one that is known, it is the same, or its redirection."""
+    def began(self, key: Key, url: str, method: str, resource_type: str, source: str = "") -> None:
+        """A request began; for a known key it is a repeated report, or a redirect."""
         if self._closed or url.startswith(_NO_TRAFFIC):
             return
         if (known := self._known.get(key)) and (known.url == url or not known.status):
+            known.source = known.source or source
             return
-        entry = Requested(url, method, resource_type, clock.monotonic())
+        entry = Requested(url, method, resource_type, clock.monotonic(), source)
         self.requests.append(entry)
         self._known[key] = entry
         self.generation += 1
         if resource_type == _STREAM:
-            self._await_briefly(key, entry)
+            self._wait_briefly(key, entry)
         elif resource_type not in _ENDLESS:
             self._pending[key] = entry
             self._idle.clear()
 
-    def answered(self, key: Key, status: int) -> None:
-        """The head of an answer has come."""
+    def responded(self, key: Key, status: int) -> None:
+        """A response head arrived."""
         if entry := self._known.get(key):
             entry.status = status
             if entry.resource_type == _STREAM:
-                self._came(key)
+                self._stop_brief_wait(key)
 
     def ended(self, key: Key, failure: str = "") -> None:
-        """A request is over; `failure` says how it failed."""
+        """A request finished, or failed with the error `failure`."""
         if (entry := self._known.get(key)) and failure:
             entry.failure = failure
             if is_ours(entry.failure, entry.url) and not self.broken:
@@ -231,24 +234,24 @@ class Activity:
         self._known.pop(key, None)
 
     def _on_request(self, request: Request) -> None:
-        self.began(request, request.url, request.method, request.resource_type)
+        self.began(request, request.url, request.method, request.resource_type, _frame_of(request))
 
     def _on_response(self, response: Response) -> None:
         if self._closed:
             return
         request = response.request
-        if self._told:
-            self._answers[request] = response
-        self.answered(request, response.status)
+        if self._on_success:
+            self._responses[request] = response
+        self.responded(request, response.status)
 
     def _on_finished(self, request: Request) -> None:
-        entry, answer = self._known.get(request), self._answers.pop(request, None)
+        entry, response = self._known.get(request), self._responses.pop(request, None)
         self.ended(request)
-        if entry and answer and self._told:
-            self._told(answer, entry)
+        if entry and response and self._on_success:
+            self._on_success(response, entry)
 
     def _on_failed(self, request: Request) -> None:
-        self._answers.pop(request, None)
+        self._responses.pop(request, None)
         self.ended(request, request.failure or "failed")
 
     def _end(self, request: Key) -> None:
@@ -258,7 +261,6 @@ class Activity:
         self._release(request)
 
     def _release(self, request: Key) -> None:
-        """Wait for a request no longer."""
         self.generation += 1
         if timer := self._timers.pop(request, None):
             timer.cancel()
@@ -268,21 +270,21 @@ class Activity:
 
 
 def is_ours(failure: str, url: str = "") -> bool:
-    """Return whether a request failed by no fault of the page or its archive."""
+    """Return True if neither the page nor its archive caused a failure."""
     if _NO_TUNNEL in failure and url and not _is_host(url):
-        return False  # no certificate can be made for what is no host name, so there is no tunnel either
+        return False  # no certificate can be made for an invalid host name, so the tunnel fails
     return any(sign in failure for sign in _NOT_THE_PAGES)
 
 
 def _is_host(url: str) -> bool:
-    """Return whether a URL's host is a name or an address (RFC 1035 limits; "_" is taken, as browsers do)."""
+    """Return True if a URL's host is valid (RFC 1035 limits; "_" is allowed, as in browsers)."""
     try:
         host = (urlsplit(url).hostname or "").removesuffix(".")
     except ValueError:
         return False
     if ":" in host:
         return True
-    # The browser tells hosts in ASCII (punycode); what an agent typed may be another script.
+    # The browser reports hosts in ASCII (punycode); an agent may type another script.
     return not host.isascii() or (
         len(host) <= 253 and all(_LABEL.fullmatch(label) for label in host.split("."))
     )
@@ -291,5 +293,12 @@ def _is_host(url: str) -> bool:
 def _page_of(request: Request) -> Page | None:
     try:
         return request.frame.page
-    except PlaywrightError:  # a request without a frame, or of a page that is gone
+    except PlaywrightError:  # without a frame, or of a closed page
         return None
+
+
+def _frame_of(request: Request) -> str:
+    try:
+        return f"frame {request.frame.url}"
+    except PlaywrightError:
+        return ""

@@ -1,11 +1,14 @@
-"""Open a browser context that is pinned: equal pinning and profile, equal world for the page.
+"""Pinned browser contexts: equal pinning and profile give the page an equal environment.
 
-The scripts in `js/` are given to the browser by CDP for every new document, before the page's
-own, and never put into HTML: bodies stay as recorded and content security policies untouched.
-No request is intercepted (Playwright's `route` switches the HTTP cache off).
+CDP gives the scripts in `js/` to every new document before the page's own. They never appear in the HTML,
+so that
+bodies stay as recorded and content security policies stay intact. Below EXACT no request is intercepted,
+since
+Playwright's `route` disables the HTTP cache.
 
-Not covered below EXACT, and said here so that nobody believes otherwise: workers keep real time and
-randomness; so do `crypto.subtle` key generation, video, and the order of racing answers.
+Not pinned below EXACT: time and randomness of workers, `crypto.subtle` key generation, video, and the order
+of
+concurrent responses.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from weakref import WeakKeyDictionary
 from playwright.async_api import Browser, BrowserContext
 
 from stillweb import clock
-from stillweb.browser.cdp.connection import CdpError, has_line, line_of
+from stillweb.browser.cdp.connection import CdpError, connection_of, has_connection
 from stillweb.browser.exact.context import ExactContext, Scripts
 from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.errors import InfraError, UsageError
@@ -33,15 +36,16 @@ _CHROME = re.compile(r"Chrom(?:e|ium)/(\d+)((?:\.\d+)*)")
 _EDGE = re.compile(r"Edg(?:A|iOS)?/")
 _ANDROID = re.compile(r"Android ([\d.]+)(?:; ([^;)]+?))?(?: Build/[^)]*)?\)")
 _MAC = re.compile(r"Mac OS X ([\d_.]+)")
-_GREASE = {"brand": "Not)A;Brand", "version": "24"}  # no brand at all, which all browsers name
+_GREASE = {"brand": "Not)A;Brand", "version": "24"}  # GREASE: not a real brand; all browsers send it
 
 
 def client_hints(user_agent: str, version: str) -> dict[str, Any] | None:
-    """Return a user agent's metadata as CDP takes it; None for browsers that have none (no Chromium).
+    """Return a user agent's metadata as CDP takes it, None for browsers without client hints (not Chromium).
 
     Args:
-        user_agent: what the profile says.
-        version: the driven browser's, such as "156.0.8078.79", for agents that tell the major one alone.
+        user_agent: of the profile.
+        version: of the browser in use, such as "156.0.8078.79", for user agents that name the major version
+            only.
     """
     chrome = _CHROME.search(user_agent)
     if chrome is None:
@@ -71,7 +75,7 @@ def _platform(user_agent: str) -> dict[str, str]:
     if found := _ANDROID.search(user_agent):
         model = found[2] or ""
         version = ".".join([*found[1].split("."), "0", "0"][:3])
-        # "K" stands for any (UA reduction).
+        # "K" is the model of every device (user agent reduction).
         return {"platform": "Android", "platformVersion": version, "model": "" if model == "K" else model}
     if found := _MAC.search(user_agent):
         return {"platform": "macOS", "platformVersion": found[1].replace("_", "."), "model": ""}
@@ -83,20 +87,20 @@ def _platform(user_agent: str) -> dict[str, str]:
 
 @dataclass(slots=True)
 class PinnedState:
-    """What the driver knows of a context that it pinned.
+    """State of a context that `open_context` pinned.
 
     Attributes:
-        pinning: as asked for.
-        door: name of the event by which the pinned clock is told to move.
+        pinning: as requested.
+        control: name of the event that moves the pinned clock.
         now: virtual time, in milliseconds since 1970.
-        world: of a context at level EXACT.
-        hints: what the profile's user agent tells besides (`client_hints`).
+        exact: controller of a context at level EXACT.
+        hints: client hints of the profile's user agent (`client_hints`).
     """
 
     pinning: Pinning
-    door: str
+    control: str
     now: int
-    world: ExactContext | None = None
+    exact: ExactContext | None = None
     hints: Mapping[str, Any] | None = None
 
 
@@ -111,41 +115,44 @@ async def open_context(
     pinning: Pinning,
     storage_state: Any = None,
 ) -> BrowserContext:
-    """Open a context whose traffic all goes to one proxy; the caller closes it.
+    """Open a context that sends all traffic to one proxy; the caller closes it.
 
     Args:
         browser: from `launch`.
-        proxy: URL of the proxy, without user name and password: in Playwright these switch on
-            interception for every request, and the HTTP cache off.
+        proxy: URL of the proxy, without user name and password: with these Playwright intercepts every
+            request
+            and disables the HTTP cache.
         profile: what sites see of the browser.
-        pinning: what is pinned, from which seed and time.
-        storage_state: cookies and local storage, as Playwright takes it.
+        pinning: level, seed and start time.
+        storage_state: cookies and local storage, in Playwright's format.
 
     Raises:
-        UsageError: if the proxy's URL carries credentials.
-        InfraError: if the line to the browser is broken.
+        UsageError: if the proxy's URL carries credentials, or the browser was not launched for this level.
+        InfraError: if the connection to the browser is broken.
     """
     if "@" in proxy:
         raise UsageError(
             "a proxy URL with user name or password switches the browser's HTTP cache off",
             hint="give the session its own port",
         )
-    if has_line(browser) != (pinning.level is Level.EXACT):
+    if has_connection(browser) != (pinning.level is Level.EXACT):
         raise UsageError(
-            f"a browser started {'' if has_line(browser) else 'not '}for level 'exact' was asked for level "
-            f"{pinning.level.value!r}",
+            f"a browser started {'' if has_connection(browser) else 'not '}for level 'exact' cannot open "
+            f"a context at level {pinning.level.value!r}",
             hint=f"stillweb.browser.launch(..., exact={pinning.level is Level.EXACT})",
         )
-    state = PinnedState(pinning, door=f"stillweb-{clock.new_id()}", now=int(pinning.start.timestamp() * 1000))
+    state = PinnedState(
+        pinning, control=f"stillweb-{clock.new_id()}", now=int(pinning.start.timestamp() * 1000)
+    )
     agent = profile.user_agent or plain_user_agent(browser.version)
     state.hints = client_hints(agent, browser.version)
-    making = partial(_new_context, browser, proxy, profile, pinning.level, storage_state)
+    make_context = partial(_new_context, browser, proxy, profile, pinning.level, storage_state)
     if pinning.level is Level.EXACT:
-        context = await _new_world(browser, state, making)
+        context = await _new_exact_context(browser, state, make_context)
     else:
-        context = await making()
-    # At level EXACT the world gives them: Playwright would add lines of its own, which `Error.stack` counts.
-    if state.world is None and (script := scripts_for(state)):
+        context = await make_context()
+    # At EXACT, ExactContext adds them: Playwright would add lines of its own, which `Error.stack` counts.
+    if state.exact is None and (script := scripts_for(state)):
         await context.add_init_script(script)
     _states[context] = state
     return context
@@ -156,7 +163,7 @@ async def _new_context(
 ) -> BrowserContext:
     width, height = profile.viewport
     return await browser.new_context(
-        # Playwright adds <-loopback> itself, so that loopback, too, goes to the proxy.
+        # Playwright adds <-loopback>, so that loopback addresses go to the proxy, too.
         proxy={"server": proxy},
         viewport={"width": width, "height": height},
         screen={"width": width, "height": height},
@@ -174,34 +181,37 @@ async def _new_context(
     )
 
 
-async def _new_world(
-    browser: Browser, state: PinnedState, making: Callable[[], Awaitable[BrowserContext]]
+async def _new_exact_context(
+    browser: Browser, state: PinnedState, make_context: Callable[[], Awaitable[BrowserContext]]
 ) -> BrowserContext:
-    """Make a context and its world; CDP tells only by difference which of the browser's contexts it is."""
-    line = line_of(browser)
-    async with line.contexts:
+    """Make a context and its controller; CDP identifies the new context only by comparing lists."""
+    connection = connection_of(browser)
+    async with connection.contexts:
         try:
-            before = set(await line.browser_contexts())
-            context = await making()
-            new = set(await line.browser_contexts()) - before
-        except CdpError as error:  # the browser is gone, and its contexts with it
+            before = set(await connection.browser_contexts())
+            context = await make_context()
+            new = set(await connection.browser_contexts()) - before
+        except CdpError as error:  # the browser has ended
             raise InfraError(f"no new context: {error.message}", hint="reset") from error
         if len(new) != 1:
             await context.close()
             raise InfraError(f"{len(new)} new contexts where one was made", hint="reset")
     (identifier,) = new
-    state.world = ExactContext(
-        line, identifier, Scripts(partial(scripts_for, state), partial(script_for_worker, state)), state.door
+    state.exact = ExactContext(
+        connection,
+        identifier,
+        Scripts(partial(scripts_for, state), partial(script_for_worker, state)),
+        state.control,
     )
-    context.on("close", lambda _: state.world.close() if state.world else None)
+    context.on("close", lambda _: state.exact.close() if state.exact else None)
     return context
 
 
 def state_of(context: BrowserContext) -> PinnedState:
-    """Return what the driver knows of a context.
+    """Return the state of a context.
 
     Raises:
-        UsageError: if it was not opened by `open_context`.
+        UsageError: if `open_context` did not open it.
     """
     try:
         return _states[context]
@@ -210,7 +220,7 @@ def state_of(context: BrowserContext) -> PinnedState:
 
 
 def plain_user_agent(version: str) -> str:
-    """Return the user agent of a Chromium with a window, reduced to its major version as it does."""
+    """Return the user agent of a Chromium with a window, reduced to its major version."""
     major = version.partition(".")[0]
     return (
         "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) "
@@ -219,38 +229,38 @@ def plain_user_agent(version: str) -> str:
 
 
 def scripts_for(state: PinnedState) -> str:
-    """Return what runs first in every document of a context; "" at level LIVE."""
+    """Return the script that runs first in every document of a context, "" at level LIVE."""
     names = {
         Level.LIVE: (),
         Level.NETWORK: ("pin.js",),
         Level.CLOCK: ("pin.js", "time.js", "clock.js"),
         Level.EXACT: ("pin.js", "time.js", "hold.js", "clock.js"),
     }
-    pin: dict[str, Any] = {"seed": state.pinning.seed, "door": state.door, "hints": state.hints}
+    pin: dict[str, Any] = {"seed": state.pinning.seed, "control": state.control, "hints": state.hints}
     if state.pinning.level.keeps_clock:
         pin["start"] = state.now
         pin["exact"] = state.pinning.level is Level.EXACT
-    script = _called(names[state.pinning.level], pin)
+    script = _script(names[state.pinning.level], pin)
     if state.pinning.level is not Level.EXACT:
         return script
-    # Once a window: while `open()` is under way it is given twice, by Playwright and by the world.
-    mark = f"CustomEvent.prototype[Symbol.for({json.dumps(state.door)})]"
+    # Once per window: during `open()` both Playwright and ExactContext add it.
+    mark = f"CustomEvent.prototype[Symbol.for({json.dumps(state.control)})]"
     return f"if ({mark}) {mark}(); else {script}"
 
 
-def script_for_worker(state: PinnedState, place: str) -> str:
-    """Return what runs first in a worker, at level EXACT; `place` tells it from others."""
+def script_for_worker(state: PinnedState, name: str) -> str:
+    """Return the script that runs first in a worker, at level EXACT; `name` distinguishes workers."""
     pin = {
         "seed": state.pinning.seed,
-        "door": state.door,
+        "control": state.control,
         "hints": state.hints,
         "start": state.now,
-        "place": place,
+        "name": name,
     }
-    return _called(("pin.js", "time.js", "hold.js", "worker.js"), pin)
+    return _script(("pin.js", "time.js", "hold.js", "worker.js"), pin)
 
 
-def _called(names: Sequence[str], pin: Mapping[str, Any]) -> str:
+def _script(names: Sequence[str], pin: Mapping[str, Any]) -> str:
     scripts = [resources.files(__package__).joinpath("js", name).read_text("utf-8") for name in names]
     if not scripts:
         return ""

@@ -1,4 +1,4 @@
-"""What a Playwright driver says: that it has died, that a navigation became a download."""
+"""Error signatures of the Playwright driver: its process has ended, or a navigation became a download."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from playwright.async_api import Error as PlaywrightError
 __all__ = ["DOWNLOAD", "as_playwright_error", "is_driver_gone"]
 
 DOWNLOAD = "Download is starting"
-"""In the error of a navigation whose answer is a file to save."""
+"""Text in the error of a navigation whose response is a download."""
 
 
 def is_driver_gone(error: BaseException) -> bool:
-    """Return whether an error says that nobody reads the driver's pipe any more.
+    """Return True if an error says that the driver's pipe is closed.
 
-    Playwright fails its calls once it has noticed. Until then a call writes into the pipe: asyncio's own loop
-    drops what is written, uvloop raises a bare RuntimeError (uvloop/handles/handle.pyx, `_ensure_alive`).
+    Playwright fails its calls once it has noticed that. Before, a call writes into the pipe: asyncio's own
+    loop
+    drops the data, uvloop raises a bare RuntimeError (uvloop/handles/handle.pyx, `_ensure_alive`).
     """
     return isinstance(error, RuntimeError) and "the handler is closed" in str(error)
 
 
 @contextmanager
 def as_playwright_error() -> Iterator[None]:
-    """Have a driver that is gone told as Playwright tells it once it has noticed."""
+    """Convert the errors of a driver that has ended to Playwright's own error class."""
     try:
         yield
     except RuntimeError as error:

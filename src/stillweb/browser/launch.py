@@ -1,11 +1,12 @@
-"""Find and start the one browser that recording, episodes and comparison share.
+"""Find and start the browser that recording, episodes and comparison share.
 
-The flags are the same for all of them, since a page that is asked for by another browser is
-another page. Three groups: the certificate authority is trusted by its key's hash
-(`--ignore-certificate-errors-spki-list`), because Playwright's `ignore_https_errors` turns the
-HTTP cache off and breaks service workers; everything the browser would ask for on its own is
-switched off, and no name is ever resolved here, so that all traffic meets the proxy; and
-rendering does not depend on screen, fonts hinting or frame timing.
+All of them use the same flags, since another browser receives other pages. The flags have three purposes.
+The certificate authority is trusted by the hash of its key (`--ignore-certificate-errors-spki-list`),
+because Playwright's
+`ignore_https_errors` disables the HTTP cache and breaks service workers. The browser's own requests and
+name lookups
+are disabled, so that all traffic reaches the proxy. Rendering does not depend on screen, font hinting or
+frame timing.
 
 Proxies are set per context (`stillweb.browser.open_context`), never here.
 """
@@ -27,11 +28,11 @@ from pathlib import Path
 from playwright.async_api import Browser, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
-from stillweb.browser.cdp.connection import free_port, open_line
+from stillweb.browser.cdp.connection import connect_browser, free_port
 from stillweb.browser.driver import as_playwright_error
 from stillweb.errors import InfraError, ProgramNotFound
 
-# Where `playwright install` puts browsers (playwright.dev/docs/browsers, "Managing browser binaries").
+# Download folders of `playwright install` (playwright.dev/docs/browsers, "Managing browser binaries").
 _DOWNLOADS = {
     "linux": "~/.cache/ms-playwright",
     "darwin": "~/Library/Caches/ms-playwright",
@@ -44,16 +45,16 @@ _CLOSE_SECONDS = 10.0
 
 BROWSER_VARIABLE = "STILLWEB_BROWSER"
 
-# Chromium heeds only the last --disable-features, so Playwright's own list (chromiumSwitches.ts,
-# 1.65) is repeated in the first block.
+# Chromium uses only the last --disable-features, so the first block repeats Playwright's own list
+# (chromiumSwitches.ts, 1.65).
 _DISABLED_FEATURES = (
     *("AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose", "HttpsUpgrades"),
     *("HttpsFirstBalancedModeAutoEnable", "LensOverlay", "MediaRouter", "PaintHolding"),
     *("ThirdPartyStoragePartitioning", "OptimizationHints", "NetworkTimeServiceQuerying"),
     *("AimEnabled", "PreconnectToSearch"),
-    # One renderer for all frames: one CDP session then sees every frame, in one order.
+    # One renderer for all frames: one CDP session then reports all frames, in one order.
     *("IsolateOrigins", "site-per-process", "IsolateSandboxedIframes", "OriginKeyedProcessesByDefault"),
-    # Requests that no page asked for.
+    # Requests that no page made.
     *(
         "AutofillServerCommunication",
         "CertificateTransparencyComponentUpdater",
@@ -68,22 +69,22 @@ _DISABLED_FEATURES = (
     *("SpeculativePreconnect", "LCPPPrefetchSubresource", "PrefetchPrivacyChanges", "Translate"),
     *("DialMediaRouteProvider", "OptimizationGuideModelDownloading", "OptimizationHintsFetching"),
     *("SafeBrowsingRealTimeUrlLookup", "SegmentationPlatform", "PrivacySandboxSettings4"),
-    # Work of a document on another thread, whose results would come at any time.
+    # Work for a document on another thread, whose results would arrive at any time.
     *("ThreadedPreloadScanner", "ThreadedBodyLoader", "ScriptStreaming", "PrecompileInlineScripts"),
     *("BackgroundResourceFetch", "DelayAsyncScriptExecution", "LowPriorityAsyncScriptExecution"),
-    # After a click or key most tasks wait for the next frame, for 50 ms of the real clock if none comes.
+    # After a click or key most tasks wait for the next frame, for up to 50 ms of real time.
     "DeferRendererTasksAfterInput",
-    # With each document a new widget comes, which the browser process tells of its focus when it comes to
-    # it: that lays out as much of the document as has been parsed by then (docs/decisions/0018-exact.md).
+    # Each document would get a new widget. The browser process sends it the focus at any time, which lays out
+    # as much of the document as has been parsed by then (docs/decisions/0018-exact.md).
     *("RenderDocument", "DefaultSiteInstanceGroups"),
-    # A compression dictionary makes a request differ from the recorded one.
+    # A compression dictionary changes a request's headers.
     *("CompressionDictionaryTransport", "CompressionDictionaryTransportBackend"),
-    # TLS and proxy connections are made when asked for, and names are not looked up another way.
+    # TLS and proxy connections are made on demand, and names are not looked up another way.
     *("DnsOverHttps", "AsyncDns", "UseDnsHttpsSvcb", "EncryptedClientHello"),
 )
 
-# Playwright's headless list of --blink-settings is repeated for the same reason;
-# imageAnimationPolicy=2 shows an animated image as its first frame (blink/public/platform/web_settings).
+# Repeats Playwright's headless list of --blink-settings for the same reason; imageAnimationPolicy=2 shows the
+# first frame of an animated image (blink/public/platform/web_settings).
 _BLINK_SETTINGS = ",".join(
     (
         *("primaryHoverType=2", "availableHoverTypes=2", "primaryPointerType=4", "availablePointerTypes=4"),
@@ -95,7 +96,7 @@ FLAGS: tuple[str, ...] = (
     "--disable-features=" + ",".join(_DISABLED_FEATURES),
     "--blink-settings=" + _BLINK_SETTINGS,
     "--disable-site-isolation-trials",
-    # Nothing but the proxy's address may be resolved; the proxy resolves names, if anyone does.
+    # Only the proxy's address may be resolved; the proxy resolves other names.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
     "--no-pings",
     "--disable-quic",
@@ -120,20 +121,21 @@ FLAGS: tuple[str, ...] = (
 )
 
 EXACT_FLAGS: tuple[str, ...] = (
-    # Frames are drawn by HeadlessExperimental.beginFrame alone, all of their stages before they are shown.
+    # HeadlessExperimental.beginFrame alone draws frames, with all stages before presentation.
     "--deterministic-mode",
-    # What scrolls within a page is painted with it, and waited for; the compositor alone shows what there is.
+    # Scrollable parts are painted with the page, and waited for; the compositor alone would show an
+    # incomplete state.
     "--enable-blink-features=PreferNonCompositedScrolling",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class BrowserBuild:
-    """Which browser a recording or an episode was made with.
+    """The browser that made a recording or an episode.
 
     Attributes:
         path: of the executable.
-        version: as the browser tells it, such as "156.0.8078.79".
+        version: such as "156.0.8078.79".
         kind: "headless-shell" or "chromium"; the two draw and time frames differently.
     """
 
@@ -143,14 +145,14 @@ class BrowserBuild:
 
 
 def find_browser(explicit: Path | None = None) -> Path:
-    """Return the browser to use.
+    """Return the path of the browser to use.
 
-    The first of: the path given, the environment variable STILLWEB_BROWSER, Playwright's own
-    download (its headless shell before its full Chromium), and `chromium-headless-shell`,
-    `chromium` or `google-chrome` on PATH.
+    The first of: the given path, the environment variable STILLWEB_BROWSER, Playwright's own download (its
+    headless
+    shell before its full Chromium), and `chromium-headless-shell`, `chromium` or `google-chrome` on PATH.
 
     Raises:
-        ProgramNotFound: if there is none, or the one named is not there.
+        ProgramNotFound: if no browser exists, or the named one is missing.
     """
     for named in (explicit, os.environ.get(BROWSER_VARIABLE)):
         if named:
@@ -170,18 +172,18 @@ def browser_build(executable: Path | None = None) -> BrowserBuild:
     """Return path, version and kind of the browser that `launch` would start.
 
     Raises:
-        ProgramNotFound: if there is none, or it does not tell its version.
+        ProgramNotFound: if no browser exists, or it prints no version.
     """
     path = find_browser(executable)
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=30, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise ProgramNotFound(f"{path} does not run: {error}", hint="stillweb setup browser") from error
-    version = re.search(r"\d+(?:\.\d+){3}", told)
+    version = re.search(r"\d+(?:\.\d+){3}", output)
     if version is None:
-        raise ProgramNotFound(f"{path} tells no version: {told.strip()!r}", hint="stillweb setup browser")
+        raise ProgramNotFound(f"{path} prints no version: {output.strip()!r}", hint="stillweb setup browser")
     return BrowserBuild(path, version[0], "headless-shell" if _is_shell(path) else "chromium")
 
 
@@ -189,17 +191,17 @@ def browser_build(executable: Path | None = None) -> BrowserBuild:
 async def launch(
     *, spki: Sequence[str], executable: Path | None = None, headless: bool = True, exact: bool = False
 ) -> AsyncIterator[Browser]:
-    """Start a browser, and end it on leaving.
+    """Start a browser and close it on exit.
 
     Args:
         spki: base64 SHA-256 hashes of the public keys to trust (`CertAuthority.spki_hashes`).
-        executable: the browser; `find_browser` otherwise.
+        executable: the browser; default `find_browser`.
         headless: whether to run without a window.
-        exact: for level EXACT, and for no other: frames are drawn when asked for, by chromium-headless-shell
-            alone, and a port of the loopback interface leads to the browser.
+        exact: for level EXACT, and for no other: the caller draws frames, which only chromium-headless-shell
+            supports, and the browser listens on a loopback port.
 
     Raises:
-        ProgramNotFound: if there is no browser.
+        ProgramNotFound: if no browser exists.
         InfraError: if it does not start.
     """
     path = find_browser(executable)
@@ -221,8 +223,8 @@ async def launch(
                 headless=headless,
                 args=flags,
                 chromium_sandbox=False,
-                # A terminal sends Ctrl-C to Playwright's driver too: it would end the browser under our
-                # feet, before we close it.
+                # A terminal sends Ctrl-C to Playwright's driver, too, which would end the browser before we
+                # close it.
                 handle_sigint=False,
             )
         except PlaywrightError as error:
@@ -231,7 +233,7 @@ async def launch(
             ) from error
         try:
             if exact:
-                async with open_line(browser, port):
+                async with connect_browser(browser, port):
                     yield browser
             else:
                 yield browser
@@ -240,7 +242,7 @@ async def launch(
 
 
 async def _close(browser: Browser) -> None:
-    """Close a browser; one that does not answer is killed by Playwright's driver when that ends."""
+    """Close a browser; Playwright's driver kills one that does not respond when the driver ends."""
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             with as_playwright_error():
@@ -250,7 +252,6 @@ async def _close(browser: Browser) -> None:
 
 
 def _downloaded() -> Path | None:
-    """Return the newest browser that `playwright install` has put on this machine."""
     folder = Path(
         os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or _DOWNLOADS.get(sys.platform, _DOWNLOADS["linux"])
     )

@@ -1,7 +1,7 @@
-"""What pixels and sums hang on beside the browser: the fonts and the processor, in a few words each.
+"""Fonts and processor of the machine, which affect pixels and floating-point results.
 
-Equal digests are promised for an equal machine: other fonts draw other pixels, and a processor of
-another family may round otherwise in canvas and audio.
+Equal digests are promised for equal machines only: other fonts draw other pixels, and a processor of another
+family may round differently in canvas and audio.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FC_SECONDS = 30.0
 
 @cache
 def fonts_digest() -> str:
-    """Return a digest over the contents of the fonts that pages may use here; "" without fontconfig."""
+    """Return a digest of the contents of all installed fonts, "" without fontconfig."""
     program = shutil.which("fc-list")
     if program is None:
         return ""
@@ -36,11 +36,13 @@ def fonts_digest() -> str:
 
 @cache
 def cpu_family() -> str:
-    """Return architecture, vendor, family and model of the processor, as far as the system tells them."""
-    told = _CPUINFO.read_text("utf-8", "replace") if _CPUINFO.is_file() else ""
-    found = {name: _field(told, name) for name in ("vendor_id", "cpu family", "model")}
-    known = [found["vendor_id"]] if found["vendor_id"] else [platform.processor()]
-    known += [f"{name.split()[-1]} {value}" for name, value in found.items() if value and name != "vendor_id"]
+    """Return architecture, vendor, family and model of the processor, as far as they are known."""
+    cpuinfo = _CPUINFO.read_text("utf-8", "replace") if _CPUINFO.is_file() else ""
+    fields = {name: _field(cpuinfo, name) for name in ("vendor_id", "cpu family", "model")}
+    known = [fields["vendor_id"]] if fields["vendor_id"] else [platform.processor()]
+    known += [
+        f"{name.split()[-1]} {value}" for name, value in fields.items() if value and name != "vendor_id"
+    ]
     return " ".join(filter(None, [platform.machine(), *known]))
 
 
@@ -51,6 +53,6 @@ def _contents(names: list[str]) -> Iterator[str]:
             yield hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _field(told: str, name: str) -> str:
-    found = re.search(rf"^{name}\s*:\s*(.+)$", told, re.MULTILINE)
-    return found[1].strip() if found else ""
+def _field(cpuinfo: str, name: str) -> str:
+    fields = re.search(rf"^{name}\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return fields[1].strip() if fields else ""

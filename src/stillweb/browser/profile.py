@@ -1,9 +1,8 @@
-"""What a browser context is told to be, and how far it is pinned.
+"""Values that describe a browser context: what sites see of it, and what is pinned.
 
-A `Profile` is what a site can see of a browser (screen, locale, user agent); it is stored in a
-collection's manifest, so that replay asks for the pages exactly as the recording did. A
-`Pinning` is what is taken away from chance: at which level, from which seed, from which time.
-Both are values; nothing here opens a browser.
+A collection's manifest stores the `Profile`, so that replay requests pages exactly as the recording did. A
+`Pinning`
+names the level, the seed and the start time.
 """
 
 from __future__ import annotations
@@ -16,20 +15,19 @@ from typing import Any, Literal
 
 
 class Level(StrEnum):
-    """How much of a page is pinned. Stamped on what is recorded and on every trajectory."""
+    """How much of a page is pinned. Recordings and trajectories store it."""
 
     LIVE = "live"
-    """Nothing is touched."""
+    """Nothing is changed."""
     NETWORK = "network"
-    """Seeded randomness, and constants in place of what the machine would tell."""
+    """Seeded randomness, and constants in place of machine properties."""
     CLOCK = "clock"
-    """NETWORK, and a clock that moves only when `settle` moves it; animations end at once."""
+    """NETWORK, and a clock that only `settle` moves; animations end immediately."""
     EXACT = "exact"
-    """CLOCK in every realm, and frames and answers that come only when `settle` lets them, one by one."""
+    """CLOCK in every realm; `settle` admits frames and responses one at a time."""
 
     @property
     def keeps_clock(self) -> bool:
-        """Whether time moves only when it is moved."""
         return self in (Level.CLOCK, Level.EXACT)
 
 
@@ -39,12 +37,12 @@ class Profile:
 
     Attributes:
         viewport: width and height in CSS pixels.
-        user_agent: "" leaves the browser's own, without the word Headless.
-        locale: BCP 47 tag; also decides Accept-Language.
+        user_agent: "" keeps the browser's own, without the word Headless.
+        locale: BCP 47 tag; also sets Accept-Language.
         timezone: IANA name.
-        color_scheme: what `prefers-color-scheme` answers.
+        color_scheme: value of `prefers-color-scheme`.
         device_scale_factor: device pixels per CSS pixel.
-        is_mobile: whether the meta viewport counts.
+        is_mobile: whether the meta viewport applies.
         has_touch: whether touch events exist.
     """
 
@@ -58,12 +56,11 @@ class Profile:
     has_touch: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the profile as a manifest stores it."""
         return asdict(self) | {"viewport": list(self.viewport)}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Profile:
-        """Return the profile that a manifest stores; unknown names are ignored, absent ones default."""
+        """Read a manifest's profile; unknown names are ignored, missing ones take their defaults."""
         known = {field.name for field in fields(cls)}
         values = {name: value for name, value in stored.items() if name in known}
         if "viewport" in values:
@@ -74,13 +71,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Pinning:
-    """What a context is pinned to.
-
-    Attributes:
-        level: how much is pinned.
-        seed: of all randomness, from level NETWORK on.
-        start: what the page's clock says first, at level CLOCK.
-    """
+    """Level, seed of all randomness (from NETWORK on) and first time of the page's clock (from CLOCK on)."""
 
     level: Level
     seed: int

@@ -1,11 +1,11 @@
-"""Waiting, as one named and tested condition: a page has settled when nothing moves any more.
+"""Waiting until a page has settled, as one named and tested condition.
 
-Nothing moves when no request is in flight, no frame is navigating, and the DOM of no frame has
-changed for a while. At level CLOCK that while is virtual: `settle` moves the page's clock from
-one due timer to the next, lets the browser draw a frame and the network come to rest after each
-step, and never looks at the real clock, so that the time granted depends on the page alone, not
-on the machine's load. At the other levels the while is real and spent inside the page. A
-cap on real time ends it in any case, and says so: `settled=False` is an outcome, no error.
+A page has settled when no request is in flight, no frame is navigating, and the DOM of no frame has changed
+for a quiet period. From level CLOCK on that period is virtual: `settle` moves the page's clock from one due
+timer to the next. After each step the browser draws a frame and the network comes to rest. The real clock is
+never read, so the virtual time granted depends on the page alone, not on the machine's load. Below CLOCK the
+quiet period is real and measured inside the page. A limit on real time ends it in any case: `settled=False`
+is an outcome, not an error.
 """
 
 from __future__ import annotations
@@ -30,35 +30,33 @@ from stillweb.browser.profile import Level
 from stillweb.errors import InfraError
 
 STEP = 50
-"""Virtual milliseconds at a time: within a step timers run on, after it answers arrive."""
+"""Virtual milliseconds per step: timers run during a step, responses arrive after it."""
 
 QUIET = 500
-"""Milliseconds (virtual at CLOCK) without change that make a page settled."""
+"""Milliseconds without change (virtual from CLOCK on) after which a page has settled."""
 
 CAP = 10.0
-"""Real seconds after which settling ends; at EXACT, where load must not decide, six times as many."""
+"""Real seconds after which settling ends; six times as many at EXACT, where load must not matter."""
 
 HORIZON = 3000
-"""Virtual milliseconds granted to a page that keeps changing."""
+"""Virtual milliseconds for a page that keeps changing."""
 
-_FRAMES = (
-    25  # drawn at one rest, at level EXACT; pages whose frames call for frames without end are not at rest
-)
+_FRAMES = 25  # limit per rest at level EXACT, for pages whose frames request further frames without end
 
 Look = dict[str, Any]
 
-_PATIENCE = 3.0  # real seconds for what may never be told to have ended
+_END_SECONDS = 3.0  # real, for events whose end may never be reported
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """How settling ended.
+    """Result of `settle`.
 
     Attributes:
-        settled: whether nothing moved any more.
-        reason: one clause; names what still moved.
+        settled: whether the page has settled.
+        reason: one clause; names every request in flight, oldest first.
         waited: real seconds.
-        virtual_ms: how far the page's clock was moved; 0 below level CLOCK.
+        virtual_ms: advance of the page's clock; 0 below level CLOCK.
     """
 
     settled: bool
@@ -80,16 +78,16 @@ async def settle(
     Args:
         page: of a context opened by `open_context`.
         activity: of that context.
-        quiet: milliseconds without change; virtual at CLOCK.
+        quiet: milliseconds without change; virtual from CLOCK on.
         cap: real seconds at most.
-        horizon: virtual milliseconds at most, at CLOCK.
+        horizon: virtual milliseconds at most, from CLOCK on.
 
     Raises:
-        InfraError: if the page is closed or has crashed, or a request of a pinned context failed by no
-            fault of the page or its archive: what was seen of it is then worth nothing.
+        InfraError: if the page is closed or has crashed, or a request of a pinned context failed for a reason
+            that neither the page nor its archive caused; observations are invalid then.
     """
     state = state_of(page.context)
-    if state.world:
+    if state.exact:
         cap *= 6
     settling = _Settling(await PageProbe.of(page), activity, state, quiet, horizon)
     started = clock.monotonic()
@@ -102,8 +100,8 @@ async def settle(
                 settled, reason = await settling.by_real_time(cap)
     except TimeoutError:
         settled, reason = False, settling.still_moving(cap)
-        if state.world:
-            state.world.flag(f"settling was cut off: {reason}")
+        if state.exact:
+            state.exact.flag(f"settling was cut off: {reason}")
     if activity.broken and state.pinning.level is not Level.LIVE:
         raise InfraError(activity.broken, hint="reset, and try again")
     virtual = state.now - before
@@ -114,8 +112,6 @@ _ESCAPE = {"key": "Escape", "code": "Escape", "windowsVirtualKeyCode": 27}
 
 
 class _Settling:
-    """One call of `settle`."""
-
     def __init__(
         self, probe: PageProbe, activity: Activity, state: PinnedState, quiet: int, horizon: int
     ) -> None:
@@ -124,11 +120,11 @@ class _Settling:
         self.state = state
         self.quiet = quiet
         self.horizon = horizon
-        self._door = json.dumps(state.door)
+        self._control = json.dumps(state.control)
         self._last: tuple[object, ...] = ()
-        self._looked: Look | None = None  # at the main frame, since which nothing has happened
-        self._turned = -1  # how many transitions have begun or ended
-        self._animated: int | None = None  # virtual ms until an animation ends, at level EXACT
+        self._known: Look | None = None  # of the main frame, if nothing has happened since
+        self._transitions = -1  # number begun or ended
+        self._animation_left: int | None = None  # virtual ms until the next end, at level EXACT
 
     async def by_virtual_time(self) -> tuple[bool, str]:
         await self._begin_documents_now()
@@ -162,162 +158,161 @@ class _Settling:
 
     def still_moving(self, cap: float) -> str:
         if pending := self.activity.in_flight:
-            return f"{len(pending)} requests in flight after {cap:g} s, the oldest to {pending[0].url}"
+            number = "1 request" if len(pending) == 1 else f"{len(pending)} requests"
+            return f"{number} in flight after {cap:g} s: " + "; ".join(map(str, pending))
         return f"still changing after {cap:g} s"
 
     def _span(self, due: int | None, left: int) -> int:
-        """Return the next step: to the timer that is due next, but at least STEP, at most what is left."""
-        if self._animated is not None:
-            end = self.state.now + self._animated
+        """Return the next step: to the next timer, within STEP and `left`."""
+        if self._animation_left is not None:
+            end = self.state.now + self._animation_left
             due = end if due is None else min(due, end)
         if due is None:
             return left
         return min(left, max(STEP, due - self.state.now))
 
     async def _rest(self) -> None:
-        """Wait until requests and navigations have come to rest and a frame has been drawn since."""
-        self._looked = None
-        if self.state.world:
-            return await self._rest_exactly(self.state.world)
+        """Wait until no request or navigation is under way and a frame has been drawn since."""
+        self._known = None
+        if self.state.exact:
+            return await self._rest_exactly(self.state.exact)
         while True:
             generation = self.activity.generation
             await self._network()
-            await self.probe.arrived(_PATIENCE)
+            await self.probe.arrived(_END_SECONDS)
             try:
-                await self.probe.evaluate(f"eye.barrier({_PATIENCE * 1000:.0f})")
+                await self.probe.evaluate(f"eye.barrier({_END_SECONDS * 1000:.0f})")
             except FrameGone:
                 continue
             if not self.activity.in_flight and generation == self.activity.generation:
                 return
 
-    async def _rest_exactly(self, world: ExactContext) -> None:
-        """Let in what is asked for, one by one, and draw a frame, until neither brings anything new."""
-        world.elapsed(self.state.now - int(self.state.pinning.start.timestamp() * 1000))
+    async def _rest_exactly(self, exact: ExactContext) -> None:
+        """Release requests one at a time and draw a frame, until neither causes anything new."""
+        exact.set_elapsed(self.state.now - int(self.state.pinning.start.timestamp() * 1000))
         for _ in range(_FRAMES):
-            await world.drain(self._idle)
+            await exact.drain(self._idle)
             await self.activity.idle()  # frames of WebSockets
-            await self._meet_popups(world)
-            await world.until_held(self.probe.arrived(_PATIENCE))
-            # A document has set out meanwhile: no frame shall show half of it.
-            if world.answers.under_way() or world.answers.first_held():
+            await self._wait_for_popups(exact)
+            await exact.until_paused(self.probe.arrived(_END_SECONDS))
+            # A document has begun to load: no frame may show half of it.
+            if exact.requests.released() or exact.requests.next_paused():
                 continue
-            before = world.answers.round, self.activity.generation, self.probe.documents, self._turned
+            before = exact.requests.round, self.activity.generation, self.probe.documents, self._transitions
             with suppress(FrameGone, CdpError):
-                await world.draw(self.probe.line)
-            look = await self._snap_and_idle(world)
-            now = world.answers.round, self.activity.generation, self.probe.documents, self._turned
-            if not world.answers.open and before == now and look is not None:
+                await exact.draw(self.probe.cdp)
+            look = await self._snap_and_idle(exact)
+            now = exact.requests.round, self.activity.generation, self.probe.documents, self._transitions
+            if not exact.requests.open and before == now and look is not None:
                 return
 
-    async def _meet_popups(self, world: ExactContext) -> None:
-        """Wait until Playwright knows of all pages that the browser has made."""
+    async def _wait_for_popups(self, exact: ExactContext) -> None:
+        """Wait until Playwright has reported all pages of the browser."""
         context = self.probe.page.context
         with suppress(PlaywrightTimeout):
-            while len(context.pages) < world.pages:
-                await context.wait_for_event("page", timeout=_PATIENCE * 1000)
+            while len(context.pages) < exact.pages:
+                await context.wait_for_event("page", timeout=_END_SECONDS * 1000)
 
-    async def _snap_and_idle(self, world: ExactContext) -> Look | None:
-        """Have animations stand at whole milliseconds, and wait until the page has nothing to do."""
+    async def _snap_and_idle(self, exact: ExactContext) -> Look | None:
+        """Set animations to whole milliseconds, and wait until the page has nothing to do."""
         frames = await self.probe.frames()
         if len(frames) > 1:
-            await self._snapped(world, await self.probe.evaluate_all(f"eye.snap({self.state.now})", frames))
+            await self._snapped(exact, await self.probe.evaluate_all(f"eye.snap({self.state.now})", frames))
             return await self._idle()
         try:
-            told = await self.probe.evaluate(f"eye.snapAndIdle({self._door}, {self.state.now})")
+            reply = await self.probe.evaluate(f"eye.snapAndIdle({self._control}, {self.state.now})")
         except FrameGone:
             return None
-        await self._snapped(world, [told])
-        if told["look"] is None or await self._idle_below():  # a frame was drawn, or has come, since
+        await self._snapped(exact, [reply])
+        if reply["look"] is None or await self._idle_frames():  # a frame was drawn or added since
             return await self._idle()
-        return self._seen(told["look"])
+        return self._seen(reply["look"])
 
     def _seen(self, look: Look | None) -> Look | None:
-        """Take note of a look at the main frame."""
-        self._looked = look
-        self._turned = look["turned"] if look else -1
+        self._known = look
+        self._transitions = look["turned"] if look else -1
         self._take_flags([look])
         return look
 
-    async def _snapped(self, world: ExactContext, told: Sequence[Look | None]) -> None:
-        """Take note of when the next animation ends; draw those that were set."""
-        ends = [answer["ends"] for answer in told if answer and answer["ends"] is not None]
-        self._animated = min(ends, default=None)
-        if any(answer["opened"] for answer in told if answer):
-            await self._close_picker(world)
-        if any(answer["refused"] for answer in told if answer):
-            await self._take_message(world)
-        if any(answer["set"] for answer in told if answer):
+    async def _snapped(self, exact: ExactContext, replies: Sequence[Look | None]) -> None:
+        """Store the time to the next end of an animation; draw changed animations."""
+        ends = [reply["ends"] for reply in replies if reply and reply["ends"] is not None]
+        self._animation_left = min(ends, default=None)
+        if any(reply["opened"] for reply in replies if reply):
+            await self._close_picker(exact)
+        if any(reply["refused"] for reply in replies if reply):
+            await self._take_message(exact)
+        if any(reply["set"] for reply in replies if reply):
             with suppress(FrameGone, CdpError):
-                await world.draw(self.probe.line)
-        self._take_flags(told)
+                await exact.draw(self.probe.cdp)
+        self._take_flags(replies)
 
-    async def _close_picker(self, world: ExactContext) -> None:
-        """Close the list or picker that the browser has opened: no frame with a picture ends with it there.
+    async def _close_picker(self, exact: ExactContext) -> None:
+        """Close the browser's open list or picker, without which no frame with a picture ends.
 
-        It takes the key, and the page hears nothing of that.
+        The picker consumes the key, so the page gets no event.
         """
         with suppress(FrameGone, CdpError):
             await self.probe.send("Input.dispatchKeyEvent", type="rawKeyDown", **_ESCAPE)
-            await world.draw(self.probe.line)
+            await exact.draw(self.probe.cdp)
 
-    async def _take_message(self, world: ExactContext) -> None:
-        """Take away the bubble that says why the browser does not send a form, and keep what it says."""
+    async def _take_message(self, exact: ExactContext) -> None:
+        """Remove the bubble about a form that the browser does not submit, and store its text."""
         said = await self.probe.evaluate_all("eye.accept()", await self.probe.frames())
-        world.refusals += [message for message in said if message]
+        exact.refusals += [message for message in said if message]
         with suppress(FrameGone, CdpError):
-            await world.draw(self.probe.line)
+            await exact.draw(self.probe.cdp)
 
     async def _idle(self) -> Look | None:
-        """Wait until the page has nothing to do, and what other threads did for it has been given to it.
+        """Wait until the page has nothing to do, and results of other threads have been delivered to it.
 
-        Where the document that was asked goes away, the next one is asked: a page that has just arrived has
-        the most to do.
+        If the document navigates away, wait for the next one, which has the most to do.
         """
         look: Look | None = None
         for _ in range(_FRAMES):
             try:
-                look = self._seen(await self.probe.evaluate(f"eye.idle({self._door})"))
-                if not await self._idle_below():
+                look = self._seen(await self.probe.evaluate(f"eye.idle({self._control})"))
+                if not await self._idle_frames():
                     break
             except FrameGone:
                 look = None
-                await self.probe.arrived(_PATIENCE)
+                await self.probe.arrived(_END_SECONDS)
         return look
 
-    async def _idle_below(self) -> bool:
-        """Give the frames what waits for them, in their order; return whether anything did."""
+    async def _idle_frames(self) -> bool:
+        """Deliver pending results to the frames in order; return True if any were pending."""
         frames = (await self.probe.frames())[1:]
         if not frames:
             return False
-        told = await self.probe.evaluate_all(f"eye.waiting({self._door})", frames)
-        waiting = [frame for frame, each in zip(frames, told, strict=True) if each and each["pending"]]
+        replies = await self.probe.evaluate_all(f"eye.waiting({self._control})", frames)
+        waiting = [frame for frame, each in zip(frames, replies, strict=True) if each and each["pending"]]
         for frame in waiting:
-            self._take_flags(await self.probe.evaluate_all(f"eye.idle({self._door})", [frame]))
-        self._take_flags(told)
+            self._take_flags(await self.probe.evaluate_all(f"eye.idle({self._control})", [frame]))
+        self._take_flags(replies)
         return bool(waiting)
 
-    def _take_flags(self, told: Sequence[Look | None]) -> None:
-        for what in [what for each in told if each for what in each.get("flags", ())]:
-            if self.state.world:
-                self.state.world.flag(what)
+    def _take_flags(self, replies: Sequence[Look | None]) -> None:
+        for what in [what for each in replies if each for what in each.get("flags", ())]:
+            if self.state.exact:
+                self.state.exact.flag(what)
 
     async def _network(self) -> None:
-        """Wait until no request is in flight, but for bodies that the page does not read to their end.
+        """Wait until no request is in flight, except bodies that the page does not read to their end.
 
-        Those never end: the browser stops taking them when its buffer is full.
+        Those never end: the browser stops reading them when its buffer is full.
         """
         while True:
             try:
-                async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(_END_SECONDS):
                     await self.activity.idle()
                     return
             except TimeoutError:
-                self.activity.give_up_answered(_PATIENCE)
+                self.activity.give_up_responded(_END_SECONDS)
 
     async def _changed(self) -> bool:
-        """Return whether anything has changed since the last call."""
+        """Return True if anything has changed since the last call."""
         frames = await self.probe.frames()
-        known = [self._looked] if self._looked and len(frames) == 1 else []
+        known = [self._known] if self._known and len(frames) == 1 else []
         looks = known + await self.probe.evaluate_all("eye.look()", frames[len(known) :])
         now = (
             self.activity.generation,
@@ -328,26 +323,26 @@ class _Settling:
             ),
         )
         changed = now != self._last or any(look is None or look["loading"] for look in looks)
-        changed = changed or self._animated is not None
+        changed = changed or self._animation_left is not None
         self._last = now
         return changed
 
     async def _clock(self, command: str, time: int) -> int | None:
-        """Tell the clocks of all frames to move; return when the next timer is due."""
+        """Move the clocks of all frames and workers; return when the next timer is due."""
         frames = await self.probe.frames()
-        move = f"eye.clock({self._door}, {json.dumps(command)}, {time})"
-        told = await self.probe.evaluate_all(move, frames)
-        self._looked = told[0] if self.state.world and len(frames) == 1 else None
-        heard = [answer for answer in told if answer]
-        self._take_flags(heard)
-        if self.state.world:
-            heard += await self.state.world.workers.move(command, time)
-        self.state.now = max([time, *(answer["now"] for answer in heard)])
-        return min((answer["next"] for answer in heard if answer["next"] is not None), default=None)
+        move = f"eye.clock({self._control}, {json.dumps(command)}, {time})"
+        replies = await self.probe.evaluate_all(move, frames)
+        self._known = replies[0] if self.state.exact and len(frames) == 1 else None
+        moved = [reply for reply in replies if reply]
+        self._take_flags(moved)
+        if self.state.exact:
+            moved += await self.state.exact.workers.move(command, time)
+        self.state.now = max([time, *(reply["now"] for reply in moved)])
+        return min((reply["next"] for reply in moved if reply["next"] is not None), default=None)
 
     async def _begin_documents_now(self) -> None:
-        """Have new documents begin at the time that the clock shows now."""
-        door = json.dumps(self.state.door + "@")
+        """Make new documents begin at the current virtual time."""
+        control = json.dumps(self.state.control + "@")
         await self.probe.begin_documents_with(
-            f"dispatchEvent(new CustomEvent({door}, {{ detail: {self.state.now} }}))"
+            f"dispatchEvent(new CustomEvent({control}, {{ detail: {self.state.now} }}))"
         )

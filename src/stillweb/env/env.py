@@ -27,7 +27,7 @@ from typing import Any
 
 from playwright.async_api import Browser
 
-from stillweb.browser.cdp.connection import is_there
+from stillweb.browser.cdp.connection import is_connected
 from stillweb.browser.launch import launch
 from stillweb.browser.profile import Level
 from stillweb.browser.settle import Settled
@@ -122,7 +122,7 @@ class Env(Started):
             client = await self._resources.enter_async_context(ReplayClient(self._proxy))
             self._replay = EpisodeReplay(client, await client.info())
             check_live_level(self._replay.info, self._level)
-        if self._browser is not None and not is_there(self._browser):
+        if self._browser is not None and not is_connected(self._browser):
             await self._drop_browser()
         if self._browser is None:
             self._browser = self._shared or await self._launch(self._replay)
@@ -351,7 +351,7 @@ class Env(Started):
     async def _prepared(self, start: StartRequest) -> StartedEpisode | None:
         """Return an episode that has begun so, on a browser that is there; None if there is none."""
         self._raise_if_closed()
-        if self._replay is None or self._browser is None or not is_there(self._browser):
+        if self._replay is None or self._browser is None or not is_connected(self._browser):
             return None
         return await self._ahead.take(self._ground(), start)
 

@@ -56,4 +56,4 @@ def context_options(replayed: Replayed, version: str) -> dict[str, Any]:
 def pin_script(seed: int) -> str:
     """Return the script that seeds the randomness of every document."""
     pinning = Pinning(Level.NETWORK, seed, clock.now())
-    return scripts_for(PinnedState(pinning, door=f"stillweb-{clock.new_id()}", now=0))
+    return scripts_for(PinnedState(pinning, control=f"stillweb-{clock.new_id()}", now=0))

@@ -1,8 +1,10 @@
-"""One page seen and moved through CDP, beside Playwright and without the page knowing.
+"""CDP access to one page, invisible to the page itself.
 
-`Probe.of(page)` attaches once per page: a CDP session of its own, and `js/eye.js` in an isolated
-world of every frame. Site isolation is off (`launch`), so that one session sees all frames.
-Everything that observes or settles goes through it; all waits end, by the caller's deadline.
+`PageProbe.of(page)` attaches once per page: a CDP session of its own, and `js/eye.js` in an isolated world
+of every
+frame. Site isolation is off (`launch`), so that one session sees all frames. Observation and settling use
+the
+probe; every wait ends by the caller's deadline.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ __all__ = ["PlaywrightCdpSession"]
 
 
 class PlaywrightCdpSession:
-    """A CDP session of a page, with Playwright's `on` and `send`: answers and events are as they came."""
+    """CDP session of a page, with Playwright's `on` and `send`; results and events are plain data."""
 
     def __init__(self, session: CDPSession) -> None:
-        self._public = session  # whose life it shares
+        self._public = session  # keeps the session alive
         self._bare: Any = getattr(session, "_impl_obj", session)
-        # The wrapped `send` takes a timeout, too, and has no default for it.
+        # The wrapped `send` also takes a timeout, without a default.
         taken = inspect.signature(self._bare.send).parameters
         self._named: dict[str, Any] = {"timeout": None} if "timeout" in taken else {}
         self._crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -40,16 +42,20 @@ class PlaywrightCdpSession:
 
     @classmethod
     async def of(cls, page: Page) -> Self:
-        """Return a session of a page; a playwright.async_api.Error if the page is closed or has crashed."""
+        """Open a session of a page.
+
+        Raises:
+            playwright.async_api.Error: if the page is closed or has crashed.
+        """
         session = cls(await page.context.new_cdp_session(page))
         await session.send("Inspector.enable")
         return session
 
     async def send(self, method: str, params: dict[str, Any] | None = None) -> Any:
-        """Send a command and return its answer.
+        """Send a command and return its result.
 
         Raises:
-            playwright.async_api.Error: if it is refused, or the page is closed or has crashed.
+            playwright.async_api.Error: if it is rejected, or the page is closed or has crashed.
         """
         sending = asyncio.ensure_future(self._bare.send(method=method, params=params, **self._named))
         try:
@@ -61,33 +67,30 @@ class PlaywrightCdpSession:
             sending.cancel()
 
     async def detach(self) -> None:
-        """End the session."""
         await self._public.detach()
 
     def _on_crash(self, _: Any) -> None:
         if not self._crash.done():
             self._crash.set_result(None)
 
-    def on(self, event: str, heard: Callable[[Any], None]) -> None:
-        """Tell of an event from now on."""
-        self._bare.on(event, heard)
+    def on(self, event: str, callback: Callable[[Any], None]) -> None:
+        self._bare.on(event, callback)
 
-    def remove_listener(self, event: str, heard: Callable[[Any], None]) -> None:
-        """Tell of an event no longer."""
-        self._bare.remove_listener(event, heard)
+    def remove_listener(self, event: str, callback: Callable[[Any], None]) -> None:
+        self._bare.remove_listener(event, callback)
 
 
 WORLD = "stillweb"
 
 _CLICKABLE_LIMIT = 500
 _WITHIN = ("sameDocument", "historySameDocument")  # navigations that keep the document
-_TEXT_DEPTH = 3  # levels below a clickable element at which its texts are looked for
+_TEXT_DEPTH = 3  # levels below a clickable element that are searched for its texts
 
 _probes: WeakKeyDictionary[Page, PageProbe] = WeakKeyDictionary()
 
 
 class FrameGone(Exception):
-    """Raised within the room when a frame navigates or is removed while it is asked."""
+    """Raised when a frame navigates or is removed during a command to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,35 +112,38 @@ class PageProbe:
 
     Attributes:
         page: the page.
-        documents: how many documents its frames have begun since the probe was attached.
-        learnt: by isolated world the nodes that it knows by number (`listening`).
-        numbered: by isolated world the backend node ids of the nodes that it has told of, by its own number.
+        documents: number of documents that its frames have begun since the probe was attached.
+        known_nodes: by isolated world, the nodes that it knows by number (`listening`).
+        numbered: by isolated world, the backend node ids of the nodes that it has reported, by its own
+            number.
     """
 
     def __init__(self, page: Page, session: PlaywrightCdpSession | CdpSession) -> None:
         self.page = page
         self.documents = 0
         self._session = session
-        self._main = ""  # identifier of the main frame; the same for as long as the page lives
+        self._main = ""  # identifier of the main frame; constant for the life of the page
         self._worlds: dict[str, int] = {}
         self._own_worlds: dict[str, int] = {}
-        self.learnt: dict[int, set[int]] = {}
+        self.known_nodes: dict[int, set[int]] = {}
         self.numbered: dict[int, list[int]] = {}
         self._navigating: set[str] = set()
         self._arrived = asyncio.Event()
         self._arrived.set()
         self._main_arrived = asyncio.Event()
         self._main_arrived.set()
-        self._can_be_asked = asyncio.Event()  # whether the main frame's document has its isolated world
-        self._set_out = asyncio.Event()  # whether the page has since it was last asked, or a frame in history
+        self._main_ready = asyncio.Event()  # whether the main frame's document has its isolated world
+        self._left = (
+            asyncio.Event()
+        )  # whether the page, or a frame in its history, has begun to navigate since the last `travel`
         self._newer_script = ""
         self._newer_at: tuple[str, int] = ("", 0)
-        self._frames: list[FrameInfo] = []  # as they were asked for; empty once they have changed
-        self._moves = 0  # of frames
-        self._heard: dict[int, list[int]] | None = None
+        self._frames: list[FrameInfo] = []  # the last result of `frames`; empty after a change
+        self._moves = 0  # number of changes to the frame tree
+        self._listeners: dict[int, list[int]] | None = None
         for event in _FRAME_MOVES:
             session.on(event, self._on_frames)
-        for event, heard in (
+        for event, callback in (
             ("Runtime.executionContextCreated", self._on_world),
             ("Runtime.executionContextDestroyed", self._on_world_gone),
             ("Runtime.executionContextsCleared", self._on_worlds_cleared),
@@ -148,11 +154,11 @@ class PageProbe:
             ("Page.frameStoppedLoading", self._on_stopped),
             ("Page.frameDetached", self._on_stopped),
         ):
-            session.on(event, heard)
+            session.on(event, callback)
 
     @property
-    def line(self) -> CdpSession:
-        """The page's session on our own line, at level EXACT."""
+    def cdp(self) -> CdpSession:
+        """The page's session on the CDP connection, at level EXACT."""
         assert isinstance(self._session, CdpSession)
         return self._session
 
@@ -176,15 +182,15 @@ class PageProbe:
             probe._worlds[frame.id] = made["executionContextId"]
             probe._note_main()
             await probe.send("Runtime.evaluate", expression=script, contextId=made["executionContextId"])
-        _probes[page] = probe  # not before: a probe attached by half would see empty pages
+        _probes[page] = probe  # not earlier: a partly attached probe would see empty pages
         return probe
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a CDP command and return its answer.
+        """Send a CDP command and return its result.
 
         Raises:
-            FrameGone: if what it names went away meanwhile.
-            InfraError: if the page is closed, has crashed, or refuses the command.
+            FrameGone: if the frame or node of the command has gone.
+            InfraError: if the page is closed, has crashed, or rejects the command.
         """
         try:
             answer: dict[str, Any] = await self._session.send(method, params)
@@ -194,31 +200,31 @@ class PageProbe:
             raise InfraError(f"{self.page.url}: {method}: {error.message}") from error
         return answer
 
-    def hear(self, event: str, heard: Callable[[dict[str, Any]], None]) -> None:
-        """Tell of a CDP event from now on."""
-        self._session.on(event, heard)
+    def hear(self, event: str, callback: Callable[[dict[str, Any]], None]) -> None:
+        self._session.on(event, callback)
 
     @contextmanager
     def expecting(self, event: str) -> Iterator[asyncio.Future[dict[str, Any]]]:
-        """Yield what the first CDP event of this name will tell while within."""
+        """Yield a future of the first CDP event of this name within the block."""
         first: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
-        def heard(params: dict[str, Any]) -> None:
+        def callback(params: dict[str, Any]) -> None:
             if not first.done():
                 first.set_result(params)
 
-        self._session.on(event, heard)
+        self._session.on(event, callback)
         try:
             yield first
         finally:
-            self._session.remove_listener(event, heard)
+            self._session.remove_listener(event, callback)
             first.cancel()
 
     async def frames(self) -> list[FrameInfo]:
-        """Return the frames, parents first, in the order in which they were made.
+        """Return the frames, parents first, in order of creation.
 
-        Asked of the browser only if one has come, gone or moved since: it tells that before it answers what
-        was asked later.
+        Asks the browser only after a frame was added, removed or navigated; the browser reports that before
+        it
+        responds to later commands.
         """
         if self._frames:
             return list(self._frames)
@@ -241,23 +247,23 @@ class PageProbe:
 
     @contextmanager
     def looking(self) -> Iterator[dict[int, list[int]]]:
-        """Yield what was heard of listeners in this one look, by isolated world (`listening`)."""
-        kept, self._heard = self._heard, {}
+        """Yield a cache of the listeners found during this observation, by isolated world (`listening`)."""
+        saved, self._listeners = self._listeners, {}
         try:
-            yield self._heard
+            yield self._listeners
         finally:
-            self._heard = kept
+            self._listeners = saved
 
     @property
-    def heard(self) -> dict[int, list[int]] | None:
-        """What `looking` yields; None outside of it."""
-        return self._heard
+    def known_listeners(self) -> dict[int, list[int]] | None:
+        """The cache of `looking`; None outside of it."""
+        return self._listeners
 
     async def evaluate(self, expression: str, frame: FrameInfo | None = None) -> Any:
         """Evaluate an expression in a frame's isolated world (default: the main frame's), awaiting promises.
 
         Raises:
-            FrameGone: if the frame is, or navigates meanwhile.
+            FrameGone: if the frame has gone, or navigates meanwhile.
             InfraError: if the expression throws.
         """
         frame_id = frame.id if frame else self._main
@@ -276,9 +282,9 @@ class PageProbe:
         return answer["result"].get("value")
 
     async def evaluate_all(self, expression: str, frames: Sequence[FrameInfo]) -> list[Any]:
-        """Evaluate an expression in several frames, in their order; None for frames that went away.
+        """Evaluate an expression in several frames, in their order; None for frames that have gone.
 
-        The commands are sent at once, and one renderer runs them one after the other.
+        The commands are sent together; one renderer runs them in sequence.
         """
         answers = await asyncio.gather(
             *(self.evaluate(expression, frame) for frame in frames), return_exceptions=True
@@ -289,11 +295,11 @@ class PageProbe:
         return [None if isinstance(answer, BaseException) else answer for answer in answers]
 
     async def evaluate_numbered(self, call: Callable[[int], str], frame: FrameInfo) -> tuple[str, list[int]]:
-        """Evaluate, as `evaluate_nodes`, what tells nodes by their numbers in a frame's isolated world.
+        """Evaluate an expression that returns nodes by their numbers in a frame's isolated world.
 
         Args:
-            call: the expression, by how many of the numbers are known; it yields the nodes beyond.
-            frame: which.
+            call: builds the expression from the count of numbers already known; it yields the nodes beyond.
+            frame: the frame.
 
         Returns:
             The text, and the backend node ids by number.
@@ -305,7 +311,7 @@ class PageProbe:
         numbered = self.numbered.setdefault(world, [])
         known = len(numbered)
         text, fresh = await self.evaluate_nodes(call(known), frame)
-        numbered[known:] = fresh  # maybe some of them again, where two calls were under way
+        numbered[known:] = fresh  # some of them repeated if two calls ran concurrently
         return text, numbered
 
     async def evaluate_nodes(self, expression: str, frame: FrameInfo) -> tuple[str, list[int]]:
@@ -315,7 +321,7 @@ class PageProbe:
             The text, and the backend node ids.
 
         Raises:
-            FrameGone: if the frame is, or navigates meanwhile.
+            FrameGone: if the frame has gone, or navigates meanwhile.
             InfraError: if the expression throws.
         """
         if frame.id not in self._worlds:
@@ -333,20 +339,20 @@ class PageProbe:
         return str(first["value"]), [node["value"]["backendNodeId"] for node in nodes]
 
     def worlds(self, frame: FrameInfo) -> tuple[int, int]:
-        """Return the execution contexts of a frame's own world, 0 if it has none, and of our isolated one.
+        """Return the execution contexts of a frame's main world (0 without one) and of the isolated one.
 
         Raises:
-            FrameGone: if the frame is.
+            FrameGone: if the frame has gone.
         """
         if frame.id not in self._worlds:
             raise FrameGone(frame.id)
         return self._own_worlds.get(frame.id, 0), self._worlds[frame.id]
 
     async def handle(self, frame_id: str, backend_node_id: int) -> str:
-        """Return a DOM node as an object of its frame's isolated world.
+        """Return the object id of a DOM node in its frame's isolated world.
 
         Raises:
-            FrameGone: if the node, or its frame, is.
+            FrameGone: if the node or its frame has gone.
         """
         if frame_id not in self._worlds:
             raise FrameGone(frame_id)
@@ -356,10 +362,7 @@ class PageProbe:
         return str(answer["object"]["objectId"])
 
     async def clickable(self, frame: FrameInfo) -> dict[int, list[int]]:
-        """Return the elements that show a hand under the pointer, outermost ones only, and the texts in each.
-
-        All by backend node id.
-        """
+        """Return the outermost elements with a hand cursor, and the texts in each, by backend node id."""
         if frame.id not in self._worlds:
             return {}
         answer = await self.send(
@@ -385,7 +388,7 @@ class PageProbe:
 
     async def begin_documents_with(self, source: str) -> None:
         """Run a script at the beginning of every new document, in place of the one given before."""
-        if self._newer_at == (source, self.documents):  # with a document another renderer may have come
+        if self._newer_at == (source, self.documents):  # a document may come with another renderer
             return
         documents = self.documents
         added, _ = await asyncio.gather(
@@ -400,20 +403,21 @@ class PageProbe:
         try:
             await self.send("Page.removeScriptToEvaluateOnNewDocument", identifier=self._newer_script)
         except InfraError as error:
-            # What was added while another renderer took over the page went with the old one.
+            # A script that was added while another renderer took over the page was lost with the old one.
             if "Script not found" not in str(error):
                 raise
 
-    async def arrived(self, patience: float) -> bool:
-        """Wait until no frame is on its way to another document; return whether it came to that.
+    async def arrived(self, timeout: float) -> bool:
+        """Wait until no frame is navigating and the main frame can run scripts; False on timeout.
 
-        A navigation that comes to nothing (204, a download) may never say so: hence the patience. The main
-        frame can be asked then: whoever tries again after `FrameGone` waits here, and does not spin.
+        A navigation without a document (204, a download) may report no end, hence the timeout. Callers that
+        retry
+        after `FrameGone` wait here instead of looping.
         """
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 await self._arrived.wait()
-                await self._can_be_asked.wait()
+                await self._main_ready.wait()
         except TimeoutError:
             self._navigating.clear()
             self._arrived.set()
@@ -422,13 +426,13 @@ class PageProbe:
         return True
 
     async def open(self, url: str) -> str:
-        """Open an address as a link would, but with no page to come from; return when its document is there.
+        """Navigate as a link without referrer would; return when the document has arrived.
 
-        Playwright opens it as if it was typed: a page of another site then gets a widget of its own
+        Playwright navigates as if the URL was typed: a page of another site then gets a widget of its own
         (docs/decisions/0018-exact.md).
 
         Returns:
-            What kept the document from coming, in Chromium's words (`net::ERR_...`); "" if it is there.
+            Chromium's error (`net::ERR_...`), "" on success.
 
         Raises:
             InfraError: if the page is closed or has crashed.
@@ -441,47 +445,47 @@ class PageProbe:
             return _NO_URL
         if failure := str(answer.get("errorText", "")):
             return failure
-        events = (self._main_arrived, self.line.gone)
+        events = (self._main_arrived, self.cdp.gone)
         arrived, gone = (asyncio.ensure_future(event.wait()) for event in events)
         try:
             await asyncio.wait({arrived, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             arrived.cancel()
             gone.cancel()
-        if self.line.gone.is_set():
-            raise InfraError(f"{self.page.url}: Page.navigate: {self.line.why}")
+        if self.cdp.gone.is_set():
+            raise InfraError(f"{self.page.url}: Page.navigate: {self.cdp.why}")
         return ""
 
-    async def travel(self, entry: int, patience: float) -> bool:
-        """Go to an entry of the history; return when page or frame has set out, or is there in its document.
+    async def travel(self, entry: int, timeout: float) -> bool:
+        """Go to an entry of the history; return once a navigation has begun or its document is there.
 
-        The browser answers before: who looks at the page then still sees the old one, at rest.
+        The browser responds earlier, while the page still shows the old state, at rest.
 
         Returns:
-            Whether the page itself is on its way to another document (if not, maybe one of its frames).
+            Whether the page itself is navigating to another document (if not, one of its frames may be).
 
         Raises:
             InfraError: if the page is closed or has crashed.
         """
-        self._set_out.clear()
+        self._left.clear()
         await self.send("Page.navigateToHistoryEntry", entryId=entry)
-        with suppress(TimeoutError):  # a page may ask to be stayed on
-            async with asyncio.timeout(patience):
-                await self._set_out.wait()
+        with suppress(TimeoutError):  # a page may refuse to be left (beforeunload)
+            async with asyncio.timeout(timeout):
+                await self._left.wait()
         return self._main in self._navigating
 
     def _on_started(self, event: dict[str, Any]) -> None:
         kind = event.get("navigationType", "")
-        # Of a step in history nothing else tells beforehand; a page's step may be one of its frames.
+        # For a step in history no other event comes first; a page's step may belong to one of its frames.
         if event["frameId"] != self._main and not kind.startswith("history"):
             return
         if kind not in _WITHIN:
             self._on_leaving(event)
-        self._set_out.set()
+        self._left.set()
 
     def _on_within(self, event: dict[str, Any]) -> None:
         if event["frameId"] == self._main:
-            self._set_out.set()
+            self._left.set()
 
     def _on_world(self, event: dict[str, Any]) -> None:
         context = event["context"]
@@ -497,21 +501,21 @@ class PageProbe:
         self._worlds = {frame: world for frame, world in self._worlds.items() if world != gone}
         self._note_main()
         self._own_worlds = {frame: world for frame, world in self._own_worlds.items() if world != gone}
-        self.learnt.pop(gone, None)
+        self.known_nodes.pop(gone, None)
         self.numbered.pop(gone, None)
 
     def _on_worlds_cleared(self, _: dict[str, Any]) -> None:
         self._worlds.clear()
         self._note_main()
         self._own_worlds.clear()
-        self.learnt.clear()
+        self.known_nodes.clear()
         self.numbered.clear()
 
     def _note_main(self) -> None:
         if self._main in self._worlds:
-            self._can_be_asked.set()
+            self._main_ready.set()
         else:
-            self._can_be_asked.clear()
+            self._main_ready.clear()
 
     def _on_frames(self, _: dict[str, Any]) -> None:
         self._moves += 1
@@ -526,7 +530,7 @@ class PageProbe:
 
     def _on_arrived(self, event: dict[str, Any]) -> None:
         if event["frame"]["id"] == self._main:
-            self._set_out.set()
+            self._left.set()
         self._leave_off(event["frame"]["id"])
 
     def _on_stopped(self, event: dict[str, Any]) -> None:
@@ -541,21 +545,20 @@ class PageProbe:
 
 
 async def _session(page: Page) -> PlaywrightCdpSession | CdpSession:
-    """Return a CDP session of a page: on our own line at level EXACT, Playwright's otherwise."""
-    world = state_of(page.context).world
+    exact = state_of(page.context).exact
     try:
         session = await PlaywrightCdpSession.of(page)
-        if world is None:
+        if exact is None:
             return session
-        told = await session.send("Target.getTargetInfo")
+        info = await session.send("Target.getTargetInfo")
         await session.detach()
     except PlaywrightError as error:
         raise InfraError(f"{page.url}: no CDP session: {error.message}") from error
-    return world.session(told["targetInfo"]["targetId"])
+    return exact.session(info["targetInfo"]["targetId"])
 
 
 def _texts(node: dict[str, Any]) -> Iterator[int]:
-    """Yield the text nodes in a node as CDP describes it, and the pseudo-elements, which may have text."""
+    """Yield the text nodes in a node of CDP's DOM.Node, and its pseudo-elements, which may contain text."""
     for pseudo in node.get("pseudoElements", ()):
         yield pseudo["backendNodeId"]
     for child in node.get("children", ()):
@@ -567,7 +570,7 @@ def _texts(node: dict[str, Any]) -> Iterator[int]:
 
 _NO_URL = "Cannot navigate to invalid URL"
 _TEXT_NODE = 3  # DOM §4.4
-# After each of these a frame is new, gone, or has another URL or document.
+# After each of these events a frame is new, removed, or has another URL or document.
 _FRAME_MOVES = (
     "Page.frameAttached",
     "Page.frameDetached",
@@ -576,7 +579,7 @@ _FRAME_MOVES = (
     "Page.documentOpened",
     "Runtime.executionContextsCleared",
 )
-# Nodes are serialised as WebDriver BiDi has them (script.NodeRemoteValue), with Chromium's backendNodeId.
+# Nodes are serialised as in WebDriver BiDi (script.NodeRemoteValue), with Chromium's backendNodeId.
 _NODES_BY_ID = {
     "serialization": "deep",
     "maxDepth": 1,

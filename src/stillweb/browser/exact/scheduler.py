@@ -1,14 +1,13 @@
-"""Answers let in one by one: at level EXACT no two answers of a context race.
+"""Order of requests at level EXACT: no two responses of a context race.
 
-Every request is held in the browser before it is sent (CDP Fetch). Only when everything is idle is one of
-those held let go, and the next one only when its answer has been taken in and everything is idle again.
-Which one is first must not hang on the machine: what pages wait for (documents, styles, data) comes before
-what they do not (deferred scripts), and that before pictures; then those that were asked for after fewer
-answers come first, then the order is that of URL and body, and of those who ask for the same. So the order
-hangs on the page alone, whatever thread of the browser was quicker, and whatever it keeps back while a
-document's head loads: only the latter two.
+CDP Fetch pauses every request before it is sent. When the context is idle, one paused request is released;
+the next one follows when its response has been processed and the context is idle again. The order depends on
+the page alone, not on the machine: first what pages wait for (documents, styles, data), then what they do not
+wait for (deferred scripts), then images. Within a group, requests that were made after fewer responses come
+first, then the order is that of URL, body and requester. The browser delays only the latter two groups, while
+a document's head loads.
 
-This module keeps the account, and knows neither CDP nor time; `world` asks it what to do.
+This module keeps the state of the requests. It knows neither CDP nor time; `ExactContext` drives it.
 """
 
 from __future__ import annotations
@@ -20,36 +19,36 @@ from enum import StrEnum
 
 __all__ = ["PendingRequest", "RequestScheduler", "RequestStage"]
 
-# Nobody waits for their end: pings are not answered, and streams end when the page says so.
-_UNTIL_ANSWERED = frozenset({"eventsource", "media", "websocket"})
+# Requests whose end is not awaited: pings have no response, and streams end when the page ends them.
+_UNTIL_RESPONSE = frozenset({"eventsource", "media", "websocket"})
 _NOT_AT_ALL = frozenset({"ping", "cspviolationreport"})
-_PICTURES = frozenset({"image", "font", "media", "texttrack", "ping", "cspviolationreport", "prefetch"})
+_IMAGES = frozenset({"image", "font", "media", "texttrack", "ping", "cspviolationreport", "prefetch"})
 
 
 class RequestStage(StrEnum):
-    """How far a request is."""
+    """Progress of a request."""
 
-    SENT = "sent"  # told by the page; not held yet, or answered from the page's own memory
-    HELD = "held"
-    LET = "let"
+    SENT = "sent"  # reported by the page; not paused yet, or served from the page's memory
+    PAUSED = "paused"
+    RELEASED = "released"
     ENDED = "ended"
 
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request.
+    """A request that has not ended.
 
     Attributes:
-        key: the browser's identifier of it.
-        url, method, body: what is asked.
+        key: CDP Network identifier.
         kind: resource type, lower case.
-        round: how many answers had been let in when it was first seen.
-        hold: identifier under which it is held.
-        answered: whether its answer has begun.
+        round: number of responses released before its first report.
+        fetch_id: CDP Fetch identifier, once paused.
+        owner: session that paused it.
+        responded: whether its response has begun.
         late: whether the browser gives it a low priority.
-        asker: what tells the worker that asks from others; documents ask first.
-        told: whether it is known who asks.
-        moved: set when it has ended, or is held again, or nobody waits for it any more.
+        requester: name of the worker that made it; documents come first.
+        requester_known: whether `requester` is final.
+        moved: set when it has ended, is paused again, or is no longer awaited.
     """
 
     key: str
@@ -59,123 +58,124 @@ class PendingRequest:
     round: int
     body: str = ""
     stage: RequestStage = RequestStage.SENT
-    hold: str = ""
+    fetch_id: str = ""
     owner: object = None
-    answered: bool = False
+    responded: bool = False
     late: bool = False
-    asker: tuple[str, int] = ("", 0)
-    told: bool = False
+    requester: tuple[str, int] = ("", 0)
+    requester_known: bool = False
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def rank(self) -> tuple[int, int, str, str, str, tuple[str, int]]:
-        """What decides which of those held comes first."""
-        return (self.place, self.round, self.url, self.method, self.body, self.asker)
+        """Sort key among paused requests."""
+        return (self.group, self.round, self.url, self.method, self.body, self.requester)
 
     @property
-    def place(self) -> int:
-        """0 for what pages wait for, 1 for what they do not, 2 for pictures."""
-        return 2 if self.is_picture else int(self.late)
+    def group(self) -> int:
+        """0 for what pages wait for, 1 for what they do not wait for, 2 for images."""
+        return 2 if self.is_image else int(self.late)
 
     @property
-    def is_picture(self) -> bool:
-        """Whether scripts seldom hang on it."""
-        return self.kind in _PICTURES
+    def is_image(self) -> bool:
+        """Whether scripts seldom depend on it: images, fonts, media and the like."""
+        return self.kind in _IMAGES
 
 
 class RequestScheduler:
-    """The account of a context's requests.
+    """State of a context's requests.
 
     Attributes:
-        round: how many answers were let in.
-        progress: set whenever something moves; who waits clears it.
+        round: number of released responses.
+        progress: set at every change; waiting code clears it.
     """
 
     def __init__(self) -> None:
         self.round = 0
         self.progress = asyncio.Event()
-        self._asked: dict[str, PendingRequest] = {}
+        self._requests: dict[str, PendingRequest] = {}
 
     @property
     def open(self) -> list[PendingRequest]:
-        """The requests that have not ended."""
-        return list(self._asked.values())
+        """The requests that have not ended, oldest first."""
+        return list(self._requests.values())
 
     def sent(self, key: str, url: str, method: str, kind: str, body: str = "") -> PendingRequest:
-        """A page tells of a request; of one that is known if it is redirected or was held first."""
-        asked = self._asked.get(key)
-        if asked is None:
-            asked = self._asked[key] = PendingRequest(key, url, method, kind, self.round, body)
-        elif asked.stage is RequestStage.LET:  # a redirection: it will be held again
-            asked.url, asked.method, asked.stage, asked.answered = url, method, RequestStage.SENT, False
+        """Add a reported request; a known one was redirected, or paused before its report."""
+        request = self._requests.get(key)
+        if request is None:
+            request = self._requests[key] = PendingRequest(key, url, method, kind, self.round, body)
+        elif request.stage is RequestStage.RELEASED:  # a redirect: it will be paused again
+            request.url, request.method = url, method
+            request.stage, request.responded = RequestStage.SENT, False
         self.progress.set()
-        return asked
+        return request
 
-    def held(self, asked: PendingRequest, hold: str, owner: object) -> None:
-        """The browser holds a request."""
-        asked.stage, asked.hold, asked.owner = RequestStage.HELD, hold, owner
-        asked.moved.set()
+    def paused(self, request: PendingRequest, fetch_id: str, owner: object) -> None:
+        """The browser has paused a request."""
+        request.stage, request.fetch_id, request.owner = RequestStage.PAUSED, fetch_id, owner
+        request.moved.set()
         self.progress.set()
 
-    def answered(self, key: str) -> None:
-        """The head of an answer has come."""
-        if asked := self._asked.get(key):
-            asked.answered = True
-            if asked.kind in _UNTIL_ANSWERED:
+    def responded(self, key: str) -> None:
+        """The head of a response has arrived."""
+        if request := self._requests.get(key):
+            request.responded = True
+            if request.kind in _UNTIL_RESPONSE:
                 self.ended(key)
             self.progress.set()
 
     def ended(self, key: str) -> PendingRequest | None:
-        """A request is over, well or not; return it unless it was over before."""
-        if asked := self._asked.pop(key, None):
-            asked.stage = RequestStage.ENDED
-            asked.moved.set()
+        """Remove a request that has finished or failed; return it unless it had ended before."""
+        if request := self._requests.pop(key, None):
+            request.stage = RequestStage.ENDED
+            request.moved.set()
         self.progress.set()
-        return asked
+        return request
 
     def ended_of(self, owner: object) -> list[PendingRequest]:
-        """All requests of a target that is gone are over; return them."""
-        gone = [asked for asked in self._asked.values() if asked.owner is owner]
-        for asked in gone:
-            self.ended(asked.key)
+        """Remove and return all requests of a target that has ended."""
+        gone = [request for request in self._requests.values() if request.owner is owner]
+        for request in gone:
+            self.ended(request.key)
         return gone
 
     def unaccounted(self) -> list[PendingRequest]:
-        """Requests of which it is not known yet whether they will be held.
+        """Return requests that may or may not be paused yet.
 
-        One whose preflight is held, or under way, is known to be held after it. What is of a later place than
-        something held does not matter yet; and browsers keep it back while a document's head loads.
+        A request whose preflight is paused or released will be paused after it. Requests of a later group
+        than a paused one do not matter yet; browsers delay them while a document's head loads.
         """
-        asked = self._asked.values()
+        requests = self._requests.values()
         preflights = {
-            each.url for each in asked if each.method == "OPTIONS" and each.stage is not RequestStage.SENT
+            each.url for each in requests if each.method == "OPTIONS" and each.stage is not RequestStage.SENT
         }
-        first = min((each.place for each in asked if each.stage is RequestStage.HELD), default=2)
+        first = min((each.group for each in requests if each.stage is RequestStage.PAUSED), default=2)
         return [
             each
-            for each in asked
-            if each.stage is RequestStage.SENT and each.url not in preflights and each.place <= first
+            for each in requests
+            if each.stage is RequestStage.SENT and each.url not in preflights and each.group <= first
         ]
 
-    def untold(self) -> list[PendingRequest]:
-        """Requests of which it has to be known who asks: others that are held are the same but for that."""
-        held = [asked for asked in self._asked.values() if asked.stage is RequestStage.HELD]
-        alike = Counter(asked.rank[:-1] for asked in held)
-        return [asked for asked in held if not asked.told and alike[asked.rank[:-1]] > 1]
+    def ambiguous(self) -> list[PendingRequest]:
+        """Return paused requests whose order depends on a requester that is still unknown."""
+        paused = [request for request in self._requests.values() if request.stage is RequestStage.PAUSED]
+        equal = Counter(request.rank[:-1] for request in paused)
+        return [request for request in paused if not request.requester_known and equal[request.rank[:-1]] > 1]
 
-    def under_way(self) -> list[PendingRequest]:
-        """Requests that were let go and have not ended."""
-        return [asked for asked in self._asked.values() if asked.stage is RequestStage.LET]
+    def released(self) -> list[PendingRequest]:
+        """Return the requests that were released and have not ended."""
+        return [request for request in self._requests.values() if request.stage is RequestStage.RELEASED]
 
-    def first_held(self) -> PendingRequest | None:
-        """The one to let go next."""
-        held = [asked for asked in self._asked.values() if asked.stage is RequestStage.HELD]
-        return min(held, key=lambda asked: asked.rank) if held else None
+    def next_paused(self) -> PendingRequest | None:
+        """Return the request to release next."""
+        paused = [request for request in self._requests.values() if request.stage is RequestStage.PAUSED]
+        return min(paused, key=lambda request: request.rank) if paused else None
 
-    def let(self, asked: PendingRequest) -> None:
-        """A request is let go."""
+    def release(self, request: PendingRequest) -> None:
+        """Mark a request as released."""
         self.round += 1
-        asked.stage = RequestStage.LET
-        asked.moved.clear()
-        if asked.kind in _NOT_AT_ALL:
-            self.ended(asked.key)
+        request.stage = RequestStage.RELEASED
+        request.moved.clear()
+        if request.kind in _NOT_AT_ALL:
+            self.ended(request.key)

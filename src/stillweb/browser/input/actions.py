@@ -1,13 +1,14 @@
-"""Acting on a page by bid: node → place on screen → mouse and keyboard, as a person would.
+"""Actions on a page by bid or point, with mouse and keyboard.
 
-A node is scrolled into view, its place is asked for, and what lies at that place must be the node
-itself or something within it; otherwise the action fails and says what is in the way. A place on
-screen may be said instead of a bid. An action that fails is a fact about the page, not about us:
-`ActionFailed` is no `StillwebError`, and whoever steps an episode turns it into a value. Nothing
-here waits for the page: that is `settle`.
+A node is scrolled into view and located. The uppermost element at that point must be the node itself or a
+descendant; otherwise the action fails and names the obstacle. A point may be given in place of a bid.
+`ActionFailed` describes the page, not an error of stillweb, so it is not a `StillwebError`; episodes turn
+it into a value.
+No function waits for the page; call `settle` for that.
 
-No function uses the page's timers or waits for its frames to be drawn, but for the mouse's
-moves and its wheel (`pointer`), so a clock that stands still holds nothing up.
+Apart from mouse moves and wheel (`pointer`), no function uses the page's timers or waits for frames, so a
+stopped
+clock blocks nothing.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from stillweb.browser.input.pointer import Button, Point, Pointer, hold_modifier
 from stillweb.browser.observe.axtree import Bids
 from stillweb.errors import InfraError
 
-_CHOOSER_SECONDS = 1.0  # for the message that a click opened a file chooser
+_CHOOSER_SECONDS = 1.0  # for the event that a click opened a file chooser
 
 
 async def click(
     page: Page, bids: Bids, bid: Target, *, button: Button = "left", count: int = 1, modifiers: str = ""
 ) -> None:
-    """Click an element at its middle, or at a place; with modifier keys held, joined by `+`.
+    """Click an element at its middle, or a point, while modifier keys joined by `+` are held.
 
     Raises:
-        ActionFailed: if it is gone, disabled, invisible, or something else lies over it.
+        ActionFailed: if it is gone, disabled, invisible or covered.
     """
     at = await clickable_point(page, bids, bid)
     await (await Pointer.of(page, modifiers)).click(at, button, count)
@@ -59,83 +60,80 @@ async def click(
 async def dblclick(
     page: Page, bids: Bids, bid: Target, *, button: Button = "left", modifiers: str = ""
 ) -> None:
-    """Click an element twice, as one double click."""
     await click(page, bids, bid, button=button, count=2, modifiers=modifiers)
 
 
 async def hover(page: Page, bids: Bids, bid: Target) -> None:
-    """Move the pointer over an element."""
     at = await point_of(page, bids, bid)
     await (await Pointer.of(page)).move(at)
 
 
 async def mouse_down(page: Page, bids: Bids, bid: Target, *, button: Button = "left") -> None:
-    """Press a mouse button over an element and hold it."""
     at = await point_of(page, bids, bid)
     await (await Pointer.of(page)).down(at, button)
 
 
 async def mouse_up(page: Page, bids: Bids, bid: Target, *, button: Button = "left") -> None:
-    """Release a mouse button over an element, whatever lies over it: it may be what is dragged."""
+    """Release a mouse button over an element, even if it is covered: the cover may be the dragged element."""
     at = await point_of(page, bids, bid, hit=False)
     await (await Pointer.of(page)).up(at, button)
 
 
 async def fill(page: Page, bids: Bids, bid: Target, text: str) -> None:
-    """Set the text of a field, in place of what it held; the page gets `input` and `change`.
+    """Set the text of a field; the page receives `input` and `change`.
 
     Dates, times, colours and ranges are set by their value (`2024-01-31`, `13:45`, `#ff0000`, `7`).
 
     Raises:
-        ActionFailed: if it is no field, read-only, disabled, or does not take the value.
+        ActionFailed: if it is not a field, is read-only or disabled, or rejects the value.
     """
     element = await locate(page, bids, bid)
-    told = await ask(element, "fill", text)
-    if "failed" in told:
-        raise element.failed(told["failed"], told["kind"])
-    if not told["typed"]:
+    result = await ask(element, "fill", text)
+    if "failed" in result:
+        raise element.failed(result["failed"], result["kind"])
+    if not result["typed"]:
         return
-    # Focused and selected: what is typed replaces it. Pages that suggest while one types listen to the
-    # keyboard, so that the last key is pressed and released around a text that comes at once.
+    # Focused and selected: typed text replaces the value. Pages with suggestions listen to the keyboard, so
+    # the last key is pressed and released around the inserted text.
     if text:
-        await _strike(element.probe, "rawKeyDown", text[-1])
+        await _send_key(element.probe, "rawKeyDown", text[-1])
         await page.keyboard.insert_text(text)
-        await _strike(element.probe, "keyUp", text[-1])
-    elif not told["empty"]:
+        await _send_key(element.probe, "keyUp", text[-1])
+    elif not result["empty"]:
         await page.keyboard.press("Delete")
-    with suppress(ActionFailed):  # a page may take the field away once it is filled
+    with suppress(ActionFailed):  # a page may remove a field once it is filled
         await ask(element, "changed")
 
 
 async def check(page: Page, bids: Bids, bid: Target, *, checked: bool = True) -> None:
-    """Click a checkbox, radio button or switch unless it is in the state wanted."""
+    """Click a checkbox, radio button or switch unless it has the requested state."""
     element = await locate(page, bids, bid)
     state = await ask(element, "checked")
     if state is None:
-        raise element.failed("is nothing to check", "unsuitable")
+        raise element.failed("is not a checkbox, radio button or switch", "unsuitable")
     if state != checked:
         await click(page, bids, bid)
 
 
 async def select_option(page: Page, bids: Bids, bid: Target, options: str | Sequence[str]) -> None:
-    """Select options of a list, by their values or else their labels, in place of those selected.
+    """Select options of a list by value, else by label, replacing the current selection.
 
-    No options select the one that is named by the bid itself.
+    Without options, select the option that the bid names.
 
     Raises:
-        ActionFailed: if it is no list, or has no such options.
+        ActionFailed: if it is not a list, or lacks the options.
     """
     wanted = [options] if isinstance(options, str) else list(options)
     element = await locate(page, bids, bid)
-    told = await ask(element, "select", wanted)
-    if "failed" in told:
-        raise element.failed(told["failed"], told["kind"])
+    result = await ask(element, "select", wanted)
+    if "failed" in result:
+        raise element.failed(result["failed"], result["kind"])
 
 
 async def press(page: Page, keys: str, *, bids: Bids | None = None, bid: str = "") -> None:
-    """Press keys together, such as `Enter` or `Control+a`; in an element if one is given.
+    """Press keys together, such as `Enter` or `Control+a`, in an element if one is given.
 
-    Several combinations, with spaces between, are pressed one after the other.
+    Several combinations, separated by spaces, are pressed in sequence.
     """
     if bids is not None and bid:
         await focus(page, bids, bid)
@@ -144,19 +142,17 @@ async def press(page: Page, keys: str, *, bids: Bids | None = None, bid: str = "
 
 
 async def key_down(page: Page, key: str) -> None:
-    """Press a key and hold it."""
     await _keyboard(page, page.keyboard.down(key), key)
     hold_modifier(page, key, down=True)
 
 
 async def key_up(page: Page, key: str) -> None:
-    """Release a key."""
     await _keyboard(page, page.keyboard.up(key), key)
     hold_modifier(page, key, down=False)
 
 
 async def type_text(page: Page, text: str, *, bids: Bids | None = None, bid: Target = "") -> None:
-    """Type text key by key: where the focus is, behind what a field holds, or where a click goes."""
+    """Type text key by key: at the focus, at the end of a field, or after a click on a point."""
     if bids is None or not bid:
         pass
     elif isinstance(bid, tuple):
@@ -168,7 +164,6 @@ async def type_text(page: Page, text: str, *, bids: Bids | None = None, bid: Tar
 
 
 async def focus(page: Page, bids: Bids, bid: str) -> None:
-    """Give an element the keyboard."""
     element = await find(page, bids, bid)
     if not await ask(element, "focus"):
         raise element.failed("takes no keyboard focus", "unsuitable")
@@ -203,7 +198,7 @@ async def upload(page: Page, bids: Bids, bid: Target, files: Sequence[Path]) -> 
 
 
 async def scroll(page: Page, dx: float, dy: float, *, bids: Bids | None = None, bid: Target = "") -> None:
-    """Turn the wheel over an element, or over the middle of the page."""
+    """Turn the mouse wheel over an element, or over the middle of the page."""
     if bids is not None and bid:
         at = await point_of(page, bids, bid, hit=False)
     else:
@@ -213,23 +208,22 @@ async def scroll(page: Page, dx: float, dy: float, *, bids: Bids | None = None, 
 
 
 async def scroll_into_view(page: Page, bids: Bids, bid: str) -> None:
-    """Scroll until an element can be seen."""
     await place(await find(page, bids, bid), hit=False)
 
 
 async def drag(page: Page, bids: Bids, bid: Target, target: str | Point) -> None:
-    """Press on an element, move to another one or by so many pixels, and release.
+    """Press on an element, move to another one or by an offset in pixels, and release.
 
-    The page takes it as it likes: as drag and drop of the platform, or by its own listeners.
+    The page decides whether that is HTML drag and drop or handled by its own listeners.
 
     Raises:
-        ActionFailed: if the two cannot be seen at once.
+        ActionFailed: if the viewport cannot show both.
     """
     start = await point_of(page, bids, bid)
     if isinstance(target, str):
         onto = await find(page, bids, target)
         end = await place(onto, hit=False)
-        start = await point_of(page, bids, bid)  # the second may have scrolled the first
+        start = await point_of(page, bids, bid)  # scrolling to the target may have scrolled the source
         if not await shown_parts(onto, scroll=False):
             raise onto.failed(f"cannot be seen together with {name_of(bid)}", "invisible")
         end = await place(onto, hit=False, scroll=False)
@@ -242,23 +236,23 @@ async def goto(page: Page, url: str, *, timeout: float = 30.0) -> int:
     """Navigate to a URL until its document begins; return its HTTP status, 0 if it has none.
 
     Raises:
-        ActionFailed: if there is no such page.
+        ActionFailed: if the navigation fails.
     """
     return await _navigate(page, page.goto(url, wait_until="commit", timeout=timeout * 1000))
 
 
 async def back(page: Page, *, timeout: float = 30.0) -> int:
-    """Go back in history; return the HTTP status, 0 if there is none or nowhere to go."""
+    """Go back in history; return the HTTP status, 0 without one or without a previous entry."""
     return await _navigate(page, page.go_back(wait_until="commit", timeout=timeout * 1000))
 
 
 async def forward(page: Page, *, timeout: float = 30.0) -> int:
-    """Go forward in history; return the HTTP status, 0 if there is none or nowhere to go."""
+    """Go forward in history; return the HTTP status, 0 without one or without a next entry."""
     return await _navigate(page, page.go_forward(wait_until="commit", timeout=timeout * 1000))
 
 
 async def reload(page: Page, *, timeout: float = 30.0) -> int:
-    """Load the document anew; return the HTTP status, 0 if there is none."""
+    """Reload the document; return the HTTP status, 0 if it has none."""
     return await _navigate(page, page.reload(wait_until="commit", timeout=timeout * 1000))
 
 
@@ -270,8 +264,8 @@ async def _give_files(
     await element.probe.send("DOM.setFileInputFiles", files=[str(file) for file in files], **field)
 
 
-async def _strike(probe: PageProbe, kind: str, character: str) -> None:
-    """Press or release the key of a character, without the character."""
+async def _send_key(probe: PageProbe, kind: str, character: str) -> None:
+    """Press or release the key of a character, without inserting the character."""
     upper = character.upper()
     plain = character.isascii() and character.isalnum()
     code = f"{'Digit' if upper.isdigit() else 'Key'}{upper}" if plain else ""
@@ -294,6 +288,6 @@ async def _navigate(page: Page, navigation: Any) -> int:
     except PlaywrightError as error:
         if page.is_closed() or is_ours(error.message):
             raise InfraError(error.message.splitlines()[0]) from error
-        # net::ERR_... and the like: the page's or the archive's fact, not ours.
+        # net::ERR_... and similar describe the page or the archive, not an error of stillweb.
         raise ActionFailed(error.message.splitlines()[0], "navigation") from error
     return response.status if response else 0

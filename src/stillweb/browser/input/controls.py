@@ -1,12 +1,15 @@
-"""What a page lets one do, as a list of controls with names that outlive a load, and a digest of its state.
+"""Controls of a page with identifiers that outlive a load, and a digest of the page's state.
 
-Both are made from a survey, without a browser. A control has three names: its **key** finds it again when its
-state is entered anew, its **kind** is shared by controls that are alike (rows of a table, pages of a
-list), its **same** by those that are one and the same on every page (the search field of a header).
+Both are computed from a survey, without a browser. A control has three identifiers. Its **key** finds it
+again
+after its state was reached anew. Similar controls (rows of a table, pages of a list) share a **kind**.
+The same control on different pages (the search field of a header) shares **same**.
 
-The **digest** tells states apart as an agent would: by address, by what can be done, by headings and the
-shape of the page. Not by what a form holds (a field that is filled is no other state until it is sent), nor
-by digits (clocks, counters), nor by parts that say of themselves that they are advertisements.
+The **digest** distinguishes states as an agent would: by URL, available controls, headings and page
+structure. It ignores form
+values (a filled field is a new state only once it is sent), digits (clocks, counters), and elements that
+declare
+themselves as advertisements.
 """
 
 from __future__ import annotations
@@ -35,25 +38,25 @@ _DIGITS = re.compile(r"\d+")
 _ADS = re.compile(
     r"(^|[-_\s])(ads?|advert\w*|sponsor\w*|banner-?ad|google_ads\w*)([-_\s\d]|$)", re.IGNORECASE
 )
-# Values that name a moment or a draw, never a thing that somebody chose.
+# Timestamps, random numbers and UUIDs, which identify no content.
 _VOLATILE = re.compile(
     r"1[0-9]{9}([0-9]{3}([0-9]{3})?)?|0\.[0-9]{6,}|"
     r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 )
 _UNNAMED = frozenset(("_", "cb", "nonce", "csrf", "csrf_token", "csrfmiddlewaretoken", "sectok", "rnd"))
-_STATES = ("expanded", "pressed", "current")  # not checked, selected: those are what a form holds
+_STATES = ("expanded", "pressed", "current")  # not checked, selected: those are form values
 _NAME = 120
 
 
 @dataclass(frozen=True, slots=True)
 class PageForm:
-    """The form that a field belongs to.
+    """The form of a field.
 
     Attributes:
-        number: in the order of the fields; forms of one frame differ by it.
+        number: by order of the fields; distinguishes the forms of a frame.
         frame: of the form.
         method: "get", "post" or "dialog".
-        action: where it is sent, absolute.
+        action: absolute URL.
         hidden: its hidden fields, name and value.
     """
 
@@ -66,12 +69,12 @@ class PageForm:
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """What a page says of a field or button, beside what the survey tells.
+    """Properties of a field or button that a survey lacks.
 
     Attributes:
-        type: as the DOM has it ("text", "submit", "select-one", ...).
-        form: None for one that is in none.
-        method: of what pressing it sends: its own, or its form's; "" if it sends nothing.
+        type: as in the DOM ("text", "submit", "select-one", ...).
+        form: None outside of a form.
+        method: that a press sends, its own or its form's; "" if it sends nothing.
     """
 
     type: str
@@ -82,18 +85,18 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Something to act on.
+    """An interactive element.
 
     Attributes:
-        key: within its state, and the same in every load of it.
-        kind: shared with controls that are alike.
-        same: shared with what is the same control on other pages.
+        key: unique in its state, and equal in every load of it.
+        kind: shared with similar controls.
+        same: shared with the same control on other pages.
         bid: of this load; for `stillweb.browser.input.actions`.
         field: of a field or button.
-        label: "id", "name" or placeholder of a field, by which people who write values may call it, too.
-        url: where a link leads.
-        options: of a list, by their labels.
-        opens: whether it says that it opens something.
+        label: "id", "name" or placeholder of a field: alternative names in files of values.
+        url: target of a link.
+        options: labels of a list's options.
+        opens: whether it declares that it opens something.
     """
 
     key: str
@@ -114,20 +117,19 @@ class Control:
 
     @property
     def told(self) -> str:
-        """Its role and name, as reports and lists of words name it."""
+        """Role and name, as in reports and word lists."""
         return f'{self.role} "{self.name}"' if self.name else self.role
 
 
 @dataclass(frozen=True, slots=True)
 class PageState:
-    """What a page is at a moment, as far as it matters to who acts."""
+    """URL, state digest and controls of a page at one moment."""
 
     url: str
     digest: str
     controls: tuple[Control, ...] = field(repr=False)
 
     def find(self, key: str) -> Control | None:
-        """Return the control of a key."""
         return next((control for control in self.controls if control.key == key), None)
 
 
@@ -136,13 +138,12 @@ Fields = Mapping[tuple[str, int], FormField]
 
 
 def state_of_survey(url: str, survey: Survey, fields: Fields) -> PageState:
-    """Return the state of a page at an address."""
     controls = controls_of(survey, fields)
     return PageState(url, state_digest(url, survey, controls), controls)
 
 
 def controls_of(survey: Survey, fields: Fields) -> tuple[Control, ...]:
-    """Return the controls of a page in tree order; options are told with their lists."""
+    """Return the controls of a page in tree order; options belong to their lists."""
     paths = _paths(survey)
     counts: Counter[str] = Counter()
     found = []
@@ -154,7 +155,7 @@ def controls_of(survey: Survey, fields: Fields) -> tuple[Control, ...]:
 
 
 def state_digest(url: str, survey: Survey, controls: tuple[Control, ...]) -> str:
-    """Return what tells a state from others, 32 characters."""
+    """Return the digest of a state, 32 hex characters."""
     hidden = _advertised(survey)
     ours = {item.bid for index, item in enumerate(survey.items) if item.acts and index not in hidden}
     parts = [state_url(url)]
@@ -179,15 +180,15 @@ def state_digest(url: str, survey: Survey, controls: tuple[Control, ...]) -> str
 
 
 def state_url(url: str) -> str:
-    """Return an address without what varies by itself, and without a fragment that only scrolls."""
+    """Return a URL without volatile parameters, and without a fragment that only scrolls."""
     try:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True)
     except ValueError:
         return url
-    kept = [(n, v) for n, v in pairs if n.lower() not in _UNNAMED and not _VOLATILE.fullmatch(v or n)]
-    query = parts.query if kept == pairs else urlencode(kept)
-    # A route of an application in the fragment has a slash; the name of a place in the page seldom has.
+    stable = [(n, v) for n, v in pairs if n.lower() not in _UNNAMED and not _VOLATILE.fullmatch(v or n)]
+    query = parts.query if stable == pairs else urlencode(stable)
+    # An application's route in the fragment has a slash; the name of an anchor seldom has.
     fragment = parts.fragment if "/" in parts.fragment or parts.fragment.startswith("!") else ""
     return parts._replace(query=query, fragment=fragment).geturl()
 
@@ -252,7 +253,7 @@ def _words(survey: Survey, index: int) -> str:
 
 
 def _paths(survey: Survey) -> list[str]:
-    """Return for each item the tags it is in, without how many come before it."""
+    """Return the tag path of each item, without positions."""
     paths: list[str] = []
     for item in survey.items:
         above = paths[item.parent] if item.parent >= 0 else ""
@@ -261,7 +262,6 @@ def _paths(survey: Survey) -> list[str]:
 
 
 def _advertised(survey: Survey) -> set[int]:
-    """Return the items that are in an advertisement, by what it calls itself."""
     hidden: set[int] = set()
     for index, item in enumerate(survey.items):
         if item.parent in hidden or _is_ad(item):
@@ -275,7 +275,7 @@ def _is_ad(item: Item) -> bool:
 
 
 def _shape(url: str) -> str:
-    """Return what addresses of things of one kind have in common."""
+    """Return what the URLs of similar resources have in common."""
     try:
         parts = urlsplit(url)
         names = sorted({name for name, _ in parse_qsl(parts.query, keep_blank_values=True)})

@@ -1,9 +1,9 @@
-"""Elements as actions need them: found by bid or place, asked about, and where to point at them.
+"""Elements for actions: lookup by bid or point, state queries, and the point to click.
 
-An element is scrolled into view, and what lies uppermost where it is pointed at must be itself or
-something within it, or its label. Where its middle is covered, its corners are tried, and where
-all of it is, the middle of the window: bars that stay at an edge cover what was scrolled to there.
-What stands in the way for good is named.
+An element is scrolled into view. The uppermost element at the chosen point must be the element itself, a
+descendant, or its label. If its middle is covered, its corners are tried. If all of it is covered, it is
+scrolled to the
+middle of the window, since sticky bars cover what was scrolled to the edge. A remaining obstacle is named.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from stillweb.browser.observe.axtree import Bids
 from stillweb.errors import InfraError
 
 Target = str | Point
-"""A bid, or a place in CSS pixels of the viewport."""
+"""A bid, or a point in CSS pixels of the viewport."""
 
-# What CDP's DOM domain says of a node without a box.
+# Errors of CDP's DOM domain for a node without a box.
 _NOT_DRAWN = ("does not have a layout object", "Could not compute content quads", "not visible")
 
 
 class ActionFailed(Exception):
-    """Raised when the page does not let an action happen: data, to be reported to who acted.
+    """Raised when the page prevents an action: a fact to report to the agent.
 
     Attributes:
         reason: one clause.
-        kind: "unknown_bid", "outside" and "value_missing", which whoever acted could have known; "gone",
-            "invisible", "obstructed", "disabled", "unsuitable" or "navigation", which are the page's.
+        kind: "unknown_bid", "outside" and "value_missing", which the agent could have avoided; "gone",
+            "invisible", "obstructed", "disabled", "unsuitable" or "navigation", which depend on the page.
     """
 
     def __init__(self, reason: str, kind: str) -> None:
@@ -45,7 +45,7 @@ class ActionFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ActionTarget:
-    """An element that an action is about: how it was named, and its handle in its frame's isolated world."""
+    """Element of an action: its name in messages, and its handle in its frame's isolated world."""
 
     name: str
     probe: PageProbe
@@ -54,19 +54,18 @@ class ActionTarget:
     frame_id: str
 
     def failed(self, why: str, kind: str) -> ActionFailed:
-        """Return a failure that is about it."""
         return ActionFailed(f"{self.name} {why}", kind)
 
 
 async def find(page: Page, bids: Bids, bid: str) -> ActionTarget:
-    """Return the element that a bid names.
+    """Return the element of a bid.
 
     Raises:
-        ActionFailed: if no element was ever called so, or it is gone.
+        ActionFailed: if the bid never existed, or its element is gone.
     """
     known = bids.find(page, bid)
     if known is None:
-        raise ActionFailed(f"there is no element [{bid}] on this page", "unknown_bid")
+        raise ActionFailed(f"no element [{bid}] on this page", "unknown_bid")
     frame_id, backend_node_id = known
     probe = await PageProbe.of(page)
     try:
@@ -80,10 +79,10 @@ async def find(page: Page, bids: Bids, bid: str) -> ActionTarget:
 
 
 async def locate(page: Page, bids: Bids, target: Target) -> ActionTarget:
-    """Return the element that a bid names, or the uppermost one at a place.
+    """Return the element of a bid, or the uppermost element at a point.
 
     Raises:
-        ActionFailed: if there is none.
+        ActionFailed: if none exists.
     """
     if isinstance(target, str):
         return await find(page, bids, target)
@@ -101,15 +100,15 @@ async def locate(page: Page, bids: Bids, target: Target) -> ActionTarget:
 
 
 async def place(element: ActionTarget, *, hit: bool = True, scroll: bool = True) -> Point:
-    """Scroll an element into view and return where to point at it, in CSS pixels of the viewport.
+    """Scroll an element into view and return the point to use, in CSS pixels of the viewport.
 
     Args:
         element: from `find`.
-        hit: whether the element must be what lies uppermost there.
+        hit: whether the element must be uppermost there.
         scroll: whether to scroll at all.
 
     Raises:
-        ActionFailed: if it is not drawn, or something else lies over it.
+        ActionFailed: if it is not drawn, or covered.
     """
     if image := await related(element, "image"):
         return await _place_area(element, image, hit)
@@ -122,7 +121,7 @@ async def place(element: ActionTarget, *, hit: bool = True, scroll: bool = True)
         return _middle(shown[0][1])
     obstacle, at = await _uncovered(element, shown)
     if obstacle:
-        # Below a bar that stays at the edge of the window, say.
+        # For example below a sticky bar.
         await ask(element, "centre")
         obstacle, at = await _uncovered(element, await shown_parts(element, scroll=False) or shown)
     if not obstacle:
@@ -133,7 +132,7 @@ async def place(element: ActionTarget, *, hit: bool = True, scroll: bool = True)
 
 
 async def clickable_point(page: Page, bids: Bids, target: Target) -> Point:
-    """Return where to click, as `point_of`; an element that takes no clicks fails with the reason."""
+    """Return the point to click, as `point_of`; fail for an element that takes no clicks."""
     if isinstance(target, tuple):
         return await point_of(page, bids, target)
     element = await find(page, bids, target)
@@ -145,7 +144,7 @@ async def clickable_point(page: Page, bids: Bids, target: Target) -> Point:
 
 
 async def point_of(page: Page, bids: Bids, target: Target, *, hit: bool = True) -> Point:
-    """Return where to point at an element, as `place`; or the place said, if the viewport has it."""
+    """Return the point of an element, as `place`; a given point is checked against the viewport."""
     if isinstance(target, str):
         return await place(await find(page, bids, target), hit=hit)
     _require_inside(page, target)
@@ -160,12 +159,12 @@ def _require_inside(page: Page, at: Point) -> None:
 
 
 def name_of(target: Target) -> str:
-    """Return a target as messages name it."""
+    """Return a target's name for messages."""
     return f"[{target}]" if isinstance(target, str) else f"({target[0]:g}, {target[1]:g})"
 
 
 async def shown_parts(element: ActionTarget, *, scroll: bool) -> list[tuple[int, list[float]]]:
-    """Return the parts of an element that the viewport shows: quadrilaterals, with the index of their box."""
+    """Return the visible parts of an element: quadrilaterals, with the index of their box."""
     probe, backend = element.probe, element.backend_node_id
     try:
         if scroll:
@@ -182,12 +181,12 @@ async def shown_parts(element: ActionTarget, *, scroll: bool) -> list[tuple[int,
 
 
 async def _uncovered(element: ActionTarget, shown: Sequence[tuple[int, list[float]]]) -> tuple[str, Point]:
-    """Return "" and a point at which the element is uppermost, or what covers it."""
+    """Return "" and a point at which the element is uppermost, or the name of its cover."""
     first = ""
     for candidates in (_middle, _upper_left, _lower_right, _upper_right, _lower_left):
         for index, quad in shown:
             at = candidates(quad)
-            # The document itself is asked about a box's middle only.
+            # Only a box's middle is checked in the document itself.
             obstacle = await _obstacle(element, at, index if candidates is _middle else -1)
             if not obstacle:
                 return "", at
@@ -196,7 +195,7 @@ async def _uncovered(element: ActionTarget, shown: Sequence[tuple[int, list[floa
 
 
 async def _place_area(area: ActionTarget, image: ActionTarget, hit: bool) -> Point:
-    """Return where to point at an area of an image map, which has no box of its own."""
+    """Return the point of an area of an image map, which has no box of its own."""
     shown = await shown_parts(image, scroll=True)
     if not shown:
         raise area.failed("belongs to an image that is not drawn", "invisible")
@@ -204,16 +203,15 @@ async def _place_area(area: ActionTarget, image: ActionTarget, hit: bool) -> Poi
     spot = await ask(area, "spot")
     at = quads[0][0] + spot[0], quads[0][1] + spot[1]
     obstacle = await _obstacle(area, at, -1) if hit else ""
-    # Whether the image or its area is found at a point is the browser's choice.
+    # The browser may report either the image or its area at a point.
     if obstacle and await _obstacle(image, at, -1):
         raise area.failed(f"is covered by {obstacle}", "obstructed")
     return at
 
 
 async def _node_at(probe: PageProbe, at: Point) -> tuple[str, int] | None:
-    """Return frame and backend node id of what lies uppermost at a point of the viewport."""
     try:
-        # Boxes are told in the viewport's coordinates, but asked for in the document's.
+        # CDP returns boxes in viewport coordinates, and takes document coordinates.
         scrolled = (await probe.send("Page.getLayoutMetrics"))["cssLayoutViewport"]
         point = {"x": round(at[0] + scrolled["pageX"]), "y": round(at[1] + scrolled["pageY"])}
         found = await probe.send("DOM.getNodeForLocation", **point, includeUserAgentShadowDOM=False)
@@ -223,7 +221,7 @@ async def _node_at(probe: PageProbe, at: Point) -> tuple[str, int] | None:
 
 
 async def _owner(probe: PageProbe, frame_id: str, within: str) -> int | None:
-    """Return the element of a frame, or of the frame around it, that lies in another; None if none does."""
+    """Return the element of a frame, or of its enclosing frame, within another frame; None outside of it."""
     parents = {frame.id: frame.parent for frame in await probe.frames()}
     while frame_id in parents and parents[frame_id] != within:
         frame_id = parents[frame_id]
@@ -238,7 +236,7 @@ async def _owner(probe: PageProbe, frame_id: str, within: str) -> int | None:
 
 
 async def _obstacle(element: ActionTarget, at: Point, index: int) -> str:
-    """Return what lies over an element at a point, "" if nothing does."""
+    """Return the name of the element that covers a point of an element, "" if none does."""
     probe = element.probe
     found = await _node_at(probe, at)
     if found is None:
@@ -247,7 +245,7 @@ async def _obstacle(element: ActionTarget, at: Point, index: int) -> str:
     if backend == element.backend_node_id:
         return ""
     if frame_id != element.frame_id:
-        # A script can be given nodes of one frame only: what counts is the frame's element in this one.
+        # A script takes nodes of one frame only, so the frame's element in this frame is compared.
         owner = await _owner(probe, frame_id, element.frame_id)
         if owner is None:
             return "something outside of its frame"
@@ -257,7 +255,7 @@ async def _obstacle(element: ActionTarget, at: Point, index: int) -> str:
     try:
         hit = (await probe.send("DOM.describeNode", backendNodeId=backend))["node"]
         if "pseudoType" in hit and index >= 0:
-            # An icon drawn by ::before is no node that could be asked whose it is.
+            # An icon drawn by ::before is not a node, so its owner cannot be queried.
             return str(await ask(element, "obstacleAt", index))
         other = await probe.handle(frame_id, backend)
     except FrameGone:
@@ -270,7 +268,7 @@ async def _obstacle(element: ActionTarget, at: Point, index: int) -> str:
 
 
 async def related(element: ActionTarget, question: str) -> ActionTarget | None:
-    """Return another element that one of the functions of js/act.js tells of, or None."""
+    """Return the element that a function of js/act.js returns, or None."""
     answer = await _call(element, question, [], by_value=False)
     if "objectId" not in answer:
         return None
@@ -280,7 +278,6 @@ async def related(element: ActionTarget, question: str) -> ActionTarget | None:
 
 
 async def ask(element: ActionTarget, question: str, *values: Any, handle: str = "") -> Any:
-    """Call one of the functions of js/act.js on an element."""
     arguments: list[dict[str, Any]] = [{"value": value} for value in values]
     if handle:
         arguments.append({"objectId": handle})
@@ -312,7 +309,7 @@ def _functions(question: str) -> str:
 
 
 def _in_view(page: Page, quad: Sequence[float]) -> list[float]:
-    """Return the part of a box that the viewport shows: the middle of a tall element may be far outside."""
+    """Return the part of a box inside the viewport: the middle of a tall element may be far outside."""
     size = page.viewport_size
     if size is None:
         return list(quad)
@@ -347,6 +344,6 @@ def _lower_left(quad: Sequence[float]) -> Point:
 
 
 def _towards(quad: Sequence[float], corner: int) -> Point:
-    """Return the point four fifths of the way from the middle of a box to one of its corners."""
+    """Return the point at four fifths of the way from the middle of a box to a corner."""
     x, y = _middle(quad)
     return x + (quad[2 * corner] - x) * 0.8, y + (quad[2 * corner + 1] - y) * 0.8

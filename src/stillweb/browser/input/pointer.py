@@ -1,17 +1,20 @@
-"""The mouse, by CDP `Input` alone: nothing here uses the page's timers or waits for its frames.
+"""The mouse, by CDP `Input` alone, without the page's timers.
 
-Playwright's mouse does: over something draggable it asks the page by `setTimeout` whether a drag
-begins, which never answers while the page's clock stands still (level EXACT), and leaves the
-button pressed. What the browser does with events, and therefore what is done here:
+Playwright's mouse needs them: over a draggable element it queries the page with `setTimeout`, which never
+returns while
+the page's clock is stopped (level EXACT), and leaves the button pressed. Browser behaviour that this module
+handles:
 
-- A move is dispatched at the next frame, and moves before it are merged into one; no frame may
-  come while the page's clock stands still. An input that waits for no frame flushes those before
-  it: the press of a click does, and bringing to the front what is there, which no page hears.
-- A drag of the platform's own (HTML5 drag and drop) begins in the renderer and ends in the
-  window system, which a headless browser has not. It is intercepted and carried on by
-  `Input.dispatchDragEvent`. One that is left unfinished swallows all mouse events after it.
-- A wheel turns with the frames, and is acknowledged before the page has scrolled. It is the only
-  one here that needs frames; at level EXACT they are drawn for it.
+- A move is dispatched at the next frame, and earlier moves are merged into it; no frame may come while the
+page's clock is
+  stopped. An input that waits for no frame flushes them: a click's press does, and so does bringing the
+  front page
+  to the front, which the page does not notice.
+- HTML drag and drop begins in the renderer and ends in the window system, which a headless browser lacks.
+It is
+  intercepted and continued by `Input.dispatchDragEvent`. An unfinished drag swallows all later mouse events.
+- A wheel event needs frames, and is acknowledged before the page has scrolled; at level EXACT frames are
+drawn for it.
 """
 
 from __future__ import annotations
@@ -33,12 +36,12 @@ Button = Literal["left", "middle", "right"]
 Point = tuple[float, float]
 
 _BUTTONS = {"left": 1, "right": 2, "middle": 4}
-# `modifiers` of CDP Input.dispatchMouseEvent. The browsers that are driven here run on Linux.
+# `modifiers` of CDP Input.dispatchMouseEvent. The supported browsers run on Linux.
 _MODIFIERS = {"Alt": 1, "Control": 2, "ControlOrMeta": 2, "Meta": 4, "Shift": 8}
 _DRAG_STEPS = 8
-_WHEEL_FRAMES = 5  # until the browser has heard of a wheel
-_WHEEL_SECONDS = 0.02  # real; until the next one is drawn if it has not
-_DRAG_SECONDS = 1.0  # for a message of the browser that is on its way
+_WHEEL_FRAMES = 5  # until the browser has handled a wheel event
+_WHEEL_SECONDS = 0.02  # real; between two further frames if it has not
+_DRAG_SECONDS = 1.0  # for an event of the browser that is under way
 
 _TWO_FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))"
 _WATCH_DRAG = """(() => {
@@ -50,7 +53,7 @@ _DRAG_BEGUN = "Boolean(globalThis.dragBegun && !globalThis.dragBegun.defaultPrev
 
 @dataclass(slots=True)
 class _HeldButtons:
-    """What is held down on a page: mouse buttons as a bit mask, and modifier keys."""
+    """Pressed mouse buttons of a page as a bit mask, and held modifier keys."""
 
     buttons: int = 0
     modifiers: int = 0
@@ -60,7 +63,7 @@ _held: WeakKeyDictionary[Page, _HeldButtons] = WeakKeyDictionary()
 
 
 class Pointer:
-    """The mouse of one page; what is held stays held from one call to the next."""
+    """The mouse of one page; buttons and modifiers stay held across calls."""
 
     def __init__(self, page: Page, probe: PageProbe, modifiers: str = "") -> None:
         self._page = page
@@ -70,15 +73,14 @@ class Pointer:
 
     @classmethod
     async def of(cls, page: Page, modifiers: str = "") -> Pointer:
-        """Return a page's mouse, with modifier keys held, joined by `+`."""
+        """Return a page's mouse with additional modifier keys, joined by `+`."""
         return cls(page, await PageProbe.of(page), modifiers)
 
     async def move(self, at: Point) -> None:
-        """Move to a point."""
         await asyncio.gather(self._send("mouseMoved", at), self._probe.send("Page.bringToFront"))
 
     async def click(self, at: Point, button: Button = "left", count: int = 1) -> None:
-        """Click `count` times. Sent in one go, so that nothing of the page comes between."""
+        """Click `count` times, in one batch, so that no work of the page comes between."""
         presses = [
             self._send(kind, at, button=button, clickCount=number, buttons=buttons)
             for number in range(1, count + 1)
@@ -87,51 +89,49 @@ class Pointer:
         await asyncio.gather(self._send("mouseMoved", at), *presses)
 
     async def down(self, at: Point, button: Button = "left") -> None:
-        """Press a button at a point, and hold it."""
         await self.move(at)
         self._held.buttons |= _BUTTONS[button]
         await self._send("mousePressed", at, button=button, clickCount=1)
 
     async def up(self, at: Point, button: Button = "left") -> None:
-        """Release a button at a point."""
         await self.move(at)
         self._held.buttons &= ~_BUTTONS[button]
         await self._send("mouseReleased", at, button=button, clickCount=1)
 
     async def wheel(self, at: Point, dx: float, dy: float) -> None:
         """Turn the wheel, and let the page scroll."""
-        world = state_of(self._page.context).world
-        if world:
-            await self._flag_own_layer(world, at)
+        exact = state_of(self._page.context).exact
+        if exact:
+            await self._flag_own_layer(exact, at)
         turned = asyncio.ensure_future(self._send("mouseWheel", at, deltaX=dx, deltaY=dy))
         try:
-            if world:
-                # As a rule it is heard at the second; always the same number, whatever the machine's load.
+            if exact:
+                # Usually two frames suffice; the number is constant whatever the machine's load.
                 for _ in range(_WHEEL_FRAMES):
-                    await world.draw(self._probe.line)
-                # Frames may overtake it on a busy machine, and without any more it is never heard.
+                    await exact.draw(self._probe.cdp)
+                # On a busy machine the frames may come before the event, which then needs more.
                 while not turned.done():
                     await asyncio.wait([turned], timeout=_WHEEL_SECONDS)
-                    await world.draw(self._probe.line)
+                    await exact.draw(self._probe.cdp)
             await turned
-            if world:
+            if exact:
                 for _ in range(2):
-                    await world.draw(self._probe.line)
-                await world.repaint(self._probe.line)
+                    await exact.draw(self._probe.cdp)
+                await exact.repaint(self._probe.cdp)
             else:
                 await self._probe.evaluate(_TWO_FRAMES)
         except (FrameGone, CdpError):
-            return  # the page has gone elsewhere, by what it heard
+            return  # the page has navigated because of the event
         finally:
             turned.cancel()
 
-    async def _flag_own_layer(self, world: ExactContext, at: Point) -> None:
+    async def _flag_own_layer(self, exact: ExactContext, at: Point) -> None:
         with suppress(FrameGone):
             if await self._probe.evaluate(f"eye.ownLayer({at[0]}, {at[1]})"):
-                world.flag("a wheel over a part with will-change, which may be shown before it is painted")
+                exact.flag("a wheel over a part with will-change, which may be shown before it is painted")
 
     async def drag(self, start: Point, end: Point) -> None:
-        """Press at a point, move to another one and release: a drag and drop of the platform, or not."""
+        """Press at a point, move to another one and release, as HTML drag and drop or plain mouse events."""
         probe = self._probe
         async with AsyncExitStack() as undo:
             intercepted = undo.enter_context(probe.expecting("Input.dragIntercepted"))
@@ -140,12 +140,12 @@ class Pointer:
             frames = await probe.frames()
             await probe.evaluate_all(_WATCH_DRAG, frames)
             await self.down(start)
-            # One step may begin a drag of the platform's; the page that wants none sees all steps.
+            # One step may begin HTML drag and drop; a page without it sees all steps.
             points = [_between(start, end, step / _DRAG_STEPS) for step in range(1, _DRAG_STEPS + 1)]
             for index, point in enumerate(points):
                 await self.move(point)
                 begun = intercepted.done() or any(await probe.evaluate_all(_DRAG_BEGUN, frames))
-                if begun and (event := await _soon(intercepted)) is not None:
+                if begun and (event := await _pending_event(intercepted)) is not None:
                     self._held.buttons = 0
                     await self._drop(points[index:], event["data"])
                     return
@@ -181,18 +181,17 @@ class Pointer:
 
 
 def modifier_mask(names: str) -> int:
-    """Return modifier keys, joined by `+`, as CDP has them."""
     return sum({_MODIFIERS[name] for name in names.split("+") if name})
 
 
 def hold_modifier(page: Page, key: str, *, down: bool) -> None:
-    """Remember a modifier key as held, or not, for the mouse; other keys are no matter."""
+    """Store a modifier key as held or released, for the mouse; ignore other keys."""
     held, bit = _held.setdefault(page, _HeldButtons()), _MODIFIERS.get(key, 0)
     held.modifiers = held.modifiers | bit if down else held.modifiers & ~bit
 
 
-async def _soon(future: asyncio.Future[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return what is on its way, or None if it does not come: not every `dragstart` begins a drag."""
+async def _pending_event(future: asyncio.Future[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return a pending event, or None if it does not arrive: not every `dragstart` begins a drag."""
     try:
         async with asyncio.timeout(_DRAG_SECONDS):
             return await asyncio.shield(future)

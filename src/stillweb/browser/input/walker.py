@@ -1,8 +1,10 @@
-"""Go through a site by its controls: open, look, act, and see what was asked for.
+"""Walks a site by its controls: open, observe, act, and list the requests.
 
-One `Walker` is one fresh context through one proxy. The explorer walks on the recording proxy, and whoever
-checks its map walks on the replay, by the same steps. Dialogs are sent away unless told otherwise: a page
-that asks "really?" is about to do what cannot be undone.
+One `Walker` is one fresh context through one proxy. The explorer walks on the recording proxy; the check of
+its map
+walks on the replay, by the same steps. Dialogs are dismissed by default: a confirmation usually precedes an
+action
+that cannot be undone.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ __all__ = ["Act", "Walker", "fields_of", "walking"]
 _ATTEMPTS = 3
 _ACTION_MS = 30_000
 _WHEEL = 700
-_NO_PAGE = (DOWNLOAD, "ERR_ABORTED")  # a file to save, or an empty answer
-_TURNS = 20  # of the wheel, for a page that grows as it is scrolled
+_NO_PAGE = (DOWNLOAD, "ERR_ABORTED")  # a file to save, or an empty response
+_TURNS = 20  # wheel turns, for a page that grows while it is scrolled
 
 _FIELDS = """(() => {
   const forms = [], fields = [], hidden = [], nodes = [];
@@ -66,13 +68,13 @@ _FIELDS = """(() => {
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One thing done to a page.
+    """One action on a page.
 
     Attributes:
-        do: "open" (an address), "click", "hover", "select" (an option), "fill", "submit" (fields, then a
-            button or, if there is none, Enter) or "scroll" (to the end).
+        do: "open" (a URL), "click", "hover", "select" (an option), "fill", "submit" (fields, then a
+            button or, without one, Enter) or "scroll" (to the end).
         control: key of the control.
-        value: address, option or text.
+        value: URL, option or text.
         fields: of "submit": keys and values, filled in this order.
     """
 
@@ -82,16 +84,15 @@ class Act:
     fields: tuple[tuple[str, str], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON, without what is empty."""
-        told = {"do": self.do, "control": self.control, "value": self.value}
-        kept: dict[str, Any] = {name: value for name, value in told.items() if value}
+        """Return it as JSON, without empty members."""
+        stored = {"do": self.do, "control": self.control, "value": self.value}
+        kept: dict[str, Any] = {name: value for name, value in stored.items() if value}
         return kept | ({"fields": [list(each) for each in self.fields]} if self.fields else {})
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Act:
-        """Read what `to_dict` made."""
-        fields = tuple((str(key), str(value)) for key, value in told.get("fields", ()))
-        return cls(str(told["do"]), str(told.get("control", "")), str(told.get("value", "")), fields)
+    def from_dict(cls, stored: Mapping[str, Any]) -> Act:
+        fields = tuple((str(key), str(value)) for key, value in stored.get("fields", ()))
+        return cls(str(stored["do"]), str(stored.get("control", "")), str(stored.get("value", "")), fields)
 
 
 @asynccontextmanager
@@ -112,7 +113,7 @@ async def walking(
         profile: of the recording.
         pinning: of the recording.
         accept: whether dialogs are accepted.
-        storage_state: cookies and local storage to begin with, as Playwright takes it.
+        storage_state: initial cookies and local storage, in Playwright's format.
 
     Raises:
         InfraError: if the browser fails.
@@ -128,12 +129,12 @@ async def walking(
         await walker.begin()
         yield walker
     finally:
-        with suppress(PlaywrightError):  # the browser is gone already
+        with suppress(PlaywrightError):  # the browser has already ended
             await context.close()
 
 
 class Walker:
-    """A context, the page that is in front, and what has been asked for."""
+    """A context, its front page, and the requests so far."""
 
     def __init__(self, context: BrowserContext, *, accept: bool = False) -> None:
         self.bids = Bids()
@@ -142,19 +143,18 @@ class Walker:
         self._activity = Activity(context)
         self._taken = 0
         self._pages: list[Page] = []
-        context.on("page", self._opened)
+        context.on("page", self._on_page)
 
     @property
     def page(self) -> Page:
-        """The page in front: the one opened last of those that are open."""
+        """The open page that was opened last."""
         return self._pages[-1]
 
     async def begin(self) -> None:
-        """Open the first tab."""
         await self._context.new_page()
 
     async def look(self) -> PageState:
-        """Return the state of the page in front.
+        """Return the state of the front page.
 
         Raises:
             InfraError: if the page is closed or has crashed.
@@ -169,11 +169,11 @@ class Walker:
         raise AssertionError("unreachable")
 
     async def do(self, act: Act, state: PageState | None = None) -> str:
-        """Act, and wait until the page has settled; return why it could not be done, "" if it could.
+        """Act, and wait until the page has settled; return the reason of a failure, "" on success.
 
         Args:
-            act: what to do.
-            state: of this load, in which controls are looked up; not needed to open or scroll.
+            act: the action.
+            state: of this load, to look up controls; not needed for "open" and "scroll".
 
         Raises:
             InfraError: if the browser or the proxy fails.
@@ -197,7 +197,7 @@ class Walker:
         return ""
 
     def take_requests(self) -> list[Requested]:
-        """Return what was asked for since the last call."""
+        """Return the requests since the last call."""
         new = self._activity.requests[self._taken :]
         self._taken += len(new)
         return new
@@ -212,7 +212,7 @@ class Walker:
         assert state is not None
         control = state.find(act.control)
         if act.do != "submit" and control is None:
-            raise ActionFailed("the control is not there any more", "gone")
+            raise ActionFailed("the control is no longer on this page", "gone")
         bid = control.bid if control else ""
         match act.do:
             case "click":
@@ -226,7 +226,7 @@ class Walker:
             case "submit":
                 await self._submit(act, state, bid)
             case _:
-                raise ActionFailed(f"nothing is called {act.do!r}", "unsuitable")
+                raise ActionFailed(f"no action is called {act.do!r}", "unsuitable")
 
     async def _open(self, url: str) -> None:
         try:
@@ -240,7 +240,7 @@ class Walker:
         for key, value in act.fields:
             control = state.find(key)
             if control is None:
-                raise ActionFailed("a field is not there any more", "gone")
+                raise ActionFailed("a field is no longer on this page", "gone")
             last = control.bid
             if control.tag == "select":
                 await browser_input.select_option(self.page, self.bids, last, value)
@@ -262,14 +262,14 @@ class Walker:
                 break
             await browser_input.scroll(self.page, 0, _WHEEL)
 
-    def _opened(self, page: Page) -> None:
+    def _on_page(self, page: Page) -> None:
         self._pages.append(page)
         page.on("close", lambda _: self._pages.remove(page) if page in self._pages else None)
-        page.on("dialog", self._asked)
+        page.on("dialog", self._on_dialog)
 
-    async def _asked(self, dialog: Dialog) -> None:
-        with suppress(PlaywrightError):  # the page went away with its dialog
-            # Who leaves a page is asked whether to leave it: that is ours to say, and undoes nothing.
+    async def _on_dialog(self, dialog: Dialog) -> None:
+        with suppress(PlaywrightError):  # the page closed together with its dialog
+            # A "leave page?" dialog is accepted: leaving undoes nothing.
             if self._accept or dialog.type in ("alert", "beforeunload"):
                 await dialog.accept()
             else:
@@ -277,7 +277,7 @@ class Walker:
 
 
 async def fields_of(page: Page) -> dict[tuple[str, int], FormField]:
-    """Return what the frames of a page say of their fields, by frame and backend node id.
+    """Return the fields of a page's frames, by frame and backend node id.
 
     Raises:
         FrameGone: if a frame navigates meanwhile.
@@ -286,23 +286,23 @@ async def fields_of(page: Page) -> dict[tuple[str, int], FormField]:
     probe = await PageProbe.of(page)
     found: dict[tuple[str, int], FormField] = {}
     for frame in await probe.frames():
-        told, nodes = await probe.evaluate_nodes(_FIELDS, frame)
-        found |= _read_fields(frame.id, json.loads(told), nodes)
+        stored, nodes = await probe.evaluate_nodes(_FIELDS, frame)
+        found |= _read_fields(frame.id, json.loads(stored), nodes)
     return found
 
 
 def _read_fields(
-    frame: str, told: Mapping[str, Any], nodes: Sequence[int]
+    frame: str, stored: Mapping[str, Any], nodes: Sequence[int]
 ) -> dict[tuple[str, int], FormField]:
     hidden: dict[int, list[tuple[str, str]]] = {}
-    for number, name, value in told["hidden"]:
+    for number, name, value in stored["hidden"]:
         hidden.setdefault(number, []).append((name, value))
     forms = [
         PageForm(number, frame, method, action, tuple(hidden.get(number, ())))
-        for number, (method, action) in enumerate(told["forms"])
+        for number, (method, action) in enumerate(stored["forms"])
     ]
     found = {}
-    for node, (number, kind, required, sends) in zip(nodes, told["fields"], strict=True):
+    for node, (number, kind, required, sends) in zip(nodes, stored["fields"], strict=True):
         form = forms[number] if number >= 0 else None
         method = "" if sends is None or form is None else (sends.lower() or form.method)
         found[frame, node] = FormField(kind, form, required, method)

@@ -1,9 +1,9 @@
-// What `input.py` asks of an element, evaluated in the isolated world: the page's patches of the DOM
-// API are not in the way here, and its event listeners hear all the same. `eye.bare`: a form's fields are in the way.
+// Functions of `input/elements.py` on an element, evaluated in the isolated world: without the page's patches of the
+// DOM API, but with its event listeners. `eye.bare` is needed because a form's fields shadow its members.
 ({
   connected: (node) => eye.bare(node).isConnected,
   disabled: (node) => eye.bare(node).matches(":disabled") || eye.bare(node).getAttribute("aria-disabled") === "true",
-  // An option that is drawn only while its list is open, which is no part of the page then.
+  // An option that is drawn only while its list is open, outside of the page.
   option(node) {
     const list = eye.bare(node).localName === "option" && node.closest("select");
     return Boolean(list) && !list.multiple && list.size <= 1;
@@ -14,7 +14,7 @@
     element.focus();
     return element.matches(":focus-within") || element.getRootNode().activeElement === node;
   },
-  // Puts the caret behind what a field holds.
+  // Moves the caret to the end of a field.
   caretToEnd(node) {
     if (node.isContentEditable) {
       const range = document.createRange();
@@ -23,19 +23,19 @@
       const selection = getSelection();
       selection.removeAllRanges();
       selection.addRange(range);
-    } else if (node.selectionStart !== null && node.setSelectionRange) { // null: a type without a caret to set
+    } else if (node.selectionStart !== null && node.setSelectionRange) { // null: a type without a caret
       node.setSelectionRange(node.value.length, node.value.length);
     }
   },
   centre: (node) => eye.bare(node).scrollIntoView({ block: "center", inline: "center", behavior: "instant" }),
-  // What is clicked in place of a node that is not drawn, or is drawn below what stands for it: its label,
-  // or for a node without a box of its own the first within it that has one.
+  // The element to click in place of a node that is not drawn or is covered by its substitute: its label, or for a
+  // node without a box the first descendant with one.
   standIn(node) {
     for (const label of eye.bare(node).labels ?? []) if (label.getClientRects().length) return label;
     if (getComputedStyle(node).display !== "contents") return null;
     return [...eye.bare(node).querySelectorAll("*")].find((inner) => eye.bare(inner).getClientRects().length) ?? null;
   },
-  // The image that an area of an image map belongs to, and a place within the area, from the image's corner.
+  // The image of an area of an image map, and a point in the area, relative to the image's corner.
   image(node) {
     const map = eye.bare(node).localName === "area" && node.closest("map");
     const used = map && CSS.escape(`#${map.name || map.id}`);
@@ -55,7 +55,7 @@
         return ones.reduce((sum, one) => sum + one, 0) / ones.length;
       };
       if (inside(mean(0), mean(1))) return [mean(0), mean(1)];
-      // A hollow shape: the middle of some three corners is inside.
+      // A hollow shape: the centroid of some three consecutive corners is inside.
       for (let i = 0; i + 5 < all.length; i += 2) {
         const middle = [(all[i] + all[i + 2] + all[i + 4]) / 3, (all[i + 1] + all[i + 3] + all[i + 5]) / 3];
         if (inside(...middle)) return middle;
@@ -64,7 +64,7 @@
     }
     return node.shape === "default" ? [1, 1] : [(x + rest[0]) / 2, (y + rest[1]) / 2];
   },
-  // The file field that a node is, or is the label of.
+  // The file field that a node is or labels.
   fileField(node) {
     const element = eye.bare(eye.bare(node).nodeType === Node.ELEMENT_NODE ? node : node.parentElement);
     const field = element?.closest("label")?.control ?? element;
@@ -78,14 +78,14 @@
     const state = node.getAttribute("aria-checked") ?? node.getAttribute("aria-pressed");
     return state === null ? null : state === "true";
   },
-  // "" if `other` is the node, within it, or a label of it; what it is otherwise.
+  // "" if `other` is the node, a descendant or its label; otherwise the tag of `other`.
   obstacle(node, other) {
     const parent = (each) => {
       const n = eye.bare(each);
       return n.assignedSlot ?? n.parentNode ?? n.host ?? null;
     };
     for (let here = other; here; here = parent(here)) if (here === node) return "";
-    // A node without a box of its own, or one that lets clicks through, is hit at what is around it.
+    // A node without a box, or with `pointer-events: none`, is hit at its ancestor.
     for (let here = node; here; here = parent(here)) {
       if (here === other && (eye.bare(node).contains(other) || getComputedStyle(node).display === "contents")) return "";
     }
@@ -98,14 +98,14 @@
     const kind = element.getAttribute("class") ? ` class="${element.getAttribute("class")}"` : "";
     return `<${element.localName}${id}${kind}>`;
   },
-  // The same for the middle of the node's box of that index, as the document itself sees it.
+  // The same for the middle of the node's box of that index, as the document reports it.
   obstacleAt(node, index) {
     const element = eye.bare(node);
     const box = element.getClientRects()[index];
     const other = box && element.getRootNode().elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
     return other ? this.obstacle(node, other) : "the edge of the page";
   },
-  // Sets what cannot be typed; for what can, focuses and selects it and leaves the typing to the keyboard.
+  // Sets fields that take no typing; selects the content of others for the keyboard.
   fill(node, text) {
     const failed = (why, kind = "unsuitable") => ({ failed: why, kind });
     if (eye.bare(node).nodeType !== Node.ELEMENT_NODE) node = node.parentElement ?? document.body;
@@ -126,7 +126,7 @@
       }
       if (["color", "date", "datetime-local", "month", "range", "time", "week"].includes(type)) {
         const value = type === "color" ? text.trim().toLowerCase() : text.trim();
-        // A slider takes anything, and stands in its middle for what is no number (HTML, 4.10.5.1.13).
+        // A slider accepts any text, and takes its middle value for non-numbers (HTML 4.10.5.1.13).
         if (type === "range" && value && !/^-?(\d+(\.\d+)?|\.\d+)(e[+-]?\d+)?$/i.test(value)) {
           return failed(`does not take ${JSON.stringify(text)} as a number`);
         }
@@ -134,7 +134,7 @@
         node.focus();
         const set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set;
         set.call(node, value);
-        // The browser empties, or clamps, what it does not take.
+        // The browser clears or clamps invalid values.
         if (node.value !== value && type !== "range" && !(type.startsWith("time") || type.startsWith("datetime"))) {
           set.call(node, before);
           return failed(`does not take ${JSON.stringify(text)} as a value of type ${type}`);
@@ -162,7 +162,7 @@
     }
     return { typed: true, empty: field ? node.value === "" : eye.bare(node).textContent === "" };
   },
-  // Chooses options of a list; without any said, the option that the node itself is.
+  // Selects options of a list; without any, the option that the node is.
   select(node, wanted) {
     const failed = (why, kind = "unsuitable") => ({ failed: why, kind });
     if (eye.bare(node).nodeType !== Node.ELEMENT_NODE) node = node.parentElement ?? document.body;

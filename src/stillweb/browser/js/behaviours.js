@@ -1,12 +1,11 @@
-// What a recording does to a page besides looking at it: where it can be scrolled, which controls open
-// something, and what is playing. Runs in the isolated world of every frame; clicks and moves come from
-// outside, as a person's. A form that is sent meanwhile is stopped here.
+// A recording's interactions with a page: scrolling, opening controls, playing media. Runs in the isolated world of
+// every frame; clicks and moves come as trusted input. Form submissions meanwhile are stopped here.
 (() => {
   "use strict";
   if (globalThis.behaviours) return;
   const MOST_SCROLLERS = 8;
-  const MOST_OF_A_PART = 20; // screens: the rest of the budget is the page's
-  const FRAME_MS = 1000; // for a frame that does not come: a frame out of sight draws none
+  const MOST_OF_A_PART = 20; // screens: the rest of the budget is for the page
+  const FRAME_MS = 1000; // for a frame that does not come: a frame outside of the viewport draws none
   const PLAY_MS = 2000; // until something has begun to play
 
   const walk = function* (root) {
@@ -39,13 +38,13 @@
     }
     return found;
   };
-  // An intersection observer tells of the next frame even while the page's clock stands still.
+  // An intersection observer reports the next frame even while the page's clock is stopped.
   const frameDrawn = (root) => within(new Promise((resolve) => {
     const observer = new IntersectionObserver(() => { observer.disconnect(); resolve(); });
     observer.observe(root);
   }), FRAME_MS);
-  // One screen further: what is in sight and can be scrolled by itself first, as it is out of sight afterwards; then the
-  // page. Returns how many have moved.
+  // Scrolls one screen: first visible parts that scroll separately, since they leave the viewport afterwards, then the
+  // page. Returns the number that moved.
   const scrolled = new WeakMap();
   const scrollOn = async () => {
     const [root, ...parts] = scrollers();
@@ -91,7 +90,7 @@
       || (element.localName === "li" && [...element.children].some((child) => child.matches("ul, ol, [role=menu]") && !shown(child))),
   };
 
-  // What a style sheet shows when the pointer is over something else: `.menu li:hover > ul {display: block}`.
+  // Elements that a style sheet shows while the pointer is over another: `.menu li:hover > ul {display: block}`.
   const SHOWS = ["display", "visibility", "opacity", "height", "max-height", "transform", "left", "top", "clip", "clip-path"];
   let sheets = -1;
   let targets = new Set();
@@ -118,7 +117,7 @@
           try {
             for (const element of document.querySelectorAll(before)) targets.add(element);
           } catch {
-            // part of a selector with commas within brackets
+            // part of a selector with commas in brackets
           }
         }
       }
@@ -135,7 +134,7 @@
     (element.getAttribute("aria-label") || element.textContent || element.localName).trim().slice(0, 40);
 
   const tried = { details: new WeakSet(), menus: new WeakSet(), tabs: new WeakSet(), hover: new WeakSet() };
-  // The next control of a kind that can be seen and was not tried yet: what it is called, and the element.
+  // The next visible, untried control of a kind: its label, and the element.
   const next = (kind) => {
     for (const element of walk(document)) {
       if (tried[kind].has(element) || !KINDS[kind](element) || !shown(element)) continue;
@@ -161,7 +160,7 @@
     }
     return found.filter(({ url }) => /^https?:/.test(url));
   };
-  // Muted, until it has begun: what a player of the page's own asks for then is what is wanted.
+  // Muted, until it has begun: the requests of the page's own player are what is needed.
   const play = async () => {
     const all = [...walk(document)].filter((element) => element.matches("video, audio") && element.paused);
     const begun = await Promise.all(all.map(async (element) => {
@@ -177,8 +176,8 @@
     }));
     return begun.filter(Boolean).length;
   };
-  // A body fetched to its end, as the page itself could: whether it has come. `reload`: the browser's cache would ask
-  // for the rest of what it has a part of. What a page may play but not read is read by its cache storage.
+  // Fetches a body to its end, as the page could; returns whether it arrived. `reload`: the browser's cache would
+  // request only the missing part of a partial entry. Cache storage reads what a page may play but not read.
   const drain = async (url, cors) => {
     const own = new URL(url).origin === location.origin;
     try {
@@ -197,11 +196,11 @@
       }
       return true;
     } catch {
-      return false; // not allowed by the site or by the page's content security policy, or too much to store
+      return false; // forbidden by the site or the page's content security policy, or too large to store
     }
   };
 
-  const take = () => { // submits stopped since it was asked last
+  const take = () => { // submits stopped since the last call
     const count = submits;
     submits = 0;
     return count;

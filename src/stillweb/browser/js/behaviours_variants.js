@@ -1,7 +1,7 @@
-// What a page would load on another screen, under the pointer, or in another state: every candidate of
-// srcset and picture, every image, font and imported sheet that its style sheets name. Found by the
-// document's own object model and loaded by the page's own loader, in the way in which the page would:
-// images as images, fonts as fonts, so that cookies, CORS, Referer and content security policy are the page's.
+// Resources that a page would load on another screen, on hover, or in another state: every candidate of srcset and
+// picture, every image, font and imported sheet of its style sheets. Found through the document's object model and
+// loaded by the page's own loader in the page's way (images as images, fonts as fonts), so that cookies, CORS, Referer
+// and content security policy are the page's.
 (() => {
   "use strict";
   if (globalThis.variants) return;
@@ -9,7 +9,7 @@
   const LOAD_MS = 10000;
   const AT_ONCE = 6;
 
-  // HTML §4.8.4.3.10, as far as it finds URLs: descriptors hold no white space but in brackets.
+  // HTML §4.8.4.3.10, as far as it finds URLs: descriptors contain white space only in brackets.
   const srcset = (text) => {
     const found = [];
     for (let rest = text; (rest = rest.replace(/^[\s,]+/, "")); ) {
@@ -23,7 +23,7 @@
   const inText = (value) => {
     const found = [...value.matchAll(/url\(\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^)"'\s]*))\s*\)/g)];
     const urls = found.map(([, a, b, c]) => (a ?? b ?? c).replace(/\\(.)/g, "$1"));
-    if (value.includes("image-set(")) { // whose candidates may be bare strings
+    if (value.includes("image-set(")) { // its candidates may be bare strings
       const bare = value.replace(/url\([^)]*\)|type\([^)]*\)/g, "");
       for (const [, a] of bare.matchAll(/"((?:[^"\\]|\\.)*)"/g)) urls.push(a);
     }
@@ -95,7 +95,7 @@
     }
     return { found: [...found.values()], unread: [...unread].filter((href) => !told.some(([, base]) => base === href)) };
   };
-  // The text of sheets whose rules the page may not read, as others have fetched it.
+  // The text of sheets that the page may not read, fetched by the driver.
   const told = [];
   const tell = (text, base) => { told.push([text, base]); };
 
@@ -116,7 +116,7 @@
       return true;
     },
   };
-  // How many came, of those that could be begun before the time was up.
+  // The URLs that arrived, of those begun before the time was up.
   const fetchAll = async (wanted, ms) => {
     const end = performance.now() + ms;
     const queue = [...wanted];

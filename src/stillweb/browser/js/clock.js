@@ -1,6 +1,6 @@
-// Levels CLOCK and EXACT: the door by which the driver moves a document's clock (time.js, which has run), and what only documents
-// have of time. Runs in the page's own world. Called with `pin` = {door, exact, time}. `pin.door` names the event by
-// which the driver, from its isolated world, tells the clock to move.
+// Levels CLOCK and EXACT: the control event that moves a document's clock (time.js, which has run), and time sources
+// that only documents have. Runs in the page's own world. Called with `pin` = {control, exact, time}. `pin.control` is
+// the name of the event by which the driver, from its isolated world, moves the clock.
 (pin) => {
   "use strict";
   const { defineProperty, getOwnPropertyDescriptor } = Object;
@@ -14,33 +14,34 @@
   const Transition = CSSTransition;
   const { getAnimations: inDocument } = Document.prototype;
   const { getAnimations: inShadow } = ShadowRoot.prototype;
-  // Before it is replaced below.
+  // Before its replacement below.
   const { get: frameTime } = getOwnPropertyDescriptor(AnimationTimeline.prototype, "currentTime");
 
-  // ---- the door -------------------------------------------------------------------------------
-  // `document.open()` removes all listeners of the window (HTML §8.4.1), ours among them: they are held and put back.
+  // ---- the control event ----------------------------------------------------------------------
+  // `document.open()` removes all listeners of the window (HTML §8.4.1), including ours: they are stored and added
+  // again.
   const held = [];
   const hold = (type, listener, capture = false) => {
     held.push([type, listener, capture]);
     listen.call(window, type, listener, capture);
   };
-  if (pin.exact) { // pinned already, a window that gets another document than its first needs its listeners alone
-    defineProperty(NativeEvent.prototype, Symbol.for(pin.door), { value() {
-      for (const listener of held) listen.apply(window, listener); // twice is once (DOM §2.7)
+  if (pin.exact) { // for a pinned window whose first document is replaced: only its listeners are missing
+    defineProperty(NativeEvent.prototype, Symbol.for(pin.control), { value() {
+      for (const listener of held) listen.apply(window, listener); // a repeated listener counts once (DOM §2.7)
     } });
   }
-  hold(pin.door, async (event) => {
+  hold(pin.control, async (event) => {
     event.stopImmediatePropagation();
-    event.preventDefault(); // tells that somebody heard
+    event.preventDefault(); // reports that the event was handled
     const { command, time } = parse(event.detail);
     style();
-    // At once where it is only asked: a frame's first document, on its way to the next, loses its listeners.
-    const told = command === "peek" ? pin.time.told() : await pin.time.move(command, time);
-    // Pages have a `toJSON` of their own for objects and arrays, as Prototype.js does.
-    const detail = stringify({ __proto__: null, ...told, flags: told.flags.join("\n") });
-    dispatch.call(window, new NativeEvent(pin.door + "!", { detail }));
+    // "peek" replies synchronously: a frame's first document, while it is replaced, loses its listeners.
+    const reply = command === "peek" ? pin.time.state() : await pin.time.move(command, time);
+    // Pages may define a `toJSON` of their own for objects and arrays, as Prototype.js does.
+    const detail = stringify({ __proto__: null, ...reply, flags: reply.flags.join("\n") });
+    dispatch.call(window, new NativeEvent(pin.control + "!", { detail }));
   });
-  // Which frame hears of a change first is by chance: they are told at a rest, in the order of the frames.
+  // The order in which frames get storage events is not defined: they are delivered at a rest, in frame order.
   if (pin.hold) {
     hold("storage", (event) => {
       if (!event.isTrusted) return;
@@ -49,8 +50,8 @@
       pin.hold.push(() => dispatch.call(window, new StorageEvent("storage", { key, oldValue, newValue, url, storageArea })));
     }, true);
   }
-  // Frames of the same origin, and popups, begin at the time of who made them. Asked by a plain call: while
-  // `open()` is under way, the opener's listeners hear no events.
+  // Frames of the same origin, and popups, begin at the time of their creator. A plain call, since the opener's
+  // listeners get no events during `open()`.
   for (const maker of [parent, opener]) {
     try {
       if (maker && maker !== window) {
@@ -58,11 +59,11 @@
         break;
       }
     } catch {
-      continue; // of another origin: the driver will tell
+      continue; // of another origin: the driver sets the time
     }
   }
-  // The driver's newer script tells where the clock is when this document begins.
-  hold(pin.door + "@", (event) => {
+  // The driver's newer script gives the clock's time at the beginning of this document.
+  hold(pin.control + "@", (event) => {
     pin.time.begin(event.detail);
     pin.start = now();
   });
@@ -70,13 +71,13 @@
     const native = Document.prototype[name];
     Document.prototype[name] = { [name](...args) {
       const result = native.apply(this, args);
-      for (const listener of held) listen.apply(window, listener); // twice is once (DOM §2.7)
+      for (const listener of held) listen.apply(window, listener); // a repeated listener counts once (DOM §2.7)
       return result;
     } }[name];
   }
   pin.start = now();
 
-  // ---- what tells of time ------------------------------------------------------------------------
+  // ---- other sources of time ------------------------------------------------------------------
   getter(window.IntersectionObserverEntry?.prototype, "time", () => () => since());
   getter(window.AnimationTimeline?.prototype, "currentTime", (native) => function () {
     return this === document.timeline ? since() : native.call(this);
@@ -84,9 +85,9 @@
   const modified = getOwnPropertyDescriptor(Document.prototype, "lastModified").get;
   const born = now();
   getter(Document.prototype, "lastModified", () => function () {
-    // A document without Last-Modified tells the real now (HTML §3.1.1).
-    const told = modified.call(this);
-    if (Math.abs(NativeDate.parse(told) - realNow()) > 2000) return told;
+    // A document without Last-Modified reports the real time (HTML §3.1.1).
+    const shown = modified.call(this);
+    if (Math.abs(NativeDate.parse(shown) - realNow()) > 2000) return shown;
     const two = (n) => String(n).padStart(2, "0");
     const date = new NativeDate(born);
     return `${two(date.getMonth() + 1)}/${two(date.getDate())}/${date.getFullYear()} ` +
@@ -97,17 +98,16 @@
   }
 
   // ---- animations end as soon as they begin; at level EXACT they run, since frames have virtual times --------
-  // In a constructed sheet, so that neither the DOM nor `document.styleSheets` shows it. Durations are not
-  // zero: at zero, `animationend` would not be fired (CSS Animations 1 §4.2). Of transitions it says nothing:
-  // `transition-property` is `all` unless the page says otherwise, so that a duration for every element would
-  // make a transition of every change of style, and what a script measures then would depend on whether a real
-  // frame had been drawn since.
+  // In a constructed sheet, so that neither the DOM nor `document.styleSheets` shows it. Durations are not zero: at
+  // zero, `animationend` would not fire (CSS Animations 1 §4.2). It sets nothing for transitions: `transition-
+  // property` is `all` unless the page says otherwise, so a duration for every element would turn every change of
+  // style into a transition, and measurements by scripts would depend on whether a real frame had been drawn since.
   const STILL = "*, ::before, ::after, ::backdrop { scroll-behavior: auto !important; caret-color: transparent !important; }";
   const RULES = pin.exact ? STILL : STILL +
     " *, ::before, ::after, ::backdrop { animation-duration: 0.01ms !important; animation-delay: 0s !important;" +
     " animation-iteration-count: 1 !important; }" +
     " ::view-transition-group(*), ::view-transition-old(*), ::view-transition-new(*) { animation: none !important; }";
-  // A sheet belongs to the document that made it; and a window may get another document than its first, empty one.
+  // A sheet belongs to the document that made it, and a window may get another document than its first, empty one.
   const sheets = new WeakMap();
   const sheet = () => {
     if (!sheets.has(document)) {
@@ -141,7 +141,7 @@
       configurable: true,
       enumerable: true,
       get() {
-        get.call(this); // throws for what has no such list
+        get.call(this); // throws for objects without such a list
         return visible(this);
       },
       set(list) {
@@ -162,7 +162,7 @@
   };
   hooks.added = style;
   style();
-  // Transitions are ended in the frame that begins them, delays and all. Each tree is looked through once a frame.
+  // Transitions end in the frame that begins them, including delays. Each tree is searched once per frame.
   const swept = new WeakMap(); // tree -> the frame, by its real time
   const sweep = (tree, list) => {
     const frame = frameTime.call(document.timeline);
@@ -182,7 +182,8 @@
   };
   endTransitions(window);
   if (pin.exact) {
-    // Frames' times lie far ahead (stillweb.browser.exact.context): what the page is told of an animation's start is on its clock.
+    // Frame times are far in the future (stillweb.browser.exact.context); the page gets animation start times on its
+    // own clock.
     const ahead = () => Math.round(frameTime.call(document.timeline) - since());
     const { get, set } = getOwnPropertyDescriptor(Animation.prototype, "startTime");
     defineProperty(Animation.prototype, "startTime", {
@@ -196,7 +197,7 @@
         set.call(this, typeof start === "number" && this.timeline === document.timeline ? start + ahead() : start);
       },
     });
-    // The driver pauses what runs and steps it (eye.js); to the page, that is running.
+    // The driver pauses running animations and steps them (eye.js); the page sees them as running.
     const { pause, play } = Animation.prototype;
     const paused = new WeakSet(); // by the page
     Animation.prototype.pause = { pause() {

@@ -1,11 +1,11 @@
-// What the driver sees of a document, and how it moves a pinned clock. Runs in an isolated world of
-// every frame: the page shares the DOM with it and nothing else, so real timers are at hand here.
+// The driver's access to a document: observation, and control of a pinned clock. Runs in an isolated world of every
+// frame: it shares only the DOM with the page, so real timers are available here.
 (() => {
   "use strict";
   if (globalThis.eye) return;
 
-  // A form's fields hide those of its members that have their names, inherited ones, too. What is read of an element that may
-  // be a form is read of this: of the prototypes for a form, and of itself for all others.
+  // A form's fields shadow its members of the same name, including inherited ones. Members of an element that may be a
+  // form are read through this: from the prototype for a form, from the element otherwise.
   const forms = new WeakMap();
   const bare = (node) => {
     if (!(node instanceof HTMLFormElement)) return node;
@@ -36,8 +36,8 @@
       if (shadowRoot) watch(shadowRoot);
     }
   };
-  // A frame's first, empty document may leave its window, and this world, to the next one of the same
-  // origin: `document` is not always the same one.
+  // A frame's first, empty document may pass its window, and this world, to the next one of the same origin:
+  // `document` may change.
   seen.add(document);
   observer.observe(document, wanted);
 
@@ -46,25 +46,25 @@
     changes += observer.takeRecords().length;
     return { changes, loading: document.readyState === "loading" };
   };
-  const toldBy = ({ detail }) => { // at clock.js's door
-    const { flags, ...told } = JSON.parse(detail);
-    return { ...told, flags: flags ? flags.split("\n") : [] };
+  const replyOf = ({ detail }) => { // the reply of clock.js
+    const { flags, ...reply } = JSON.parse(detail);
+    return { ...reply, flags: flags ? flags.split("\n") : [] };
   };
   const within = (promise, ms) => Promise.race([promise, new Promise((resolve) => setTimeout(resolve, ms))]);
-  // One frame drawn, with its resize and intersection observers, and the tasks behind it. A transition that
-  // begins in it ends in the next (`clock.js`), and what follows from that may be another one.
+  // One frame drawn, with its resize and intersection observers, and the tasks after it. A transition that begins in
+  // it ends in the next (`clock.js`), and may cause another one.
   let turned = 0;
   const turn = () => { turned += 1; };
-  // The browser tells what is wrong with a field in a bubble that fades in, and out after 5 s, by the real clock.
-  const refused = new Map(); // field -> the event by which it was found invalid; all of a form are, and one has the focus then
+  // The browser reports an invalid field in a bubble that fades in, and out after 5 s, by the real clock.
+  const refused = new Map(); // field -> its `invalid` event; all invalid fields of a form get one, and one of them has the focus then
   const refuse = (event) => { if (event.isTrusted) refused.set(event.composedPath()[0], event); };
   const refusedField = () => {
-    for (const [field, { defaultPrevented: toldByPage }] of refused) {
-      if (!toldByPage && field.isConnected && field === field.getRootNode().activeElement && field.validationMessage && field.setCustomValidity) return field;
+    for (const [field, { defaultPrevented: handledByPage }] of refused) {
+      if (!handledByPage && field.isConnected && field === field.getRootNode().activeElement && field.validationMessage && field.setCustomValidity) return field;
     }
     return null;
   };
-  const BUBBLE = 250; // real ms; longer than it takes to fade out (Blink's ValidationMessageClientImpl: 133 ms)
+  const BUBBLE = 250; // real ms; longer than the fade-out (Blink's ValidationMessageClientImpl: 133 ms)
   const countTurns = () => { // at each barrier, since `document.open()` removes the listeners of all worlds
     for (const type of ["transitionrun", "transitionend"]) addEventListener(type, turn, true);
     addEventListener("invalid", refuse, true);
@@ -80,17 +80,17 @@
   };
   const drawn = () => within(framesUntilStill(), 1000).then(() => new Promise((resolve) => setTimeout(resolve)));
 
-  // Level EXACT: animations are stepped, as the clock is: paused when they are first seen, and set to where the clock is. The
-  // browser would take their times from its own, in steps of 0.1 ms with jitter (TimeClamper), and its compositor others again.
-  // Returns the time until the next one ends, null if none does; how many were set; what runs on the real clock; and whether
-  // a list or picker is open.
-  const OPEN = CSS.supports("selector(:open)") ? "select:open, input:open" : ":not(*)"; // lists and pickers of the browser's own
+  // Level EXACT: animations are stepped like the clock: paused when first seen, and set to the clock's time. The
+  // browser would take their times from its own clock, in steps of 0.1 ms with jitter (TimeClamper), and its
+  // compositor from another one. Returns the time until the next one ends, null if none does; the number of animations
+  // set; what runs on the real clock; and whether a list or picker is open.
+  const OPEN = CSS.supports("selector(:open)") ? "select:open, input:open" : ":not(*)"; // the browser's own lists and pickers
   const opened = () => {
     let { activeElement: focused } = document;
     for (let root; (root = bare(focused)?.shadowRoot)?.activeElement; ) focused = root.activeElement;
     return Boolean(bare(focused)?.matches(OPEN) || document.querySelector(OPEN));
   };
-  const stepped = new WeakMap(); // animation -> {at, since}: its own time when it was last seen to be let run, and the clock then
+  const stepped = new WeakMap(); // animation -> {at, since}: its own time when it last ran, and the clock's time then
   const snap = (now) => {
     let ends = null;
     let set = 0;
@@ -107,7 +107,7 @@
       if (animation.playbackRate > 0 && end !== Infinity && own >= end) {
         stepped.delete(animation);
         animation.finish();
-        ends = 1; // what follows from its end
+        ends = 1; // for the effects of its end
         continue;
       }
       animation.currentTime = own;
@@ -131,11 +131,12 @@
     return { ends, set, flags, opened: opened(), refused: refusedField() !== null };
   };
 
-  // For a screenshot: no caret; animations that end are at their end, endless ones at their beginning.
-  // A sheet belongs to the document that made it.
+  // For a screenshot: no caret, finite animations at their end, endless ones at their beginning. A sheet belongs to
+  // the document that made it.
   let sheet, styled;
   let held = [];
-  // A caret needs one; a sheet for none would have the browser compute all styles anew, and once more when it goes.
+  // A caret needs focus; a sheet without need would make the browser compute all styles anew, and again after its
+  // removal.
   const hasFocus = () => document.designMode === "on" || document.body?.isContentEditable
     || (document.activeElement ?? document.body) !== document.body;
   const hold = (on) => {
@@ -174,7 +175,7 @@
     }
   };
 
-  // What lies uppermost at a point of a document, through open shadow roots.
+  // The uppermost element at a point of a document, through open shadow roots.
   const uppermost = (root, x, y) => {
     let found = root.elementFromPoint(x, y);
     for (let inner; (inner = bare(found)?.shadowRoot);) {
@@ -185,7 +186,7 @@
     return found;
   };
 
-  // Several elements of one kind, one below the other.
+  // Whether an element's children are several of one kind, in a column.
   const isList = (element) => {
     const items = bare(element).children;
     if (items.length < 2) return false;
@@ -203,7 +204,7 @@
     uppermost,
     look,
     hold,
-    // `innerText` leaves shadow trees out: what they show follows, in tree order.
+    // `innerText` leaves shadow trees out: their text follows, in tree order.
     text() {
       if (!innerWidth || !innerHeight || !document.body || !document.body.checkVisibility()) return "";
       const texts = [document.body.innerText];
@@ -226,58 +227,59 @@
       const type = document.doctype ? `<!DOCTYPE ${document.doctype.name}>` : "";
       return type + (document.documentElement ? document.documentElement.outerHTML : "");
     },
-    // Tell the page's clock to move; null where the page has none.
-    clock(door, command, time) {
+    // Moves the page's clock; null if the page has none.
+    clock(control, command, time) {
       return new Promise((resolve) => {
-        addEventListener(door + "!", (event) => {
+        addEventListener(control + "!", (event) => {
           event.stopImmediatePropagation();
-          resolve({ ...toldBy(event), ...look() });
+          resolve({ ...replyOf(event), ...look() });
         }, { once: true, capture: true });
         const detail = JSON.stringify({ command, time });
-        const heard = !dispatchEvent(new CustomEvent(door, { detail, cancelable: true }));
+        const heard = !dispatchEvent(new CustomEvent(control, { detail, cancelable: true }));
         if (!heard) resolve(null);
       });
     },
-    // What waits to be given to this frame; at once, since a promise of a document that is being replaced never ends.
-    waiting(door) {
-      let told = null;
-      const hear = (event) => { told = toldBy(event); };
-      addEventListener(door + "!", hear, true);
-      dispatchEvent(new CustomEvent(door, { detail: JSON.stringify({ command: "peek", time: 0 }), cancelable: true }));
-      removeEventListener(door + "!", hear, true);
-      return told;
+    // Number of pending deliveries to this frame; synchronous, since a promise of a document that is being replaced
+    // never ends.
+    waiting(control) {
+      let reply = null;
+      const hear = (event) => { reply = replyOf(event); };
+      addEventListener(control + "!", hear, true);
+      dispatchEvent(new CustomEvent(control, { detail: JSON.stringify({ command: "peek", time: 0 }), cancelable: true }));
+      removeEventListener(control + "!", hear, true);
+      return reply;
     },
-    // At level EXACT, where frames are drawn when asked for: nothing is left to do, as far as this thread knows.
-    // What other threads have finished meanwhile is given to the page, piece by piece (hold.js).
-    async idle(door) {
+    // At level EXACT, where frames are drawn on demand: waits until this thread has nothing to do. Completed work of
+    // other threads is delivered to the page, one piece at a time (hold.js).
+    async idle(control) {
       countTurns();
       watch(document);
       const flags = [];
       for (let given = 1, rounds = 2000; given && rounds; rounds--) {
         for (let i = 0; i < 2; i++) await scheduler.postTask(() => {}, { priority: "background" });
-        const told = await this.clock(door, "give", 0);
-        given = told?.given ?? 0;
-        flags.push(...(told?.flags ?? []));
+        const reply = await this.clock(control, "give", 0);
+        given = reply?.given ?? 0;
+        flags.push(...(reply?.flags ?? []));
       }
       return { ...look(), turned, flags };
     },
     snap,
-    // Takes the bubble at a refused field away, and returns what it says; "" if there is none. A message of blanks hides it.
+    // Removes the bubble at an invalid field, and returns its text; "" without one. A message of blanks hides it.
     async accept() {
       const field = refusedField();
       refused.clear();
       if (!field) return "";
       const { validationMessage: message, validity: { customError } } = field;
       field.setCustomValidity(" ");
-      await new Promise((resolve) => setTimeout(resolve)); // it is looked at in a task of its own
-      await new Promise((resolve) => setTimeout(resolve, BUBBLE)); // the bubble's timer was set before, and is due before
+      await new Promise((resolve) => setTimeout(resolve)); // the browser checks it in a task of its own
+      await new Promise((resolve) => setTimeout(resolve, BUBBLE)); // the bubble's timer was set earlier, and is due earlier
       field.setCustomValidity(customError ? message : "");
       return message;
     },
-    // Both, at a page of one frame; `look` is null if something was set, which is to be drawn first.
-    async snapAndIdle(door, now) {
-      const told = snap(now);
-      return { ...told, look: told.set || told.opened || told.refused ? null : await this.idle(door) };
+    // Both, for a page with one frame; `look` is null if something was set, which must be drawn first.
+    async snapAndIdle(control, now) {
+      const reply = snap(now);
+      return { ...reply, look: reply.set || reply.opened || reply.refused ? null : await this.idle(control) };
     },
     async barrier(ms) {
       countTurns();
@@ -291,8 +293,8 @@
       if (document.fonts.status === "loading") await within(document.fonts.ready, ms);
       return look();
     },
-    // Elements that look clickable and are no control: a hand under the pointer, and none above them but
-    // that of a list, which has it for its items.
+    // Elements that look clickable and are not controls: a hand cursor, and no ancestor with one except a list, whose
+    // items have it.
     clickable(limit) {
       const found = [];
       const controls = "a[href], button, input, select, textarea, summary, option, label, [role], [tabindex], [contenteditable]";
@@ -311,7 +313,7 @@
       if (document.body) visit(document.body, false);
       return found;
     },
-    // Whether a wheel at a point would scroll what the page wants to have on a layer of its own.
+    // Whether a wheel event at a point would scroll an element that the page requests a layer for.
     ownLayer(x, y) {
       let node = uppermost(document, x, y);
       while (bare(node)?.contentDocument) {
@@ -332,7 +334,7 @@
       }
       return false;
     },
-    // Resolves when nothing has changed for so long, or at the limit.
+    // Resolves when nothing has changed for `span` ms, or at the limit.
     quiet(span, limit) {
       return new Promise((resolve) => {
         let timer = 0;

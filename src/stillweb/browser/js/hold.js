@@ -1,15 +1,16 @@
-// Level EXACT, in documents and workers: what other threads and processes finish is given to the page at rests alone,
-// in the order in which it was asked for. The work itself begins at once. Runs after time.js; called with `pin` = {door, time}.
-// `pin.time.hooks.give` is what the driver asks at a rest (`move("give")`), `pin.hold` what worker.js and clock.js use.
+// Level EXACT, in documents and workers: results of other threads and processes are delivered to the page only at
+// rests, in the order of the calls. The work itself begins immediately. Runs after time.js; called with `pin` =
+// {control, time}. The driver calls `pin.time.hooks.give` at a rest (`move("give")`); worker.js and clock.js use
+// `pin.hold`.
 (pin) => {
   "use strict";
   const { defineProperty, getOwnPropertyDescriptor } = Object;
   const { hooks, add, nativeTimeout } = pin.time;
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
-  const PATIENCE = 5000; // real ms, for what may never end
-  const queue = []; // {ready, ended, deliver, brief}, in the order of asking
-  const busy = new Set(); // promises: what ends by events of its own
+  const PATIENCE = 5000; // real ms, for work that may never end
+  const queue = []; // {ready, ended, deliver}, in the order of the calls
+  const busy = new Set(); // promises of work that ends with events of its own
   const within = (promise) => NativePromise.race([promise, new NativePromise((resolve) => nativeTimeout(resolve, PATIENCE, "late"))]);
   const flags = [];
   const flag = (what) => { if (!flags.includes(what)) flags.push(what); };
@@ -39,7 +40,7 @@
   };
   hooks.pending = () => queue.filter((each) => !each.ready || each.ready()).length + busy.size;
   hooks.flags = () => flags.splice(0);
-  // One at a time, all that need not be waited for together (messages, storage events).
+  // One result at a time; deliveries without a result (messages, storage events) together.
   hooks.give = async () => {
     for (const each of [...busy]) {
       if (await within(each) === "late") {
@@ -51,7 +52,7 @@
     let given = 0;
     for (const each of [...queue]) {
       if (given && each.ended) break;
-      if (each.ready && !each.ready()) continue; // it hangs on the network
+      if (each.ready && !each.ready()) continue; // it depends on the network
       if (each.ended && await within(each.ended) === "late") {
         flag("work on another thread did not end in time");
         each.ready = () => each.over;
@@ -85,7 +86,7 @@
   };
 
   const { SubtleCrypto: subtle, Blob: blob, Cache: cache, CacheStorage: caches, CookieStore: cookies } = globalThis;
-  // Symmetric keys are made of seeded bytes; for others, and what is signed or encrypted with them, there is no seed.
+  // Symmetric keys are made of seeded bytes; other keys, and their signatures and ciphertexts, have no seed.
   const { generateKey, importKey } = subtle?.prototype ?? {};
   if (subtle) {
     const bytes = { "SHA-1": 64, "SHA-256": 64, "SHA-384": 128, "SHA-512": 128 };
@@ -135,7 +136,7 @@
   following(globalThis.FileReader?.prototype, ["readAsText", "readAsArrayBuffer", "readAsDataURL", "readAsBinaryString"],
     ["loadend"], (_, reader) => reader);
 
-  // WebAssembly is compiled on other threads; streams of it are read to their end first.
+  // WebAssembly is compiled on other threads; streams of it are first read to their end.
   const { WebAssembly: wasm } = globalThis;
   if (wasm) {
     wrap(wasm, ["compile", "instantiate"]);
@@ -155,7 +156,7 @@
     }
   }
 
-  // A time limit of XMLHttpRequest is on the clock.
+  // The timeout of XMLHttpRequest follows the virtual clock.
   const timeout = globalThis.XMLHttpRequest && getOwnPropertyDescriptor(XMLHttpRequest.prototype, "timeout");
   if (timeout) {
     const limits = new WeakMap(); // request -> ms
@@ -171,13 +172,13 @@
     XMLHttpRequest.prototype.send = { send(...args) {
       const result = send.apply(this, args);
       const limit = limits.get(this);
-      // Since it began longer ago than 1 ms, it ends at once.
+      // Begun longer than 1 ms ago, so it ends immediately.
       if (limit) add(() => { if (this.readyState !== 4) timeout.set.call(this, 1); }, limit);
       return result;
     } }.send;
   }
 
-  // In how many parts an answer comes is chance: what is told of its progress is its end.
+  // The number of parts in which a body arrives is random: only the end is reported as progress.
   const { XMLHttpRequest: request } = globalThis;
   if (request) {
     const watched = (made) => {
@@ -199,7 +200,7 @@
     });
     request.prototype.constructor = globalThis.XMLHttpRequest;
   }
-  // A body read as a stream comes in pieces of one size, not as they came over the wire.
+  // A body read as a stream arrives in pieces of fixed size, not as received.
   const body = globalThis.Response && getOwnPropertyDescriptor(Response.prototype, "body");
   if (body) {
     const PIECE = 65536;
@@ -245,7 +246,7 @@
     });
   }
 
-  // Messages between threads: taken at the call, sent at a rest.
+  // Messages between threads: copied at the call, sent at a rest.
   const channel = globalThis.BroadcastChannel;
   const sends = (owner, natively = null) => {
     const native = natively ?? owner?.postMessage;
@@ -262,11 +263,11 @@
     defineProperty(owner, "postMessage", { value, writable: true, configurable: true });
   };
   if (channel) {
-    // Answered in order: when an own message comes back, those before it have been sent on to all.
+    // BroadcastChannel delivers in order: when our own message returns, earlier ones have been sent to all.
     const native = channel.prototype.postMessage;
     sends(channel.prototype, function (copy) {
       native.call(this, copy);
-      const name = `${pin.door}/${Math.trunc(performance.now())}/${asked++}`;
+      const name = `${pin.control}/${Math.trunc(performance.now())}/${asked++}`;
       const [there, back] = [new channel(name), new channel(name)];
       const ends = new NativePromise((resolve) => listen.call(back, "message", () => resolve()));
       busy.add(ends);

@@ -1,5 +1,5 @@
-// What elements are called: roles and names by HTML-AAM and accname, as far as agents need them; values and
-// states. Runs in the isolated world, after eye.js and before survey.js.
+// Roles and names of elements by HTML-AAM and accname, as far as agents need them, with values and states. Runs in the
+// isolated world, after eye.js and before survey.js.
 (() => {
   "use strict";
   if (globalThis.names) return;
@@ -63,7 +63,7 @@
     return TAGS[tag] ?? "generic";
   };
 
-  // The text inside, as a name: images by their names, fields and hidden parts not at all.
+  // The content as a name: images by their names, without fields and hidden parts.
   const contentOf = (element, limit = 200) => {
     let text = "";
     const visit = (each, visible) => {

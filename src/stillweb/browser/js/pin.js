@@ -1,31 +1,31 @@
-// Level NETWORK: randomness from a seed, constants for what the machine would tell.
-// Runs in the page's own world, in every frame and worker, before any script of theirs. Leaves no name behind.
-// Called with `pin` = {seed, door, hints}, for workers also `place`; `start` is filled in by clock.js, which runs after it.
+// Level NETWORK: seeded randomness, and constants in place of machine properties. Runs in the page's own world, in
+// every frame and worker, before any script of theirs. Adds no global name. Called with `pin` = {seed, control,
+// hints}, for workers also `name`; clock.js, which runs later, sets `start`.
 (pin) => {
   "use strict";
   const { defineProperty } = Object;
 
-  // The place of this frame among its siblings, up to the top: what tells equal frames apart.
-  // Comparing WindowProxy objects and reading `length` is allowed across origins (HTML §7.2.3.2).
-  const place = () => {
-    if (pin.place) return pin.place;
-    let path = "";
+  // The indices of this frame and its ancestors among their siblings, which distinguish equal frames. Comparing
+  // WindowProxy objects and reading `length` is allowed across origins (HTML §7.2.3.2).
+  const path = () => {
+    if (pin.name) return pin.name;
+    let found = "";
     for (let here = window; here !== here.parent; here = here.parent) {
       let index = 0;
       while (index < here.parent.length && here.parent[index] !== here) index++;
-      path = `${index}/${path}`;
+      found = `${index}/${found}`;
     }
-    return path;
+    return found;
   };
 
-  // A text's 128 bits by FNV-1a (RFC 9923) are the state of xoshiro128** (Blackman and Vigna, "Scrambled
-  // linear pseudorandom number generators", 2018), which then draws 32 bits at a time.
+  // 128 bits of a text by FNV-1a (RFC 9923) are the state of xoshiro128** (Blackman and Vigna, "Scrambled linear
+  // pseudorandom number generators", 2018), which draws 32 bits at a time.
   const utf8 = TextEncoder.prototype.encode.bind(new TextEncoder());
   const { imul } = Math;
   const { asUintN } = BigInt;
   const FNV_OFFSET = 0x6c62272e07bb014262b821756295c58dn;
   const FNV_PRIME = (1n << 88n) + 0x13bn;
-  const SPREAD = 64; // draws until what differs in one bit of the state differs everywhere
+  const SPREAD = 64; // draws until a difference of one bit in the state has spread to all bits
   const fnv1a = (text) => {
     let hash = FNV_OFFSET;
     for (const byte of utf8(text)) hash = asUintN(128, (hash ^ BigInt(byte)) * FNV_PRIME);
@@ -50,14 +50,14 @@
     return draw;
   };
 
-  // Two streams, so that a draw from one API does not shift the other. Made at the first draw, when
-  // the document's place in virtual time is known.
+  // Two streams, so that a draw from one API does not shift the other. Made at the first draw, when the document's
+  // virtual start time is known.
   const streams = new Map();
   const stream = (name) => {
     if (!streams.has(name)) {
-      // A blob's address is another one each time.
+      // A blob URL differs each time.
       const here = location.origin + (location.protocol === "blob:" ? "" : location.pathname);
-      streams.set(name, generator([pin.seed, name, place(), here, pin.start ?? ""].join("\n")));
+      streams.set(name, generator([pin.seed, name, path(), here, pin.start ?? ""].join("\n")));
     }
     return streams.get(name);
   };
@@ -80,7 +80,7 @@
     };
     const methods = {
       getRandomValues(array) {
-        native.call(this, array); // throws as it should for what is no integer array or too long
+        native.call(this, array); // throws for objects other than integer arrays and for long ones
         fill(new Uint8Array(array.buffer, array.byteOffset, array.byteLength));
         return array;
       },
@@ -98,7 +98,7 @@
     }
   }
 
-  // What depends on the machine and its load.
+  // Depends on the machine and its load.
   const constant = (prototype, values) => {
     if (!prototype) return;
     for (const [name, value] of Object.entries(values)) {
@@ -107,7 +107,7 @@
     }
   };
   constant((globalThis.Navigator ?? globalThis.WorkerNavigator).prototype, { hardwareConcurrency: 4, deviceMemory: 8 });
-  // What the profile's user agent says, not what the browser that is driven is (hints.py).
+  // From the profile's user agent, not from the browser in use (context.py).
   const { NavigatorUAData: data } = globalThis;
   if (data && "hints" in pin) {
     const holder = (globalThis.Navigator ?? globalThis.WorkerNavigator).prototype;
@@ -121,7 +121,7 @@
       const known = { ...hints, uaFullVersion };
       const methods = {
         async getHighEntropyValues(names) {
-          await natively.call(this, []); // throws as it should
+          await natively.call(this, []); // throws for other objects
           const wanted = [...names].filter((name) => name in known).sort();
           return structuredClone({ brands, mobile, platform, ...Object.fromEntries(wanted.map((name) => [name, known[name]])) });
         },
@@ -132,7 +132,7 @@
       }
     }
   }
-  // It differs between record and replay, and sites send other requests for it (archiveweb.page#331).
+  // It differs between recording and replay, and sites send other requests for it (archiveweb.page#331).
   constant(globalThis.PerformanceResourceTiming?.prototype, { nextHopProtocol: "http/1.1" });
   const confidence = { value: "high", randomizedTriggerRate: 0 };
   const { PerformanceTimingConfidence: timing } = globalThis;

@@ -1,6 +1,5 @@
-// What is there for the pointer, besides controls: elements with a hand or the like under it, with listeners of
-// their own, or to be dragged. Runs in the isolated world, between names.js and survey.js. Listeners of the page's own world
-// cannot be seen from here; the driver asks the browser for them and has the elements learnt (`pointed.learn`).
+// Pointer targets besides controls: elements with a hand cursor, elements that listen for the pointer, and draggable
+// elements. Runs in the isolated world, after names.js and before survey.js.
 (() => {
   "use strict";
   if (globalThis.pointed) return;
@@ -8,25 +7,25 @@
   const { SKIPPED, WIDGETS, flatChildren, flatParent, roleOf } = names;
   const CONTROLS = "a[href], area[href], button, input:not([type=hidden]), select, textarea, summary, option, "
     + "[contenteditable]:not([contenteditable=false]), [tabindex], audio[controls], video[controls]";
-  // What is in them is reached through them.
+  // Elements inside are reached through them.
   const WHOLE = "a[href], button, summary, option, select";
-  // An element with more in it, or with controls in it, listens for what is in it.
+  // An element with more content, or with controls, listens on behalf of its content.
   const MOST_INSIDE = 20;
   const DRAGS = /^(grab|move|all-scroll)$|-resize$/;
 
-  // A hand, and none above it but that of a list, which has it for its items. The rule of `eye.clickable`.
+  // A hand cursor without an ancestor that has one, except a list, whose items have it. The rule of `eye.clickable`.
   const NO_HAND = "a[href], button, input, select, textarea, summary, option, label, [role], [tabindex], [contenteditable]";
 
-  const learnt = new Map(); // CDP's number of a node -> the node, as long as it lives
+  const learnt = new Map(); // CDP's number of a node -> the node, weakly
 
-  // The nodes that the driver is told of have numbers, so that it is told of each once: it says how many of them it knows.
-  // `fresh` are the ones beyond.
+  // Reported nodes have numbers, so that each is reported once: the driver says how many it knows. `fresh` are the
+  // ones beyond.
   let numbers = new WeakMap();
-  let fresh = [], told = 0;
+  let fresh = [], reported = 0;
   const numberOf = (node) => {
     let number = numbers.get(node);
     if (number === undefined) {
-      numbers.set(node, number = told + fresh.length);
+      numbers.set(node, number = reported + fresh.length);
       fresh.push(node);
     }
     return number;
@@ -35,21 +34,21 @@
   globalThis.pointed = {
     numberOf,
     begin(known) {
-      if (known < told || known > told + fresh.length) { // it has forgotten, as with a document that left its window
+      if (known < reported || known > reported + fresh.length) { // the driver has dropped them, as with a document that left its window
         numbers = new WeakMap();
         fresh = [];
-      } else fresh = fresh.slice(known - told);
-      told = known;
+      } else fresh = fresh.slice(known - reported);
+      reported = known;
     },
-    telling(text) {
+    withFresh(text) {
       return [text, ...fresh];
     },
     learn(numbers, ...nodes) {
       for (let i = 0; i < numbers.length; i++) learnt.set(numbers[i], new WeakRef(nodes[i]));
     },
 
-    // Returns what tells of an element whether it acts: "" (not), "control", or "hand" for all others.
-    // `listening`: numbers of elements with listeners; null for controls and hands only.
+    // Returns a function that classifies an element: "" (not interactive), "control", or "hand" for other pointer
+    // targets. `listening`: numbers of elements with listeners; null for controls and hand cursors only.
     finder(listening) {
       const listeners = new Set();
       for (const number of listening ?? []) {
@@ -93,8 +92,8 @@
       };
     },
 
-    // All of a document that are no controls, and the texts in them, in tree order: their numbers, and of each text the place
-    // of the innermost such element around it, of each element -1.
+    // All pointer targets of a document that are not controls, and the texts in them, in tree order: their numbers,
+    // and for each text the index of the innermost target, for each target -1.
     all(listening, known) {
       this.begin(known);
       const acts = this.finder(listening);
@@ -124,7 +123,7 @@
           if (type === Node.ELEMENT_NODE || (type === Node.TEXT_NODE && index >= 0)) todo.push([children[i], index]);
         }
       }
-      return this.telling(JSON.stringify([nodes.map(numberOf), around]));
+      return this.withFresh(JSON.stringify([nodes.map(numberOf), around]));
     },
   };
 })()

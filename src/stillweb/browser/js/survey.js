@@ -1,6 +1,6 @@
-// What a document shows, in one walk: elements and texts in tree order, through open shadow roots and
-// slots, with boxes, roles, names and states. Runs in the isolated world, after eye.js, names.js and pointed.js;
-// reads, and changes nothing. The accessibility tree (`axtree.py`) is the browser's own, and costs its price.
+// One pass over a document: elements and texts in tree order, through open shadow roots and slots, with boxes, roles,
+// names and states. Runs in the isolated world, after eye.js, names.js and pointed.js, and changes nothing. The
+// accessibility tree (`axtree.py`) is the browser's own and costs more.
 (() => {
   "use strict";
   if (globalThis.survey) return;
@@ -9,27 +9,27 @@
   const KEPT = ["id", "name", "type", "href", "alt", "title", "placeholder", "role", "aria-label", "aria-current",
     "aria-expanded", "aria-checked", "aria-selected", "aria-pressed", "aria-disabled", "aria-haspopup", "for",
     "colspan", "rowspan", "contenteditable", "data-testid"];
-  const WHOLE = new Set(["svg", "textarea", "option", "canvas", "video", "audio", "object"]); // looked at from outside
+  const WHOLE = new Set(["svg", "textarea", "option", "canvas", "video", "audio", "object"]); // measured from outside
 
-  // Of these the accessibility tree tells nothing, unless they have attributes that say more.
+  // The accessibility tree leaves these out unless they have further attributes.
   const PLAIN = new Set(["html", "body", "div", "span", "p", "b", "i", "u", "s", "em", "strong", "small", "big",
     "code", "kbd", "samp", "tt", "pre", "sub", "sup", "font", "center", "tbody", "thead", "tfoot", "picture", "slot",
     "mark", "ins", "del", "cite", "var", "label"]);
   const SILENT = /^(class|id|style|dir|lang|for|align|valign|width|height|data-.*)$/;
   const isSilent = (element) => [...element.attributes].every(({ name }) => SILENT.test(name));
-  const isPlain = (element, tag, style) => PLAIN.has(tag) && !element.isContentEditable // no form is plain
+  const isPlain = (element, tag, style) => PLAIN.has(tag) && !element.isContentEditable // a form is never plain
     && (style.overflow === "visible" || element === document.body || element === document.documentElement)
     && isSilent(element);
-  // What a picture to be clicked is called that nobody has named: its file. The rule of `listening.file_names`.
+  // Name of a clickable image without one: its file name. The same rule as `bids.file_names`.
   const fileOf = (element) =>
     /^(?!data:|blob:)(?:[^?#]*\/)?([^/?#]*?)(?:\.\w+)?(?:[?#]|$)/.exec(element.getAttribute("src") ?? "")?.[1] ?? "";
   const FRAMES = new Set(["iframe", "frame"]);
-  // Within these the tree may tell of less than there is, or of something else.
+  // In these the tree may differ from the page's content.
   const CLOSED = "[aria-hidden], [inert], [aria-modal], [role]:not([role=main], [role=navigation], [role=search], [role=banner], "
     + "[role=contentinfo], [role=region], [role=article], [role=list], [role=listitem], [role=note], [role=form]), "
     + "button, label, select, option, summary, fieldset, figure, dialog, map, ruby, math, object, [contenteditable], "
     + "iframe, meter, progress, slot";
-  // Whose name is what is in them, so that the texts in them say nothing new.
+  // Named by their content, so that the texts inside add nothing.
   const NAMED = "a[href], button, h1, h2, h3, h4, h5, h6, summary";
 
   const crop = (a, b) => [Math.max(a[0], b[0]), Math.max(a[1], b[1]), Math.min(a[2], b[2]), Math.min(a[3], b[3])];
@@ -45,8 +45,8 @@
   const sized = ([left, top, right, bottom]) => [left, top, right - left, bottom - top].map(round);
   const round = (number) => Math.round(number * 100) / 100 || 0;
 
-  // As JSON, and as UTF-8 has it. To look at each value costs more than all the rest of writing; half characters are
-  // escaped, so that one sees whether there are any.
+  // JSON in valid UTF-8. Checking each value would cost more than serialisation; lone surrogates are escaped, so that
+  // they can be detected.
   const written = (value) => {
     const text = JSON.stringify(value);
     const whole = (_, each) => typeof each === "string" ? each.toWellFormed() : each;
@@ -55,8 +55,8 @@
 
   // --- what can be seen and clicked ----------------------------------------------------------------
 
-  // The part of the viewport in which an element's own box can be seen: cut by all that scrolls or hides
-  // around it, as CSS 2.1 §11.1.1 has it for boxes in flow, positioned and fixed.
+  // The visible part of an element's own box: clipped by every enclosing element that scrolls or hides (CSS 2.1
+  // §11.1.1), for boxes in flow, positioned and fixed.
   const clipper = (view, styleOf) => {
     const inner = new Map();
     const inside = (element) => {
@@ -88,7 +88,7 @@
     return { around, inside };
   };
 
-  // Whether a click in its middle, or near a corner of it, meets the element or what is in it.
+  // Whether a click at its middle, or near a corner, hits the element or a descendant.
   const reachable = (element, box) => {
     const within = (other) => {
       for (let here = other; here; here = flatParent(here)) if (here === element) return true;
@@ -108,12 +108,12 @@
 
   class Walk {
     constructor({ viewport, clip, all, rough, acting, listening }) {
-      this.viewport = viewport; // leave out what cannot be seen now
-      this.acting = acting; // only what can be acted on, and what it is in, of which nothing is told
-      this.all = all; // all nodes that the accessibility tree may tell of are identified, not only those that act
-      this.rough = rough; // no roles and names: who asks has them from elsewhere
+      this.viewport = viewport; // leave out what is not visible now
+      this.acting = acting; // only interactive elements, and their ancestors without data
+      this.all = all; // identify all nodes that the accessibility tree may describe, not only interactive ones
+      this.rough = rough; // without roles and names: the caller has them from the tree
       this.view = crop(clip ?? [0, 0, innerWidth, innerHeight], [0, 0, innerWidth, innerHeight]);
-      const styles = new Map(); // each object of a style is a new one, and costs as much as asking it
+      const styles = new Map(); // each style object is new, and costs as much as a query
       this.styleOf = (element) => {
         let style = styles.get(element);
         if (!style) styles.set(element, style = getComputedStyle(element));
@@ -124,7 +124,7 @@
       this.list = [];
     }
 
-    // Ancestors are written when the first of what is in them is: `place.index` is -1 until then.
+    // Ancestors are written with their first written descendant: `place.index` is -1 until then.
     write(place) {
       if (place.index >= 0) return place.index;
       const parent = place.above ? this.write(place.above) : -1;
@@ -151,7 +151,7 @@
       const own = tag === "option" ? element.closest("select") ?? element : element;
       const rect = (own === element ? node : own).getBoundingClientRect();
       const box = edges(rect);
-      // The box of an inline element is its line's; who points at a link means the picture in it.
+      // An inline element has the box of its line; the target of a link is the image inside.
       if (acts && style.display === "inline") for (const child of node.children) unite(box, bare(child).getBoundingClientRect());
       const seen = crop(box, this.clip.around(own));
       const drawn = (own === element ? node : own).checkVisibility({ visibilityProperty: true, opacityProperty: true });
@@ -170,8 +170,8 @@
       }
       if (!this.rough) this.describe(element, record, role, style);
       else if (!acts && this.isList(place, style)) record.role = tag === "li" ? "listitem" : "list";
-      const told = acts || frame || (this.all && !isPlain(element, tag, style));
-      return told ? this.give(element, record) : record;
+      const known = acts || frame || (this.all && !isPlain(element, tag, style));
+      return known ? this.give(element, record) : record;
     }
 
     describe(node, record, role, style) {
@@ -205,7 +205,7 @@
       const named = by && !by.hasAttribute("aria-label") && !by.hasAttribute("aria-labelledby");
       if (this.rough && (named || !this.viewport)) return;
       const blank = !node.data.trim();
-      const label = named && !blank && place.index >= 0; // told whole, if what it names is seen at all
+      const label = named && !blank && place.index >= 0; // complete if the element that it names is visible
       if ((this.viewport && !label) || blank) {
         const range = document.createRange();
         range.selectNodeContents(node);
@@ -226,8 +226,8 @@
       this.list.push(this.all ? this.give(node, record) : record);
     }
 
-    // Whether the accessibility tree tells of texts in an element, and of items of lists, what the page has: nothing
-    // around it hides them or stands for them.
+    // Whether the accessibility tree agrees with the page about texts in an element, and about list items: no ancestor
+    // hides or replaces them.
     isOpen(place) {
       if (place.open === undefined) {
         const { element } = place;
@@ -245,7 +245,7 @@
       return isList || Boolean(place.above && lists[bare(place.above.element).localName]);
     }
 
-    // Whether an element is written for its own sake; others are for what is in them.
+    // Whether an element is written for its own sake, not only for its content.
     wanted(element, place) {
       const { localName } = bare(element);
       const option = localName === "option" || localName === "optgroup";
@@ -260,13 +260,13 @@
       return area(crop(box, this.view)) > 0 && area(crop(box, this.clip.around(element))) > 0;
     }
 
-    // Of the whole page, where only what acts is wanted, whether an element does, or what it is in, hidden itself, does.
+    // For interactive elements of the whole page: whether an element or one of its hidden ancestors is interactive.
     owed(element, place, style) {
       for (let above = place.above; above?.owes; above = above.above) if (above.index < 0) return true;
       return FRAMES.has(bare(element).localName) || Boolean(this.acts(element, style));
     }
 
-    // Whether an element's box meets the viewport; `null` where it has none.
+    // Whether an element's box meets the viewport; `null` without a box.
     near(element) {
       const rect = bare(element).getBoundingClientRect();
       if (!rect.width && !rect.height) return null;
@@ -287,7 +287,7 @@
         if (this.wanted(element, place)) this.write(place);
         return place;
       }
-      // Boxes first, styles only for what is near: most of a long page is not.
+      // Boxes first, styles only near the viewport: most of a long page is far.
       const near = this.viewport ? this.near(element) : null;
       if (near === null) {
         if (!node.checkVisibility()) {
@@ -298,7 +298,7 @@
       return place;
     }
 
-    // Texts of what is far are not looked at; a closed <details> shows its summary only. The last comes first.
+    // Texts far from the viewport are skipped; a closed <details> shows its summary only. Last child first.
     *inside(element, place) {
       const closed = bare(element).localName === "details" && !element.open;
       const children = flatChildren(element);
@@ -311,7 +311,7 @@
     }
 
     run() {
-      // On lists and not by recursion: scripts can nest deeper than the stack goes.
+      // Lists, not recursion: scripts can nest deeper than the stack.
       const todo = document.documentElement ? [document.documentElement] : [];
       const places = [null];
       while (todo.length) {
@@ -338,7 +338,7 @@
           }
         }
       }
-      return pointed.telling(written({ list: this.list }));
+      return pointed.withFresh(written({ list: this.list }));
     }
   }
 

@@ -1,19 +1,19 @@
-// A clock that moves only when it is told to: time, timers and what tells of time, in any realm.
-// Runs after pin.js, in a page's own world or in a worker; leaves `pin.time` for the script that gives it a door.
-// Called with `pin` = {start}: the time of this realm's first instant, in ms since 1970.
-// Why not Playwright's clock: docs/decisions/0008-clock-level.md.
+// A clock that moves only on command: time, timers and other sources of time, in any realm. Runs after pin.js, in a
+// page's own world or in a worker; sets `pin.time` for the script that adds the control. Called with `pin` = {start}:
+// the time of this realm's first instant, in ms since 1970. Reasons against Playwright's clock:
+// docs/decisions/0008-clock-level.md.
 (pin) => {
   "use strict";
   const FRAME = 16; // ms between animation frames
   const NESTED = 4; // HTML §8.6: timers nested deeper than five wait at least this long
   const TURNS = 32; // microtask turns between two callbacks, in place of a full checkpoint
-  const FREE_READS = 1000; // readings at one instant after which the clock creeps, so that busy loops end
+  const FREE_READS = 1000; // readings at one instant after which the clock advances slowly, so that busy loops end
   const READS_PER_MS = 10;
   const { defineProperty, getOwnPropertyDescriptor } = Object;
   const NativeDate = Date;
   const report = globalThis.reportError.bind(globalThis);
   const nativeTimeout = globalThis.setTimeout.bind(globalThis);
-  // What hold.js puts in: gives what other threads have finished, and tells of it.
+  // Set by hold.js: delivers results of other threads, and counts them.
   const hooks = { added() {}, give: () => 0, pending: () => 0, flags: () => [] };
 
   // ---- time -----------------------------------------------------------------------------------
@@ -25,11 +25,11 @@
     return now;
   };
 
-  // ---- what is due ----------------------------------------------------------------------------
+  // ---- due timers -----------------------------------------------------------------------------
   const due = new Map(); // id -> {id, at, order, call, every, depth}
   let ids = 0;
   let order = 0;
-  let depth = 0; // nesting of the callback that runs now
+  let depth = 0; // nesting of the current callback
   let ran = 0;
   const add = (call, wait, every = null) => {
     hooks.added();
@@ -61,7 +61,7 @@
     }
     depth = 0;
   };
-  // All in one task: nothing from outside (an answer, a frame) can come between two callbacks.
+  // All in one task: no external event (a response, a frame) can come between two callbacks.
   const advance = async (to) => {
     for (let timer; (timer = first(to)); ) {
       fire(timer);
@@ -75,7 +75,7 @@
     for (const timer of due.values()) if (at === null || timer.at < at) at = timer.at;
     return at;
   };
-  // A document that is younger than the driver's clock moves to it with all that it waits for.
+  // A document younger than the driver's clock moves to it with all its timers.
   const adopt = (time) => {
     const shift = time - now;
     if (shift <= 0) return;
@@ -84,10 +84,10 @@
     for (const timer of due.values()) timer.at += shift;
   };
 
-  // ---- replacing ------------------------------------------------------------------------------
-  // Bound functions print as `[native code]`, as pages that look for it expect.
+  // ---- replacement of natives -----------------------------------------------------------------
+  // Bound functions print as `[native code]`, which pages check.
   const replace = (owner, name, make) => {
-    let holder = owner; // in workers, what the global object has is its prototypes'
+    let holder = owner; // in workers, the members are the global object's prototypes'
     while (holder && !getOwnPropertyDescriptor(holder, name)) holder = Object.getPrototypeOf(holder);
     if (!holder) return;
     const old = getOwnPropertyDescriptor(holder, name);
@@ -159,12 +159,12 @@
     }
     return measure.call(this, name, { start: start ?? 0, end: end ?? since() });
   } }.measure;
-  // What the real network and the real processor took.
+  // Durations of the real network and processor.
   const timed = Object.getOwnPropertyNames(globalThis).map((name) => /^(Performance|Largest|Layout|Interaction|Task|Visibility)/.test(name) && globalThis[name])
     .filter((owner) => owner?.prototype && (owner === globalThis.PerformanceTiming || owner === PerformanceEntry || owner.prototype instanceof PerformanceEntry));
   for (const owner of timed) {
-    const told = Object.getOwnPropertyDescriptors(owner.prototype);
-    for (const [name, old] of Object.entries(told)) {
+    const natives = Object.getOwnPropertyDescriptors(owner.prototype);
+    for (const [name, old] of Object.entries(natives)) {
       if (old.get && name === "navigationId") getter(owner.prototype, name, (native) => function () { native.call(this); return 1; });
       if (!old.get || !/(Time|Start|End|Interactive|Complete|Loading|duration)$/.test(name)) continue;
       const epoch = owner === globalThis.PerformanceTiming; // its members are times since 1970
@@ -174,9 +174,9 @@
         return typeof value !== "number" || value === 0 ? value : epoch ? origin : 0;
       });
     }
-    if (!told.toJSON) continue;
+    if (!natives.toJSON) continue;
     owner.prototype.toJSON = { toJSON() {
-      const natively = told.toJSON.value.call(this);
+      const natively = natives.toJSON.value.call(this);
       for (const name of Object.keys(natively)) if (name in this && typeof natively[name] === "number") natively[name] = this[name];
       return natively;
     } }.toJSON;
@@ -188,7 +188,7 @@
     if (natively.timing) natively.timing = this.timing.toJSON();
     return natively;
   } }.toJSON;
-  // Whether there are any of these hangs on how long the machine took; shifts soon after an input are not counted.
+  // Their existence depends on the machine's speed; layout shifts soon after an input are not counted.
   const SLOW = ["longtask", "long-animation-frame", "event", "first-input", "layout-shift"];
   const { observe } = globalThis.PerformanceObserver?.prototype ?? {};
   if (observe) {
@@ -202,7 +202,7 @@
   const stamps = new WeakMap();
   getter(Event.prototype, "timeStamp", (native) => function () {
     if (!stamps.has(this)) {
-      native.call(this); // throws for what is no event
+      native.call(this); // throws for other objects
       stamps.set(this, now - origin);
     }
     return stamps.get(this);
@@ -281,18 +281,18 @@
     getter,
     now: () => now,
     since: () => now - origin,
-    // Where the clock is when this realm begins.
+    // Sets the clock's time at the beginning of this realm.
     begin(time) {
       now = origin = Math.max(now, time);
     },
-    told(given = 0) {
-      const told = { now, next: next(), ran, given, pending: hooks.pending(), flags: hooks.flags() };
+    state(given = 0) {
+      const state = { now, next: next(), ran, given, pending: hooks.pending(), flags: hooks.flags() };
       ran = 0;
-      return told;
+      return state;
     },
     async move(command, time) {
       const given = await { advance, adopt, give: hooks.give }[command](time);
-      return this.told(given ?? 0);
+      return this.state(given ?? 0);
     },
   };
 }

@@ -1,12 +1,12 @@
-"""The accessibility tree as agents read it, line by line as BrowserGym's `flatten_axtree_to_str` has it.
+"""The accessibility tree as text for agents, in the format of BrowserGym's `flatten_axtree_to_str`.
 
     RootWebArea 'Shop', focused
         heading 'Basket'
         [a3] textbox 'Coupon' value='SPRING', required
         [a4] checkbox 'Gift', box="(8,60,21,73)", center="(14,66)", clickable, visible, checked='false'
 
-The names of the options and what they print are BrowserGym's. Which nodes there are is ours (`axtree`);
-where that differs is in docs/observations.md.
+Option names and their output are BrowserGym's. The choice of nodes is stillweb's (`axtree`);
+docs/observations.md lists the differences.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ INTERACTIVE = frozenset(
         *("MenuListOption", "PdfActionableHighlight"),
     )
 )
-"""Roles whose nodes always carry a bid; others do where they take focus or clicks."""
+"""Roles whose nodes always have a bid; other nodes have one if they take focus or clicks."""
 
 _DROPPED = frozenset(("InlineTextBox", "LineBreak", "ListMarker", "LayoutTableCell"))
-# Left out where they have no name and cannot be acted on; their children are lifted.
+# Left out if they have no name and no action; their children move up.
 _WRAPPERS = frozenset(
     (
         *("generic", "none", "presentation", "LayoutTable", "LayoutTableRow", "LabelText", "paragraph"),
@@ -57,7 +57,7 @@ _WRAPPERS = frozenset(
         *("deletion", "MenuListPopup", "Pre"),
     )
 )
-# Named by what they contain (ARIA 1.2 §5.2.8.4), so that their text need not be said twice.
+# Named by their content (ARIA 1.2 §5.2.8.4), so that the text inside need not be repeated.
 _NAMED_BY_CONTENT = frozenset(
     (
         *("button", "cell", "checkbox", "columnheader", "gridcell", "heading", "link", "menuitem"),
@@ -65,11 +65,11 @@ _NAMED_BY_CONTENT = frozenset(
         *("tooltip", "treeitem", "DisclosureTriangle", "MenuListOption", "generic", "togglebutton"),
     )
 )
-# What is inside them is the browser's own.
+# Their content belongs to the browser.
 _WHOLE = frozenset(("Date", "DateTime", "InputTime", "ColorWell"))
 _FLAGS = ("focused", "disabled", "required", "selected", "modal", "readonly", "multiselectable")
 _STATES = ("checked", "pressed", "expanded", "hasPopup", "invalid", "level")
-_SILENT = {"hasPopup": ("false", ""), "invalid": ("false",), "checked": (), "pressed": (), "expanded": ()}
+_DEFAULTS = {"hasPopup": ("false", ""), "invalid": ("false",), "checked": (), "pressed": (), "expanded": ()}
 _LEVELLED = frozenset(("heading", "treeitem"))
 _SPELLED = {"true": True, "false": False}
 
@@ -79,11 +79,11 @@ class AxNode:
     """A node of the flattened tree.
 
     Attributes:
-        bid: name by which actions address it, "" if it cannot be acted on.
+        bid: name for actions, "" if it is not interactive.
         role, name, value: as the browser computes them (ARIA 1.2).
         properties: such as ("focused", True), ("level", 2), in a fixed order.
         depth: levels below the root.
-        backend_node_id: the DOM node, as CDP counts them.
+        backend_node_id: CDP identifier of the DOM node.
         frame: CDP identifier of the frame.
     """
 
@@ -97,7 +97,7 @@ class AxNode:
     frame: str
 
     def line(self) -> str:
-        """Return the node as the text shows it, without indentation."""
+        """Return the node's text, without indentation."""
         text = f"[{self.bid}] {self.role}" if self.bid else self.role
         if self.name or self.role == "StaticText":
             text += f" {self.name!r}"
@@ -115,17 +115,14 @@ class AxNode:
 
 @dataclass(frozen=True, slots=True)
 class AxTree:
-    """The flattened tree, as nodes in the order of its text."""
-
     nodes: tuple[AxNode, ...]
 
     @property
     def text(self) -> str:
-        """The tree as baselines have it; `flatten` writes what agents read."""
+        """The tree in the format of baselines; `flatten` writes the format for agents."""
         return "\n".join("\t" * node.depth + node.line() for node in self.nodes)
 
     def find(self, bid: str) -> AxNode | None:
-        """Return the node with a bid."""
         return next((node for node in self.nodes if node.bid == bid), None)
 
 
@@ -135,19 +132,19 @@ _Place = tuple[dict[str, Any], FrameInfo, int, str]  # a node, its frame, its de
 async def axtree(
     page: Page, bids: Bids, *, urls: bool = False, viewport: bool = False, pointed: bool = False
 ) -> AxTree:
-    """Return the accessibility tree of a page, flattened.
+    """Return the flattened accessibility tree of a page.
 
     Args:
         page: of a context opened by `open_context`.
         bids: of that context.
-        urls: whether links show where they lead.
-        viewport: leave out what cannot be seen without scrolling. Costs by what can be seen, and not by
-            how long the page is.
-        pointed: whether elements that listen for the pointer, or change it, count as something to act on,
-            be they in the browser's tree or not. Without it the tree is as baselines have it.
+        urls: whether links show their targets.
+        viewport: leave out what is visible only after scrolling. The cost depends on what is visible, not on
+            the length of the page.
+        pointed: whether elements with pointer listeners or cursors count as interactive, even those that
+            the browser's tree lacks. Without it the tree has the format of baselines.
 
     Raises:
-        InfraError: if the page is closed, has crashed, or never holds still for long enough.
+        InfraError: if the page is closed, has crashed, or its frames keep changing.
     """
     probe = await PageProbe.of(page)
     for _ in range(5):
@@ -159,8 +156,6 @@ async def axtree(
 
 
 class _TreeReader:
-    """One reading of a page's tree."""
-
     def __init__(self, page: Page, probe: PageProbe, bids: Bids, urls: bool, pointed: bool) -> None:
         self.page = page
         self.probe = probe
@@ -171,7 +166,7 @@ class _TreeReader:
         self.trees: dict[str, dict[str, dict[str, Any]]] = {}
         self.roots: dict[str, list[dict[str, Any]]] = {}
         self.clickable: set[int] = set()
-        self.hands: dict[int, int] = {}  # text -> the clickable element that it is in
+        self.clickable_texts: dict[int, int] = {}  # text -> the clickable element that contains it
         self.lifted: dict[int, int] = {}  # such an element that the tree lacks -> its depth
         self.given: set[int] = set()  # nodes with bids
         self.nodes: list[AxNode] = []
@@ -182,7 +177,7 @@ class _TreeReader:
         self.owners = await self._owners(frames[1:])
         await (self._fetch_seen(frames) if viewport else self._fetch_all(frames))
         with uncollected():
-            # On a list and not by recursion: scripts can nest deeper than Python's stack goes.
+            # A list, not recursion: scripts can nest deeper than Python's stack.
             todo = [(root, frames[0], 0, "") for root in reversed(self.roots[frames[0].id])]
             while todo:
                 todo.extend(reversed(self._walk(*todo.pop())))
@@ -191,7 +186,6 @@ class _TreeReader:
         return AxTree(tuple(self.nodes))
 
     async def _name_images(self) -> None:
-        """Call images that can be acted on, and that nobody has named, by their files."""
         bare = [i for i, node in enumerate(self.nodes) if node.bid and node.role == "image" and not node.name]
         names = await file_names(self.probe, [self.nodes[i].backend_node_id for i in bare])
         for index, name in zip(bare, names, strict=True):
@@ -202,7 +196,6 @@ class _TreeReader:
         return {owner["backendNodeId"]: frame for owner, frame in zip(owners, frames, strict=True)}
 
     async def _fetch_all(self, frames: list[FrameInfo]) -> None:
-        """Have the browser's whole trees: 80 µs and 350 bytes a node, most of it for texts' boxes."""
         look = partial(pointed_at, self.probe) if self.pointed else self.probe.clickable
         trees, clickable = await asyncio.gather(
             asyncio.gather(*(self._tree(frame) for frame in frames)),
@@ -212,29 +205,28 @@ class _TreeReader:
         self.roots = {frame: _roots(tree) for frame, tree in self.trees.items()}
         for found in clickable:
             self.clickable.update(found)
-            self.hands |= {text: element for element, texts in found.items() for text in texts}
+            self.clickable_texts |= {text: element for element, texts in found.items() for text in texts}
 
     async def _tree(self, frame: FrameInfo) -> tuple[str, dict[str, dict[str, Any]]]:
         answer = await self.probe.send("Accessibility.getFullAXTree", frameId=frame.id)
         return frame.id, {node["nodeId"]: node for node in answer["nodes"]}
 
     async def _fetch_seen(self, frames: list[FrameInfo]) -> None:
-        """Have the nodes of what can be seen, one by one, and put them together as the page has them."""
         seen = await survey(self.page, self.bids, viewport=True, only="nodes", pointed=self.pointed)
         entered = list(dict.fromkeys(item.frame for item in seen.items))
-        told = [i for i, item in enumerate(seen.items) if item.backend_node_id and not item.role]
+        values = [i for i, item in enumerate(seen.items) if item.backend_node_id and not item.role]
         roots, nodes = await asyncio.gather(
             asyncio.gather(
                 *(self.probe.send("Accessibility.getFullAXTree", frameId=f, depth=0) for f in entered)
             ),
-            asyncio.gather(*(self._partial(seen.items[index].backend_node_id) for index in told)),
+            asyncio.gather(*(self._partial(seen.items[index].backend_node_id) for index in values)),
         )
-        found = dict(zip(told, nodes, strict=True))
+        found = dict(zip(values, nodes, strict=True))
         self.trees = {frame: {} for frame in entered}
         tops: dict[str, list[str]] = {frame: [] for frame in entered}
         for index, item in enumerate(seen.items):
             self.trees[item.frame][str(index)] = {
-                **found.get(index, _sure(item)),
+                **found.get(index, _known_node(item)),
                 "nodeId": str(index),
                 "backendDOMNodeId": item.backend_node_id,
                 "parentId": str(item.parent),
@@ -244,7 +236,7 @@ class _TreeReader:
                 tops[item.frame].append(str(index))
         for frame, answer in zip(entered, roots, strict=True):
             self.roots[frame] = [{**answer["nodes"][0], "childIds": tops[frame]}]
-        self._note_hands(seen)
+        self._find_clickable(seen)
 
     async def _partial(self, backend_node_id: int) -> dict[str, Any]:
         answer = await self.probe.send(
@@ -253,32 +245,30 @@ class _TreeReader:
         node: dict[str, Any] = answer["nodes"][0]
         return node
 
-    def _note_hands(self, seen: Survey) -> None:
-        """Note which elements show a hand under the pointer, and the texts in them."""
+    def _find_clickable(self, seen: Survey) -> None:
         self.clickable = {item.backend_node_id for item in seen.items if item.hand}
-        inside: list[int] = []  # of each item the element with a hand around it, 0 if there is none
+        inside: list[int] = []  # for each item, the enclosing element with a hand cursor, 0 if none
         for item in seen.items:
             around = inside[item.parent] if item.parent >= 0 else 0
             inside.append(item.backend_node_id if item.hand else around)
             if inside[-1] and not item.tag:
-                self.hands[item.backend_node_id] = inside[-1]
+                self.clickable_texts[item.backend_node_id] = inside[-1]
 
     def _walk(self, node: dict[str, Any], frame: FrameInfo, depth: int, above: str) -> list[_Place]:
-        """Append a node and return what is below it; `above` is the name of the nearest node kept."""
         made = self._node(node, frame, depth, above)
         text = not node["ignored"] and node["role"]["value"] == "StaticText"
         if made is not None and text:
-            made = self._in_hand(made, node, frame)
+            made = self._below_clickable(made, node, frame)
         if made is not None and not self._merged(made):
             self.nodes.append(made)
         if text:
-            return []  # in it are the boxes of its lines, four of ten nodes of a page of text
+            return []  # it contains the boxes of its lines, 40 % of the nodes of a page of text
         if made is not None:
-            if made.role in _WHOLE or _told(node).get("editable") == "plaintext":
+            if made.role in _WHOLE or _properties_of(node).get("editable") == "plaintext":
                 return []
             named = made.name if made.role in _NAMED_BY_CONTENT else ""
             depth, above = depth + 1, f"{named} {made.value}"
-        return [(child, home, depth, above) for child, home in self._children(node, frame)]
+        return [(child, of, depth, above) for child, of in self._children(node, frame)]
 
     def _children(self, node: dict[str, Any], frame: FrameInfo) -> Iterator[tuple[dict[str, Any], FrameInfo]]:
         tree = self.trees[frame.id]
@@ -292,22 +282,21 @@ class _TreeReader:
                 yield child, frame
 
     def _node(self, node: dict[str, Any], frame: FrameInfo, depth: int, above: str) -> AxNode | None:
-        """Return the node as it is shown, or None if it is left out."""
         if node["ignored"]:
-            return self._unsaid(node, frame, depth)
+            return self._clickable_only(node, frame, depth)
         role = node["role"]["value"]
         if role in _DROPPED:
             return None
         name = _plain(node.get("name", {}))
         if role == "StaticText" and (not name or name in above):
             return None
-        told = _told(node)
+        values = _properties_of(node)
         backend = node.get("backendDOMNodeId", 0)
         clickable = backend in self.clickable
         acts = (
             backend
             and role not in ("StaticText", "RootWebArea")
-            and (role in INTERACTIVE or clickable or told.get("focusable") or told.get("editable"))
+            and (role in INTERACTIVE or clickable or values.get("focusable") or values.get("editable"))
         )
         if role in _WRAPPERS and not name and not acts:
             return None
@@ -318,14 +307,13 @@ class _TreeReader:
             role=role,
             name=name,
             value=_plain(node.get("value", {})),
-            properties=tuple(self._properties(role, told, clickable and role not in INTERACTIVE)),
+            properties=tuple(self._properties(role, values, clickable and role not in INTERACTIVE)),
             depth=depth,
             backend_node_id=backend,
             frame=frame.id,
         )
 
-    def _unsaid(self, node: dict[str, Any], frame: FrameInfo, depth: int) -> AxNode | None:
-        """Return an element that the browser leaves out but that is there for the pointer, or None."""
+    def _clickable_only(self, node: dict[str, Any], frame: FrameInfo, depth: int) -> AxNode | None:
         backend = node.get("backendDOMNodeId", 0)
         if not self.pointed or backend not in self.clickable or backend in self.given:
             return None
@@ -333,15 +321,10 @@ class _TreeReader:
         bid = self.bids.give(self.page, frame, backend)
         return AxNode(bid, "generic", "", "", (("clickable", True),), depth, backend, frame.id)
 
-    def _in_hand(self, text: AxNode, node: dict[str, Any], frame: FrameInfo) -> AxNode:
-        """Put a text below the clickable element that it is in, if the tree has left that one out.
-
-        The browser leaves out an element without role and listener; a page that listens further up
-        (a calendar for its days, a list for its items) still means the element by a click on it.
-        """
-        # Text that a style sheet makes (an icon) is no DOM node; the pseudo-element around it is.
+    def _below_clickable(self, text: AxNode, node: dict[str, Any], frame: FrameInfo) -> AxNode:
+        # Append a node and return its children; `above` is the name of the nearest listed ancestor.
         around = self.trees[frame.id].get(node.get("parentId", ""), {}).get("backendDOMNodeId", 0)
-        element = self.hands.get(text.backend_node_id, self.hands.get(around))
+        element = self.clickable_texts.get(text.backend_node_id, self.clickable_texts.get(around))
         if element is None or element in self.given:
             return text
         if element not in self.lifted:
@@ -351,20 +334,19 @@ class _TreeReader:
             self.lifted[element] = text.depth
         return replace(text, depth=self.lifted[element] + 1)
 
-    def _properties(self, role: str, told: dict[str, Any], clickable: bool) -> Iterator[tuple[str, Any]]:
+    def _properties(self, role: str, values: dict[str, Any], clickable: bool) -> Iterator[tuple[str, Any]]:
         if clickable:
             yield "clickable", True
         for name in _FLAGS:
-            if told.get(name) is True and role != "RootWebArea":
+            if values.get(name) is True and role != "RootWebArea":
                 yield name, True
         for name in self.shown:
-            if name not in told or (name == "level" and role not in _LEVELLED):
+            if name not in values or (name == "level" and role not in _LEVELLED):
                 continue
-            if told[name] not in _SILENT.get(name, ("",)):
-                yield name, _SPELLED.get(told[name], told[name])
+            if values[name] not in _DEFAULTS.get(name, ("",)):
+                yield name, _SPELLED.get(values[name], values[name])
 
     def _merged(self, node: AxNode) -> bool:
-        """Join a text to the text before it, if that is what was shown last, and tell so."""
         last = self.nodes[-1] if self.nodes else None
         if last is None or node.role != "StaticText" or last.role != "StaticText" or last.depth != node.depth:
             return False
@@ -375,18 +357,17 @@ class _TreeReader:
         return True
 
 
-def _sure(item: Item) -> dict[str, Any]:
-    """Return a node of which the survey knows what the browser would say: most of a page's texts."""
+def _known_node(item: Item) -> dict[str, Any]:
     if not item.role:
         return {"ignored": True}
     return {"ignored": False, "role": {"value": item.role}, "name": {"value": item.text}}
 
 
-def _plain(told: dict[str, Any]) -> str:
-    return " ".join(well_formed(str(told.get("value", ""))).split())
+def _plain(values: dict[str, Any]) -> str:
+    return " ".join(well_formed(str(values.get("value", ""))).split())
 
 
-def _told(node: dict[str, Any]) -> dict[str, Any]:
+def _properties_of(node: dict[str, Any]) -> dict[str, Any]:
     return {entry["name"]: entry["value"].get("value") for entry in node.get("properties", ())}
 
 
@@ -399,19 +380,19 @@ def _spelled(value: Any) -> str:
 
 
 # BrowserGym leaves these out; the tree itself has them.
-_UNSAID = frozenset(("level", "readonly", "invalid"))
+_OMITTED = frozenset(("level", "readonly", "invalid"))
 _BARE = frozenset(("focused", "required", "clickable"))
-_FIRST = frozenset(("clickable", "focused", "hasPopup", "required"))  # CDP tells them before the others
+_FIRST = frozenset(("clickable", "focused", "hasPopup", "required"))  # CDP lists them before the others
 _TRISTATE = frozenset(("checked", "pressed"))  # tokens in CDP, since they may be "mixed"
 
 
 @dataclass(frozen=True, slots=True)
 class AxOptions:
-    """What lines say besides; names as in BrowserGym.
+    """Additional output; names as in BrowserGym.
 
     Attributes:
-        with_visible: `visible`, where at least half of the element is in the viewport.
-        with_clickable: `clickable`, where a click would reach it.
+        with_visible: `visible`, if at least half of the element is in the viewport.
+        with_clickable: `clickable`, if a click would reach it.
         with_center_coords: `center="(x,y)"`, in CSS pixels of the viewport.
         with_bounding_box_coords: `box="(left,top,right,bottom)"`.
         filter_visible_only: leave out elements that are not visible, and texts in them.
@@ -425,7 +406,7 @@ class AxOptions:
 
     @property
     def look(self) -> bool:
-        """Whether boxes have to be known."""
+        """Whether element boxes are needed."""
         return self != AxOptions()
 
 
@@ -443,8 +424,8 @@ def flatten(
 
     Args:
         nodes: of an `AxTree`, in its order.
-        options: what to say besides; needs
-        seen: the page's elements, from `seen_by_node`. What is not among them is not visible.
+        options: additional output; needs `seen`.
+        seen: the page's elements, from `seen_by_node`; other elements are not visible.
     """
     options = options or AxOptions()
     elements = seen or {}
@@ -475,8 +456,8 @@ def _line(node: AxNode, options: AxOptions, item: Item | None) -> str:
     if node.value:
         text += f" value={node.value!r}"
     seen = _seen(options, item) if item and node.role != "StaticText" else ()
-    said = [*seen, *_properties(node)]
-    return ", ".join([text, *dict.fromkeys(said)])
+    parts = [*seen, *_properties(node)]
+    return ", ".join([text, *dict.fromkeys(parts)])
 
 
 def _seen(options: AxOptions, item: Item) -> Iterator[str]:
@@ -492,8 +473,8 @@ def _seen(options: AxOptions, item: Item) -> Iterator[str]:
 
 
 def _properties(node: AxNode) -> Iterator[str]:
-    for name, value in sorted(node.properties, key=lambda said: said[0] not in _FIRST):
-        if name in _UNSAID:
+    for name, value in sorted(node.properties, key=lambda parts: parts[0] not in _FIRST):
+        if name in _OMITTED:
             continue
         if name in _BARE:
             yield name

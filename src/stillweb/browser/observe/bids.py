@@ -1,9 +1,9 @@
-"""Names of elements, by which actions address them.
+"""Element names for actions.
 
-A **bid** stays with a node as long as its document lives, and is given in tree order on first sight:
-equal traces give equal bids. Each frame has its own letter, in the order in which frames were first
-seen, and keeps it from document to document. An element may have a **semantic name** as well
-(`compact.py`), which stays with it as long as what it is made from does.
+A **bid** stays with a node for the life of its document. Bids are assigned in tree order on first sight, so
+equal
+traces give equal bids. Each frame has its own letter, in order of appearance, and keeps it across documents.
+An element may also have a **semantic name** (`compact.py`), which lasts as long as its components.
 """
 
 from __future__ import annotations
@@ -20,61 +20,58 @@ from playwright.async_api import Page
 from stillweb import clock
 from stillweb.browser.cdp.session import FrameInfo, PageProbe
 
-# Not touch: who has only that is not reached by a click.
+# Not touch: a click does not reach elements with touch listeners only.
 _POINTER = frozenset(
     ("click", "dblclick", "mousedown", "mouseup", "pointerdown", "pointerup", "contextmenu", "dragstart")
 )
-_MOST = 3000  # elements with listeners in a document, the first in tree order
+_MOST = 3000  # elements with listeners per document, in tree order
 _FILE = re.compile(r"(?!data:|blob:)(?:[^?#]*/)?([^/?#]*?)(?:\.\w+)?(?:[?#]|$)")
-_LEARN = "function (...told) { return pointed.learn(...told); }"
+_LEARN = "function (...given) { return pointed.learn(...given); }"
 
 
 async def listening(probe: PageProbe, frame: FrameInfo) -> list[int]:
-    """Return the backend node ids of a document's elements that listen for the pointer, in tree order.
+    """Return the backend node ids of a document's elements with pointer listeners, in tree order.
 
-    The isolated world of the frame knows them by these numbers; survey.js has to be there.
+    The frame's isolated world knows the elements by these numbers; survey.js must be loaded.
 
     Raises:
-        FrameGone: if the frame is, or navigates meanwhile.
+        FrameGone: if the frame has gone, or navigates meanwhile.
     """
     own, ours = probe.worlds(frame)
     if not own:
         return []
-    if probe.heard is not None and ours in probe.heard:
-        return probe.heard[ours]
-    # Of this call alone: frames are asked at once, and the first ready would let go what others still hold.
+    if probe.known_listeners is not None and ours in probe.known_listeners:
+        return probe.known_listeners[ours]
+    # A group per call: frames are queried concurrently, and the first one finished would release the objects
+    # of the others.
     group = f"listening-{clock.new_id()}"
     try:
         document = await probe.send(
             "Runtime.evaluate", expression="document", contextId=own, objectGroup=group
         )
-        told = await probe.send(
+        listed = await probe.send(
             "DOMDebugger.getEventListeners", objectId=document["result"]["objectId"], depth=-1, pierce=True
         )
-        found = [each["backendNodeId"] for each in told["listeners"] if each["type"] in _POINTER]
+        found = [each["backendNodeId"] for each in listed["listeners"] if each["type"] in _POINTER]
         numbers = list(dict.fromkeys(found))[:_MOST]
-        known = probe.learnt[ours]
+        known = probe.known_nodes[ours]
         new = [number for number in numbers if number not in known]
         if new:
-            await _learn(probe, ours, new, group)
+            await _register(probe, ours, new, group)
             known.update(new)
     finally:
-        # Or the page's elements would live as long as the page does.
+        # Otherwise the page's elements would live as long as the page.
         await probe.send("Runtime.releaseObjectGroup", objectGroup=group)
-    if probe.heard is not None:
-        probe.heard[ours] = numbers
+    if probe.known_listeners is not None:
+        probe.known_listeners[ours] = numbers
     return numbers
 
 
 async def file_names(probe: PageProbe, numbers: Sequence[int]) -> list[str]:
-    """Return what images are called by their files, "" for those that have none.
-
-    Args:
-        probe: of the page.
-        numbers: their backend node ids.
+    """Return names of images from their file names, "" for those without one.
 
     Raises:
-        FrameGone: if one of them is.
+        FrameGone: if a node has gone.
     """
     nodes = await asyncio.gather(*(probe.send("DOM.describeNode", backendNodeId=each) for each in numbers))
     return [_file_name(node["node"]) for node in nodes]
@@ -82,19 +79,20 @@ async def file_names(probe: PageProbe, numbers: Sequence[int]) -> list[str]:
 
 def _file_name(node: dict[str, Any]) -> str:
     attributes = node.get("attributes", [])
-    said = dict(zip(attributes[0::2], attributes[1::2], strict=True))
-    found = _FILE.match(said.get("src", "")) if node["localName"] == "img" else None
+    values = dict(zip(attributes[0::2], attributes[1::2], strict=True))
+    found = _FILE.match(values.get("src", "")) if node["localName"] == "img" else None
     return found[1] if found else ""
 
 
-async def _learn(probe: PageProbe, world: int, numbers: list[int], group: str) -> None:
+async def _register(probe: PageProbe, world: int, numbers: list[int], group: str) -> None:
     answers = await asyncio.gather(
         *(
             probe.send("DOM.resolveNode", backendNodeId=number, executionContextId=world, objectGroup=group)
             for number in numbers
         )
     )
-    # What a frame's document listens for is told with its parent's; of another origin it is no object there.
+    # Listeners of a frame's document are listed with its parent's; an object of another origin cannot be
+    # resolved here.
     found = zip(numbers, (answer["object"].get("objectId") for answer in answers), strict=True)
     known = {number: {"objectId": node} for number, node in found if node}
     await probe.send(
@@ -107,8 +105,6 @@ async def _learn(probe: PageProbe, world: int, numbers: list[int], group: str) -
 
 @dataclass(slots=True)
 class _Document:
-    """The bids of one document, and the letter of its frame."""
-
     letter: str
     numbers: dict[int, int] = field(default_factory=dict)
 
@@ -118,14 +114,14 @@ class _PageBids:
     main: str = ""
     documents: dict[str, _Document] = field(default_factory=dict)  # by loader id
     letters: dict[str, str] = field(default_factory=dict)  # by frame id
-    names: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> what it is made from, bid
+    names: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> base, bid
     named: dict[str, str] = field(default_factory=dict)  # bid -> name
-    counts: dict[str, int] = field(default_factory=dict)  # what names are made from -> how many there were
+    counts: dict[str, int] = field(default_factory=dict)  # base -> number of names made from it
     nodes: dict[str, tuple[str, int]] = field(default_factory=dict)  # bid -> frame id, backend node id
     marks: dict[str, str] = field(default_factory=dict)  # number in the last picture with marks -> bid
 
     def forget(self, frame_id: str) -> None:
-        """Forget the elements of a frame, whose document is another one."""
+        """Drop the elements of a frame that has another document."""
         gone = {bid for bid, node in self.nodes.items() if node[0] == frame_id}
         for bid in gone:
             del self.nodes[bid]
@@ -133,22 +129,22 @@ class _PageBids:
 
 
 class Bids:
-    """Element names of a context: they stay with a node as long as its document lives.
+    """Element names of a context.
 
-    A new main document begins anew at `a1`, so that a page has the same bids however it was reached.
+    A new main document restarts at `a1`, so that a page has the same bids whatever path led to it.
     """
 
     def __init__(self) -> None:
         self._pages: WeakKeyDictionary[Page, _PageBids] = WeakKeyDictionary()
 
     def begin(self, page: Page, frames: list[FrameInfo]) -> None:
-        """Forget the bids of documents that are no longer there."""
+        """Drop the bids of documents that have gone."""
         known = self._pages.setdefault(page, _PageBids())
         if known.main != frames[0].loader:
             known = self._pages[page] = _PageBids(main=frames[0].loader)
         for frame in frames:
             if frame.loader not in known.documents:
-                # A frame keeps its letter from document to document, and counts anew.
+                # A frame keeps its letter across documents; its numbers restart.
                 letter = known.letters.setdefault(frame.id, _letters(len(known.letters)))
                 known.forget(frame.id)
                 known.documents[frame.loader] = _Document(letter)
@@ -163,9 +159,9 @@ class Bids:
         return bid
 
     def name(self, page: Page, bid: str, base: str) -> str:
-        """Return the semantic name of an element: the one that it has, or a new one made from `base`.
+        """Return the semantic name of an element: its current one, or a new one made from `base`.
 
-        Two elements never have one name: the second is called `base_2`, and keeps that when the first goes.
+        Names are unique: the second is `base_2`, and stays so after the first has gone.
         """
         known = self._pages[page]
         name = known.named.get(bid, "")
@@ -180,11 +176,11 @@ class Bids:
         return name
 
     def mark(self, page: Page, marks: Mapping[str, str]) -> None:
-        """Have elements found by the numbers of their marks, from the last picture alone."""
+        """Set the elements that mark numbers of the last screenshot refer to."""
         self._pages[page].marks = dict(marks)
 
     def find(self, page: Page, bid: str) -> tuple[str, int] | None:
-        """Return frame and backend node id of a bid, semantic name or mark; None if there was never one."""
+        """Return frame and backend node id of a bid, semantic name or mark; None if it never existed."""
         known = self._pages.get(page)
         if known is None:
             return None

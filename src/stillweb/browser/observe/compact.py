@@ -1,13 +1,14 @@
-"""A page in few words: names that mean something, one line per element, text between.
+"""A page as compact text: meaningful names, one line per element, text in between.
 
     # Basket
     [cart > coupon_field] textbox "Coupon" = "SPRING", required
     [cart > apply_button] button "Apply"
 
-The same for every site. A name is made from what is around the element (landmarks, forms, dialogs, and
-the items of lists and tables, by their headings) and from its own label and role, so that it does not hang
-on what else is on the page; twins are numbered, and each keeps its number. Actions take a name where
-they take a bid (`Bids.find`).
+The format is the same for every site. A name is made from the element's context (landmarks, forms, dialogs,
+and the
+headings of list and table entries) and its own label and role, so that it does not depend on the rest of
+the page.
+Duplicates are numbered, and each keeps its number. Actions accept a name in place of a bid (`Bids.find`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from playwright.async_api import Page
 from stillweb.browser.observe.bids import Bids
 from stillweb.browser.observe.survey import Item, Survey
 
-# What an element is called after its label. Roles not here are called by themselves.
+# Suffix of an element's name after its label; other roles are their own suffix.
 _KINDS = {
     "textbox": "field", "searchbox": "field", "spinbutton": "field", "combobox": "list", "listbox": "list",
     "Date": "date", "DateTime": "date", "InputTime": "time", "ColorWell": "color", "menuitem": "item",
@@ -32,15 +33,15 @@ _SCOPES = {
     "region": "", "banner": "header", "contentinfo": "footer", "complementary": "aside", "toolbar": "toolbar",
     "menu": "menu", "tablist": "tabs", "radiogroup": "", "group": "", "table": "", "grid": "", "main": "",
 }  # fmt: skip
-_ENTRIES = frozenset(("listitem", "row", "article", "treeitem"))  # many alike: each is known by its heading
+_ENTRIES = frozenset(("listitem", "row", "article", "treeitem"))  # repeated; the heading identifies each one
 _FIELDS = frozenset(("button", "input", "select", "textarea", "option", "summary"))  # on lines of their own
 _DEPTH = 2  # scopes in a name
 _LONG = 32  # characters of a segment
 _NAME = 80  # characters of a label
 _TEXT = 300  # characters of a text
-_PIECES = 40  # elements and texts that are looked at for the words in one
+_PIECES = 40  # elements and texts that are searched for the words in an element
 _WORDS = re.compile(r"[^\w]+")
-_SAID = (
+_REPORTED = (
     "focused",
     "disabled",
     "required",
@@ -54,7 +55,7 @@ _SAID = (
 
 
 def compact_text(page: Page, bids: Bids, survey: Survey) -> str:
-    """Return a page in few words; name its elements for `Bids.find`."""
+    """Return a page as compact text, and register its names for `Bids.find`."""
     writer = _CompactWriter(page, bids, survey)
     for index, entering in survey.walk():
         item = survey.items[index]
@@ -65,7 +66,7 @@ def compact_text(page: Page, bids: Bids, survey: Survey) -> str:
         if not flows:
             writer.flush()
         if entering and index not in writer.silent:
-            writer.tell(index, item)
+            writer.add_element(index, item)
             if item.acts and not flows:
                 writer.flush()
     writer.flush()
@@ -73,25 +74,25 @@ def compact_text(page: Page, bids: Bids, survey: Survey) -> str:
 
 
 class _CompactWriter:
-    """Lines so far, and the line under way."""
+    """Finished lines, and the current line."""
 
     def __init__(self, page: Page, bids: Bids, survey: Survey) -> None:
         self.lines: list[str] = []
         self._page, self._bids, self._survey = page, bids, survey
         self._entries = _entry_labels(survey)
         self._words = {i: _words_in(survey, i) for i, item in enumerate(survey.items) if _by_words(item)}
-        self.silent = _said_by_elements(survey, self._words)
+        self.silent = _repeated_texts(survey, self._words)
         self._line: list[str] = []
 
     def add(self, index: int, item: Item, entering: bool) -> None:
         if entering and index not in self.silent:
             self._line.append(_cut_text(item.text))
 
-    def tell(self, index: int, item: Item) -> None:
+    def add_element(self, index: int, item: Item) -> None:
         if item.acts:
             label = item.name or self._words.get(index, "")
             name = self._bids.name(self._page, item.bid, _base(self._survey, index, label, self._entries))
-            self._line.append(f" [{name}] {_said(item, label if len(label) <= _NAME else item.name)} ")
+            self._line.append(f" [{name}] {_described(item, label if len(label) <= _NAME else item.name)} ")
         elif item.role == "heading" and item.name:
             self.lines.append("#" * int(item.states.get("level", 2)) + " " + _cut(item.name, _TEXT))
         elif item.role == "image" and item.name:
@@ -105,41 +106,41 @@ class _CompactWriter:
 
 
 def _by_words(item: Item) -> bool:
-    """Whether an element that can be acted on is known by the words in it, having no name."""
+    """Whether the words inside name an interactive element that has no name."""
     return item.acts and not item.name and item.role == "generic"
 
 
-def _said_by_elements(survey: Survey, words: dict[int, str]) -> set[int]:
-    """Return the items whose text is in the line of an element around them, or next to them."""
+def _repeated_texts(survey: Survey, words: dict[int, str]) -> set[int]:
+    """Return the items whose text already appears in the line of an enclosing or neighbouring element."""
     silent: set[int] = set()
     named = {item.name for item in survey.acting() if item.name}
     for index, item in enumerate(survey.items):
         above = survey.items[item.parent] if item.parent >= 0 else None
         if item.tag == "label" and _words_in(survey, index) in named:
-            silent.add(index)  # says again what its field is called
+            silent.add(index)  # repeats the name of its field
         if above is None or item.acts or item.role == "heading":
             continue
-        told = bool(above.name) and (above.acts or above.role == "heading")
-        told = told or 0 < len(words.get(item.parent, "")) <= _NAME
-        if item.parent in silent or told:
+        repeated = bool(above.name) and (above.acts or above.role == "heading")
+        repeated = repeated or 0 < len(words.get(item.parent, "")) <= _NAME
+        if item.parent in silent or repeated:
             silent.add(index)
     return silent
 
 
-def _said(item: Item, label: str) -> str:
+def _described(item: Item, label: str) -> str:
     line = item.role
     if label:
         line += f' "{_cut(label, _NAME)}"'
     if item.value and item.role != "option":
         line += f' = "{_cut(item.value, _NAME)}"'
-    for state in _SAID:
+    for state in _REPORTED:
         if state in item.states:
             line += f", {state}" if item.states[state] else f", not {state}"
     return line
 
 
 def _base(survey: Survey, index: int, label: str, labels: dict[int, str]) -> str:
-    """Return what an element's name is made from: the scopes around it, and itself."""
+    """Return the base of an element's name: its enclosing scopes, and its own label and role."""
     item = survey.items[index]
     scopes: list[str] = []
     above = item.parent
@@ -158,8 +159,8 @@ def _scope(item: Item, label: str) -> str:
         return _slug(item.attributes.get("aria-label", "") or label)
     if item.role not in _SCOPES and item.tag != "iframe":
         return ""
-    said = item.name or item.attributes.get("id", "") or item.attributes.get("name", "")
-    return _slug(said) or _SCOPES.get(item.role, "")
+    name = item.name or item.attributes.get("id", "") or item.attributes.get("name", "")
+    return _slug(name) or _SCOPES.get(item.role, "")
 
 
 def _own(item: Item, label: str) -> str:
@@ -182,7 +183,7 @@ def _words_in(survey: Survey, index: int) -> str:
 
 
 def _entry_labels(survey: Survey) -> dict[int, str]:
-    """Return what entries of lists and tables are known by: a heading, else a header cell, else a link."""
+    """Return labels of list and table entries: a heading, else a header cell, else a link."""
     found: dict[int, tuple[int, str]] = {}
     for item in survey.items:
         rank = {"heading": 3, "rowheader": 2, "link": 1}.get(item.role, 0)

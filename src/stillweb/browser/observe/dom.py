@@ -1,4 +1,4 @@
-"""The distilled DOM: structure, text and what can be acted on, as canonical HTML.
+"""The distilled DOM: structure, text and interactive elements, as canonical HTML.
 
     <h1>Basket</h1>
     <form>
@@ -6,9 +6,10 @@
      <button bid="a4">Apply</button>
     </form>
 
-As BrowserGym's `flatten_dom_to_str` with `prune_html`, but of what is rendered only, with the state that
-fields have now, and in one canonical form: equal pages give equal bytes. Frames and shadow trees stand
-where their elements do.
+Like BrowserGym's `flatten_dom_to_str` with `prune_html`, but only of rendered elements, with the current
+state of
+fields, and in one canonical form: equal pages give equal bytes. Frames and shadow trees appear inside their
+elements.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from html import escape
 
 from stillweb.browser.observe.survey import Item, Survey
 
-# Elements that say nothing by themselves: their contents are lifted, unless they act or are named.
+# Elements without meaning of their own: their content moves up, unless they are interactive or named.
 _UNWRAPPED = frozenset(
     (
         *("html", "body", "div", "span", "p", "b", "i", "u", "s", "small", "big", "font", "center", "em"),
@@ -27,14 +28,13 @@ _UNWRAPPED = frozenset(
 )
 _VOID = frozenset(("input", "img", "hr", "area", "embed"))
 _NAMED = frozenset(("role", "aria-label", "title", "aria-current", "aria-expanded", "aria-selected"))
-# Attributes as `survey` keeps them, but for those that are for scripts and style sheets.
+# Attributes in a survey that serve only scripts and style sheets.
 _LEFT_OUT = frozenset(("id", "data-testid", "for", "aria-disabled", "aria-checked", "aria-pressed"))
 _STATES = ("checked", "selected", "pressed", "expanded", "disabled", "required", "readonly", "focused")
 _FIELDS = frozenset(("input", "select", "textarea", "progress", "meter"))
 
 
 def dom_text(survey: Survey) -> str:
-    """Return the distilled DOM of a page."""
     kept = [_kept(item) for item in survey.items]
     holds = _holding(survey, kept)
     writer = _DomWriter()
@@ -49,7 +49,7 @@ def dom_text(survey: Survey) -> str:
             else:
                 writer.close(item, leaf=holds[index] == "text")
         elif not item.inline:
-            writer.flush()  # blocks part texts
+            writer.flush()  # a block separates texts
     writer.flush()
     return "\n".join(writer.lines)
 
@@ -61,7 +61,6 @@ def _kept(item: Item) -> bool:
 
 
 def _holding(survey: Survey, kept: list[bool]) -> list[str]:
-    """Return of each item whether it holds elements that are kept, text, or nothing at all."""
     holds = ["nothing"] * len(survey.items)
     for index in range(len(survey.items) - 1, -1, -1):
         item = survey.items[index]
@@ -86,7 +85,9 @@ class _DomWriter:
         self._start = ""
 
     def flush(self) -> None:
-        if self._start:  # within an element that has nothing but text: blocks are blanks
+        if (
+            self._start
+        ):  # Return for each item "elements" (contains kept elements), "text" (only text) or "nothing".
             self.text.append(" ")
             return
         if line := self._take():
@@ -123,16 +124,16 @@ class _DomWriter:
 
 
 def _tag(item: Item) -> str:
-    said = [f'bid="{item.bid}"'] if item.bid else []
-    said += [
+    parts = [f'bid="{item.bid}"'] if item.bid else []
+    parts += [
         f'{name}="{escape(" ".join(value.split()))}"'
         for name, value in item.attributes.items()
         if name not in _LEFT_OUT and value.strip()
     ]
     value = item.name if item.tag == "input" and item.role == "button" else item.value
     if item.tag in _FIELDS and value:
-        said.append(f'value="{escape(value)}"'.replace("\n", "&#10;"))
+        parts.append(f'value="{escape(value)}"'.replace("\n", "&#10;"))
     for state in _STATES:
         if item.states.get(state) and f"aria-{state}" not in item.attributes:
-            said.append(state)
-    return f"<{' '.join([item.tag, *said])}>"
+            parts.append(state)
+    return f"<{' '.join([item.tag, *parts])}>"

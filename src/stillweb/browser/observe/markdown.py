@@ -1,7 +1,8 @@
-"""A page as Markdown: what is rendered, with headings, lists, tables, code and links.
+"""A page as Markdown: rendered headings, lists, tables, code and links.
 
-Written from the survey and not by a library from the HTML, because HTML does not know what is hidden,
-and has neither frames nor shadow trees nor the text of fields. Links are absolute.
+Made from the survey, not from HTML by a library: HTML does not say what is hidden, and contains neither
+frames nor shadow
+trees nor field values. Links are absolute.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ _IN_TABLE_NOT = frozenset(
 
 
 def markdown_text(survey: Survey) -> str:
-    """Return a page as Markdown."""
     writer = _MarkdownWriter(survey)
     for index, entering in survey.walk():
         item = survey.items[index]
@@ -36,7 +36,7 @@ def markdown_text(survey: Survey) -> str:
 
 
 def plain_text(survey: Survey) -> str:
-    """Return the texts of a page, one line for each block."""
+    """Return the text of a page, one line per block."""
     lines: list[str] = []
     line: list[str] = []
     for index, entering in survey.walk():
@@ -51,7 +51,7 @@ def plain_text(survey: Survey) -> str:
 
 
 def _data_tables(survey: Survey) -> set[int]:
-    """Return the tables whose cells are lines of text; others lay a page out."""
+    """Return the tables whose cells are single lines; others are layout."""
     tables = {index for index, item in enumerate(survey.items) if item.tag == "table"}
     for item in survey.items:
         if item.tag not in _IN_TABLE_NOT:
@@ -68,20 +68,20 @@ def _escaped(text: str) -> str:
 
 
 class _MarkdownWriter:
-    """Lines so far, the line under way, and what is around it."""
+    """Finished lines, the current line, and its containers."""
 
     def __init__(self, survey: Survey) -> None:
         self.survey = survey
         self.lines: list[str] = []
         self._line: list[str] = []
-        self._around: list[str] = []  # what each line begins with: quotes, and the indentation of lists
-        self._before: list[str] = []  # the same, of the block before
-        self._counts: list[int] = []  # of each list around: the number of the next item, -1 for bullets
-        self._marker = ""  # before the first line of a list's item
+        self._around: list[str] = []  # prefix of each line: quotes, and the indentation of lists
+        self._before: list[str] = []  # the prefix of the previous block
+        self._counts: list[int] = []  # for each open list, the number of the next item; -1 for bullets
+        self._marker = ""  # prefix of a list item's first line
         self._pre = 0
         self._tight = False
         self._tables = _data_tables(survey)
-        self._rows: list[int] = []  # of each data table around: its rows so far
+        self._rows: list[int] = []  # for each open data table, its number of rows so far
 
     def text(self, item: Item) -> None:
         if self._pre:
@@ -189,8 +189,8 @@ class _MarkdownWriter:
         return sign in self._line
 
     def _close(self, begin: str, end: str, name: str = "") -> None:
-        """End a span begun by `begin`; drop it if there is nothing in it, keep blanks outside."""
-        if begin not in self._line:  # a block within has ended the line
+        """End a span that `begin` opened; drop an empty one, move blanks outside."""
+        if begin not in self._line:  # a block inside has ended the line
             return
         at = len(self._line) - 1 - self._line[::-1].index(begin)
         inside = "".join(self._line[at + 1 :])
@@ -225,7 +225,7 @@ class _MarkdownWriter:
         self._tight = True
 
     def _index_of(self, item: Item) -> int:
-        # An item knows its parent only; rows are few in it.
+        # An item knows its parent only; a table section has few rows.
         return next(i for i in self.survey.children[item.parent] if self.survey.items[i] is item)
 
     def _leave_code(self) -> None:
@@ -236,7 +236,7 @@ class _MarkdownWriter:
             self._write(["```", *code.split("\n"), "```"])
 
     def flush(self) -> None:
-        """End the line under way."""
+        """End the current line."""
         if self._pre:
             return
         text = _BLANKS.sub(" ", "".join(self._line).replace("\0", ""))

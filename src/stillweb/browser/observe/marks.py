@@ -1,8 +1,9 @@
-"""Set of marks: numbered boxes around what can be acted on, drawn on the picture and never in the page.
+"""Set of marks: numbered boxes around interactive elements, drawn on the screenshot and never in the page.
 
-Marks count from 1 in tree order over the elements that can be seen and reached, so that equal pages
-have equal marks. Colours follow the number; a label stands where it hides least: no other label, if
-there is room, and as little as may be of other elements and its own.
+Marks count from 1 in tree order over visible, reachable elements, so that equal pages have equal marks.
+Colours
+follow the number. A label takes the position that hides least: no other label if possible, and little of
+elements.
 """
 
 from __future__ import annotations
@@ -14,34 +15,34 @@ from PIL import Image, ImageDraw, ImageFont
 
 from stillweb.browser.observe.survey import Box, Item, Survey
 
-# Dark enough for white digits (WCAG 2.1 §1.4.3: 4.5:1), and told apart by their neighbours in the order.
+# Dark enough for white digits (WCAG 2.1 §1.4.3: 4.5:1); neighbours in the order differ clearly.
 _COLOURS = ("#b00020", "#00579c", "#1b6e20", "#7a1fa2", "#8a4b00", "#00606b", "#ad1457", "#37474f")
 _FONT_SIZE = 13
-# Controls that are one thing to the pointer. A pane that takes the focus is not, nor a card with a hand.
+# One target for the pointer. A focusable pane is not, nor a card with a hand cursor.
 _WHOLE = frozenset(("button", "checkbox", "combobox", "link", "option", "radio", "switch", "tab", "textbox"))
 _WHOLE |= frozenset(("DisclosureTriangle", "menuitem", "menuitemcheckbox", "menuitemradio", "searchbox"))
-_SMALLEST = 20.0  # px²: smaller elements are for no pointer; BrowserGym has the same limit
+_SMALLEST = 20.0  # px²: smaller elements are not for pointers; BrowserGym has the same limit
 _PADDING = 2
 _LINE = 2  # CSS px
 _SQUARE = 64  # px
-_COMPRESSION = 3  # of 9: a third larger than the best, in a third of the time
+_COMPRESSION = 3  # of 9: 33 % larger than the best, in a third of the time
 
 Label = tuple[int, int, int, int]
 
 
 def markable(survey: Survey, *, page: bool = False) -> list[Item]:
-    """Return the elements that get a mark: drawn, reachable by a click, and no part of one that has it.
+    """Return the elements that get a mark: drawn, reachable by a click, and not inside a marked control.
 
     Args:
         survey: of the page.
-        page: whether they may be anywhere on the page, and not only in the viewport.
+        page: include elements outside of the viewport.
     """
     found: list[Item] = []
     marked: set[int] = set()
     for index, item in enumerate(survey.items):
         if item.parent in marked and (not item.acts or item.hand):
-            marked.add(index)  # what is in a marked control may be reached through it
-        elif item.acts and _worth(item, page):
+            marked.add(index)  # reachable through the marked control
+        elif item.acts and _markable(item, page):
             found.append(item)
             if item.role in _WHOLE:
                 marked.add(index)
@@ -49,7 +50,7 @@ def markable(survey: Survey, *, page: bool = False) -> list[Item]:
 
 
 def draw_marks(picture: bytes, boxes: Sequence[Box], width: float) -> bytes:
-    """Return a picture with boxes drawn on it, numbered from 1.
+    """Return a screenshot with numbered boxes, from 1.
 
     Args:
         picture: PNG.
@@ -63,9 +64,9 @@ def draw_marks(picture: bytes, boxes: Sequence[Box], width: float) -> bytes:
     frames = [_pixels(box, scale, image.size) for box in boxes]
     for number, frame in enumerate(frames, 1):
         draw.rectangle(frame, outline=_colour(number), width=max(1, round(_LINE * scale)))
-    room = _LabelSpace(frames, image.size)
+    space = _LabelSpace(frames, image.size)
     for number, frame in enumerate(frames, 1):
-        _label(draw, room, frame, number, font)
+        _label(draw, space, frame, number, font)
     written = io.BytesIO()
     image.save(written, "PNG", compress_level=_COMPRESSION)
     return written.getvalue()
@@ -73,20 +74,20 @@ def draw_marks(picture: bytes, boxes: Sequence[Box], width: float) -> bytes:
 
 def _label(
     draw: ImageDraw.ImageDraw,
-    room: _LabelSpace,
+    space: _LabelSpace,
     frame: Label,
     number: int,
     font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
 ) -> None:
     left, top, right, bottom = draw.textbbox((0, 0), str(number), font=font)
     size = int(right - left) + 2 * _PADDING + 1, int(bottom - top) + 2 * _PADDING + 1
-    label = room.take(frame, size)
+    label = space.take(frame, size)
     draw.rectangle(label, fill=_colour(number), outline="white")
     place = (label[0] + _PADDING + 1 - left, label[1] + _PADDING + 1 - top)
     draw.text(place, str(number), fill="white", font=font)
 
 
-def _worth(item: Item, page: bool) -> bool:
+def _markable(item: Item, page: bool) -> bool:
     _, _, width, height = item.box
     shown = 1.0 if page else item.ratio
     if not item.drawn or item.tag in ("option", "optgroup") or width * height * shown < _SMALLEST:
@@ -99,7 +100,7 @@ def _colour(number: int) -> str:
 
 
 def _pixels(box: Box, scale: float, size: tuple[int, int]) -> Label:
-    """Return where the line around a box is drawn: outside of it, so that it hides nothing of its text."""
+    """Return the rectangle of the line around a box: outside of it, so that it hides no text."""
     x, y, width, height = (value * scale for value in box)
     line = max(1, round(_LINE * scale))
     right, bottom = size[0] - 1, size[1] - 1
@@ -113,7 +114,7 @@ def _pixels(box: Box, scale: float, size: tuple[int, int]) -> Label:
 
 
 class _LabelSpace:
-    """Where labels have room: boxes and labels by the squares of a grid that they are in."""
+    """Free space for labels: a grid of the boxes and labels in each cell."""
 
     def __init__(self, boxes: Sequence[Label], size: tuple[int, int]) -> None:
         self._size = size
@@ -123,7 +124,7 @@ class _LabelSpace:
             _note(self._boxes, box)
 
     def take(self, box: Label, size: tuple[int, int]) -> Label:
-        """Return where the label of a box goes, and keep the place."""
+        """Choose and reserve the position of a box's label."""
         left, top, right, bottom = box
         width, height = size
         places = (
@@ -136,12 +137,12 @@ class _LabelSpace:
             (right - width, bottom - height),
         )
         fitting = [_shifted(place, size, self._size) for place in places]
-        label = min(fitting, key=self._hidden)  # the first of the best
+        label = min(fitting, key=self._hidden)  # the first of equal ones
         _note(self._labels, label)
         return label
 
     def _hidden(self, place: Label) -> int:
-        """Return the pixels that a label would hide; those of another label count more than all else."""
+        """Return the number of hidden pixels; those of other labels weigh most."""
         labels = sum(_shared(place, other) for other in _near(self._labels, place))
         boxes = sum(_shared(place, other) for other in _near(self._boxes, place))
         return labels * 1000 + boxes

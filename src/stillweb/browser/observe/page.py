@@ -1,7 +1,8 @@
-"""A page as text, as HTML and as pixels.
+"""A page as text, as HTML and as a screenshot.
 
-None of them touches the page: text and HTML are read from the isolated world, and the style that
-hides the caret for a screenshot is in a constructed sheet of that world, gone right afterwards.
+None of them changes the page: text and HTML are read in the isolated world. The style that hides the caret
+for a
+screenshot is a constructed sheet of that world, removed immediately afterwards.
 """
 
 from __future__ import annotations
@@ -20,57 +21,58 @@ from stillweb.text import well_formed
 
 _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
-# Its name is another one each time.
+# The UUID of a blob URL differs each time.
 _BLOB = re.compile(r"(blob:[^\s\"'<>/]*//[^\s\"'<>/]*/)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_TALLEST = 16_384  # CSS px of a page's picture: the largest texture that Chromium draws in software
-_CAP = 15.0  # seconds; a screenshot takes a tenth of one
+_TALLEST = 16_384  # CSS px, height limit of a screenshot: the largest texture that Chromium draws in software
+_CAP = 15.0  # seconds; a screenshot takes about a tenth of one
 
 
 async def page_address(page: Page) -> str:
-    """Return a page's address.
+    """Return a page's URL.
 
-    At level EXACT the browser itself is asked: Playwright hears of a navigation by a way of its own, on a
-    busy machine after the page has settled here.
+    At level EXACT it comes from the browser itself: Playwright may learn of a navigation only after the
+    page has
+    settled on a busy machine.
 
     Raises:
         InfraError: if the page is closed or has crashed.
     """
-    if state_of(page.context).world is None:
+    if state_of(page.context).exact is None:
         return page.url
     return (await (await PageProbe.of(page)).frames())[0].url
 
 
 async def page_title(page: Page) -> str:
-    """Return a page's title; of the same document as `page_address`.
+    """Return the title of the document at `page_address`.
 
     Raises:
-        InfraError: if the page is closed or has crashed, or does not stay.
+        InfraError: if the page is closed, has crashed or keeps navigating.
     """
-    if state_of(page.context).world is None:
+    if state_of(page.context).exact is None:
         return well_formed(await page.title())
     return await _read(page, "document.title")
 
 
 async def page_text(page: Page) -> str:
-    """Return the text that a page shows, its frames' after its own; blanks and empty lines collapsed.
+    """Return the visible text of a page and its frames; blanks and empty lines are collapsed.
 
     Raises:
-        InfraError: if the page is closed or has crashed.
+        InfraError: if the page is closed, has crashed or keeps navigating.
     """
     probe = await PageProbe.of(page)
     for _ in range(5):
-        told = await probe.evaluate_all("eye.text()", await probe.frames())
-        if told[0] is not None:
-            return _normalised(well_formed("\n\n".join(text for text in told if text)))
-        await probe.arrived(3.0)  # the document itself went away: its text is not "", it is not known
-    raise InfraError(f"{page.url}: documents came and went too fast to be read")
+        texts = await probe.evaluate_all("eye.text()", await probe.frames())
+        if texts[0] is not None:
+            return _normalised(well_formed("\n\n".join(text for text in texts if text)))
+        await probe.arrived(3.0)  # the main document has gone: its text is unknown, not ""
+    raise InfraError(f"{page.url}: documents kept changing while they were read")
 
 
 async def page_html(page: Page) -> str:
-    """Return the DOM of a page's main frame, serialised; addresses of blobs are numbered in their order.
+    """Return the serialised DOM of a page's main frame; blob URLs are numbered in order.
 
     Raises:
-        InfraError: if the page is closed or has crashed, or does not stay.
+        InfraError: if the page is closed, has crashed or keeps navigating.
     """
     numbers: dict[str, int] = {}
 
@@ -81,35 +83,34 @@ async def page_html(page: Page) -> str:
 
 
 async def _read(page: Page, expression: str) -> str:
-    """Return a text of a page's main frame; where its document goes away, the next one is asked."""
     probe = await PageProbe.of(page)
     for _ in range(5):
         try:
             return well_formed(str(await probe.evaluate(expression)))
         except FrameGone:
             await probe.arrived(3.0)
-    raise InfraError(f"{page.url}: documents came and went too fast to be read")
+    raise InfraError(f"{page.url}: documents kept changing while they were read")
 
 
 async def screenshot(page: Page, *, full_page: bool = False, cap: float = _CAP) -> bytes:
-    """Return a picture of the viewport as PNG: no caret, and animations that never end at their beginning.
+    """Return a PNG of the viewport: no caret, endless animations at their beginning.
 
     Args:
         page: of a context opened by `open_context`.
-        full_page: whether to show the whole page, its first 16,384 px at most.
+        full_page: the whole page, up to 16,384 px.
         cap: seconds at most.
 
     Raises:
         InfraError: if the browser does not draw in time, or the page is closed or has crashed.
-        UsageError: if the whole page is asked for at level EXACT.
+        UsageError: for the whole page at level EXACT.
     """
     probe = await PageProbe.of(page)
-    # The same picture in half the time, in a file a quarter larger.
+    # The same pixels in half the time, in a file 25 % larger.
     wanted = {"format": "png", "captureBeyondViewport": full_page, "optimizeForSpeed": True}
     try:
         async with asyncio.timeout(cap):
-            stepped = state_of(page.context).world is not None  # nothing moves there, and there is no caret
-            if not stepped:
+            exact = state_of(page.context).exact is not None  # at EXACT nothing moves, and no caret exists
+            if not exact:
                 await probe.evaluate_all("eye.hold(true)", await probe.frames())
             if full_page:
                 size = (await probe.send("Page.getLayoutMetrics"))["cssContentSize"]
@@ -121,7 +122,7 @@ async def screenshot(page: Page, *, full_page: bool = False, cap: float = _CAP) 
                     "scale": 1,
                 }
             picture = await _capture(probe, wanted)
-            if not stepped:
+            if not exact:
                 await probe.evaluate_all("eye.hold(false)", await probe.frames())
     except TimeoutError as error:
         raise InfraError(f"{page.url}: no screenshot within {cap:g} s") from error
@@ -131,15 +132,15 @@ async def screenshot(page: Page, *, full_page: bool = False, cap: float = _CAP) 
 
 
 async def _capture(probe: PageProbe, wanted: dict[str, Any]) -> str:
-    world = state_of(probe.page.context).world
-    if world is None:
+    exact = state_of(probe.page.context).exact
+    if exact is None:
         return str((await probe.send("Page.captureScreenshot", **wanted))["data"])
     if wanted["captureBeyondViewport"]:
-        # A frame shows the viewport; to make that larger would be a resize that the page sees.
+        # A frame shows the viewport; a larger viewport would be a resize that the page sees.
         raise UsageError(
             "at level 'exact' a screenshot shows the viewport only", hint="full_page=False, or level 'clock'"
         )
-    return await world.picture(probe.line)
+    return await exact.screenshot(probe.cdp)
 
 
 def _normalised(text: str) -> str:

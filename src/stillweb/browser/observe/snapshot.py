@@ -1,4 +1,4 @@
-"""All that is compared of a page, taken at once and in one order: at its recording and at its replay."""
+"""All compared forms of a page, taken in one order, at its recording and at its replay."""
 
 from __future__ import annotations
 
@@ -56,53 +56,53 @@ _BOXES = """((selectors) => selectors.flatMap((selector) => {
 
 
 def checksum(code: str) -> str:
-    """Return what a line `#code` says of a script or style whose source in a document this is."""
+    """Return the summary of a script or style in a `#code` line of the outline."""
     units = code.replace("\r\n", "\n").replace("\r", "\n").encode("utf-16-le", "surrogatepass")
-    made = 0x811C9DC5  # as `sum` in the script above
+    value = 0x811C9DC5  # as `sum` in the script above
     for low, high in zip(units[::2], units[1::2], strict=True):
-        made = ((made ^ (low | high << 8)) * 0x01000193) & 0xFFFFFFFF
-    return f"{len(units) // 2} {made:x}"
+        value = ((value ^ (low | high << 8)) * 0x01000193) & 0xFFFFFFFF
+    return f"{len(units) // 2} {value:x}"
 
 
 async def outline(page: Page) -> str:
-    """Return the tree of a page, its frames' behind its own, each under a line `#frame URL`.
+    """Return the element tree of a page; each frame's tree follows after a line `#frame URL`.
 
     Raises:
         InfraError: if the page is closed or has crashed.
     """
     probe = await PageProbe.of(page)
     frames = await probe.frames()
-    told = await probe.evaluate_all(_OUTLINE, frames)
+    results = await probe.evaluate_all(_OUTLINE, frames)
     parts = []
-    for number, (frame, lines) in enumerate(zip(frames, told, strict=True)):
+    for number, (frame, lines) in enumerate(zip(frames, results, strict=True)):
         if lines:
             parts.append(f"0\t\t#frame {frame.url}\n{lines}" if number else lines)
     return well_formed("\n".join(parts))
 
 
 async def boxes_of(page: Page, selectors: list[str]) -> list[tuple[int, int, int, int]]:
-    """Return where the elements of some CSS selectors are in the viewport: left, top, right, bottom.
+    """Return the boxes of elements by CSS selectors: left, top, right, bottom in the viewport.
 
-    A selector that the browser does not take has none.
+    A selector that the browser rejects has none.
 
     Raises:
         InfraError: if the page is closed or has crashed.
     """
     probe = await PageProbe.of(page)
-    told = await probe.evaluate_all(_BOXES % json.dumps(selectors), (await probe.frames())[:1])
-    return [(box[0], box[1], box[2], box[3]) for box in told[0] or ()]
+    results = await probe.evaluate_all(_BOXES % json.dumps(selectors), (await probe.frames())[:1])
+    return [(box[0], box[1], box[2], box[3]) for box in results[0] or ()]
 
 
 @dataclass(frozen=True, slots=True)
 class PageSnapshot:
-    """What a page looks like.
+    """Compared forms of a page.
 
     Attributes:
-        url: where it has arrived.
+        url: final URL.
         picture: PNG of the viewport.
-        text: what it shows (`page_text`).
+        text: `page_text`.
         axtree: flattened accessibility tree.
-        dom: its elements and where they stand (`outline`).
+        dom: elements with their boxes (`outline`).
     """
 
     url: str = ""
@@ -112,11 +112,11 @@ class PageSnapshot:
     dom: str = ""
 
 
-async def portrait(page: Page) -> PageSnapshot:
-    """Return what a page looks like now; settle it first.
+async def take_snapshot(page: Page) -> PageSnapshot:
+    """Take a snapshot of a settled page.
 
     Raises:
-        InfraError: if the page is closed or has crashed, or does not stay.
+        InfraError: if the page is closed, has crashed or keeps navigating.
     """
     tree = await axtree(page, Bids())
     text = await page_text(page)

@@ -1,10 +1,12 @@
-"""What a page shows, as one list of elements and texts: what all forms but the tree are made of.
+"""Elements and texts of a page as one list, from which all observations except the tree are made.
 
-`survey(page, bids)` runs `js/survey.js` once in each frame that can be seen, in one round trip each, and
-puts the frames' lists together: boxes are in CSS pixels of the main viewport, what scrolls or hides
-around an element is taken into account. Asked for the viewport only, it touches what is in it
-and looks at the boxes of the rest, which is why it costs milliseconds on pages whose accessibility
-tree costs seconds. Elements that can be acted on have their bids, the same as in the tree.
+`survey(page, bids)` runs `js/survey.js` once in each visible frame, in one round trip each, and joins the
+frames' lists.
+Boxes are in CSS pixels of the main viewport; scrolling and clipping containers are taken into account. A
+survey of the
+viewport reads only what is in it and checks boxes of the rest: milliseconds on pages whose accessibility
+tree takes
+seconds. Interactive elements have the same bids as in the tree.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from stillweb.garbage import uncollected
 Box = tuple[float, float, float, float]
 """Left, top, width and height in CSS pixels of the main viewport."""
 
-VISIBLE_FROM = 0.5  # part of an element's area, as BrowserGym counts what is visible
+VISIBLE_FROM = 0.5  # visible share of an element's area, as in BrowserGym
 _ATTEMPTS = 5
-_PATIENCE = 3.0  # seconds for a document on its way
+_NAVIGATION_SECONDS = 3.0  # seconds for a navigating document
 
 
 @dataclass(slots=True)
@@ -39,22 +41,23 @@ class Item:
     """An element, or a text.
 
     Attributes:
-        parent: index of the element that it is in, -1 for the first.
-        depth: elements above it, through frames and shadow roots.
+        parent: index of the enclosing element, -1 for the root.
+        depth: number of ancestors, through frames and shadow roots.
         tag: lower case; "" for a text.
         text: of a text; white space is collapsed unless `preformatted`.
-        role, name, value, states: as assistive technology would be told. With `only="nodes"` a role is given
-            where it is sure what the accessibility tree says of a node, and "" where it is not.
-        attributes: those that say what an element is or does, as the page has them.
-        url: where a link leads, absolute.
+        role, name, value, states: as for assistive technology. With `only="nodes"` a role is set only where
+            the
+            accessibility tree is sure to agree, "" elsewhere.
+        attributes: those that say what an element is or does, as in the page.
+        url: absolute target of a link.
         box: of an element.
-        part: what of the box can be seen, where that is not all of it.
-        ratio: part of its area in the viewport and not cut off, 0 to 1.
-        acts: whether it can be acted on, and has a bid.
-        hand: whether that is so for the pointer alone: a hand under it, a listener, to be dragged.
-        covered: whether something else lies over it.
-        inline: whether it flows with the text around it.
-        backend_node_id, frame: as CDP counts them, where they were asked for.
+        part: visible part of the box, if not all of it.
+        ratio: visible share of its area, 0 to 1.
+        acts: whether it is interactive, and has a bid.
+        hand: interactive for the pointer alone: a hand cursor, a listener, draggable.
+        covered: whether another element is above it.
+        inline: whether it flows with the surrounding text.
+        backend_node_id, frame: CDP identifiers, if requested.
     """
 
     parent: int
@@ -82,7 +85,6 @@ class Item:
 
     @property
     def visible(self) -> bool:
-        """Whether at least half of it is to be seen."""
         return self.drawn and self.ratio >= VISIBLE_FROM
 
     @property
@@ -93,14 +95,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Elements and texts of a page in tree order, and the indices of what is in each."""
+    """Elements and texts of a page in tree order, and the indices of each one's children."""
 
     items: tuple[Item, ...]
     children: tuple[tuple[int, ...], ...]
 
     def walk(self) -> Iterator[tuple[int, bool]]:
-        """Yield the index of each item as it is entered (True) and left (False), in tree order."""
-        # On a list and not by recursion: scripts can nest deeper than Python's stack goes.
+        """Yield the index of each item on entry (True) and exit (False), in tree order."""
+        # A list, not recursion: scripts can nest deeper than Python's stack.
         todo = [(0, True)] if self.items else []
         while todo:
             index, entering = todo.pop()
@@ -110,7 +112,6 @@ class Survey:
                 todo.extend((child, True) for child in reversed(self.children[index]))
 
     def acting(self) -> Iterator[Item]:
-        """Yield the elements that can be acted on, in tree order."""
         return (item for item in self.items if item.acts)
 
 
@@ -123,20 +124,21 @@ async def survey(
     pointed: bool = True,
     after: asyncio.Future[Any] | None = None,
 ) -> Survey:
-    """Return what a page shows.
+    """Return the survey of a page.
 
     Args:
         page: of a context opened by `open_context`.
         bids: of that context.
-        viewport: leave out what cannot be seen without scrolling.
-        only: "nodes" for who has roles, names, values and attributes from the accessibility tree: without
-            them, and without texts that only say names, but with backend node ids of all that the tree may
-            tell of; "acting" for what can be acted on, and of what is around that the place alone.
-        pointed: whether listeners, and cursors other than a hand, count as something to act on.
-        after: who gives bids before; the page is looked at meanwhile.
+        viewport: leave out what is visible only after scrolling.
+        only: "nodes" for callers with an accessibility tree: without roles, names, values and attributes,
+            and
+            without texts that only repeat names, but with backend node ids of all nodes that the tree may
+            describe; "acting" for interactive elements, with positions alone of their surroundings.
+        pointed: whether listeners, and cursors other than a hand, make an element interactive.
+        after: task that assigns bids first; the page is read meanwhile.
 
     Raises:
-        InfraError: if the page is closed, has crashed, or never holds still for long enough.
+        InfraError: if the page is closed, has crashed, or its frames keep changing.
     """
     probe = await PageProbe.of(page)
     options = {"viewport": viewport, "all": only == "nodes", "rough": only == "nodes"}
@@ -145,12 +147,12 @@ async def survey(
         try:
             return await _Surveying(page, probe, bids, options).run(after)
         except FrameGone:
-            await probe.arrived(_PATIENCE)
-    raise InfraError(f"{page.url}: frames came and went too fast to be looked at")
+            await probe.arrived(_NAVIGATION_SECONDS)
+    raise InfraError(f"{page.url}: frames came and went too fast for a survey")
 
 
 class _Surveying:
-    """One survey: frames are entered where their elements stand, by whoever is around them."""
+    """One survey; each frame's list is inserted at its element."""
 
     def __init__(self, page: Page, probe: PageProbe, bids: Bids, options: dict[str, bool]) -> None:
         self.page = page
@@ -158,7 +160,7 @@ class _Surveying:
         self.bids = bids
         self.options = options
         self.owners: dict[int, FrameInfo] = {}
-        self.looks: dict[str, tuple[list[dict[str, Any]], list[int]]] = {}  # by frame id
+        self.records: dict[str, tuple[list[dict[str, Any]], list[int]]] = {}  # by frame id
         self.items: list[Item] = []
         self.children: list[list[int]] = []
 
@@ -168,30 +170,28 @@ class _Surveying:
             *(self.probe.send("DOM.getFrameOwner", frameId=frame.id) for frame in frames[1:])
         )
         self.owners = {owner["backendNodeId"]: frame for owner, frame in zip(owners, frames[1:], strict=True)}
-        await self._look_into(frames[0], None)
+        await self._read_frame(frames[0], None)
         if after:
             await asyncio.wait([after])
             if [(f.id, f.loader) for f in await self.probe.frames()] != [(f.id, f.loader) for f in frames]:
-                raise FrameGone(frames[0].id)  # the bids are of other documents by now
+                raise FrameGone(frames[0].id)  # the bids belong to other documents by now
         self.bids.begin(self.page, frames)
         with uncollected():
             self._enter(frames[0], -1, (0.0, 0.0))
             return Survey(tuple(self.items), tuple(map(tuple, self.children)))
 
-    async def _look_into(self, frame: FrameInfo, clip: list[float] | None) -> None:
-        """Have what a frame shows of its own `clip` told, and the frames in it."""
-        records, nodes = self.looks[frame.id] = await self._look(frame, clip)
+    async def _read_frame(self, frame: FrameInfo, clip: list[float] | None) -> None:
+        records, nodes = self.records[frame.id] = await self._look(frame, clip)
         for record in records:
             if "within" not in record or (inner := self.owners.get(nodes[record["n"]])) is None:
                 continue
             left, top = record["origin"]
             x0, y0, x1, y1 = record["within"]
             if not self.options["viewport"] or (x1 > x0 and y1 > y0):
-                await self._look_into(inner, [x0 - left, y0 - top, x1 - left, y1 - top])
+                await self._read_frame(inner, [x0 - left, y0 - top, x1 - left, y1 - top])
 
     def _enter(self, frame: FrameInfo, around: int, origin: tuple[float, float]) -> None:
-        """Append what a frame shows; it begins at `origin` in the main viewport."""
-        records, nodes = self.looks[frame.id]
+        records, nodes = self.records[frame.id]
         indices: list[int] = []
         for record in records:
             parent = indices[record["p"]] if record["p"] >= 0 else around
@@ -206,7 +206,7 @@ class _Surveying:
             self.items.append(item)
             self.children.append([])
             inner = self.owners.get(item.backend_node_id) if "within" in record else None
-            if inner is not None and inner.id in self.looks:
+            if inner is not None and inner.id in self.records:
                 left, top = record["origin"]
                 self._enter(inner, indices[-1], (origin[0] + left, origin[1] + top))
 
@@ -244,27 +244,27 @@ class _Surveying:
         self, frame: FrameInfo, clip: list[float] | None
     ) -> tuple[list[dict[str, Any]], list[int]]:
         await _prepare(self.probe, frame)
-        heard = await listening(self.probe, frame) if self.options["pointed"] else None
-        options = json.dumps({**self.options, "clip": clip, "listening": heard})
-        told, nodes = await self.probe.evaluate_numbered(
+        listeners = await listening(self.probe, frame) if self.options["pointed"] else None
+        options = json.dumps({**self.options, "clip": clip, "listening": listeners})
+        text, nodes = await self.probe.evaluate_numbered(
             lambda known: f"survey({{...{options}, known: {known}}})", frame
         )
         with uncollected():
-            return orjson.loads(told)["list"], nodes
+            return orjson.loads(text)["list"], nodes
 
 
 async def pointed_at(probe: PageProbe, frame: FrameInfo) -> dict[int, list[int]]:
-    """Return the elements of a frame that are there for the pointer, and are no controls; the texts in each.
+    """Return pointer targets of a frame that are not controls, and the texts in each, by backend node id.
 
-    All by backend node id; a text is in the innermost.
+    A text belongs to the innermost one.
 
     Raises:
-        FrameGone: if the frame is, or navigates meanwhile.
+        FrameGone: if the frame has gone, or navigates meanwhile.
     """
     await _prepare(probe, frame)
-    heard = await listening(probe, frame)
-    told, nodes = await probe.evaluate_numbered(lambda known: f"pointed.all({heard}, {known})", frame)
-    numbers, places = orjson.loads(told)
+    listeners = await listening(probe, frame)
+    text, nodes = await probe.evaluate_numbered(lambda known: f"pointed.all({listeners}, {known})", frame)
+    numbers, places = orjson.loads(text)
     found: dict[int, list[int]] = {}
     for number, around in zip(numbers, places, strict=True):
         if around < 0:
@@ -274,20 +274,19 @@ async def pointed_at(probe: PageProbe, frame: FrameInfo) -> dict[int, list[int]]
     return found
 
 
-async def hear(probe: PageProbe) -> None:
-    """Have what listens in a page's frames known in this one look (`Probe.looking`)."""
-    with suppress(FrameGone):  # who needs it asks again
+async def cache_listeners(probe: PageProbe) -> None:
+    """Cache the listeners of a page's frames for this observation (`PageProbe.looking`)."""
+    with suppress(FrameGone):  # the user of the cache retries
         for frame in await probe.frames():
             await _prepare(probe, frame)
             await listening(probe, frame)
 
 
 async def _prepare(probe: PageProbe, frame: FrameInfo) -> None:
-    """Have the scripts in a document."""
     world = probe.worlds(frame)[1]
-    if world not in probe.learnt:
+    if world not in probe.known_nodes:
         await probe.evaluate(_script(), frame)
-        probe.learnt[world] = set()
+        probe.known_nodes[world] = set()
 
 
 @functools.cache

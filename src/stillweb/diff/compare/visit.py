@@ -27,7 +27,7 @@ from stillweb import clock
 from stillweb.browser import Level, Pinning, Profile, Requested, open_context, settle
 from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.observe.recorder import PageRecorder
-from stillweb.browser.observe.snapshot import PageSnapshot, boxes_of, portrait
+from stillweb.browser.observe.snapshot import PageSnapshot, boxes_of, take_snapshot
 from stillweb.browser.settle import CAP
 from stillweb.collections.manifest import Manifest, storage_state_of
 from stillweb.diff.compare.metrics import Fetch
@@ -196,7 +196,7 @@ async def _look(
         witness.load_ms = 1000 * (clock.perf() - began)
         rest = await settle(tab, witness.activity, cap=_settle_cap(scene.level))
         requests = await witness.requests()  # the baseline's list ends where the page had settled, too
-        shown = await portrait(tab)
+        shown = await take_snapshot(tab)
         text = await document_text(tab) if "recordedBy" in page.extra else ""
         selectors = scene.settings.selectors(page.url)
         masked = await boxes_of(tab, selectors) if selectors else []

@@ -272,8 +272,8 @@ class Episode:
     @property
     def flags(self) -> list[str]:
         """What was met so far that level EXACT could not pin; nothing at other levels."""
-        world = state_of(self.context).world
-        return list(world.flags) if world else []
+        exact = state_of(self.context).exact
+        return list(exact.flags) if exact else []
 
     async def settle(self, *, ms: int = 0) -> Settled:
         """Wait until the active page has settled; or, at level CLOCK, let just `ms` of its time pass.
@@ -301,8 +301,8 @@ class Episode:
 
     def take_flags(self) -> list[str]:
         """Return what was met since the last call that level EXACT could not pin."""
-        world = state_of(self.context).world
-        return world.take_flags() if world else []
+        exact = state_of(self.context).exact
+        return exact.take_flags() if exact else []
 
     async def traffic(self) -> Traffic:
         """Return the requests since the last call.

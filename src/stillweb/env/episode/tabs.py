@@ -201,21 +201,21 @@ class Tabs:
 
     def _refusals(self) -> list[Dialog]:
         """Return, as dialogs, what the browser said at level EXACT of fields that it would not send."""
-        world = state_of(self._context).world
-        if world is None:
+        exact = state_of(self._context).exact
+        if exact is None:
             return []
-        refusals, world.refusals = world.refusals, []
+        refusals, exact.refusals = exact.refusals, []
         return [Dialog("validation", message, "dismissed") for message in refusals]
 
     async def _meet_downloads(self) -> None:
         """Wait until Playwright has told of all downloads that the browser has begun, at level EXACT."""
-        world = state_of(self._context).world
+        exact = state_of(self._context).exact
         with suppress(TimeoutError):
             async with asyncio.timeout(_TOLD_SECONDS):
-                while world and self._count < len(world.downloads):
+                while exact and self._count < len(exact.downloads):
                     self._told.clear()
                     await self._told.wait()
-        self._count = max(self._count, len(world.downloads) if world else 0)
+        self._count = max(self._count, len(exact.downloads) if exact else 0)
 
     def _opened(self, page: Page) -> None:
         if page in self._pages:

@@ -27,7 +27,7 @@ from stillweb.browser.observe.dom import dom_text
 from stillweb.browser.observe.markdown import markdown_text, plain_text
 from stillweb.browser.observe.marks import draw_marks, markable
 from stillweb.browser.observe.page import page_address, page_html, page_text, page_title, screenshot
-from stillweb.browser.observe.survey import Box, Item, Survey, hear, survey
+from stillweb.browser.observe.survey import Box, Item, Survey, cache_listeners, survey
 from stillweb.env.aio import both
 from stillweb.errors import UsageError
 
@@ -277,7 +277,7 @@ async def take_observation(
         error: of the last action.
         still: whether the page has settled: to draw it moves nothing then.
     """
-    look = _Look(active, bids, still and state_of(active.context).world is not None)
+    look = _Look(active, bids, still and state_of(active.context).exact is not None)
     titles, parts = await both(asyncio.gather(*map(page_title, pages)), look.parts(kinds))
     urls = [await page_address(page) for page in pages]
     tabs = [
@@ -340,7 +340,7 @@ class _Look:
 
         The browser does one thing after the other: what it has told of is read meanwhile.
         """
-        await hear(probe)
+        await cache_listeners(probe)
         first = asyncio.ensure_future(self._axtree(tree))
         parts, self._surveys[False] = await both(first, self._seen(False, after=first))
         return parts | await self._in_turn(rest)

@@ -24,8 +24,8 @@ from stillweb.browser.activity import Activity, is_ours
 from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.browser.context import open_context
 from stillweb.browser.driver import DOWNLOAD
-from stillweb.browser.observe.recorder import PageRecorder, Remembered, request_list
-from stillweb.browser.observe.snapshot import portrait
+from stillweb.browser.observe.recorder import BodyDigestCache, PageRecorder, request_list
+from stillweb.browser.observe.snapshot import take_snapshot
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled, settle
 from stillweb.clock import now, perf
@@ -44,7 +44,7 @@ async def take_baseline(page: BrowserPage, witness: PageRecorder, rest: Settled,
     """Write what the page looks like and what led to it into a new folder."""
     pending = witness.pending()
     requests = request_list(await witness.requests())
-    seen = await portrait(page)
+    seen = await take_snapshot(page)
     write_baseline(
         folder,
         seen.picture,
@@ -103,7 +103,7 @@ class CrawlContext:
     at_rest: Callable[[Iterable[str]], AbstractContextManager[None]]
     conduct: BehaviorOptions = field(default_factory=BehaviorOptions)
     login: LoginSession | None = None
-    same: Remembered | None = None
+    same: BodyDigestCache | None = None
     baseline: bool = True
 
     @property
