@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillweb.urls import from_timestamp, host_of, origin_of, to_timestamp, urlkey, wire_url
+from stillweb.matching.rules import Rules
+from stillweb.model import Request
+from stillweb.record.amend import plan
+from stillweb.urls import from_timestamp, host_of, origin_of, other_scheme, to_timestamp, urlkey, wire_url
 
 
 @pytest.mark.parametrize(
@@ -88,3 +91,28 @@ def test_origin_and_host() -> None:
     assert host_of("https://Example.com:8443/x") == "example.com"
     assert host_of("not a url") == ""
     assert host_of("http://[bad/") == ""
+
+
+OTHER_SCHEMES = [
+    ("http://a.example/x?y=1#z", "https://a.example/x?y=1"),
+    ("https://a.example", "http://a.example/"),
+    ("https://a.example:443/", "http://a.example/"),
+    ("http://[::1]/", "https://[::1]/"),
+    ("http://[2001:db8::80]/x", "https://[2001:db8::80]/x"),
+    ("http://a.example:8080/", None),
+    ("http://[::1]:8080/", None),
+    ("https://a.example:80/", None),
+    ("ws://a.example/", None),
+    ("urn:pageinfo:x", None),
+]
+
+
+@pytest.mark.parametrize(("url", "expected"), OTHER_SCHEMES)
+def test_the_other_scheme_of_a_url(url: str, expected: str | None) -> None:
+    assert other_scheme(url) == expected
+
+
+@pytest.mark.parametrize(("url", "expected"), OTHER_SCHEMES)
+def test_amend_looks_where_replay_looks(url: str, expected: str | None) -> None:
+    keys = list(plan.keys_of(Request("GET", url), Rules()))
+    assert len(keys) == (1 if expected is None else 2)

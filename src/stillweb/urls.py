@@ -17,11 +17,14 @@ __all__ = [
     "from_timestamp",
     "host_of",
     "origin_of",
+    "other_scheme",
     "to_timestamp",
     "urlkey",
     "wire_url",
 ]
 
+_OTHER_SCHEME = {"http": "https", "https": "http"}
+_PORT = re.compile(r"[^/?]*:[0-9]+(?:[/?]|$)")
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443"}
 # RFC 3986 §2: everything outside these is percent-encoded on the wire (as browsers do, WHATWG URL §1.3).
 _NOT_ON_THE_WIRE = re.compile(r"[^\x21\x23-\x3b\x3d\x3f-\x7e]")
@@ -88,6 +91,16 @@ def origin_of(url: str) -> str:
     """Return scheme, host and non-default port of a URL, as the `Origin` header spells it."""
     scheme, _, rest = wire_url(url).partition("://")
     return f"{scheme}://{re.split(r'[/?]', rest, maxsplit=1)[0]}"
+
+
+def other_scheme(url: str) -> str | None:
+    """Return the wire URL under the other of http and https; None for other schemes and for URLs with a port.
+
+    Browsers upgrade http URLs to https. With a port, the other scheme would name another server.
+    """
+    scheme, separator, rest = wire_url(url).partition("://")
+    other = _OTHER_SCHEME.get(scheme)
+    return f"{other}://{rest}" if separator and other and not _PORT.match(rest) else None
 
 
 def to_timestamp(when: datetime) -> str:

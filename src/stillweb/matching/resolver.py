@@ -17,7 +17,6 @@ captures that are one request but for their volatile parts.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -29,12 +28,9 @@ from stillweb.matching.keys import request_key
 from stillweb.matching.noise import NoiseTable
 from stillweb.matching.rules import Rules
 from stillweb.model import BUSY, MUTATIONS, Match, Request, Tier, header
-from stillweb.urls import wire_url
+from stillweb.urls import other_scheme
 
 __all__ = ["Index", "Policy", "SessionState", "advance", "is_beacon", "is_preflight", "resolve"]
-
-_OTHER_SCHEME = {"http": "https", "https": "http"}
-_PORT = re.compile(r"[^/?]*:[0-9]+(?:[/?]|$)")
 
 
 class Index(Protocol):
@@ -240,10 +236,8 @@ def _lookups(request: Request, rules: Rules) -> Iterator[_Lookup]:
 def _spellings(url: str) -> Iterator[tuple[str, str]]:
     """Yield the URL and its alias under the other scheme, each with what the ledger says of it."""
     yield url, ""
-    scheme, separator, rest = wire_url(url).partition("://")
-    # With a port in it, the other scheme would be another server at the same port, or none.
-    if separator and (other := _OTHER_SCHEME.get(scheme)) and not _PORT.match(rest):
-        yield f"{other}://{rest}", f"recorded over {other}"
+    if other := other_scheme(url):
+        yield other, f"recorded over {other.partition(':')[0]}"
 
 
 def _choose(candidates: list[Candidate], state: SessionState, lookup: _Lookup, *, counted: bool) -> Match:

@@ -23,13 +23,12 @@ from stillweb.matching.captures import MEANT, Entry, RequestFields, page_set
 from stillweb.matching.keys import request_key
 from stillweb.matching.rules import Rules
 from stillweb.model import MUTATIONS, Request, header
-from stillweb.urls import host_of, wire_url
+from stillweb.urls import host_of, other_scheme, wire_url
 
 __all__ = ["Errand", "FetchMethod", "RefusedMiss", "SealedIndex", "identity", "plan"]
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _FRAMES = frozenset({"iframe", "frame", "embed", "object"})
-_OTHER_SCHEME = {"http": "https", "https": "http"}
 
 
 class FetchMethod(StrEnum):
@@ -142,17 +141,11 @@ def keys_of(request: Request, rules: Rules) -> Iterator[bytes]:
     """Yield all keys under which replay finds an answer to a request."""
     content_type = header(request.headers, "content-type")
     methods = ("HEAD", "GET") if request.method == "HEAD" else (request.method,)
-    for url in _spellings(request.url):
+    for url in filter(None, (request.url, other_scheme(request.url))):
         for method in methods:
             yield request_key(method, url, content_type, request.raw_body)
             asked = Request(method, url, request.headers, request.raw_body)
             yield from (alias.key for alias in rules.aliases(asked) if not alias.guessed)
-
-
-def _spellings(url: str) -> list[str]:
-    scheme, _, rest = wire_url(url).partition("://")
-    other = _OTHER_SCHEME.get(scheme)
-    return [url] if other is None or ":" in rest.partition("/")[0] else [url, f"{other}://{rest}"]
 
 
 def plan(
