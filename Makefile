@@ -34,6 +34,7 @@ check: setup     ## lint, types, floors, stale documents
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/cli_reference.py --check
+	$(BIN)/python docs/connection_diagram.py --check
 
 test: setup      ## all tests; those that lack their subject (Docker, shared archives) say why they skip
 	$(BIN)/pytest
@@ -56,8 +57,9 @@ soak: setup      ## 10,000 episodes through `stillweb serve` under 1,000 kills; 
 demo: setup      ## record, seal, replay, 8 episodes, compare: the whole street in about a minute
 	$(BIN)/stillweb demo
 
-docs: setup      ## write docs/cli.md from --help
+docs: setup      ## write docs/cli.md and docs/replay-connection.md from the code
 	$(BIN)/python docs/cli_reference.py
+	$(BIN)/python docs/connection_diagram.py
 
 lock:            ## pin the newest dependencies anew (needs uv on the PATH)
 	echo uv | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade \

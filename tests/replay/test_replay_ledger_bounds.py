@@ -51,7 +51,7 @@ def repeated(session: Session) -> CachedResponse:
     served = session.begin(Request("GET", SHOP))
     session.finish(served)
     session.keep(("", b"GET /"), served, b"answer")
-    kept = session.memo.get(("", b"GET /"))
+    kept = session.cache.get(("", b"GET /"))
     assert kept is not None
     return kept
 
@@ -151,7 +151,7 @@ def test_lines_of_great_length_are_not_repeated(pack: Pack) -> None:
         request = Request("GET", SHOP, (("Referer", referer),))
         served = session.begin(request)
         session.keep(("", referer.encode()), served, b"answer")
-        assert (session.memo.get(("", referer.encode())) is not None) is is_kept
+        assert (session.cache.get(("", referer.encode())) is not None) is is_kept
 
 
 def test_an_entry_weighs_its_texts() -> None:

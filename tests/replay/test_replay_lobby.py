@@ -16,7 +16,7 @@ from stillweb.replay.server.connection import ListenerTarget
 from stillweb.replay.server.control import DEFAULT_SESSION
 from stillweb.replay.server.listeners import Listener
 from stillweb.replay.workers.channel import Channel, pair
-from stillweb.replay.workers.lobby import CONTROL, ConnectionRouter, whose
+from stillweb.replay.workers.lobby import CONTROL, ConnectionRouter, session_of
 
 USER = b64encode(b"abc-1:secret").decode()
 NOBODY = "?"
@@ -41,21 +41,21 @@ NOBODY = "?"
 )
 def test_the_first_request_tells_whose_a_connection_is(head: str, expected: str) -> None:
     whole = f"{head}\r\n\r\n".encode()
-    assert whose(whole) == expected
-    assert whose(whole + b"GET / HTTP/1.1\r\n\r\n") == expected
+    assert session_of(whole) == expected
+    assert session_of(whole + b"GET / HTTP/1.1\r\n\r\n") == expected
     for cut in range(1, len(whole)):
-        assert whose(whole[:cut]) is None
+        assert session_of(whole[:cut]) is None
 
 
 def test_what_cannot_wait_is_led_on() -> None:
-    assert whose(b"\x16\x03\x01") == DEFAULT_SESSION  # TLS at once
-    assert whose(b"GET http://a.example/" + b"x" * 70_000) == DEFAULT_SESSION  # too long: to be refused there
+    assert session_of(b"\x16\x03\x01") == DEFAULT_SESSION  # TLS at once
+    assert session_of(b"GET http://a.example/" + b"x" * 70_000) == DEFAULT_SESSION  # too long: refused there
 
 
 @given(st.binary(min_size=1, max_size=300))
 def test_any_bytes_are_somebodys_or_too_few(data: bytes) -> None:
-    assert isinstance(whose(data), str | None)
-    assert isinstance(whose(data + b"\r\n\r\n"), str)
+    assert isinstance(session_of(data), str | None)
+    assert isinstance(session_of(data + b"\r\n\r\n"), str)
 
 
 @pytest.mark.parametrize("size", [0, 1, 64 * 1024, 64 * 1024 + 1, 3_000_000])
@@ -113,19 +113,20 @@ async def test_what_comes_when_the_other_side_is_known_to_be_gone_is_closed() ->
         assert near.recv(1) == b""
 
 
-async def test_who_is_told_of_after_the_door_was_closed_is_led_nowhere() -> None:
+async def test_who_is_told_of_after_the_target_was_closed_is_led_nowhere() -> None:
     loop = asyncio.get_running_loop()
-    door = ListenerTarget(loop.create_task)
+    target = ListenerTarget(loop.create_task)
     led: list[str] = []
     waiting: set[asyncio.Transport] = set()
-    Listener(door).close()
+    Listener(target).close()
     ours, theirs = socket.socketpair()
     with ours:
         ours.setblocking(False)
         await loop.sock_sendall(ours, b"GET /info HTTP/1.1\r\n\r\n")
         theirs.setblocking(False)
         await loop.connect_accepted_socket(
-            lambda: ConnectionRouter(lambda _, session_id, __: led.append(session_id), waiting, door), theirs
+            lambda: ConnectionRouter(lambda _, session_id, __: led.append(session_id), waiting, target),
+            theirs,
         )
         with contextlib.suppress(ConnectionResetError):
             assert await asyncio.wait_for(loop.sock_recv(ours, 1000), 10) == b""

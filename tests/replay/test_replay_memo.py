@@ -20,7 +20,7 @@ from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
 from stillweb.matching.keys import request_key
 from stillweb.matching.resolver import Policy
 from stillweb.model import Response
-from stillweb.replay.server.cache import LARGEST, CachedResponse, ResponseCache, memo_of
+from stillweb.replay.server.cache import LARGEST, CachedResponse, ResponseCache, cache_of
 from stillweb.replay.server.connection import SLICE, Connection, ListenerTarget
 from stillweb.replay.server.control import ControlBackend
 from stillweb.replay.server.session import LedgerEntry, Session
@@ -62,7 +62,7 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
 
 
 Visit = tuple[int, list[bytes]]
-"""Which door, and what is received there, piece by piece."""
+"""Number of a listener, and what it receives, piece by piece."""
 
 
 class Wires(asyncio.Transport):
@@ -96,12 +96,12 @@ class Wires(asyncio.Transport):
 
 
 @dataclass
-class House:
-    """A main door, a door of its own for a second session, and what waits for the control desk."""
+class Served:
+    """A main listener, one of a second session, and what waits for the control API."""
 
     pack: Pack
     ca: CertAuthority
-    memo: bool
+    cached: bool
     waiting: list[Coroutine[Any, Any, None]] = field(default_factory=list)
 
     policy: Policy = field(default_factory=Policy)
@@ -115,22 +115,22 @@ class House:
             name: Session(name, "memo", self.pack, self.policy, sink) for name in ("default", "own")
         }
         for session in self.sessions.values():
-            session.memo = ResponseCache(session.policy, 1 << 20 if self.memo else 0)
-        if self.memo:
-            self.sessions["own"].memo = self.sessions["default"].memo
+            session.cache = ResponseCache(session.policy, 1 << 20 if self.cached else 0)
+        if self.cached:
+            self.sessions["own"].cache = self.sessions["default"].cache
         main, own = self.sessions.values()
-        desk = cast(ControlBackend, object())  # /health asks it nothing
-        self.doors = (
-            ListenerTarget(self.waiting.append, self.ca, main, by_user=self.sessions.get, desk=desk),
+        control = cast(ControlBackend, object())  # /health asks it nothing
+        self.targets = (
+            ListenerTarget(self.waiting.append, self.ca, main, by_user=self.sessions.get, control=control),
             ListenerTarget(self.waiting.append, self.ca, own),
         )
 
     async def run(self, visits: list[Visit]) -> list[object]:
         """Let clients come one after the other; return what they and the sessions saw."""
         seen: list[object] = []
-        for door, chunks in visits:
+        for number, chunks in visits:
             wires = Wires()
-            connection = Connection(self.doors[door])
+            connection = Connection(self.targets[number])
             connection.connection_made(wires)
             for chunk in chunks:
                 if wires.closing:
@@ -139,11 +139,11 @@ class House:
                     connection.pause_writing()
                 elif chunk == RESUME:
                     connection.resume_writing()
-                elif chunk != DESK:
+                elif chunk != CONTROL:
                     connection.data_received(chunk)
-                if chunk == DESK:
-                    self._answer_desk()
-            self._answer_desk()
+                if chunk == CONTROL:
+                    self._answer_control()
+            self._answer_control()
             whose = connection.session.id if connection.session else None
             seen.append((bytes(wires.sent), wires.closing, whose))
             wires.closing = True
@@ -154,13 +154,13 @@ class House:
             seen.append((session.to_dict(), lines, repr(session.state), session.tally.answers))
         return seen
 
-    def _answer_desk(self) -> None:
+    def _answer_control(self) -> None:
         while self.waiting:
             with pytest.raises(StopIteration):
                 self.waiting.pop(0).send(None)
 
 
-PAUSE, RESUME, DESK = b"pause", b"resume", b"desk"
+PAUSE, RESUME, CONTROL = b"pause", b"resume", b"control"
 HOST = "Host: shop.example\r\n"
 OWN = f"Proxy-Authorization: Basic {b64encode(b'own:').decode()}\r\n"
 REQUESTS = [
@@ -195,7 +195,7 @@ CONNECTS = [
 ]
 # Its body is the request that comes next, and must not be answered.
 SWALLOW = f"POST {SITE}/ HTTP/1.1\r\n{HOST}Content-Length: {len(REQUESTS[0])}\r\n\r\n".encode()
-OTHERS = [SWALLOW, b"\r\n", b"GET /health HTTP/1.1\r\n\r\n", PAUSE, RESUME, DESK]
+OTHERS = [SWALLOW, b"\r\n", b"GET /health HTTP/1.1\r\n\r\n", PAUSE, RESUME, CONTROL]
 
 
 ORIGIN, ABSOLUTE = (REQUESTS[i * len(REQUESTS) // 2] for i in (0, 1))
@@ -225,7 +225,7 @@ def visit(draw: st.DrawFn, words: list[bytes]) -> Visit:
         *draw(st.lists(st.sampled_from(words), min_size=2, max_size=8)),
     ]
     if draw(st.integers(0, 3)) == 0:  # cut anywhere, and glued
-        stream = b"".join(piece for piece in chunks if piece not in (PAUSE, RESUME, DESK))
+        stream = b"".join(piece for piece in chunks if piece not in (PAUSE, RESUME, CONTROL))
         cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=8)))
         chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     return draw(st.integers(0, 1)), [chunk for chunk in chunks if chunk]
@@ -242,7 +242,7 @@ def visit(draw: st.DrawFn, words: list[bytes]) -> Visit:
 # Each of these is told apart by one condition of the memo's alone.
 @example(visits=[(0, [NAMED, NAMED])])
 @example(visits=[(0, [ABSOLUTE, NAMED, ABSOLUTE])])
-@example(visits=[(0, [ABSOLUTE, HEALTH, ABSOLUTE, DESK])])
+@example(visits=[(0, [ABSOLUTE, HEALTH, ABSOLUTE, CONTROL])])
 @example(visits=[(1, [ORIGIN[:9], ORIGIN[9:], ORIGIN[9:]])])
 @example(visits=[(1, [ORIGIN + ORIGIN[:9], ORIGIN[9:]] * 2)])
 @example(visits=[(1, [ORIGIN + ORIGIN, ORIGIN + ORIGIN])])
@@ -256,7 +256,7 @@ def test_with_memo_is_as_without(
 ) -> None:
     with ExitStack() as stack:
         with_memo, without = (
-            asyncio.run(House(stack.enter_context(Pack.open(folder)), ca, memo).run(visits))
+            asyncio.run(Served(stack.enter_context(Pack.open(folder)), ca, memo).run(visits))
             for memo in (True, False)
         )
     assert with_memo == without
@@ -269,9 +269,9 @@ def pack(folder: Path) -> Iterator[Pack]:
 
 
 async def test_what_is_stable_is_kept_and_nothing_else(pack: Pack, ca: CertAuthority) -> None:
-    house = House(pack, ca, memo=True)
-    await house.run([(1, [request]) for request in REQUESTS])
-    memo = house.sessions["own"].memo
+    served = Served(pack, ca, cached=True)
+    await served.run([(1, [request]) for request in REQUESTS])
+    memo = served.sessions["own"].cache
     kept = {request for request in REQUESTS if memo.get(("http://", request))}
     page = [text for text in REQUESTS if b"cart" not in text and b"none" not in text and b"large" not in text]
     never = (b"Connection: close", b"Proxy-Authorization", b"Bad", b"100-continue")
@@ -282,15 +282,15 @@ async def test_what_is_stable_is_kept_and_nothing_else(pack: Pack, ca: CertAutho
 
 async def test_a_guess_is_noted_each_time_with_what_was_asked(pack: Pack, ca: CertAuthority) -> None:
     like = f"GET {SITE}/find?q=shoes HTTP/1.1\r\n{HOST}\r\n".encode()
-    house = House(pack, ca, memo=True, policy=Policy(fuzzy=0.1))
-    await house.run([(1, [like, like, like])])
-    lines = house.sessions["own"].ledger().entries
+    served = Served(pack, ca, cached=True, policy=Policy(fuzzy=0.1))
+    await served.run([(1, [like, like, like])])
+    lines = served.sessions["own"].ledger().entries
     assert [(line.tier, line.asked) for line in lines] == [("fuzzy", {"fields": []})] * 3
 
 
 async def test_who_says_farewell_with_a_request_is_answered_and_let_go(pack: Pack, ca: CertAuthority) -> None:
-    house = House(pack, ca, memo=True)
-    connection, wires = Connection(house.doors[1]), Wires()
+    served = Served(pack, ca, cached=True)
+    connection, wires = Connection(served.targets[1]), Wires()
     connection.connection_made(wires)
     into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context(cadata=ca.cert_pem.decode())
@@ -305,7 +305,7 @@ async def test_who_says_farewell_with_a_request_is_answered_and_let_go(pack: Pac
         client.do_handshake()
     exchange()
     client.do_handshake()
-    for _ in range(2):  # the second from the memo
+    for _ in range(2):  # the second from the cache
         client.write(ORIGIN)
         exchange()
         assert client.read(1 << 16).endswith(b"the page")
@@ -318,19 +318,19 @@ async def test_who_says_farewell_with_a_request_is_answered_and_let_go(pack: Pac
 
 def test_a_memo_is_of_one_pack_and_one_policy(folder: Path) -> None:
     with Pack.open(folder) as first, Pack.open(folder) as second:
-        assert memo_of(first, Policy()) is memo_of(first, Policy())
-        assert memo_of(first, Policy()) is not memo_of(first, Policy(guessed=True))
-        assert memo_of(first, Policy()) is not memo_of(second, Policy())
+        assert cache_of(first, Policy()) is cache_of(first, Policy())
+        assert cache_of(first, Policy()) is not cache_of(first, Policy(guessed=True))
+        assert cache_of(first, Policy()) is not cache_of(second, Policy())
 
 
 def test_a_session_that_goes_on_with_a_newer_pack_forgets_the_older_one(folder: Path) -> None:
     with Pack.open(folder) as older, Pack.open(folder) as newer:
         session = Session("s", "memo", older, Policy())
-        before = session.memo
+        before = session.cache
         session.reset()
-        assert session.memo is before
+        assert session.cache is before
         session.reset(newer)
-        assert session.memo is not before
+        assert session.cache is not before
 
 
 def test_a_memo_is_bounded_and_keeps_what_is_asked_for() -> None:

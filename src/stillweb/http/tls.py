@@ -1,8 +1,8 @@
-"""TLS of the server's side without I/O: what comes from the network in, what goes to it out.
+"""The server's side of TLS over memory buffers, without I/O.
 
-Done over OpenSSL's memory buffers and not by the event loop, so that a tunnel is opened within
-one call, the bytes behind a CONNECT are not lost, and the loop's own flow control sees what
-really waits for a slow client.
+OpenSSL works on memory BIOs here, not under the event loop's transport. A tunnel then opens within one
+call, the bytes behind a CONNECT are kept, and the loop's flow control counts exactly what waits for a slow
+client.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from __future__ import annotations
 import logging
 import ssl
 from contextlib import suppress
+from functools import cached_property
 
 from stillweb.certs import CertAuthority
 from stillweb.errors import BadHostname
 
-__all__ = ["TlsServer", "context_by_sni", "log_failure"]
+__all__ = ["ServerContexts", "TlsServer", "log_failure"]
 
 logger = logging.getLogger(__name__)
 
 _READ = 16 * 1024
-"""Plaintext of one record (RFC 8446 §5.1): OpenSSL reads no more at once, and the room is taken first."""
+"""Plaintext bytes of one record (RFC 8446 §5.1); OpenSSL returns at most one record per read."""
 
-_NAMELESS = "localhost"
+_DEFAULT_HOST = "localhost"
 _NOT_TRUSTED = "it does not trust the CA (stillweb certs trust)"
-# RFC 8446 §6.2, as OpenSSL spells the alerts of a client that refuses our certificate.
+# RFC 8446 §6.2: the alerts of a client that rejects our certificate, as OpenSSL spells them.
 _DISTRUST = {
     "TLSV1_ALERT_UNKNOWN_CA": _NOT_TRUSTED,
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _NOT_TRUSTED,
@@ -32,39 +33,53 @@ _DISTRUST = {
 
 
 def log_failure(error: ssl.SSLError) -> None:
-    """Log why TLS with a client failed: loudly if it refuses our certificate, which the user can mend."""
+    """Log a TLS failure; as a warning if the client rejects our certificate, which the user can repair."""
     distrust = _DISTRUST.get(error.reason)
     level = logging.WARNING if distrust else logging.INFO
     logger.log(level, "TLS with a client failed: %s", distrust or error.reason)
 
 
-def context_by_sni(ca: CertAuthority) -> ssl.SSLContext:
-    """Return a context that shows each client the certificate of the host that it names (RFC 6066 §3)."""
+class ServerContexts:
+    """TLS contexts that a CA signs for: one for each tunnel's host, one that follows SNI."""
 
-    def choose(tls: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
-        try:
-            tls.context = ca.server_context(name or _NAMELESS)
-        except BadHostname:
-            return int(ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)
-        return None
+    def __init__(self, ca: CertAuthority) -> None:
+        self._ca = ca
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    context.sni_callback = choose
-    # As the client likes best, as servers do by default: a browser takes the fast AES-128 first.
-    context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    context.num_tickets = 1  # a client keeps one or two of a host; each costs a tenth of a handshake
-    return context
+    def for_host(self, host: str) -> ssl.SSLContext:
+        """Return the context of a host.
+
+        Raises:
+            BadHostname: if no certificate can name it.
+        """
+        return self._ca.server_context(host)
+
+    @cached_property
+    def by_sni(self) -> ssl.SSLContext:
+        """A context that presents the certificate of the host that the client names (RFC 6066 §3)."""
+
+        def choose(tls: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
+            try:
+                tls.context = self._ca.server_context(name or _DEFAULT_HOST)
+            except BadHostname:
+                return int(ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)
+            return None
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        context.sni_callback = choose
+        # The client's order of ciphers counts, as on most servers: a browser puts the fast AES-128 first.
+        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+        context.num_tickets = 1  # a client keeps one or two per host; each costs a tenth of a handshake
+        return context
 
 
 class TlsServer:
     """One TLS connection.
 
     Attributes:
-        established: whether the handshake is over.
-        speaks: whether the last `receive` left something for the network: handshake, tickets, alerts.
-        closed: whether the client said that it sends no more.
+        established: whether the handshake is complete.
+        closed: whether the client sent close_notify.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -72,26 +87,22 @@ class TlsServer:
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.established = False
-        self.speaks = False
         self.closed = False
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes from the network, return what they say; ask `take` for the answer of the handshake.
+        """Take bytes from the network and return their plaintext; then see `pending`.
 
         Raises:
-            ssl.SSLError: if the client misspeaks or does not trust us.
+            ssl.SSLError: if the client violates TLS or rejects the certificate.
         """
         self._incoming.write(data)
         if not self.established:
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
-                self.speaks = True
                 return b""
             self.established = True
-        plain = self._read()
-        self.speaks = bool(self._outgoing.pending)
-        return plain
+        return self._read()
 
     def _read(self) -> bytes:
         pieces: list[bytes] = []
@@ -104,23 +115,28 @@ class TlsServer:
             if not piece:
                 self.closed = True
                 break
-            # A full read may have left some of its record; others may lie behind it. Else nothing is there,
-            # and to be told so would cost as much as to read.
+            # A full read may have left part of its record, and other records may follow. Otherwise nothing is
+            # left, and another read would cost as much as this one just to raise SSLWantReadError.
             if len(piece) < _READ and not self._incoming.pending:
                 break
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def send(self, data: bytes | memoryview) -> bytes:
-        """Return what goes to the network to say `data`."""
+        """Return the records that carry `data`, behind whatever was pending."""
         self._tls.write(data)
         return self._outgoing.read()
 
+    @property
+    def pending(self) -> bool:
+        """Whether handshake bytes, tickets or alerts wait for the network."""
+        return bool(self._outgoing.pending)
+
     def take(self) -> bytes:
-        """Return what waits for the network."""
+        """Return the bytes that wait for the network."""
         return self._outgoing.read()
 
     def farewell(self) -> bytes:
-        """Return what tells the client that nothing more comes (RFC 8446 §6.1)."""
-        with suppress(ssl.SSLError):  # it wants to wait for the client's farewell: we do not
+        """Return a close_notify (RFC 8446 §6.1)."""
+        with suppress(ssl.SSLError):  # it wants to wait for the client's close_notify; we do not
             self._tls.unwrap()
         return self._outgoing.read()

@@ -1,13 +1,14 @@
-"""What whoever takes connections reads alike: TLS or not, which session, which URL. Pure.
+"""HTTP/1.1 from bytes to requests, and the heads of responses that stillweb makes itself. No I/O.
 
-The server (`connection`), the front (`frontdoor`) and the supervisor's lobby take the same clients; were they
-to read them differently, a request would be another one behind a front than without.
+`HttpConnection` parses one stream of requests. It knows neither TLS nor sessions: `tunnel` does. llhttp (in
+httptools) reads the grammar; this module adds size limits, `Expect: 100-continue`, CONNECT and the bodies of
+requests that ask for an upgrade.
 """
 
 from __future__ import annotations
 
-from base64 import b64decode
 from dataclasses import dataclass
+from enum import Enum, auto
 from http import HTTPStatus
 from typing import Any
 
@@ -18,29 +19,24 @@ from stillweb.model import Headers, header
 __all__ = [
     "CONTINUE",
     "ESTABLISHED",
-    "TLS_HANDSHAKE",
     "BadRequest",
     "ConnectReceived",
     "ContinueExpected",
     "Event",
     "HttpConnection",
+    "Phase",
     "RequestLimits",
     "RequestReceived",
     "UpgradeReceived",
-    "asked_url",
-    "in_origin_form",
-    "place_of",
     "refusal",
     "simple_head",
     "status_line",
-    "tunnel_host",
-    "user_of",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """How much one request may bring, in bytes: target and fields, and body."""
+    """Largest request that is accepted, in bytes: target plus fields, and body."""
 
     head: int = 256 * 1024
     body: int = 64 * 1024 * 1024
@@ -48,7 +44,7 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A complete request, its target as it stood in the request line."""
+    """A complete request; `target` is as sent in the request line."""
 
     method: str
     target: str
@@ -59,7 +55,7 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class ConnectReceived:
-    """A wish for a tunnel to `authority` (RFC 9110 §9.3.6); further bytes are in `Wire.rest`."""
+    """A CONNECT to `authority` (RFC 9110 §9.3.6); the bytes after it are in `HttpConnection.rest`."""
 
     authority: str
     headers: Headers
@@ -67,12 +63,12 @@ class ConnectReceived:
 
 @dataclass(frozen=True, slots=True)
 class ContinueExpected:
-    """The client holds the body back until it is told to go on (RFC 9110 §10.1.1)."""
+    """The client sends the body only after a 100 response (RFC 9110 §10.1.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadRequest:
-    """What came is no request that we take; the connection ends after a `status` answer."""
+    """Bytes that are not an acceptable request; the connection ends after a response with `status`."""
 
     status: int
     what: str
@@ -80,174 +76,189 @@ class BadRequest:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeReceived(RequestReceived):
-    """A request for a WebSocket (RFC 6455 §4.1), to be answered as any other if it is not taken."""
+    """A WebSocket handshake (RFC 6455 §4.1); a server may also answer it as an ordinary request."""
 
 
 Event = RequestReceived | ConnectReceived | ContinueExpected | BadRequest
+
+
+class Phase(Enum):
+    """Position of an `HttpConnection` in its stream of requests."""
+
+    IDLE = auto()  # between two requests
+    HEAD = auto()
+    BODY = auto()
+    REFRAMED_HEAD = auto()  # a head of our own making precedes the body of an upgrade request
+    CONNECTED = auto()  # behind CONNECT: bytes gather in `rest`
+    FINISHED = auto()  # behind the last request or a bad one: bytes are ignored
 
 
 _FRAMING = ("content-length", "transfer-encoding")  # RFC 9112 §6.3
 
 
 class HttpConnection:
-    """The parsing state of one connection.
+    """Parser of one stream of requests.
 
     Attributes:
-        rest: what came after CONNECT.
-        between: whether the last bytes ended a request and no more: what comes next begins one, and is parsed
-            as if it came first.
+        phase: position in the stream.
+        rest: bytes received after CONNECT.
     """
 
     def __init__(self, limits: RequestLimits | None = None) -> None:
+        self.phase = Phase.IDLE
         self.rest = bytearray()
-        self.between = True
         self._limits = limits or RequestLimits()
         self._parser: Any = httptools.HttpRequestParser(self)
         self._events: list[Event] = []
-        self._deaf = False
-        self._tunnel = False
-        self._unfinished = 0  # bytes since the last that came to an end: a head, a piece of a body
-        self._again = False  # the head at hand comes a second time, without its wish for an upgrade
-        self._method, self._stays = "", True  # of that head
-        self.on_message_begin()
-        self._partial = False
+        self._unfinished = 0  # bytes since the last complete element: a head, a piece of a body
+        self._reframed = b""  # the head to parse before the body of an upgrade request
+        self._begin()
+
+    def _begin(self) -> None:
+        self._target = bytearray()
+        self._headers: list[tuple[str, str]] = []
+        self._body = bytearray()  # not a list: chunks of one byte would take fifty times the memory
+        self._head_size = 0
+
+    @property
+    def between(self) -> bool:
+        """Whether the next byte begins a request, and is parsed like the first one of the stream."""
+        return self.phase is Phase.IDLE and not self._unfinished
 
     @property
     def in_request(self) -> bool:
-        """Whether part of a request has come, and not yet all of it."""
-        return self._begun
+        """Whether a request is partly received."""
+        return self.phase in (Phase.HEAD, Phase.BODY, Phase.REFRAMED_HEAD)
+
+    @property
+    def head(self) -> tuple[str, Headers] | None:
+        """Target and fields of a request whose body is still incomplete; None in any other phase."""
+        if self.phase is not Phase.BODY:
+            return None
+        return self._target.decode("latin-1"), tuple(self._headers)
 
     def receive_data(self, data: bytes) -> list[Event]:
-        """Take bytes, return the events that they complete."""
-        if not data:  # of a TLS record that is none of ours to read
-            return []
-        while data and not self._deaf and not self._tunnel:
+        """Parse bytes and return the events that they complete."""
+        while data and self.phase is not Phase.FINISHED and self.phase is not Phase.CONNECTED:
             data = self._feed(data)
-        if self._tunnel:
+        if self.phase is Phase.CONNECTED:
             self.rest += data
         events, self._events = self._events, []
-        open_ended = self._partial or self._deaf or self._tunnel
-        self.between = bool(events) and not open_ended
         return events
 
     def _feed(self, data: bytes) -> bytes:
-        """Parse; return what is left for the tunnel, or for a new parser after an upgrade refused."""
+        """Parse; return the bytes that belong to the tunnel, or to a new parser after an upgrade."""
         self._unfinished += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # An upgrade that is no CONNECT is not taken: the next bytes are HTTP again, its body first.
+            # llhttp stops at any upgrade. One that is not CONNECT is not taken here, so HTTP goes on: with
+            # the body of this request, or with the next request.
             self._parser = httptools.HttpRequestParser(self)
-            return (self._head_again() if self._again else b"") + data[upgrade.args[0] :]
+            head, self._reframed = self._reframed, b""
+            return head + data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, f"malformed request: {error}")
-        # Twice the limit, as white space and separators of fields do not count as their content. Trailers and
-        # chunk extensions are bounded so, too: the parser gathers a field until its line ends.
+        # Twice the limit, because white space and separators do not count as content. The check also bounds
+        # trailers and chunk extensions: the parser buffers a field until its line ends.
         if self._unfinished > 2 * self._limits.head:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many bytes without an end of line")
         return b""
 
-    def _head_again(self) -> bytes:
-        """Return a head that frames the body at hand; llhttp takes none behind a wish for an upgrade."""
-        fields = self._framing() if self._stays else [*self._framing(), ("Connection", "close")]
+    def _reframe(self, method: str) -> None:
+        """Prepare a head without the upgrade: llhttp does not read a body after a head that asks for one."""
+        fields = self._framing()
+        if not self._parser.should_keep_alive():
+            fields.append(("Connection", "close"))
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
-        return f"{self._method} / HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
+        self._reframed = f"{method} / HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
+        self.phase = Phase.REFRAMED_HEAD
 
     def _framing(self) -> list[tuple[str, str]]:
         return [field for field in self._headers if field[0].lower() in _FRAMING]
 
     def _refuse(self, status: HTTPStatus, what: str) -> None:
-        if not self._deaf:
+        if self.phase is not Phase.FINISHED:
             self._events.append(BadRequest(status.value, what))
-            self._deaf = True
+            self.phase = Phase.FINISHED
 
-    # What httptools calls, by its own names.
+    # Callbacks of httptools, under its names.
 
     def on_message_begin(self) -> None:
-        """Forget the request before."""
-        self._partial = True
-        if self._again:
-            return
-        self._target = bytearray()
-        self._headers: list[tuple[str, str]] = []
-        self._body = bytearray()  # no list: chunks of a byte each would weigh fifty times as much
-        self._head_size = 0
-        self._in_body = False
-        self._begun = False
+        """Begin a request."""
+        if self.phase is Phase.IDLE:
+            self.phase = Phase.HEAD
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of the target."""
-        if self._again:
-            return
-        self._begun = True
-        self._target += url
-        self._head_size += len(url)
+        """Add a piece of the target."""
+        if self.phase is Phase.HEAD:
+            self._target += url
+            self._head_size += len(url)
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
-        """Take a field; fields after the body (trailers) are dropped, RFC 9112 §7.1.2."""
-        if self._in_body:
+        """Add a field; drop trailers (RFC 9112 §7.1.2)."""
+        if self.phase is not Phase.HEAD:
             return
-        value = (value or b"").rstrip(b" \t")  # which is no part of it (RFC 9112 §5.1); llhttp leaves it
+        value = (value or b"").rstrip(b" \t")  # not part of the value (RFC 9112 §5.1); llhttp keeps it
         self._head_size += len(name) + len(value)
         self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
-        """Check the size, and whether the client waits for leave to send the body."""
+        """Check the sizes, and whether the client waits for a 100 response."""
         self._unfinished = 0
-        if self._again:
-            self._again = False
+        if self.phase is Phase.REFRAMED_HEAD:
+            self.phase = Phase.BODY
+        if self.phase is not Phase.HEAD:
             return
-        self._in_body = True
+        self.phase = Phase.BODY
         if self._head_size > self._limits.head:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
         elif self._length() > self._limits.body:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
-        elif not self._deaf and self._waits():
+        elif self._expects_continue():
             self._events.append(ContinueExpected())
 
     def _length(self) -> int:
-        """Return the length that the head states; llhttp has seen to it that it is a number."""
+        """Return Content-Length; llhttp has checked that it is a number."""
         return int(header(tuple(self._headers), "content-length") or 0)
 
-    def _waits(self) -> bool:
+    def _expects_continue(self) -> bool:
         expected = header(tuple(self._headers), "expect").lower() == "100-continue"
         return expected and self._parser.get_http_version() != "1.0"  # RFC 9110 §10.1.1
 
     def on_body(self, piece: bytes) -> None:
-        """Take a piece of the body."""
+        """Add a piece of the body."""
         self._unfinished = 0
         if len(self._body) + len(piece) > self._limits.body:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
-        elif not self._deaf:
+        elif self.phase is not Phase.FINISHED:
             self._body += piece
 
     def on_message_complete(self) -> None:
-        """Tell of the request."""
+        """Emit the request."""
         self._unfinished = 0
-        if self._deaf:
+        if self.phase is Phase.FINISHED:
             return
         method = self._parser.get_method().decode("ascii")
-        if method != "CONNECT" and self._parser.should_upgrade() and self._framing():
-            self._again, self._method = True, method
-            self._stays = bool(self._parser.should_keep_alive())
+        upgrades = self._parser.should_upgrade()
+        if upgrades and method != "CONNECT" and self._framing():
+            self._reframe(method)
             return
-        target = self._target.decode("latin-1")
-        headers = tuple(self._headers)
+        target, headers = self._target.decode("latin-1"), tuple(self._headers)
         if method == "CONNECT":
             self._events.append(ConnectReceived(target, headers))
-            self._tunnel = True
+            self.phase = Phase.CONNECTED
         else:
             keep_alive = bool(self._parser.should_keep_alive())
-            upgrades = self._parser.should_upgrade() and header(headers, "upgrade").lower() == "websocket"
-            kind = UpgradeReceived if upgrades and method == "GET" else RequestReceived
+            websocket = upgrades and method == "GET" and header(headers, "upgrade").lower() == "websocket"
+            kind = UpgradeReceived if websocket else RequestReceived
             self._events.append(kind(method, target, headers, bytes(self._body), keep_alive))
-            self._deaf = not keep_alive
-        self.on_message_begin()
-        self._partial = False
+            self.phase = Phase.IDLE if keep_alive else Phase.FINISHED
+        self._begin()
 
 
 def status_line(status: int) -> bytes:
-    """Return the status line of an answer of our own making."""
+    """Return the status line of a response that stillweb makes."""
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
@@ -256,7 +267,7 @@ def status_line(status: int) -> bytes:
 
 
 def refusal(status: int, advice: str = "") -> bytes:
-    """Return an answer to what is no request that we take; the connection ends behind it."""
+    """Return a complete error response after which the connection ends."""
     fields = (("Proxy-Authenticate", 'Basic realm="session"'),) if status == 407 else ()
     body = advice.encode()
     kind = b"Content-Type: text/plain; charset=utf-8\r\n" if body else b""
@@ -265,10 +276,10 @@ def refusal(status: int, advice: str = "") -> bytes:
 
 
 def simple_head(status: int, fields: Headers = ()) -> bytes:
-    """Return a response head of our own making, ready for `Content-Length` and the blank line.
+    """Return a response head without `Content-Length` and without the blank line.
 
     Raises:
-        ValueError: if a value would break the line.
+        ValueError: if a value contains a line break.
     """
     for name, value in fields:
         if "\r" in value or "\n" in value:
@@ -277,40 +288,5 @@ def simple_head(status: int, fields: Headers = ()) -> bytes:
     return status_line(status) + lines.encode("latin-1", "replace")
 
 
-TLS_HANDSHAKE = 0x16
-"""The first byte of a connection that speaks TLS (RFC 8446 §5.1)."""
 ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-def user_of(credentials: str | bytes) -> str | None:
-    """Return the user name of Basic credentials (RFC 7617 §2); None if they are none."""
-    try:
-        return b64decode(credentials, validate=True).decode("ascii").partition(":")[0]
-    except ValueError:
-        return None
-
-
-def tunnel_host(authority: str) -> str:
-    """Return the host that a tunnel is to, without its port."""
-    return authority.rpartition(":")[0] or authority
-
-
-def place_of(tls: bool, tunnel: str) -> str:
-    """Return of whom requests in origin form are, where a tunnel, or TLS, says it."""
-    return f"{'https' if tls else 'http'}://{tunnel}"
-
-
-def in_origin_form(event: RequestReceived) -> bool:
-    """Return whether a request names a path only, or `*` (RFC 9112 §3.2.1, §3.2.4)."""
-    return event.target.startswith(("/", "*"))
-
-
-def asked_url(event: RequestReceived, place: str) -> str:
-    """Return the URL that a request asks for at a place; "" if it does not say of which host."""
-    if not in_origin_form(event):
-        return event.target  # absolute form is taken everywhere (RFC 9112 §3.2.2)
-    # RFC 9112 §3.3: the Host field names the site; the tunnel does if there is none.
-    scheme, _, authority = place.partition("://")
-    host = header(event.headers, "host") or authority
-    return f"{scheme}://{host}{event.target}" if host else ""

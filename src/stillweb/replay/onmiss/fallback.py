@@ -30,10 +30,10 @@ import httpx
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import PortInUse, ReplayError, ReplayUnreachable, StillwebError, UsageError
-from stillweb.http.tls import context_by_sni
+from stillweb.http.tls import ServerContexts
 from stillweb.http.wire import RequestReceived
 from stillweb.model import Headers
-from stillweb.replay.onmiss.frontdoor import Carried, FrontConnection
+from stillweb.replay.onmiss.frontdoor import FrontConnection, FrontSession
 from stillweb.replay.onmiss.process import Hermetic, HermeticOptions
 from stillweb.replay.onmiss.relay import Head, Loopback, render_request
 from stillweb.replay.pywb.backend import PywbOptions, PywbServer, find_pywb
@@ -76,8 +76,8 @@ class Front:
     Attributes:
         url: of the proxy and the control API.
         ca: signs for the hosts of tunnels.
-        by_sni: the TLS context of those who begin with TLS.
-        carried: the sessions, by id.
+        contexts: TLS contexts of its connections.
+        sessions: by id.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Front:
         self.url = ""
         self.ca = ca
         self.options = options
-        self.carried: dict[str, Carried] = {}
+        self.sessions: dict[str, FrontSession] = {}
         self._hermetic = hermetic
         self._pywb = pywb
         self._pool = PortPool(options.session_ports)
-        self.by_sni = context_by_sni(ca)
+        self.contexts = ServerContexts(ca)
         # What pywb shows is signed by our own CA, for names that it takes from us.
         self._trust = ssl.create_default_context(cafile=str(ca.ca_file))
         self._trust.check_hostname = False
@@ -108,22 +108,22 @@ class Front:
         await self._listen(default, self.options.port)
         self.url = f"http://{authority(self.options.host, default.port)}"
 
-    def is_default(self, session: Carried) -> bool:
+    def is_default(self, session: FrontSession) -> bool:
         """Return whether a session is that of the proxy's own port, where control requests are taken, too."""
         return session.id == DEFAULT_SESSION
 
     async def stop(self) -> None:
         """Close everything at once; what is under way is concluded as it stands."""
-        for session in list(self.carried.values()):
+        for session in list(self.sessions.values()):
             await self._shut(session)
         await self._http.aclose()
 
-    def _carry(self, session: dict[str, Any]) -> Carried:
-        carried = Carried(session["id"], session["collection"], urlsplit(session["proxy"]).port or 0)
-        self.carried[carried.id] = carried
+    def _carry(self, session: dict[str, Any]) -> FrontSession:
+        carried = FrontSession(session["id"], session["collection"], urlsplit(session["proxy"]).port or 0)
+        self.sessions[carried.id] = carried
         return carried
 
-    async def _listen(self, session: Carried, port: int) -> None:
+    async def _listen(self, session: FrontSession, port: int) -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
@@ -142,8 +142,8 @@ class Front:
             raise cannot_listen(host, port, error) from error
         session.port = session.server.sockets[0].getsockname()[1]
 
-    async def _shut(self, session: Carried) -> None:
-        self.carried.pop(session.id, None)
+    async def _shut(self, session: FrontSession) -> None:
+        self.sessions.pop(session.id, None)
         if session.server is not None:
             session.server.close()
         for task in tuple(session.tasks):
@@ -155,7 +155,7 @@ class Front:
     # What connections ask for.
 
     async def ask_pywb(
-        self, session: Carried, method: str, url: str, headers: Headers
+        self, session: FrontSession, method: str, url: str, headers: Headers
     ) -> tuple[Loopback, Head]:
         """Ask the pywb of a session's collection; the connection is the caller's to close.
 
@@ -190,7 +190,7 @@ class Front:
         await connection.tunnel(site if re.search(r":\d+$", site) else f"{site}:443", self._trust)
         return slash + path or "/"
 
-    async def conclude(self, session: Carried, mark: str, outcome: dict[str, Any]) -> None:
+    async def conclude(self, session: FrontSession, mark: str, outcome: dict[str, Any]) -> None:
         """Tell the hermetic server what became of a miss."""
         try:
             reply = await self._http.post(f"/sessions/{session.id}/misses", json={"mark": mark, **outcome})
@@ -229,8 +229,8 @@ class Front:
             return ControlResponse(HTTPStatus.NOT_FOUND, {"error": f"no {path} here", "hint": ""})
         if path == "/sessions" and event.method == "POST":
             return await self._open(event)
-        if found and event.method == "DELETE" and found[1] in self.carried and found[1] != DEFAULT_SESSION:
-            await self._shut(self.carried[found[1]])
+        if found and event.method == "DELETE" and found[1] in self.sessions and found[1] != DEFAULT_SESSION:
+            await self._shut(self.sessions[found[1]])
         return self._shown(path, await self._behind(event))
 
     async def _behind(self, event: RequestReceived, *, raw_body: bytes | None = None) -> httpx.Response:
@@ -256,7 +256,7 @@ class Front:
         if (
             isinstance(value, dict)
             and "proxy" in value
-            and (carried := self.carried.get(value.get("id", "")))
+            and (carried := self.sessions.get(value.get("id", "")))
         ):
             return {**value, "proxy": f"{value['proxy'].rpartition(':')[0]}:{carried.port}"}
         return value

@@ -1,9 +1,9 @@
 """One client of the front: its tunnel ends here, its requests go to the hermetic server, misses to pywb.
 
-Requests are taken in order, the next one when the answer before it has gone out, over one connection
-to the hermetic server: so a session's order is the client's. An answer is passed on as it comes. A
-miss carries a mark, which the page never sees; what becomes of it is told to the hermetic server before
-its answer is complete, so that whoever has the answer finds it on the ledger.
+Requests are taken in order, each after the response before it has gone out, over one connection to the
+hermetic server, so a session's order is the client's order. Responses are passed on piece by piece. The
+hermetic server marks a miss with a field that the page never sees. The front reports what became of the
+miss before the response is complete, so a client that has the response finds it on the ledger.
 """
 
 from __future__ import annotations
@@ -16,54 +16,48 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stillweb.errors import BadHostname, PeerError
-from stillweb.http.tls import TlsServer, log_failure
+from stillweb.http.tls import log_failure
+from stillweb.http.tunnel import ProxyConnection, State, Trigger, is_control, proxy_user, request_url
 from stillweb.http.wire import (
     CONTINUE,
     ESTABLISHED,
-    TLS_HANDSHAKE,
     BadRequest,
     ConnectReceived,
     ContinueExpected,
     Event,
-    HttpConnection,
     RequestReceived,
     UpgradeReceived,
-    asked_url,
-    in_origin_form,
-    place_of,
     refusal,
-    tunnel_host,
-    user_of,
 )
-from stillweb.model import Headers, Tier, header
+from stillweb.model import Headers, Tier
 from stillweb.replay.onmiss.relay import Head, Loopback, render_request
 from stillweb.replay.server.session import MISS_MARK
-from stillweb.replay.server.takeover import part
+from stillweb.replay.server.takeover import wait_for_close
 
 if TYPE_CHECKING:
     from stillweb.replay.onmiss.fallback import Front
 
-__all__ = ["ASKED_METHODS", "Carried", "FrontConnection"]
+__all__ = ["PYWB_METHODS", "FrontConnection", "FrontSession"]
 
 logger = logging.getLogger(__name__)
 
-ASKED_METHODS = frozenset({"GET", "HEAD"})
-"""What pywb is asked for: it gives a mutation the answer of its closest POST, a wrong 200 by design."""
+PYWB_METHODS = frozenset({"GET", "HEAD"})
+"""Methods that pywb may answer. To a mutation it gives the response of the closest POST: a wrong 200."""
 
 _READ = 64 * 1024
 _EARLY = 256 * 1024
-"""Bytes that a client may send while it is given an event stream: they are held until that is over."""
-_PATIENCE = 5.0  # seconds that a client which was refused has to read that
+"""Bytes that a client may send during an endless response; they are held until it ends."""
+_REFUSAL_TIMEOUT = 5.0  # seconds that a refused client has to read the response
 _MARK = MISS_MARK.lower()
 _EVENTS = b"text/event-stream"
-# Of one connection only (RFC 9110 §7.6.1), or said anew.
+# Fields of one connection (RFC 9110 §7.6.1), and fields that the front writes anew.
 _HOP = frozenset(
     (
         *("connection", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer"),
         *("transfer-encoding", "upgrade", "content-length", "expect"),
     )
 )
-# Replay looks at no condition, and at no other time than that of the recording.
+# Replay ignores conditions, and serves no other time than that of the recording.
 _NOT_FOR_PYWB = frozenset(
     (
         *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "accept-datetime"),
@@ -73,96 +67,79 @@ _NOT_FOR_PYWB = frozenset(
 
 
 @dataclass(eq=False, slots=True)
-class Carried:
-    """A session of the hermetic server, as the front carries it.
+class FrontSession:
+    """A session of the hermetic server and the port of the front that leads to it.
 
     Attributes:
-        behind: port of the hermetic server that answers its traffic.
+        hermetic_port: port of the hermetic server that answers its traffic.
         port: of the front; 0 until it listens.
-        tasks: of the connections at hand.
+        tasks: of the open connections.
     """
 
     id: str
     collection: str
-    behind: int
+    hermetic_port: int
     port: int = 0
     server: asyncio.Server | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class FrontConnection:
-    """A client's connection; `run` serves it to its end."""
+    """A client's connection; `run` serves it until it ends."""
 
     def __init__(
-        self, front: Front, door: Carried, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        front: Front,
+        session: FrontSession,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         self._front = front
-        self._door = door
+        self._listener = session
+        self._session: FrontSession | None = session
         self._reader = reader
         self._writer = writer
-        self._wire = HttpConnection()
-        self._tls: TlsServer | None = None
-        self._tunnel: tuple[str, ssl.SSLContext] | None = None
-        # What requests in origin form are asked of, as `Connection.place` has it.
-        self._place = "" if front.is_default(door) else "http://"
-        self._opens = True  # whether the next byte tells TLS from plain
-        self._early: list[bytes] = []  # what came while an event stream was passed on
-        self._session: Carried | None = door
-        self._kept: tuple[Carried, Loopback] | None = None
-        self._last = False
-        self._refused = False
+        self._tunnel = ProxyConnection(front.contexts, origin="" if front.is_default(session) else "http://")
+        self._early: list[bytes] = []  # received during an endless response
+        self._upstream: tuple[FrontSession, Loopback] | None = None
 
     async def run(self) -> None:
-        """Serve until the client, or an answer, ends it."""
+        """Serve until the client, or a response, ends the connection."""
         try:
-            while not self._last and (data := await self._next()):
+            while not self._tunnel.ending and (data := await self._next()):
                 await self._receive(data)
-            if self._tls is not None:
-                self._writer.write(self._tls.farewell())
-            if self._refused:
-                await part(self._reader, self._writer, _PATIENCE)
+            refused = self._tunnel.state is State.REFUSED
+            self._writer.write(self._tunnel.close())
+            if refused:
+                await wait_for_close(self._reader, self._writer, _REFUSAL_TIMEOUT)
             await self._writer.drain()
             self._writer.close()
         except ssl.SSLError as error:
             log_failure(error)
-            self._writer.close()  # once the alert is out
-        except (OSError, PeerError) as error:  # the client went away, or the hermetic server did
+            self._writer.close()  # after the alert is sent
+        except (OSError, PeerError) as error:  # the client or the hermetic server is gone
             logger.info("a connection ended early: %s", error)
             self._writer.transport.abort()
         except asyncio.CancelledError:
             self._writer.transport.abort()
             raise
         finally:
-            if self._kept is not None:
-                self._kept[1].close()
+            if self._upstream is not None:
+                self._upstream[1].close()
 
     async def _next(self) -> bytes:
         return self._early.pop(0) if self._early else await self._reader.read(_READ)
 
     async def _receive(self, data: bytes) -> None:
-        if self._opens:
-            self._open(data[0])
-        plain = self._plain(data)
-        for event in self._wire.receive_data(plain):
-            if not self._last:
+        for event in self._tunnel.parse(self._decrypt(data)):
+            if self._tunnel.takes_requests:
                 await self._take(event)
-        self._last = self._last or (self._tls is not None and self._tls.closed)
 
-    def _open(self, first: int) -> None:
-        """Take TLS or plain http, as the first byte of a connection or tunnel says."""
-        self._opens = False
-        if first == TLS_HANDSHAKE:
-            self._tls = TlsServer(self._tunnel[1] if self._tunnel else self._front.by_sni)
-        if self._tunnel or self._tls:
-            self._place = place_of(self._tls is not None, self._tunnel[0] if self._tunnel else "")
-
-    def _plain(self, data: bytes) -> bytes:
-        if self._tls is None:
-            return data
+    def _decrypt(self, data: bytes) -> bytes:
         try:
-            return self._tls.receive(data)
+            return self._tunnel.decrypt(data)
         finally:
-            self._writer.write(self._tls.take())
+            self._writer.write(self._tunnel.data_to_send())
 
     async def _take(self, event: Event) -> None:
         match event:
@@ -176,75 +153,77 @@ class FrontConnection:
                 await self._refuse(status)
 
     async def _connect(self, event: ConnectReceived) -> None:
-        if self._tunnel is not None or self._tls is not None:
+        if not self._tunnel.accepts_connect:
             return await self._refuse(400)
         self._session = self._by_user(event.headers)
         if self._session is None:
             return await self._refuse(407)
         try:
-            context = self._front.ca.server_context(tunnel_host(event.authority))
+            rest = self._tunnel.accept(event)
         except BadHostname as error:
             logger.warning("no certificate for a tunnel: %s", error)
             return await self._refuse(400)
-        self._tunnel, self._opens = (event.authority, context), True
-        rest, self._wire = bytes(self._wire.rest), HttpConnection()
         await self._write(ESTABLISHED)
         if rest:
             await self._receive(rest)
         return None
 
-    def _by_user(self, headers: Headers) -> Carried | None:
-        """Return the session that `Proxy-Authorization` names, else the door's; None if it names none."""
-        credentials = header(headers, "proxy-authorization").partition(" ")[2]
-        if not credentials or not self._front.is_default(self._door):
-            return self._door
-        user = user_of(credentials)
-        return None if user is None else self._front.carried.get(user)
+    def _by_user(self, headers: Headers) -> FrontSession | None:
+        """Return the session that `Proxy-Authorization` names, else the listener's; None if it is unknown."""
+        user = proxy_user(headers) if self._front.is_default(self._listener) else ""
+        if user is None:
+            return None
+        return self._front.sessions.get(user) if user else self._listener
 
     async def _request(self, event: RequestReceived) -> None:
-        self._last = self._last or not event.keep_alive
-        if not self._place and in_origin_form(event):
-            return await self._write(await self._front.control(event), close=self._last)
-        session = self._session if self._tunnel else self._by_user(event.headers)
-        # One that was closed meanwhile has a port behind that may be another's by now.
-        if session is None or self._front.carried.get(session.id) is not session:
+        if not event.keep_alive:
+            self._tunnel.advance(Trigger.LAST_RESPONSE)
+        if is_control(event, self._tunnel.origin):
+            return await self._write(await self._front.control(event))
+        session = self._session if self._tunnel.authority else self._by_user(event.headers)
+        # The port behind a session that was closed meanwhile may be another session's by now.
+        if session is None or self._front.sessions.get(session.id) is not session:
             return await self._refuse(407)
-        if not (url := asked_url(event, self._place)):
+        if not (url := request_url(event, self._tunnel.origin)):
             return await self._refuse(400)
         return await self._exchange(session, event, url)
 
-    async def _exchange(self, session: Carried, event: RequestReceived, url: str) -> None:
-        behind = await self._behind(session)
+    async def _exchange(self, session: FrontSession, event: RequestReceived, url: str) -> None:
+        upstream = await self._connection_to(session)
         fields = [field for field in event.headers if field[0].lower() not in _HOP]
         if isinstance(event, UpgradeReceived):
             fields += [("Connection", "Upgrade"), ("Upgrade", "websocket")]
-        head = await behind.ask(render_request(event.method, url, tuple(fields), event.raw_body))
+        head = await upstream.ask(render_request(event.method, url, tuple(fields), event.raw_body))
         mark = head.get(_MARK).decode("ascii", "replace")
         head = head.without(_MARK)
         if head.status == 101:
             await self._write(head.render())
-            await self._splice(behind)
+            await self._splice(upstream)
         elif mark:
             await self._missed(session, _Miss(event, url, mark, head))
         else:
-            self._last = self._last or not behind.reusable
-            await self._write(head.render(close=self._last and behind.reusable))
-            passing = self._pass(behind, head, event.method)
+            self._end_unless(upstream.reusable)
+            await self._write(head.render(close=self._tunnel.ending and upstream.reusable))
+            passing = self._pass(upstream, head, event.method)
             await (self._watched(passing) if _EVENTS in head.get(b"content-type") else passing)
-        self._last = self._last or not behind.reusable
+        self._end_unless(upstream.reusable)
 
-    async def _pass(self, behind: Loopback, head: Head, method: str) -> None:
-        async for piece in behind.body(head, method):
+    def _end_unless(self, reusable: bool) -> None:
+        if not reusable:
+            self._tunnel.advance(Trigger.LAST_RESPONSE)
+
+    async def _pass(self, upstream: Loopback, head: Head, method: str) -> None:
+        async for piece in upstream.body(head, method):
             await self._write(piece)
 
     async def _watched(self, passing: Coroutine[Any, Any, None]) -> None:
-        """Pass on an answer that may never end by itself, for as long as the client is there."""
+        """Pass on a response that may never end, for as long as the client is connected."""
 
         async def gone() -> None:
-            room = _EARLY
-            while room > 0 and (data := await self._reader.read(_READ)):
+            budget = _EARLY
+            while budget > 0 and (data := await self._reader.read(_READ)):
                 self._early.append(data)
-                room -= len(data)
+                budget -= len(data)
 
         both = (asyncio.create_task(passing), asyncio.create_task(gone()))
         try:
@@ -256,22 +235,22 @@ class FrontConnection:
         if isinstance(passed, Exception):
             raise passed
         if passed is not None:
-            raise ConnectionResetError("the client went away, or sent too much meanwhile")
+            raise ConnectionResetError("the client disconnected, or sent too much during a response")
 
-    async def _behind(self, session: Carried) -> Loopback:
-        """Return the connection to the hermetic server on which a session's requests go."""
-        if self._kept is not None:
-            kept, connection = self._kept
-            if kept is session and connection.reusable:
+    async def _connection_to(self, session: FrontSession) -> Loopback:
+        """Return the connection to the hermetic server that carries a session's requests."""
+        if self._upstream is not None:
+            carried, connection = self._upstream
+            if carried is session and connection.reusable:
                 return connection
             connection.close()
-        self._kept = (session, await Loopback.open(session.behind))
-        return self._kept[1]
+        self._upstream = (session, await Loopback.open(session.hermetic_port))
+        return self._upstream[1]
 
     # Misses.
 
-    async def _missed(self, session: Carried, miss: _Miss) -> None:
-        """Answer a miss by pywb if it has an answer, else as the miss that it is."""
+    async def _missed(self, session: FrontSession, miss: _Miss) -> None:
+        """Pass on pywb's response to a miss; without one, the miss itself."""
         concluded = False
 
         async def conclude(outcome: dict[str, Any]) -> None:
@@ -281,23 +260,23 @@ class FrontConnection:
 
         try:
             socket = isinstance(miss.event, UpgradeReceived)
-            if miss.event.method not in ASKED_METHODS or socket:
+            if miss.event.method not in PYWB_METHODS or socket:
                 what = "a WebSocket" if socket else miss.event.method
                 note = f"pywb is not asked for {what}"
             else:
                 note = await self._by_pywb(session, miss, conclude)
             if note:
                 await conclude({"note": note})
-                await self._write(miss.head.render(close=self._last))
+                await self._write(miss.head.render(close=self._tunnel.ending))
         finally:
             if not concluded:
                 await conclude({"note": "the client went away before pywb had answered"})
 
-    async def _by_pywb(self, session: Carried, miss: _Miss, conclude: Any) -> str:
-        """Pass on pywb's answer; return why there is none, "" if there is."""
-        kept = [field for field in miss.event.headers if field[0].lower() not in _HOP | _NOT_FOR_PYWB]
+    async def _by_pywb(self, session: FrontSession, miss: _Miss, conclude: Any) -> str:
+        """Pass on pywb's response; return "" if it has one, else why it has none."""
+        fields = [field for field in miss.event.headers if field[0].lower() not in _HOP | _NOT_FOR_PYWB]
         try:
-            pywb, head = await self._front.ask_pywb(session, miss.event.method, miss.url, tuple(kept))
+            pywb, head = await self._front.ask_pywb(session, miss.event.method, miss.url, tuple(fields))
         except PeerError as error:
             logger.warning("pywb does not answer: %s", error)
             return f"pywb failed: {error}"
@@ -316,19 +295,19 @@ class FrontConnection:
         return ""
 
     async def _pass_on(self, pywb: Loopback, head: Head, miss: _Miss, conclude: Any) -> None:
-        """Pass on an answer of pywb; the ledger has it before its last piece goes out."""
+        """Pass on a response of pywb; the ledger has it before its last piece is sent."""
         framed = head.get(b"content-length") or head.get(b"transfer-encoding")
         bodiless = miss.event.method == "HEAD" or head.status == 204
-        self._last = self._last or not (framed or bodiless)
+        self._end_unless(bool(framed) or bodiless)
         outcome: dict[str, Any] = {"tier": Tier.PYWB.value, "status": head.status, "note": "answered by pywb"}
-        last = head.render(close=self._last)
+        last = head.render(close=self._tunnel.ending)
         try:
             async for piece in pywb.body(head, miss.event.method):
                 await self._write(last)
                 last = piece
         except PeerError as error:
             outcome["note"] += f", which broke off: {error}"
-            raise  # `run` then breaks off, too: half an answer is never whole
+            raise  # `run` then aborts the connection: a client must not take half a response for a whole one
         except OSError:
             outcome["note"] += f"; client went away after {pywb.payload} bytes"
             raise
@@ -336,44 +315,44 @@ class FrontConnection:
             await conclude({**outcome, "bytes": pywb.payload})
         await self._write(last)
 
-    # The way out.
+    # Writing.
 
-    async def _splice(self, behind: Loopback) -> None:
+    async def _splice(self, upstream: Loopback) -> None:
         """Carry bytes both ways until either side ends."""
-        self._last = True
-        both = {asyncio.create_task(self._from(behind)), asyncio.create_task(self._to(behind))}
+        self._tunnel.advance(Trigger.SWITCH)
+        both = {asyncio.create_task(self._from(upstream)), asyncio.create_task(self._to(upstream))}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in both:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
+        self._tunnel.advance(Trigger.END_OF_DATA)
 
-    async def _from(self, behind: Loopback) -> None:
-        async for data in _pieces(behind.reader):
+    async def _from(self, upstream: Loopback) -> None:
+        async for data in _pieces(upstream.reader):
             await self._write(data)
 
-    async def _to(self, behind: Loopback) -> None:
+    async def _to(self, upstream: Loopback) -> None:
         async for data in _pieces(self._reader):
-            if plain := self._plain(data):
-                behind.writer.write(plain)
-                await behind.writer.drain()
-        behind.writer.write_eof()
+            if plain := self._decrypt(data):
+                upstream.writer.write(plain)
+                await upstream.writer.drain()
+        upstream.writer.write_eof()
 
-    async def _write(self, data: bytes, *, close: bool = False) -> None:
-        self._last = self._last or close
+    async def _write(self, data: bytes) -> None:
         if data:
-            self._writer.write(data if self._tls is None else self._tls.send(data))
+            self._writer.write(self._tunnel.send(data))
             await self._writer.drain()
 
     async def _refuse(self, status: int) -> None:
-        self._refused = True
-        await self._write(refusal(status), close=True)
+        await self._write(refusal(status))
+        self._tunnel.advance(Trigger.REFUSE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Miss:
-    """A request that the hermetic server missed, the name of the miss there, and its answer's head."""
+    """A request that the hermetic server missed, its mark there, and the head of its response."""
 
     event: RequestReceived
     url: str

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stillweb.matching.resolver import Policy
     from stillweb.replay.server.session import LedgerEntry
 
-__all__ = ["LARGEST", "NO_MEMO", "CachedResponse", "Key", "ResponseCache", "may_repeat", "memo_of"]
+__all__ = ["LARGEST", "NO_MEMO", "CachedResponse", "Key", "ResponseCache", "cache_of", "may_repeat"]
 
 LARGEST = 64 * 1024
 """Bytes of request and answer beyond which they are not kept: what these cost is then their bytes."""
@@ -101,7 +101,7 @@ def may_repeat(event: Event) -> bool:
 _memos: WeakKeyDictionary[Pack, list[ResponseCache]] = WeakKeyDictionary()
 
 
-def memo_of(pack: Pack, policy: Policy) -> ResponseCache:
+def cache_of(pack: Pack, policy: Policy) -> ResponseCache:
     """Return the memo that all sessions of this process with that pack and that policy share."""
     memos = _memos.setdefault(pack, [])
     for memo in memos:

@@ -1,13 +1,14 @@
-"""One client connection: bytes to requests, requests to a session or to the control desk.
+"""One client connection on the event loop: bytes in, responses of a session or of the control API out.
 
-A callback protocol without a single await: what the loop delivers is parsed, resolved and answered before
-the next connection has its turn, so the order of a session's requests is the order of its ledger. Small
-answers go out in one write; large ones in slices, as fast as the client takes them, so that memory is bounded
-by slices and not by bodies. What was asked before, byte for byte, may be answered from the memo, unparsed.
+A callback protocol without an await: what the loop delivers is parsed, resolved and answered before the
+next connection has its turn, so the order of a session's requests is the order of its ledger. Small
+responses go out in one write. Large ones go out in slices, as fast as the client reads, so that memory is
+bounded by slices and not by bodies. A request received before, byte for byte, may be answered from the
+`ResponseCache` without parsing.
 
-A CONNECT is taken without asking where to: the tunnel ends here. If the first byte of a connection, or
-of a tunnel, begins a TLS record it is https, else plain http (`ws:` comes so). Within TLS, and where there
-is no control desk, a request in origin form is traffic for the host that it names (decision 0002).
+`http.tunnel` holds the state of the connection: plain HTTP, CONNECT, TLS and what may follow what. Where
+the listener has no control API, a request in origin form is traffic for the host that it names
+(docs/decisions/0002-one-listener.md).
 """
 
 from __future__ import annotations
@@ -23,26 +24,20 @@ from typing import Any, cast
 from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.errors import BadHostname
-from stillweb.http.tls import TlsServer, context_by_sni, log_failure
+from stillweb.http.tls import ServerContexts, log_failure
+from stillweb.http.tunnel import ProxyConnection, State, Trigger, is_control, proxy_user, request_url
 from stillweb.http.wire import (
     CONTINUE,
     ESTABLISHED,
-    TLS_HANDSHAKE,
     BadRequest,
     ConnectReceived,
     ContinueExpected,
     Event,
-    HttpConnection,
     RequestReceived,
     UpgradeReceived,
-    asked_url,
-    in_origin_form,
-    place_of,
     refusal,
-    tunnel_host,
-    user_of,
 )
-from stillweb.model import Headers, Request, header
+from stillweb.model import Headers, Request
 from stillweb.replay.server import control, websocket
 from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
 from stillweb.replay.server.cache import may_repeat
@@ -55,49 +50,45 @@ __all__ = ["SLICE", "Connection", "ListenerTarget"]
 logger = logging.getLogger(__name__)
 
 SLICE = 128 * 1024
-"""Bytes of one write, and what the transport holds back for a slow client, at most twice."""
+"""Bytes of one write; the transport buffers at most twice as much for a slow client."""
 
 
 @dataclass(eq=False, slots=True)
 class ListenerTarget:
-    """What a listener leads to.
+    """What the connections of a listener lead to.
 
     Attributes:
-        ca: signs for the hosts of tunnels; None where no traffic is taken.
-        session: answers traffic; None where only control requests are.
-        by_user: finds the session that a proxy user name stands for; None where that is not asked.
-        desk: answers control requests; None where only traffic is.
-        spawn: runs a coroutine of the desk.
-        connections, empty: all that came by this door and are open; set while there are none.
-        advice: for traffic where none is taken.
-        patience: seconds that a client which was refused has to read that.
-        by_sni: the TLS context of those who begin with TLS; None until the first does.
-        closed: whether nobody is served any more who comes now.
+        spawn: runs a coroutine of the control API.
+        ca: signs for the hosts of tunnels; None where no traffic is accepted.
+        session: answers traffic; None where only control requests are accepted.
+        by_user: returns the session that a proxy user name stands for; None where user names are ignored.
+        control: answers control requests; None where only traffic is accepted.
+        advice: body of the response to traffic where none is accepted.
+        refusal_timeout: seconds that a refused client has to read the response.
+        connections: that are open.
+        empty: set while there are none.
+        closed: whether new connections are dropped.
     """
 
     spawn: Callable[[Coroutine[Any, Any, None]], object]
     ca: CertAuthority | None = None
     session: Session | None = None
     by_user: Callable[[str], Session | None] | None = None
-    desk: ControlBackend | None = None
+    control: ControlBackend | None = None
     advice: str = ""
-    patience: float = 5.0
+    refusal_timeout: float = 5.0
     connections: set[Connection] = field(default_factory=set)
     empty: asyncio.Event = field(default_factory=asyncio.Event)
-    by_sni: ssl.SSLContext | None = None
     closed: bool = False
+    contexts: ServerContexts | None = field(init=False)
 
-    def tls(self) -> TlsServer:
-        """Return the server's side of a connection that begins with TLS."""
-        assert self.ca is not None
-        if self.by_sni is None:
-            self.by_sni = context_by_sni(self.ca)
-        return TlsServer(self.by_sni)
+    def __post_init__(self) -> None:
+        self.contexts = None if self.ca is None else ServerContexts(self.ca)
 
 
 @dataclass(slots=True)
 class _Outgoing:
-    """The rest of an answer that is larger than a slice."""
+    """The rest of a response that is larger than a slice."""
 
     session: Session
     served: ServedRequest
@@ -107,160 +98,131 @@ class _Outgoing:
 
 
 class Connection(asyncio.Protocol):
-    """What the event loop calls for a connection.
+    """The protocol of one connection.
 
     Attributes:
-        session: that answers its traffic.
-        place: of whom requests in origin form are, `scheme://authority of the tunnel`; "" for the desk's.
+        session: answers its traffic.
     """
 
-    def __init__(self, door: ListenerTarget) -> None:
-        self.session = door.session
-        self.place = "" if door.desk is not None else "http://"
-        self._door = door
-        self._wire: HttpConnection | Takeover = HttpConnection()
+    def __init__(self, target: ListenerTarget) -> None:
+        self.session = target.session
+        self._target = target
+        self._tunnel = ProxyConnection(
+            target.contexts, origin="" if target.control is not None else "http://"
+        )
         self._events: deque[Event] = deque()
         self._transport: asyncio.Transport
-        self._opens = door.ca is not None  # whether the next byte tells TLS from plain
-        self._tls: TlsServer | None = None
-        self._tunnel: tuple[str, ssl.SSLContext] | None = None  # authority, and what TLS needs there
-        self._whole: bytes | None = None  # what was received, if that is the request at hand and no more
+        self._takeover: Takeover | None = None
+        self._whole: bytes | None = None  # the received bytes, if they are exactly the current request
         self._outgoing: _Outgoing | None = None
-        self._waits_for_desk = False
-        self._full = False  # the client takes nothing at present
+        self._awaits_control = False
+        self._full = False  # the transport's buffer is full
         self._reading = True
-        self._last = False  # no request is taken after the one at hand
-        self._refused = False
 
-    # What the event loop calls.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the transport."""
-        # No isinstance: uvloop's transports are none of asyncio's classes.
+        """Register the connection."""
+        # No isinstance check: uvloop's transports do not inherit from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=SLICE)
-        self._door.connections.add(self)
-        self._door.empty.clear()
-        if self._door.closed:  # it was accepted before, and told of after `Listener.close` had looked
+        self._target.connections.add(self)
+        self._target.empty.clear()
+        if self._target.closed:  # accepted before `Listener.close`, reported after it
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Put an unfinished answer on the ledger as such."""
-        self._door.connections.discard(self)
-        if not self._door.connections:
-            self._door.empty.set()
+        """Record an unfinished response on the ledger as such."""
+        self._target.connections.discard(self)
+        if not self._target.connections:
+            self._target.empty.set()
         self._events.clear()
         if (outgoing := self._outgoing) is not None:
             self._outgoing = None
             outgoing.session.finish(outgoing.served, sent=outgoing.at)
 
     def pause_writing(self) -> None:
-        """Wait: the client is slower than we are."""
+        """Stop: the client reads more slowly than we write."""
         self._full = True
-        self._read_or_not()
+        self._update_reading()
 
     def resume_writing(self) -> None:
-        """Go on with the answer at hand, then with the requests behind it."""
+        """Continue the current response, then the requests behind it."""
         self._full = False
         self._work()
 
     def eof_received(self) -> bool:
-        """Keep the way out open while an answer is still going; else the loop closes."""
-        self._last = True
+        """Keep the connection open while a response is unfinished; otherwise the loop closes it."""
+        self._tunnel.advance(Trigger.END_OF_DATA)
         return self._busy
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the network."""
         began = clock.perf()
-        if self._opens:
-            self._open(data[0])
-        if self._tls is not None:
-            taken = self._decrypt(self._tls, data)
-            if taken is None:
-                return
-            data = taken
-        # An answer half sent, or an event left, is there only while the client is full or the desk is asked.
-        alone = self._wire.between and not (self._full or self._waits_for_desk or self._last)
+        tunnel = self._tunnel
+        try:
+            data = tunnel.decrypt(data)
+        except ssl.SSLError as error:
+            log_failure(error)
+            self._put(tunnel.data_to_send())
+            self._transport.close()
+            return
+        if tunnel.pending:
+            self._put(tunnel.data_to_send())
+        if self._takeover is not None:
+            return self._take_over(self._takeover, data)
+        # An unfinished response or a queued event exists only while the client is slow or the control API
+        # works.
+        alone = tunnel.between and not (self._full or self._awaits_control)
         if not (alone and self._repeated(data, began)):
             self._receive(data, alone)
+        return None
 
     def _repeated(self, data: bytes, began: float) -> bool:
-        """Answer from the memo, if it has these bytes."""
-        # Credentials count for their request only, and no request that has them is kept.
-        session = self.session if self._tunnel else self._door.session
-        if not session or not (kept := session.memo.get((self.place, data))):
+        """Answer from the cache, if it has these bytes."""
+        # Credentials count for their own request only, and no request that has them is cached.
+        session = self.session if self._tunnel.authority else self._target.session
+        if not session or not (cached := session.cache.get((self._tunnel.origin, data))):
             return False
         self.session = session
-        self._write(kept.data)
-        session.repeat(kept, began)
+        self._write(cached.data)
+        session.repeat(cached, began)
         return True
 
     def _receive(self, data: bytes, alone: bool) -> None:
-        """Parse, and answer; `alone` if no request is before these bytes and nothing of one."""
-        events = self._wire.receive_data(data)
+        """Parse and answer; `alone` if no request, and no part of one, is before these bytes."""
+        events = self._tunnel.parse(data)
         self._events.extend(events)
-        if alone and self._wire.between and len(events) == 1 and may_repeat(events[0]):
+        if alone and len(events) == 1 and self._tunnel.between and may_repeat(events[0]):
             self._whole = data
         self._work()
         self._whole = None
 
-    # Tunnels.
-
-    def _connect(self, event: ConnectReceived) -> None:
-        if self._tunnel is not None or self._tls is not None or self._door.ca is None:
-            return self._refuse(400)
-        if not self._session_by_user(event.headers):
-            return self._refuse(407)
-        try:
-            context = self._door.ca.server_context(tunnel_host(event.authority))
-        except BadHostname as error:
-            logger.warning("no certificate for a tunnel: %s", error)
-            return self._refuse(400)
-        self._tunnel, self._opens = (event.authority, context), True
-        rest, self._wire = bytes(self._wire.rest), HttpConnection()
-        self._write(ESTABLISHED)
-        if rest:
-            self.data_received(rest)
-        return None
-
-    def _open(self, first: int) -> None:
-        """Take TLS or plain http, as the first byte says."""
-        self._opens = False
-        if first == TLS_HANDSHAKE:
-            self._tls = TlsServer(self._tunnel[1]) if self._tunnel else self._door.tls()
-        if self._tunnel or self._tls:
-            self.place = place_of(self._tls is not None, self._tunnel[0] if self._tunnel else "")
-
-    def _decrypt(self, tls: TlsServer, data: bytes) -> bytes | None:
-        try:
-            plain = tls.receive(data)
-        except ssl.SSLError as error:
-            log_failure(error)
-            self._put(tls.take())
-            self._transport.close()
-            return None
-        self._put(tls.take() if tls.speaks else b"")
-        self._last = self._last or tls.closed
-        return plain
+    def _take_over(self, takeover: Takeover, data: bytes) -> None:
+        takeover.receive(data)
+        if self._tunnel.ending:
+            self._work()
+        else:
+            self._update_reading()
 
     # Requests.
 
     @property
     def _busy(self) -> bool:
-        return self._outgoing is not None or self._waits_for_desk or self._full
+        return self._outgoing is not None or self._awaits_control or self._full
 
     def _work(self) -> None:
-        """Answer what can be answered now; stop reading while more waits than that."""
+        """Answer what can be answered now; stop reading while more is queued."""
         self._pump()
         while self._events and not self._busy and not self._transport.is_closing():
             self._take(self._events.popleft())
-        if self._last and not self._busy and not self._events:
+        if self._tunnel.ending and not self._busy and not self._events:
             self._close()
-        self._read_or_not()
+        self._update_reading()
 
-    def _read_or_not(self) -> None:
-        # A script answers what it reads (pings), and no event tells of it.
-        reading = not (self._busy and (self._events or isinstance(self._wire, Takeover)))
+    def _update_reading(self) -> None:
+        # A script answers what it reads (pings) without an event, so it is not read while the client is slow.
+        reading = not (self._busy and (self._events or self._takeover is not None))
         if reading != self._reading and not self._transport.is_closing():
             self._reading = reading
             (self._transport.resume_reading if reading else self._transport.pause_reading)()
@@ -277,15 +239,31 @@ class Connection(asyncio.Protocol):
                 logger.info("bad request: %s", what)
                 self._refuse(status)
 
-    def _request(self, event: RequestReceived) -> None:
-        if not self.place and in_origin_form(event):
-            if (desk := self._door.desk) is None:
-                return self._refuse(400)
-            self._waits_for_desk = True
-            self._door.spawn(self._ask_desk(desk, event))
-        elif self._tunnel is None and not self._session_by_user(event.headers):
+    def _connect(self, event: ConnectReceived) -> None:
+        if not self._tunnel.accepts_connect:
+            return self._refuse(400)
+        if not self._select_session(event.headers):
             return self._refuse(407)
-        elif (session := self.session) is None or not (url := asked_url(event, self.place)):
+        try:
+            rest = self._tunnel.accept(event)
+        except BadHostname as error:
+            logger.warning("no certificate for a tunnel: %s", error)
+            return self._refuse(400)
+        self._write(ESTABLISHED)
+        if rest:
+            self.data_received(rest)
+        return None
+
+    def _request(self, event: RequestReceived) -> None:
+        origin = self._tunnel.origin
+        if is_control(event, origin):
+            if (backend := self._target.control) is None:
+                return self._refuse(400)
+            self._awaits_control = True
+            self._target.spawn(self._answer_control(backend, event))
+        elif not self._tunnel.authority and not self._select_session(event.headers):
+            return self._refuse(407)
+        elif (session := self.session) is None or not (url := request_url(event, origin)):
             return self._refuse(400)
         else:
             request = Request(event.method, url, event.headers, event.raw_body)
@@ -293,28 +271,28 @@ class Connection(asyncio.Protocol):
             self._send(session, begin(session, request), event.keep_alive)
         return None
 
-    def _session_by_user(self, headers: Headers) -> bool:
-        """Take the session that `Proxy-Authorization` names, else the door's; return whether there is one."""
-        credentials = header(headers, "proxy-authorization").partition(" ")[2]
-        if not credentials or self._door.by_user is None:
-            self.session = self._door.session  # whatever the request before it named (RFC 9110 §11.7.2)
-            return True
-        user = user_of(credentials)
+    def _select_session(self, headers: Headers) -> bool:
+        """Select the session that the proxy user names, else the listener's; return False if unknown."""
+        user = proxy_user(headers) if self._target.by_user is not None else ""
         if user is None:
             return False
-        self.session = self._door.by_user(user)
+        if not user or self._target.by_user is None:
+            self.session = self._target.session  # whatever the request before it named (RFC 9110 §11.7.2)
+            return True
+        self.session = self._target.by_user(user)
         return self.session is not None
 
-    async def _ask_desk(self, desk: ControlBackend, event: RequestReceived) -> None:
+    async def _answer_control(self, backend: ControlBackend, event: RequestReceived) -> None:
         try:
-            answer = control.render(await control.answer(desk, event))
+            answer = control.render(await control.answer(backend, event))
         except BaseException:
-            self._transport.abort()  # a fault of ours, or the end: nobody shall wait for what does not come
+            self._transport.abort()  # a fault of ours, or shutdown: the client must not wait for a response
             raise
-        self._waits_for_desk = False
+        self._awaits_control = False
         if not self._transport.is_closing():
             self._write(_bytes(answer, event.keep_alive) + answer.body)
-            self._last = self._last or not event.keep_alive
+            if not event.keep_alive:
+                self._tunnel.advance(Trigger.LAST_RESPONSE)
             self._work()
 
     def _send(self, session: Session, served: ServedRequest, keep_alive: bool) -> None:
@@ -322,15 +300,16 @@ class Connection(asyncio.Protocol):
         if isinstance(answer, ScriptedResponse):
             self._events.clear()
             session.finish(served)
-            self._wire = Takeover(answer, self._write, self._close, self._transport.is_closing)
+            self._tunnel.advance(Trigger.SWITCH)
+            self._takeover = Takeover(answer, self._write, self._close, self._transport.is_closing)
             return
-        head = _bytes(answer, keep_alive and not self._last)
+        head = _bytes(answer, keep_alive and not self._tunnel.ending)
         if len(answer.body) <= SLICE:
             data = head + answer.body if answer.body else head
             self._write(data)
             self._finish(session, served, keep_alive)
-            if self._whole is not None:  # so this is not the last answer (`Wire.between`)
-                session.keep((self.place, self._whole), served, data)
+            if self._whole is not None:  # so this is not the last response (`ProxyConnection.between`)
+                session.keep((self._tunnel.origin, self._whole), served, data)
             return
         body = memoryview(answer.body)
         self._write(head + body[:SLICE])
@@ -338,7 +317,7 @@ class Connection(asyncio.Protocol):
         self._pump()
 
     def _pump(self) -> None:
-        """Send slices for as long as the client takes them."""
+        """Send slices for as long as the client reads."""
         outgoing = self._outgoing
         while outgoing is not None and not self._full and not self._transport.is_closing():
             piece = outgoing.body[outgoing.at : outgoing.at + SLICE]
@@ -351,42 +330,42 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, session: Session, served: ServedRequest, keep_alive: bool) -> None:
         session.finish(served)
-        self._last = self._last or not keep_alive
+        if not keep_alive:
+            self._tunnel.advance(Trigger.LAST_RESPONSE)
 
     def _refuse(self, status: int) -> None:
-        self._write(refusal(status, self._door.advice if status == 400 else ""))
+        self._write(refusal(status, self._target.advice if status == 400 else ""))
         self._events.clear()
-        self._last = self._refused = True
+        self._tunnel.advance(Trigger.REFUSE)
 
-    # The way out.
+    # Writing and closing.
 
     def _write(self, data: bytes | memoryview) -> None:
         if not self._transport.is_closing():
-            self._transport.write(data if self._tls is None else self._tls.send(data))
+            self._transport.write(self._tunnel.send(data))
 
-    def _put(self, data: bytes | memoryview) -> None:
+    def _put(self, data: bytes) -> None:
         if data and not self._transport.is_closing():
             self._transport.write(data)
 
     def _close(self) -> None:
         if self._transport.is_closing():
             return
-        if self._tls is not None:
-            self._put(self._tls.farewell())
-        if self._refused:
-            self._refused, self._tls = False, None  # a second call closes
-            ClosingDelay(self._transport, self._door.patience, self.connection_lost)
+        refused = self._tunnel.state is State.REFUSED
+        self._put(self._tunnel.close())
+        if refused:  # a second call closes
+            ClosingDelay(self._transport, self._target.refusal_timeout, self.connection_lost)
         else:
             self._transport.close()
 
     def end(self) -> None:
-        """Close as soon as the request at hand is answered; at once if there is none."""
-        self._last = True
-        if not self._busy and not self._events and not self._wire.in_request:
+        """Close after the current request is answered; immediately if there is none."""
+        self._tunnel.advance(Trigger.SHUTDOWN)
+        if not self._busy and not self._events and not self._tunnel.in_request:
             self._close()
 
     def abort(self) -> None:
-        """Close now."""
+        """Close immediately."""
         self._transport.abort()
 
 

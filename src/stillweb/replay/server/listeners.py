@@ -40,20 +40,20 @@ _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 class Listener:
     """A door that is open, and its port; without a server where connections are handed over."""
 
-    door: ListenerTarget
+    target: ListenerTarget
     server: asyncio.Server | None = None
     port: int = 0
 
     def close(self) -> None:
         """Take no more connections; those that are open end with the answer at hand."""
-        self.door.closed = True
+        self.target.closed = True
         if self.server is not None:
             self.server.close()
-        for connection in tuple(self.door.connections):
+        for connection in tuple(self.target.connections):
             connection.end()
 
 
-async def listen(door: ListenerTarget, host: str, port: int) -> Listener:
+async def listen(target: ListenerTarget, host: str, port: int) -> Listener:
     """Listen on a port, 0 for any.
 
     Raises:
@@ -63,14 +63,14 @@ async def listen(door: ListenerTarget, host: str, port: int) -> Listener:
     loop = asyncio.get_running_loop()
     try:
         server = await loop.create_server(
-            lambda: Connection(door), host, port, backlog=BACKLOG, reuse_address=True
+            lambda: Connection(target), host, port, backlog=BACKLOG, reuse_address=True
         )
     except OSError as error:
         raise cannot_listen(host, port, error) from error
-    return Listener(door, server, server.sockets[0].getsockname()[1])
+    return Listener(target, server, server.sockets[0].getsockname()[1])
 
 
-async def listen_unix(door: ListenerTarget, path: Path) -> Listener:
+async def listen_unix(target: ListenerTarget, path: Path) -> Listener:
     """Listen on a Unix socket.
 
     Raises:
@@ -78,12 +78,12 @@ async def listen_unix(door: ListenerTarget, path: Path) -> Listener:
     """
     loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_unix_server(lambda: Connection(door), str(path), backlog=BACKLOG)
+        server = await loop.create_unix_server(lambda: Connection(target), str(path), backlog=BACKLOG)
     except OSError as error:  # mostly a path of more than 107 bytes (unix(7))
         raise UsageError(
             f"cannot listen on {path}: {error}", hint="take a short temporary folder: TMPDIR=/tmp"
         ) from error
-    return Listener(door, server)
+    return Listener(target, server)
 
 
 async def drain(listeners: Sequence[Listener], seconds: float) -> None:
@@ -95,7 +95,7 @@ async def drain(listeners: Sequence[Listener], seconds: float) -> None:
             await _emptied(listeners)
     except TimeoutError:
         for listener in listeners:
-            for connection in tuple(listener.door.connections):
+            for connection in tuple(listener.target.connections):
                 connection.abort()
         await _emptied(listeners)
     for listener in listeners:
@@ -105,8 +105,8 @@ async def drain(listeners: Sequence[Listener], seconds: float) -> None:
 
 async def _emptied(listeners: Sequence[Listener]) -> None:
     for listener in listeners:
-        if listener.door.connections:
-            await listener.door.empty.wait()
+        if listener.target.connections:
+            await listener.target.empty.wait()
 
 
 class PortPool:

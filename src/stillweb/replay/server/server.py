@@ -153,9 +153,9 @@ class ReplayServer(ControlBackend):
         self._ports = PortPool(options.session_ports)
         self._kept: dict[str, _OpenSession] = {}
         self._closed = ClosedSessions()
-        patience = options.drain
-        self.public = ListenerTarget(self.spawn, self.ca, by_user=self._by_user, patience=patience)
-        self.named = ListenerTarget(self.spawn, self.ca, by_user=self._by_user, patience=patience)
+        seconds = options.drain
+        self.public = ListenerTarget(self.spawn, self.ca, by_user=self._by_user, refusal_timeout=seconds)
+        self.named = ListenerTarget(self.spawn, self.ca, by_user=self._by_user, refusal_timeout=seconds)
 
     async def start(self) -> None:
         """Listen.
@@ -165,14 +165,14 @@ class ReplayServer(ControlBackend):
         """
         self._ports.check(self.options.host)
         session, edition = self._new_session(DEFAULT_SESSION, next(iter(self._shelves)))
-        door = ListenerTarget(
-            self.spawn, self.ca, session, self._by_user, desk=self, patience=self.options.drain
+        target = ListenerTarget(
+            self.spawn, self.ca, session, self._by_user, control=self, refusal_timeout=self.options.drain
         )
         self.public.session = session
         if self.options.private is not None:
-            listener = await listen_unix(door, self.options.private)
+            listener = await listen_unix(target, self.options.private)
         else:
-            listener = await listen(door, self.options.host, self.options.port)
+            listener = await listen(target, self.options.host, self.options.port)
             self.url = f"http://{authority(self.options.host, listener.port)}"
         self._kept[DEFAULT_SESSION] = _OpenSession(session, edition, listener)
         logger.info("replay serves", extra={"url": self.url, "collections": list(self._shelves)})
@@ -246,10 +246,10 @@ class ReplayServer(ControlBackend):
     async def figures(self) -> ReplayMetrics:
         """Return what `/metrics` shows."""
         kept = self._kept.values()
-        doors = [self.public, self.named, *(each.listener.door for each in kept)]
+        targets = [self.public, self.named, *(each.listener.target for each in kept)]
         worker = WorkerMetrics(
             sessions=dict(Counter(each.session.collection for each in kept)),
-            connections=sum(len(door.connections) for door in doors),
+            connections=sum(len(target.connections) for target in targets),
             in_flight=sum(each.session.in_flight for each in kept),
             resident=resident_bytes(),
         )
@@ -283,7 +283,7 @@ class ReplayServer(ControlBackend):
         return {
             **kept.session.to_dict(),
             "proxy": f"http://{authority(self.options.host, kept.listener.port)}",
-            "connections": len(kept.listener.door.connections),
+            "connections": len(kept.listener.target.connections),
         }
 
     async def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
@@ -312,10 +312,10 @@ class ReplayServer(ControlBackend):
         if port is not None and self._ports.ports is not None:
             raise UsageError("session ports are chosen by the server", hint='leave "port" out')
         session, edition = self._new_session(clock.new_id(), name)
-        door = ListenerTarget(self.spawn, self.ca, session, patience=self.options.drain)
+        target = ListenerTarget(self.spawn, self.ca, session, refusal_timeout=self.options.drain)
 
         async def attempt(port: int) -> Listener:
-            return await listen(door, self.options.host, port)
+            return await listen(target, self.options.host, port)
 
         try:
             listener = await (self._ports.lend(attempt) if port is None else attempt(port))
@@ -361,10 +361,10 @@ class ReplayServer(ControlBackend):
 
     async def _end_by_user(self, session: Session, seconds: float) -> None:
         """End the connections that lead to a session by its id as user name."""
-        doors = (self.public, self.named, self._kept[DEFAULT_SESSION].listener.door)
+        targets = (self.public, self.named, self._kept[DEFAULT_SESSION].listener.target)
 
         def theirs() -> list[Connection]:
-            return [each for door in doors for each in door.connections if each.session is session]
+            return [each for target in targets for each in target.connections if each.session is session]
 
         for connection in theirs():
             connection.end()
@@ -420,8 +420,8 @@ async def serve_desk(
 ) -> AsyncIterator[str]:
     """Serve the control API alone, for a back-end that carries its traffic elsewhere; yields its URL."""
     tasks = Tasks()
-    door = ListenerTarget(spawn=tasks.spawn, desk=make(), advice=advice)
-    listener = await listen(door, options.host, options.port)
+    target = ListenerTarget(spawn=tasks.spawn, control=make(), advice=advice)
+    listener = await listen(target, options.host, options.port)
     try:
         yield f"http://{authority(options.host, listener.port)}"
     finally:

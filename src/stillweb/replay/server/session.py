@@ -28,7 +28,7 @@ from stillweb.model import GUESSES, Match, Request, Tier, header
 from stillweb.replay.server import answer as answers
 from stillweb.replay.server import eventstream
 from stillweb.replay.server.answer import PreparedResponse
-from stillweb.replay.server.cache import CachedResponse, Key, memo_of
+from stillweb.replay.server.cache import CachedResponse, Key, cache_of
 from stillweb.replay.server.metrics import ResponseCounters
 
 __all__ = [
@@ -258,7 +258,7 @@ class Session:
         self._entries: deque[_Noted] = deque(maxlen=LEDGER_SIZE)
         self._weighed: deque[tuple[int, int]] = deque()  # number on the ledger, and weight, of other lines
         self._weight = 0
-        self.memo = memo_of(self.pack, self.policy)
+        self.cache = cache_of(self.pack, self.policy)
         self._room = BODIES
         self._held: dict[str, ServedRequest] = {}
 
@@ -323,10 +323,10 @@ class Session:
         """Keep an answer that went out whole, if every session would give it for these bytes."""
         match = served.match
         # Misses and guesses are noted each time with what was asked for.
-        if match.stable and match.entry >= 0 and match.tier not in GUESSES and self.memo.takes(len(sent)):
+        if match.stable and match.entry >= 0 and match.tier not in GUESSES and self.cache.takes(len(sent)):
             line = _entry(served, None)
             if line.weight <= _LONGEST:
-                self.memo.keep(key, CachedResponse(sent, line))
+                self.cache.keep(key, CachedResponse(sent, line))
 
     def repeat(self, kept: CachedResponse, began: float) -> None:
         """Note that an answer from the memo has gone out: what `begin` and `finish` do, at once."""

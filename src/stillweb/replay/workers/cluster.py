@@ -32,7 +32,7 @@ from stillweb.replay.server.listeners import BACKLOG, Listener, PortPool, author
 from stillweb.replay.server.metrics import ReplayMetrics, ResponseCounters
 from stillweb.replay.server.process import Format, Tasks
 from stillweb.replay.server.server import ReplayOptions
-from stillweb.replay.workers.lobby import CONTROL, ConnectionRouter, take_over
+from stillweb.replay.workers.lobby import CONTROL, ConnectionRouter, adopt
 from stillweb.replay.workers.supervisor import Worker
 from stillweb.replay.workers.worker import ReplayWorkerConfig
 
@@ -67,7 +67,7 @@ class ReplayCluster(ControlBackend):
         self._placed = {DEFAULT_SESSION: _Placed(self.workers[0], {"id": DEFAULT_SESSION})}
         self._lobbies: set[asyncio.Transport] = set()
         self._tasks = Tasks()
-        self._listener = Listener(ListenerTarget(self._tasks.spawn, desk=self))
+        self._listener = Listener(ListenerTarget(self._tasks.spawn, control=self))
         self._buried: dict[str, ResponseCounters] = {}  # what dead workers had counted
 
     @property
@@ -88,10 +88,10 @@ class ReplayCluster(ControlBackend):
             StillwebError: what a worker cannot serve for.
         """
         self._ports.check(self.options.host)
-        host, port, door = self.options.host, self.options.port, self._listener.door
+        host, port, target = self.options.host, self.options.port, self._listener.target
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: ConnectionRouter(self._lead, self._lobbies, door),
+                lambda: ConnectionRouter(self._route, self._lobbies, target),
                 *(host, port),
                 backlog=BACKLOG,
                 start_serving=False,
@@ -117,10 +117,10 @@ class ReplayCluster(ControlBackend):
         await self._tasks.end()
         logger.info("supervisor ends", extra={"answered": self.totals.total(), **self.totals})
 
-    def _lead(self, transport: asyncio.Transport, session_id: str, data: bytes) -> None:
-        """Lead a connection to whoever answers it."""
+    def _route(self, transport: asyncio.Transport, session_id: str, data: bytes) -> None:
+        """Pass a connection on to the worker of its session, or to the control API."""
         if session_id == CONTROL:
-            take_over(transport, self._listener.door, data)
+            adopt(transport, self._listener.target, data)
         elif (placed := self._placed.get(session_id)) is None:
             transport.write(refusal(407))
             transport.close()

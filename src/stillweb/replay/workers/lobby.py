@@ -1,106 +1,101 @@
-"""The public port in front of several workers: read as much as tells whose a connection is, no more.
+"""The public port in front of several workers: find the session of a connection, then pass the connection on.
 
-The first request of a connection says it: one in origin form is for the control API, one with
-a proxy user name for that session, any other (and TLS from the first byte) for the default session. Then the
-connection itself goes to whoever answers it, with the bytes that were read; from there on nothing
-of its traffic passes here.
+The first request names the session (`http.tunnel.FirstRequest`): in origin form it is for the control API,
+with a proxy user name for that session, otherwise for the default session. The socket then goes to the
+worker of that session together with the bytes that were read. None of its later traffic passes through this
+process.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from typing import cast
 
-from stillweb.http.wire import TLS_HANDSHAKE, user_of
+from stillweb.http.tunnel import Destination, FirstRequest
 from stillweb.replay.server.connection import Connection, ListenerTarget
 from stillweb.replay.server.control import DEFAULT_SESSION
 
-__all__ = ["CONTROL", "ConnectionRouter", "Handed", "take_over", "whose"]
+__all__ = ["CONTROL", "AdoptedConnection", "ConnectionRouter", "adopt", "session_of"]
 
 CONTROL = ""
-"""What `whose` returns for a control request; no session has this id."""
+"""What `session_of` returns for a control request; no session has this id."""
 
-_HEAD = 64 * 1024  # a head that is longer is refused by the connection that gets it
-_END = re.compile(rb"\r?\n\r?\n")
-_ORIGIN_FORM = re.compile(rb"\s*[^ ]+ +[/*]")
-_CREDENTIALS = re.compile(rb"\nproxy-authorization[ \t]*:[ \t]*\S+[ \t]+([^\r\n]*)", re.IGNORECASE)
+_UNKNOWN = "?"
+"""Id of no session, for malformed credentials."""
 
 
-def whose(data: bytes) -> str | None:
+def session_of(data: bytes) -> str | None:
     """Return the session that a connection's first bytes are for, or `CONTROL`; None if more are needed."""
-    if data[0] == TLS_HANDSHAKE:
-        return DEFAULT_SESSION
-    end = _END.search(data)
-    if end is None and len(data) < _HEAD:
-        return None
-    head = data if end is None else data[: end.start()]
-    if _ORIGIN_FORM.match(head):
-        return CONTROL
-    found = _CREDENTIALS.search(head)
+    return _session(FirstRequest().receive_data(data))
+
+
+def _session(found: Destination | None) -> str | None:
     if found is None:
-        return DEFAULT_SESSION
-    return user_of(found[1].strip()) or "?"  # no session has this id
+        return None
+    if found.control:
+        return CONTROL
+    return _UNKNOWN if found.user is None else found.user or DEFAULT_SESSION
 
 
-def take_over(transport: asyncio.BaseTransport, door: ListenerTarget, data: bytes) -> None:
-    """Let a connection go on as one that came in by a door, with what was read from it."""
-    connection = Connection(door)
+def adopt(transport: asyncio.BaseTransport, target: ListenerTarget, data: bytes) -> None:
+    """Continue a connection as one of a listener, with the bytes that were read from it."""
+    connection = Connection(target)
     cast(asyncio.Transport, transport).set_protocol(connection)
     connection.connection_made(transport)
-    if not door.closed:
+    if not target.closed:
         connection.data_received(data)
 
 
 class ConnectionRouter(asyncio.Protocol):
-    """A connection of which it is not known yet whose it is.
+    """A connection whose session is not known yet.
 
     Args:
-        lead: takes the transport, whose it is, and what was read.
-        waiting: all lobbies there are.
-        door: of the port; once that is closed nobody is led anywhere.
+        route: takes the transport, the session's id or `CONTROL`, and the bytes that were read.
+        waiting: the transports of all routers.
+        target: of the port; once it is closed, no connection is routed.
     """
 
     def __init__(
         self,
-        lead: Callable[[asyncio.Transport, str, bytes], None],
+        route: Callable[[asyncio.Transport, str, bytes], None],
         waiting: set[asyncio.Transport],
-        door: ListenerTarget,
+        target: ListenerTarget,
     ) -> None:
-        self._lead = lead
+        self._route = route
         self._waiting = waiting
-        self._door = door
-        self._held = b""
+        self._target = target
+        self._first = FirstRequest()
+        self._received = b""
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the transport."""
+        """Register the connection."""
         self._transport = cast(asyncio.Transport, transport)
         self._waiting.add(self._transport)
-        if self._door.closed:  # see `door`
+        if self._target.closed:
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Unregister the connection."""
         self._waiting.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        """Look whose it is."""
-        self._held += data
-        session_id = whose(self._held)
+        """Route the connection as soon as its session is known."""
+        self._received += data
+        session_id = _session(self._first.receive_data(data))
         if session_id is not None and not self._transport.is_closing():
             self._waiting.discard(self._transport)
-            self._lead(self._transport, session_id, self._held)
+            self._route(self._transport, session_id, self._received)
 
 
-class Handed(asyncio.Protocol):
-    """A connection that was handed over: it goes on where it was read to."""
+class AdoptedConnection(asyncio.Protocol):
+    """A connection that another process passed on: it continues behind the bytes that were read there."""
 
-    def __init__(self, door: ListenerTarget, data: bytes) -> None:
-        self._door = door
+    def __init__(self, target: ListenerTarget, data: bytes) -> None:
+        self._target = target
         self._data = data
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the bytes that were read before those that come."""
-        take_over(transport, self._door, self._data)
+        """Continue as a `Connection`."""
+        adopt(transport, self._target, self._data)

@@ -33,7 +33,7 @@ from stillweb.replay.server.control import DEFAULT_SESSION
 from stillweb.replay.server.process import as_told, run
 from stillweb.replay.server.server import ReplayOptions, ReplayServer, serve
 from stillweb.replay.workers.channel import Channel
-from stillweb.replay.workers.lobby import Handed, whose
+from stillweb.replay.workers.lobby import AdoptedConnection, session_of
 
 __all__ = ["ReplayWorkerConfig", "main"]
 
@@ -119,10 +119,10 @@ class _Worker:
 
 async def _adopt(server: ReplayServer, client: socket.socket, data: bytes) -> None:
     client.setblocking(False)
-    door = server.public if whose(data) == DEFAULT_SESSION else server.named
+    target = server.public if session_of(data) == DEFAULT_SESSION else server.named
     loop = asyncio.get_running_loop()
     with suppress(OSError):  # the client has left meanwhile
-        await loop.connect_accepted_socket(lambda: Handed(door, data), client)
+        await loop.connect_accepted_socket(lambda: AdoptedConnection(target, data), client)
 
 
 async def _run(config: ReplayWorkerConfig, end: socket.socket) -> int:
