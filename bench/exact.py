@@ -173,7 +173,7 @@ def row_of(certificate: Certificate) -> dict[str, Any]:
                 "looks_like": d.looks_like,
                 "node": d.node,
                 "requests": list(d.requests[:2]),
-                "pixels": [[*place.box, place.element] for place in d.places[:2]],
+                "pixels": [[*place.box, place.element] for place in d.regions[:2]],
             }
             for d in differences
         ],

@@ -101,7 +101,7 @@ async def scores(collection: Collection, backend: str, ca: CertAuthority, pages:
         "pages": len(report.pages),
         "compared": sum(page.compared for page in report.pages),
         "identical": sum(page.compared and page.identical for page in report.pages),
-        "asked": sum(page.counts.asked for page in report.pages),
+        "asked": sum(page.counts.requested for page in report.pages),
         "missed": sum(page.counts.miss for page in report.pages),
         "not_replayed": sum(bool(page.error) for page in report.pages),
         "scores": {name: round(value, 4) for name, value in means.items()},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from click.testing import CliRunner
@@ -75,15 +75,16 @@ def test_a_difference_is_explained_by_node_and_request(tmp_path):
     found = explain("t", one, other, kept, runs=3, streams=2)
     assert (found.step, found.forms) == (1, ("axtree",))
     assert found.node == "RootWebArea 'S' > main > StaticText 'at 1700000000999'"
-    assert found.looks_like == "the same requests in another order: answers that race"
+    assert found.looks_like == "the same requests in another order: a race between responses"
     assert found.requests == (
-        "order, step 1: number 1 is GET /a 200 exact in one and GET /b 200 exact in the other",
+        "order, step 1: request 1: reference GET /a 200 exact, other run GET /b 200 exact",
     )
     other[1] = step(kept, tree.format("1700000000999"), ["GET /a 200 exact", "GET /b?r=1 404 miss"])
     found = explain("t", one, other, kept, runs=3, streams=2)
     assert found.requests == (
-        "only in one, step 1: GET /b 200 exact", "only in the other, step 1: GET /b?r=1 404 miss",
-    )  # fmt: skip
+        "only in the reference, step 1: GET /b 200 exact",
+        "only in the other run, step 1: GET /b?r=1 404 miss",
+    )
     assert found.looks_like.startswith("a clock")
     failed = [same, replace(one[1], status="action_failed")]
     found = explain("t", one, failed, kept, runs=1, streams=2)
@@ -202,7 +203,7 @@ def test_this_machine_is_told():
     machine = this_machine("156.0")
     assert machine.cpu
     assert machine.differs_from(machine) == ()
-    assert Machine.from_dict(machine.to_dict()) == machine
+    assert Machine(**asdict(machine)) == machine
     assert machine.differs_from(replace(machine, fonts="sha256:0", system="other")) != ()
 
 

@@ -75,11 +75,11 @@ async def test_each_is_found_and_located_where_nothing_is_pinned(planted):
         assert guess in found[name].looks_like, (name, found[name])
     assert found["animation"].forms == ("screenshot",)
     assert found["animation"].node == ""
-    assert "canvas#face" in {place.element.split(" > ")[-1] for place in found["animation"].places}
-    left, top, right, bottom = found["animation"].places[0].box
+    assert "canvas#face" in {place.element.split(" > ")[-1] for place in found["animation"].regions}
+    left, top, right, bottom = found["animation"].regions[0].box
     assert right - left <= 200
     assert bottom - top == 60
-    assert any("p#told" in place.element for place in found["random"].places)
+    assert any("p#told" in place.element for place in found["random"].regions)
 
 
 async def test_a_race_is_told_by_its_requests_or_by_the_order_of_its_lines(planted):

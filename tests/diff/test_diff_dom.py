@@ -83,7 +83,7 @@ def test_the_outermost_element_that_moved_is_named():
     moved = before.replace("8,8,200,40", "25,8,200,40").replace("10,10,50,20", "27,10,50,20")
     share, found = dom.moved(dom.parse(before), dom.parse(moved))
     assert share == pytest.approx(3 / 5)
-    assert found == [dom.Moved("html > body > div.bar", (8, 8, 200, 40), (25, 8, 200, 40))]
+    assert found == [dom.MovedElement("html > body > div.bar", (8, 8, 200, 40), (25, 8, 200, 40))]
     grown = before.replace("0,0,800,600", "0,0,800,900")
     assert dom.moved(dom.parse(before), dom.parse(grown))[1] == []
     assert dom.at(dom.parse(before), (12, 12, 20, 20)).endswith("div.bar > a")

@@ -18,7 +18,7 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.diff.compare.run import DiffOptions, diff
-from stillweb.diff.compare.traces import diff_traces, keep_run
+from stillweb.diff.compare.traces import diff_traces, store_run
 from stillweb.env import Env, Trace, run_trace
 from stillweb.record.crawl import visit
 from stillweb.record.crawl.crawl import crawl
@@ -116,12 +116,12 @@ def test_nothing_is_found_where_nothing_is_planted(recorded):
 # Page -> kind, subject, and a word of the explanation, of the first finding; then the kinds that follow.
 CAUSES = {
     "/styled": ("missing-resource", f"{HOST}/style.css", "stylesheet", {"changed-pixels"}),
-    "/price": ("changed-body", f"{HOST}/api/price", "API answer", {"changed-text", "changed-pixels"}),
+    "/price": ("changed-body", f"{HOST}/api/price", "API response", {"changed-text", "changed-pixels"}),
     "/picture": ("changed-body", f"{HOST}/logo.png", "picture", {"changed-pixels"}),
     "/shifted": ("changed-body", f"{HOST}/layout.css", "stylesheet", {"moved-element", "changed-pixels"}),
     "/script": ("changed-body", f"{HOST}/app.js", "script", {"script-error"}),
     "/old": ("dropped-redirect", f"{HOST}/old", "302", set()),
-    "/posting": ("lost-mutation", f"POST {HOST}/save", "no answer", {"changed-text"}),
+    "/posting": ("lost-mutation", f"POST {HOST}/save", "no response", {"changed-text"}),
     "/late": ("half-loaded", f"{HOST}/late", f"{HOST}/api/late", {"changed-text", "changed-controls"}),
 }
 
@@ -133,7 +133,7 @@ def test_each_planted_fault_is_found_and_named(recorded):
         first, *others = found[path].findings
         assert (first.kind.value, first.subject) == (kind, subject), found[path].to_dict()
         assert word in first.explanation
-        assert "stillweb " in first.mend
+        assert "stillweb " in first.fix
         assert first.severity == "error"
         assert effects <= {each.kind.value for each in others}, found[path].to_dict()
         assert found[path].failures(report.gates)
@@ -143,8 +143,8 @@ def test_each_planted_fault_is_found_and_named(recorded):
     assert "nowhereDefined" in of["/script", "script-error"].explanation
     moved = of["/shifted", "moved-element"]
     assert moved.subject.endswith("div.box")
-    assert "stands at 65," in moved.explanation
-    assert "where it stood at 48," in moved.explanation
+    assert "to 65," in moved.explanation
+    assert "moved from 48," in moved.explanation
     assert of["/picture", "changed-pixels"].subject.endswith("img")
 
 
@@ -223,7 +223,7 @@ def test_recorded_traces_are_taken_again_and_their_rewards_compared(recorded, tm
 
     async def take(client):
         async with Env(client.url, own.name, observe=("axtree", "text", "screenshot")) as env:
-            keep_run(own, await run_trace(env, trace, keep=True))
+            store_run(own, await run_trace(env, trace, keep=True))
         same = await diff_traces(client.url, own)
         kept = own.path / "traces" / "look.run.json"
         told = json.loads(kept.read_text())

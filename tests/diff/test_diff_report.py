@@ -42,9 +42,9 @@ def test_gates_are_read_on_top_of_the_defaults():
     assert parse_gates("text=0.5, misses=3") == {**DEFAULT_GATES, "text": 0.5, "misses": 3.0}
     assert parse_gates("") == DEFAULT_GATES
     assert parse_gates("none") == {}
-    with pytest.raises(UsageError, match="no score called 'txt'"):
+    with pytest.raises(UsageError, match="unknown score: 'txt'"):
         parse_gates("txt=1")
-    with pytest.raises(UsageError, match="no number"):
+    with pytest.raises(UsageError, match="not a number"):
         parse_gates("text=high")
 
 

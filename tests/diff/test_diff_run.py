@@ -147,7 +147,7 @@ def test_a_slow_machine_does_not_cut_a_comparison_off(shop, monkeypatch):
     assert not page.notes
     monkeypatch.setattr(look, "_SETTLE_CAP", 0.1)
     (page,) = compared(*shop, DiffOptions(limit=1)).pages
-    assert page.notes[0].startswith("did not settle: still changing after 0.1 s")
+    assert page.notes[0].startswith("the page did not settle: still changing after 0.1 s")
 
 
 @pytest.mark.browser
@@ -170,7 +170,7 @@ def test_a_page_without_a_baseline_is_only_counted(shop, tmp_path):
     (page,) = report.pages
     assert not page.compared
     assert page.scores == {"status": 1.0, "hits": 1.0}
-    assert page.counts.asked > 5
+    assert page.counts.requested > 5
     assert report.summary() == "1 without a baseline, all gates passed"
 
 

@@ -37,14 +37,14 @@ ignore: {requests: ["https://counter.test/*"], console: ["^console: ResizeObserv
     ("text", "told"),
     [
         ("version: 2", "version is 2, this program reads 1"),
-        ("[1]", "the file is no mapping"),
-        ("version: 1\ngates: {txt: 1}", "gates has 'txt', which is none of: axtree"),
-        ("version: 1\ngates: {text: high}", "gates.text is 'high', neither a number nor none"),
+        ("[1]", "the file is not a mapping"),
+        ("version: 1\ngates: {txt: 1}", "gates has the unknown key 'txt'; known: axtree"),
+        ("version: 1\ngates: {text: high}", "gates.text is 'high'; expected a number or none"),
         ("version: 1\nmasks: [{url: x}]", r"masks\[0\] has neither boxes nor selectors"),
-        ("version: 1\nmasks: [{boxes: [[1, 2, 1, 4]]}]", r"masks\[0\].boxes is no list of \[left"),
-        ("version: 1\nignore: {requests: x}", "ignore.requests is no list of texts"),
+        ("version: 1\nmasks: [{boxes: [[1, 2, 1, 4]]}]", r"masks\[0\].boxes is not a list of \[left"),
+        ("version: 1\nignore: {requests: x}", "ignore.requests is not a list of strings"),
         ("version: 1\nignore: {console: ['(']}", "missing \\)"),
-        ("version: [", "no YAML"),
+        ("version: [", "not valid YAML"),
     ],
 )
 def test_a_mistake_is_told(tmp_path, text, told):

@@ -115,9 +115,9 @@ def test_it_needs_nothing_else_and_has_each_picture_once(tmp_path):
 
 
 def test_a_picture_is_webp_where_that_is_smaller_and_keeps_every_pixel(tmp_path):
-    from stillweb.diff.report.html import Shots
+    from stillweb.diff.report.html import PictureTable
 
-    shots = Shots()
+    shots = PictureTable()
     for colour in ("red", "noise"):
         shots.number(picture(tmp_path, colour))
     for uri, colour in zip(shots.uris(), ("red", "noise"), strict=True):
@@ -201,7 +201,7 @@ async def test_slider_pages_and_theme_are_moved_by_keyboard(browser, tmp_path):
     await page.focus("[name^=v][value=pair]")
     await page.keyboard.press("ArrowRight")
     assert await page.is_checked("[value=slider]")
-    await page.focus(".shots [type=range]")
+    await page.focus(".pictures [type=range]")
     before = await page.evaluate("getComputedStyle(document.querySelector('.replayed')).clipPath")
     for _ in range(4):
         await page.keyboard.press("ArrowRight")

@@ -17,7 +17,7 @@ from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.reader import gzip_member
 from stillweb.diff.compare.metrics import Fetch
-from stillweb.diff.compare.pages import Bench, compare
+from stillweb.diff.compare.pages import ComparisonContext, compare
 from stillweb.diff.compare.visit import ReplayedPage
 
 ORIGIN = BaselineTool("browsertrix", "1.14.1")
@@ -198,12 +198,12 @@ def test_comparison_takes_what_the_baseline_has_and_says_so(tmp_path):
     seen = ReplayedPage(
         200, PageSnapshot(HOME, png(picture), "hello", "tree", "dom"), fetches, document_text="hello\nhidden"
     )
-    bench = Bench("x", tmp_path / "pictures")
+    bench = ComparisonContext("x", tmp_path / "pictures")
     found = compare(only, collection.baseline / only.baseline, seen, bench)
     assert found.scores.keys() == {"status", "recall", "hits", "misses", "fuzzy", "text", "order", "look"}
     assert (found.scores["text"], found.scores["look"], found.scores["misses"]) == (1.0, 1.0, 1.0)
     assert [finding.kind.value for finding in found.findings] == ["missing-resource"]
-    assert "browsertrix 1.14.1's" in " ".join(found.notes)
+    assert "made by browsertrix 1.14.1;" in " ".join(found.notes)
     other = Image.new("RGB", (80, 60), "black")
     changed = ReplayedPage(200, PageSnapshot(HOME, png(other)), fetches[:2], document_text="bye")
     found = compare(only, collection.baseline / only.baseline, changed, bench)

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from stillweb.collections.layout import Collection
 from stillweb.diff.certify.certificate import (
     Certificate,
     TraceResult,
-    Verified,
+    VerifiedTrace,
     VerifyVerdict,
     compare_certificates,
 )
@@ -59,7 +60,7 @@ def print_certificate(certificate: Certificate) -> None:
     click.echo(f"{certificate.collection}: {certificate.summary()} ({certificate.seconds:.1f} s)")
 
 
-def print_verified(certified: Certificate, here: Certificate, rows: Sequence[Verified]) -> None:
+def print_verified(certified: Certificate, here: Certificate, rows: Sequence[VerifiedTrace]) -> None:
     """Print how each trace of a certificate went here."""
     _table(
         ["trace", "#equal steps", "verdict", "first difference", "why"],
@@ -119,7 +120,7 @@ def _print_divergence(divergence: TraceDivergence) -> None:
         click.echo(f"    {line.kind} {line.text.strip()}")
     if len(changed) > _LINES:
         click.echo(f"    and {len(changed) - _LINES} more lines")
-    for place in divergence.places:
+    for place in divergence.regions:
         left, top, right, bottom = place.box
         click.echo(f"  pixels: {left},{top} to {right},{bottom}  {place.element}")
     for request in divergence.requests:
@@ -254,11 +255,13 @@ def _verify(name: str | None, given: dict[str, Any]) -> int:
     return 0 if all(row.verdict is VerifyVerdict.EQUAL for row in rows) else 1
 
 
-def _verified_dict(certified: Certificate, here: Certificate, rows: Sequence[Verified]) -> dict[str, Any]:
+def _verified_dict(
+    certified: Certificate, here: Certificate, rows: Sequence[VerifiedTrace]
+) -> dict[str, Any]:
     return {
         "equal": all(row.verdict is VerifyVerdict.EQUAL for row in rows),
         "divergence": any(row.verdict is VerifyVerdict.DIVERGENCE for row in rows),
-        "machine": {"certified": certified.machine.to_dict(), "here": here.machine.to_dict()},
+        "machine": {"certified": asdict(certified.machine), "here": asdict(here.machine)},
         "traces": [row.to_dict() for row in rows],
         "here": here.to_dict(),
     }

@@ -87,8 +87,8 @@ def _print_findings(report: DiffReport) -> None:
         ]
         many = f" ({len(found)} pages)" if len(found) > 1 else ""
         click.echo(f"{mark} {kind}: {subject}{many}\n    {first.explanation}")
-        if first.mend:
-            click.echo(f"    mend: {first.mend}")
+        if first.fix:
+            click.echo(f"    fix: {first.fix}")
     if len(groups) > _FINDINGS:
         click.echo(f"  and {len(groups) - _FINDINGS} more findings: --json or --report has all")
     if report.requests:
@@ -145,7 +145,7 @@ def _cell(report: DiffReport, page: PageDiff, name: str) -> str:
 
 def _counted(report: DiffReport, page: PageDiff) -> list[str]:
     counts = page.counts
-    numbers = [str(number) for number in (counts.asked, counts.hit, counts.miss, counts.noise)]
+    numbers = [str(number) for number in (counts.requested, counts.hit, counts.miss, counts.noise)]
     return [_name(page), _cell(report, page, "status"), *numbers]
 
 

@@ -1,9 +1,10 @@
-"""A certificate held against this machine: the same traces run here, and compared with what it says.
+"""Certificates: results of repeated runs as a signed JSON file, and their verification on another machine.
 
-Two things can be wrong, and they are not the same. If runs here agree with each other but not with the
-certificate, and browser build, fonts or processor are others than it was made on, then these are
-what differs, and the promise stands. If they are the same, or runs here differ among themselves,
-the promise is broken: a **divergence**.
+Verification runs the same traces and compares them with the certificate. A difference has one of two causes:
+
+- The runs agree with each other but not with the certificate, and browser build, fonts or CPU differ from
+  those of the certificate. The guarantee holds; the machine is different.
+- The machine is equal, or the runs differ from each other. The guarantee is broken: a **divergence**.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from stillweb.browser.machine import cpu_family, fonts_digest
 from stillweb.diff.certify.divergence import TraceDivergence
@@ -28,44 +31,34 @@ from stillweb.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where observations were taken.
+    """The machine on which observations were made.
 
     Attributes:
         browser: version of the browser.
-        fonts: digest over the contents of all fonts that fontconfig lists; "" if it is not there.
+        fonts: digest over the contents of all fonts that fontconfig lists; "" without fontconfig.
         cpu: architecture, vendor, family and model.
         system: operating system and C library.
     """
 
-    browser: str
-    fonts: str
-    cpu: str
-    system: str
-
-    def to_dict(self) -> dict[str, str]:
-        """Return it as JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Machine:
-        """Read what `to_dict` made; what is not there is ""."""
-        return cls(**{field.name: str(stored.get(field.name, "")) for field in fields(cls)})
+    browser: str = ""
+    fonts: str = ""
+    cpu: str = ""
+    system: str = ""
 
     def differs_from(self, other: Machine) -> tuple[str, ...]:
-        """Return what is another: "other browser build (156.0 there, 157.0 here)", of `other` there, us here.
+        """Return the differences, for example "other browser build (156.0 there, 157.0 here)".
 
-        The system is told by its fonts and processor; that its release differs explains no pixel by itself.
+        "There" is `other`, "here" is `self`. The system is not compared: its release alone changes no pixel.
         """
         names = {"browser": "browser build", "fonts": "fonts", "cpu": "CPU"}
         return tuple(
-            f"other {told} ({_short(getattr(other, name))} there, {_short(getattr(self, name))} here)"
-            for name, told in names.items()
+            f"other {noun} ({_short(getattr(other, name))} there, {_short(getattr(self, name))} here)"
+            for name, noun in names.items()
             if getattr(self, name) != getattr(other, name)
         )
 
 
 def this_machine(browser_version: str) -> Machine:
-    """Return what runs here with a browser of this version stand on."""
     return Machine(browser_version, fonts_digest(), cpu_family(), _system())
 
 
@@ -83,15 +76,15 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class CertifiedStep:
-    """What one step of a trace came to, over all runs.
+    """Results of one step of a trace over all runs.
 
     Attributes:
-        digests: of the reference, by form.
-        distinct: how many different digests each form had.
-        requests: how many different sets of requests there were; told, and no failure.
-        flagged: in how many runs the environment said that the step is not exact.
-        unlike: in how many runs it was unlike the reference.
-        flags: why, each once.
+        digests: digests of the reference run, by form.
+        distinct: number of different digests, by form.
+        requests: number of different sets of requests; reported only, never a failure.
+        flagged: number of runs in which the environment flagged the step as not exact.
+        unlike: number of runs in which the step differs from the reference.
+        flags: distinct flags.
     """
 
     action: str
@@ -107,13 +100,13 @@ class CertifiedStep:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """The runs of one trace at one count of sessions, on a loaded machine or not.
+    """The runs of one trace under one condition (number of sessions, machine loaded or not).
 
     Attributes:
-        differ: runs unlike the reference.
+        differ: runs that differ from the reference.
         failed: runs that differ or have a flagged step.
-        broken: runs that our own failure ended; not among `runs`.
-        steps, flagged, unsettled: counts over all steps of the runs.
+        broken: runs that an infrastructure failure ended; not counted in `runs`.
+        steps, flagged, unsettled: number of steps over all runs.
         median, p90: wall seconds per step.
     """
 
@@ -130,18 +123,33 @@ class RunGroup:
     p90: float
 
 
+def trace_dict(trace: Trace) -> dict[str, Any]:
+    return {
+        "name": trace.name,
+        "url": trace.url,
+        "task": task_to_dict(trace.task) if trace.task else None,
+        "seed": trace.seed,
+        "actions": [dict(action) for action in trace.actions],
+    }
+
+
+def _trace(stored: Mapping[str, Any]) -> Trace:
+    task = task_from_dict(stored["task"], stored["name"]) if stored.get("task") else None
+    return Trace(stored["name"], tuple(stored["actions"]), stored["url"], task, stored["seed"])
+
+
 @dataclass(frozen=True, slots=True)
 class TraceResult:
-    """What became of a trace.
+    """Results of one trace.
 
     Attributes:
-        streams: how many different streams of observations there were, over all forms.
+        streams: number of different observation streams over all forms.
         distinct: the same for each form alone.
-        divergence: the first difference, explained; None where there is none.
+        divergence: the first difference, explained; None if the runs agree.
         error: why runs were broken, "" if none was.
     """
 
-    trace: Trace
+    trace: Annotated[Trace, PlainValidator(_trace), PlainSerializer(trace_dict)]
     steps: tuple[CertifiedStep, ...]
     groups: tuple[RunGroup, ...]
     streams: int
@@ -151,27 +159,24 @@ class TraceResult:
 
     @property
     def runs(self) -> int:
-        """How often it was run to its end."""
         return sum(group.runs for group in self.groups)
 
     @property
     def failed(self) -> int:
-        """How many of them failed."""
         return sum(group.failed for group in self.groups)
 
     @property
     def broken(self) -> int:
-        """How many our own failure ended."""
         return sum(group.broken for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """All traces of a collection, run again and again.
+    """Results of repeated runs of all traces of a collection.
 
     Attributes:
-        environment_id: of the pack that was replayed.
-        forms: of observation, that were compared.
+        environment_id: digest of the replayed pack.
+        forms: compared forms of observation.
         made: time, ISO 8601.
         software: version of stillweb.
     """
@@ -200,44 +205,37 @@ class Certificate:
 
     @property
     def broken(self) -> int:
-        """Runs that our own failure ended."""
         return sum(trace.broken for trace in self.traces)
 
     @property
     def passed(self) -> bool:
-        """Whether something was run, nothing failed, and nothing broke."""
+        """True if at least one run was made, and no run failed or broke."""
         return bool(self.flakes.tried) and not self.flakes.failed and not self.broken
 
     def summary(self) -> str:
-        """Return one line."""
         parts = [f"{len(self.traces)} traces at {self.level}, {self.flakes.tried} runs"]
         parts.append(f"runs that fail: {self.flakes}")
         if self.flagged.failed:
             parts.append(f"{self.flagged.share:.1%} of steps flagged")
         if self.broken:
-            parts.append(f"{self.broken} runs broken by us")
+            parts.append(f"{self.broken} runs broken by infrastructure failures")
         return "; ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON, with its digest."""
+        """Return the certificate as JSON values, with its digest."""
         content = {
             "format": FORMAT,
             "version": VERSION,
-            **{name: getattr(self, name) for name in ("collection", "environment_id", "backend", "level")},
-            "forms": list(self.forms),
-            "machine": self.machine.to_dict(),
-            "software": self.software,
-            "made": self.made,
-            "seconds": self.seconds,
+            **_CERTIFICATE.dump_python(self, mode="json", by_alias=True),
             "passed": self.passed,
             "flakes": self.flakes.to_dict(),
             "flagged": self.flagged.to_dict(),
-            "traces": [_trace_result_dict(each) for each in self.traces],
         }
+        for result in content["traces"]:
+            result["digest"] = digest_of(result["trace"])
         return content | {"digest": digest_of(content)}
 
     def write(self, path: Path) -> Path:
-        """Write the file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, sort_keys=True)
         path.write_text(text + "\n", encoding="utf-8")
@@ -248,32 +246,38 @@ class Certificate:
         """Read a certificate.
 
         Raises:
-            UsageError: if it is none, or was changed since it was signed.
+            UsageError: if the file is not a certificate, or was changed after it was signed.
         """
         try:
             stored = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise UsageError(f"{path}: cannot be read as a certificate: {error}") from error
         if not isinstance(stored, dict) or stored.get("format") != FORMAT or stored.get("version") != VERSION:
-            raise UsageError(f"{path}: no certificate of version {VERSION}", hint="stillweb certify NAME")
+            raise UsageError(f"{path}: not a certificate of version {VERSION}", hint="stillweb certify NAME")
         signed = stored.pop("digest", "")
         if signed != digest_of(stored):
             raise UsageError(
-                f"{path}: was changed after it was signed: its digest is {digest_of(stored)}, "
-                f"it says {signed}",
-                hint="stillweb certify NAME makes a new one",
+                f"{path}: the file was changed after it was signed: its digest is {digest_of(stored)}, "
+                f"the signed digest is {signed}",
+                hint="make a new one: stillweb certify NAME",
             )
         try:
-            return _certificate(stored)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"{path}: lacks or misspells {error}") from error
+            return _CERTIFICATE.validate_python(stored, by_alias=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UsageError(f"{path}: {where}: {first['msg']}", hint="stillweb certify NAME") from error
+        except (KeyError, TypeError) as error:
+            raise UsageError(
+                f"{path}: missing or invalid key {error}", hint="stillweb certify NAME"
+            ) from error
 
 
 def latest_certificate(folder: Path, environment_id: str) -> Certificate | None:
-    """Return the newest certificate in a collection's folder that is of this pack; None if there is none."""
+    """Return the newest certificate of this pack in a collection's folder, or None."""
     found = []
     for path in sorted(folder.glob("certificate-*.json")):
-        with suppress(UsageError):  # whoever asks for a report has not asked about a damaged certificate
+        with suppress(UsageError):  # a damaged certificate does not stop a report
             found.append(Certificate.load(path))
     of_this = [each for each in found if each.environment_id == environment_id]
     return max(of_this, key=lambda each: each.made, default=None)
@@ -285,86 +289,29 @@ def digest_of(content: Mapping[str, Any]) -> str:
     return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def trace_dict(trace: Trace) -> dict[str, Any]:
-    """Return a trace as JSON."""
-    return {
-        "name": trace.name,
-        "url": trace.url,
-        "task": task_to_dict(trace.task) if trace.task else None,
-        "seed": trace.seed,
-        "actions": [dict(action) for action in trace.actions],
-    }
+_CERTIFICATE = TypeAdapter(Certificate)
 
-
-def trace_from_dict(stored: Mapping[str, Any]) -> Trace:
-    """Read what `trace_dict` made."""
-    task = task_from_dict(stored["task"], stored["name"]) if stored.get("task") else None
-    return Trace(stored["name"], tuple(stored["actions"]), stored["url"], task, stored["seed"])
-
-
-def _trace_result_dict(result: TraceResult) -> dict[str, Any]:
-    trace = trace_dict(result.trace)
-    return {
-        "trace": trace,
-        "digest": digest_of(trace),
-        "streams": result.streams,
-        "distinct": dict(result.distinct),
-        "steps": [_plain(asdict(step)) for step in result.steps],
-        "groups": [asdict(group) for group in result.groups],
-        "divergence": result.divergence.to_dict() if result.divergence else None,
-        "error": result.error,
-    }
-
-
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    return value | {"flags": list(value["flags"])}
-
-
-def _certificate(stored: Mapping[str, Any]) -> Certificate:
-    names = ("collection", "environment_id", "backend", "level", "made", "software", "seconds")
-    return Certificate(
-        **{name: stored[name] for name in names},
-        forms=tuple(stored["forms"]),
-        machine=Machine.from_dict(stored["machine"]),
-        traces=tuple(_trace_result(each) for each in stored["traces"]),
-    )
-
-
-def _trace_result(stored: Mapping[str, Any]) -> TraceResult:
-    divergence = stored["divergence"]
-    steps = [CertifiedStep(**step) for step in stored["steps"]]
-    return TraceResult(
-        trace=trace_from_dict(stored["trace"]),
-        steps=tuple(replace(step, flags=tuple(step.flags)) for step in steps),
-        groups=tuple(RunGroup(**group) for group in stored["groups"]),
-        streams=stored["streams"],
-        distinct=stored["distinct"],
-        divergence=TraceDivergence.from_dict(divergence) if divergence else None,
-        error=stored["error"],
-    )
-
-
-_TOLD = 3  # forms
+_MAX_FORMS = 3
 
 
 class VerifyVerdict(StrEnum):
-    """What became of a certified trace here."""
+    """Result of verifying one trace."""
 
     EQUAL = "equal"
-    ELSEWHERE = "another machine"  # differs, as browser build, fonts or CPU do
+    ELSEWHERE = "another machine"  # differs, and browser build, fonts or CPU differ as well
     DIVERGENCE = "divergence"
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """A trace of a certificate, run here.
+class VerifiedTrace:
+    """A trace of a certificate, verified on this machine.
 
     Attributes:
-        equal: steps that are as certified, counted from the first one.
-        steps: that the certificate has.
-        step: the first one that differs; None if none does.
-        forms: what differs at that step.
-        why: one clause.
+        equal: number of steps before the first difference.
+        steps: number of certified steps.
+        step: index of the first step that differs; None if all are equal.
+        forms: forms that differ at that step.
+        why: reason for the verdict.
     """
 
     trace: str
@@ -376,39 +323,45 @@ class Verified:
     why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return asdict(self) | {"verdict": self.verdict.value, "forms": list(self.forms)}
+        stored: dict[str, Any] = TypeAdapter(VerifiedTrace).dump_python(self, mode="json")
+        return stored
 
 
-def compare_certificates(certified: Certificate, here: Certificate) -> tuple[Verified, ...]:
-    """Hold what was run here against a certificate, trace by trace, in its order."""
+def compare_certificates(certified: Certificate, here: Certificate) -> tuple[VerifiedTrace, ...]:
+    """Compare the runs of this machine with a certificate, trace by trace, in the certificate's order."""
     others = here.machine.differs_from(certified.machine)
     mine = {result.trace.name: result for result in here.traces}
     return tuple(_verified(result, mine.get(result.trace.name), others) for result in certified.traces)
 
 
-def _verified(certified: TraceResult, here: TraceResult | None, others: Sequence[str]) -> Verified:
+def _verified(certified: TraceResult, here: TraceResult | None, others: Sequence[str]) -> VerifiedTrace:
     name, steps = certified.trace.name, len(certified.steps)
     if here is None or not here.steps:
-        why = here.error if here and here.error else "was not run"
-        return Verified(name, VerifyVerdict.DIVERGENCE, 0, steps, 0, (), why)
-    found = _first(certified.steps, here.steps)
+        why = here.error if here and here.error else "the trace was not run"
+        return VerifiedTrace(name, VerifyVerdict.DIVERGENCE, 0, steps, 0, (), why)
+    found = _first_difference(certified.steps, here.steps)
     if here.divergence:
         at = min(here.divergence.step, steps if found is None else found[0])
         forms = here.divergence.forms if at == here.divergence.step or found is None else found[1]
-        return Verified(
-            name, VerifyVerdict.DIVERGENCE, at, steps, at, forms, "runs here differ among themselves"
+        return VerifiedTrace(
+            name,
+            VerifyVerdict.DIVERGENCE,
+            at,
+            steps,
+            at,
+            forms,
+            "runs on this machine differ from each other",
         )
     if found is None:
-        return Verified(name, VerifyVerdict.EQUAL, steps, steps)
+        return VerifiedTrace(name, VerifyVerdict.EQUAL, steps, steps)
     step, forms = found
     if others:
-        return Verified(name, VerifyVerdict.ELSEWHERE, step, steps, step, forms, ", ".join(others))
-    why = "same browser build, fonts and CPU, and yet another observation"
-    return Verified(name, VerifyVerdict.DIVERGENCE, step, steps, step, forms, why)
+        return VerifiedTrace(name, VerifyVerdict.ELSEWHERE, step, steps, step, forms, ", ".join(others))
+    why = "the observation differs with the same browser build, fonts and CPU"
+    return VerifiedTrace(name, VerifyVerdict.DIVERGENCE, step, steps, step, forms, why)
 
 
-def _first(
+def _first_difference(
     certified: Sequence[CertifiedStep], here: Sequence[CertifiedStep]
 ) -> tuple[int, tuple[str, ...]] | None:
     for index, (a, b) in enumerate(zip(certified, here, strict=False)):
@@ -420,4 +373,4 @@ def _first(
 
 
 def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(form for form in one if one[form] != other.get(form))[:_TOLD]
+    return tuple(form for form in one if one[form] != other.get(form))[:_MAX_FORMS]

@@ -1,10 +1,10 @@
-"""Replay against replay: the same traces again and again, and whether anything ever differs.
+"""Run the same traces repeatedly in the replay, and check that every observation is equal.
 
-Each trace is run many times at several counts of sessions, alone and (if wanted) on a loaded
-machine. The commonest stream of observations of a trace is its **reference**; a run unlike it at any
-step has failed, and so has one of which the environment itself said that a step is not exact. The
-first difference is explained (`divergence`), the share of failures is given with its bound (`flake`),
-and all of it is a certificate that others can check (`certificate`, `verify`).
+Each trace runs many times at several numbers of sessions, on an idle and optionally on a loaded machine. The
+most frequent observation stream of a trace is its **reference**. A run fails if any step differs from the
+reference, or if the environment flags a step as not exact. `divergence` explains the first difference,
+`rates` gives the failure rate with its bound, and `certificate` writes the results to a file that others can
+verify.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from stillweb.errors import CollectionNotFound, StillwebError, UsageError
 from stillweb.replay.client import ReplayClient
 
 FORMS = ("axtree", "dom", "screenshot")
-"""What agents are shown, and what is promised. Others can be asked for."""
+"""The default forms of observation that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertifyOptions:
-    """How to certify.
+    """Options of `certify`.
 
     Attributes:
-        runs: of each trace under each condition, at least.
-        jobs: counts of sessions.
-        load: whether all is done a second time with every processor kept busy.
-        observe: forms of observation that are compared.
-        folder: where runs and observations are kept, so that a stopped certification goes on; None
-            for a temporary one.
-        executable: the browser; None to look for one.
+        runs: minimum number of runs of each trace under each condition.
+        jobs: numbers of concurrent sessions.
+        load: whether to repeat all runs with every CPU kept busy.
+        observe: forms of observation to compare; () for the default `FORMS`.
+        folder: folder for runs and observations, so a stopped certification resumes; None for a temporary
+            one.
+        executable: path of the browser executable; None to search for one.
     """
 
     runs: int = 20
@@ -60,18 +60,16 @@ class CertifyOptions:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """Under which conditions runs are made, in order; the first run of all is made alone."""
         loads = (False, True) if self.load else (False,)
         return tuple(Condition(jobs, loaded) for loaded in loads for jobs in sorted(self.jobs))
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """What is observed: what was asked for, else those of `FORMS` that this stillweb can observe."""
         known = {kind.value for kind in Observe}
         return self.observe or tuple(form for form in FORMS if form in known)
 
     def total(self, traces: int) -> int:
-        """Return how many runs so many traces come to."""
+        """Return the total number of runs for `traces` traces."""
         return sum(traces * planned(traces, condition, self.runs) for condition in self.conditions)
 
 
@@ -84,21 +82,20 @@ async def certify(
     browser: Browser | None = None,
     on_run: Callable[[TraceRepetition], None] = lambda _: None,
 ) -> Certificate:
-    """Run traces again and again on a replay server, and certify what came.
+    """Run traces repeatedly on a replay server, and return the certificate.
 
     Args:
-        client: of the server.
-        collection: its name there.
-        traces: what to run; their names must differ.
-        options: how.
-        browser: one to use, started for the level and with the server's SPKI hashes; otherwise one is
-            started.
-        on_run: told of each run when it has ended.
+        client: client of the server.
+        collection: name of the collection on the server.
+        traces: traces with distinct names.
+        options: certification options.
+        browser: a browser started for the level and with the server's SPKI hashes; None starts one.
+        on_run: called with each finished run.
 
     Raises:
-        UsageError: if there are no traces, or two have one name.
+        UsageError: if there are no traces, or two have the same name.
         CollectionNotFound: if the server does not serve the collection.
-        TaskError: if the collection does not hold where a trace begins.
+        TaskError: if the collection does not contain the start page of a trace.
         InfraError: if no browser or no environment can be opened.
     """
     options = options or CertifyOptions()
@@ -118,7 +115,7 @@ async def certify(
             browser = await stack.enter_async_context(
                 launch(spki=info.spki, executable=options.executable, exact=exact)
             )
-        setting = CertifySetup(
+        setup = CertifySetup(
             client,
             browser,
             collection,
@@ -129,17 +126,17 @@ async def certify(
             folder,
             has_ledger=bool(info.features.get("ledger")),
         )
-        runs = await _all_runs(setting, traces, options, on_run)
+        runs = await _all_runs(setup, traces, options, on_run)
         results = [
-            await asyncio.to_thread(_trace_result, trace, runs, options, setting.kept) for trace in traces
+            await asyncio.to_thread(_trace_result, trace, runs, options, setup.store) for trace in traces
         ]
     return Certificate(
         collection=collection,
-        environment_id=setting.environment_id,
-        backend=setting.backend,
+        environment_id=setup.environment_id,
+        backend=setup.backend,
         level=options.level,
         forms=options.forms,
-        machine=this_machine(setting.browser.version),
+        machine=this_machine(setup.browser.version),
         traces=tuple(results),
         made=clock.now().isoformat(timespec="seconds"),
         software=__version__,
@@ -148,29 +145,29 @@ async def certify(
 
 
 def reference_of(runs: Iterable[TraceRepetition]) -> TraceRepetition | None:
-    """Return the first of the runs whose stream of observations is the commonest; None if there are none."""
+    """Return the first run with the most frequent observation stream; None if no run finished."""
     ended = [run for run in runs if not run.failure]
     if not ended:
         return None
     count = Counter(stream_of(run.steps) for run in ended)
-    return max(ended, key=lambda run: count[stream_of(run.steps)])  # the first of those that are largest
+    return max(ended, key=lambda run: count[stream_of(run.steps)])  # max returns the first of equal ones
 
 
 def stream_of(steps: Sequence[SeenStep]) -> tuple[object, ...]:
-    """Return what two runs must have in common to be the same."""
+    """Return the values that are equal for equal runs."""
     return tuple((step.status, step.url, tuple(sorted(step.digests.items()))) for step in steps)
 
 
 def _check(traces: Sequence[Trace]) -> None:
     if not traces:
-        raise UsageError("there are no traces to run", hint="stillweb certify NAME --explore 3")
+        raise UsageError("no traces to run", hint="stillweb certify NAME --explore 3")
     twice = [name for name, count in Counter(trace.name for trace in traces).items() if count > 1]
     if twice:
-        raise UsageError(f"two traces are called {twice[0]!r}", hint="give each trace a name of its own")
+        raise UsageError(f"two traces have the name {twice[0]!r}", hint="rename one of them")
 
 
 async def _all_runs(
-    setting: CertifySetup,
+    setup: CertifySetup,
     traces: Sequence[Trace],
     options: CertifyOptions,
     on_run: Callable[[TraceRepetition], None],
@@ -178,7 +175,7 @@ async def _all_runs(
     runs: list[TraceRepetition] = []
     try:
         for condition in options.conditions:
-            runs += await make_runs(setting, traces, condition, options.runs, on_run)
+            runs += await make_runs(setup, traces, condition, options.runs, on_run)
     except ExceptionGroup as group:
         ours, _ = group.split(StillwebError)
         raise (ours or group).exceptions[0] from None
@@ -186,7 +183,7 @@ async def _all_runs(
 
 
 def _trace_result(
-    trace: Trace, every: Sequence[TraceRepetition], options: CertifyOptions, kept: ContentStore
+    trace: Trace, every: Sequence[TraceRepetition], options: CertifyOptions, store: ContentStore
 ) -> TraceResult:
     runs = [run for run in every if run.trace == trace.name]
     reference = reference_of(runs)
@@ -196,14 +193,14 @@ def _trace_result(
         return TraceResult(trace, (), groups, 0, {}, error=error)
     ended = [run for run in runs if not run.failure]
     stream = stream_of(reference.steps)
-    unlike = [run for run in ended if stream_of(run.steps) != stream]
+    differing = [run for run in ended if stream_of(run.steps) != stream]
     streams = len({stream_of(run.steps) for run in ended})
     divergence = None
-    if unlike:
-        # Of all that differ, the one that differs earliest: what is explained is the first cause.
-        first = min(unlike, key=lambda run: _agreement(stream, stream_of(run.steps)))
+    if differing:
+        # The run that differs earliest shows the first cause.
+        first = min(differing, key=lambda run: _agreement(stream, stream_of(run.steps)))
         divergence = explain(
-            trace.name, reference.steps, first.steps, kept, runs=len(unlike), streams=streams
+            trace.name, reference.steps, first.steps, store, runs=len(differing), streams=streams
         )
     return TraceResult(
         trace,
@@ -220,7 +217,7 @@ def _trace_result(
 
 
 def _agreement(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return at how many steps two streams agree from the beginning on."""
+    """Return the number of equal steps before the first difference."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
 
@@ -235,7 +232,7 @@ def _step_result(index: int, reference: TraceRepetition, runs: Sequence[TraceRep
         status=mine.status,
         digests=mine.digests,
         distinct={form: len({step.digests.get(form) for step in steps}) for form in mine.digests},
-        requests=len({step.asked for step in steps}),
+        requests=len({step.request_set for step in steps}),
         flagged=sum(bool(step.flags) for step in steps),
         unlike=sum(stream_of([step]) != key for step in steps),
         flags=tuple(sorted({flag for step in steps for flag in step.flags})),

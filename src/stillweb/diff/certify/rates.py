@@ -1,8 +1,8 @@
-"""How often runs fail, and how sure that is: a rate with its 95% interval.
+"""Failure rates with their 95% confidence interval.
 
-Where no run failed (or all did) the Clopper-Pearson bound is given, one-sided and exact:
-1 - 0.05^(1/n), which the "rule of three" (3/n) comes near. In between it is Wilson's interval, which
-keeps its promise for small rates, where the usual p ± 1.96·σ does not (Brown, Cai, DasGupta 2001).
+If no run failed, or all did, the interval uses the exact one-sided Clopper-Pearson bound 1 - 0.05^(1/n),
+which the "rule of three" (3/n) approximates. Otherwise it is Wilson's interval, which has the nominal
+coverage for small rates, where the usual p ± 1.96·σ does not (Brown, Cai, DasGupta 2001).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from math import sqrt
 from typing import Any
 
 CONFIDENCE = 0.95
-_Z = 1.959963984540054  # of the normal distribution, two-sided 95%
+_Z = 1.959963984540054  # normal distribution, two-sided 95%
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRate:
-    """`failed` of `tried`, as a share, and the interval in which the true share lies with 95% confidence."""
+    """`failed` of `tried` runs, and the 95% confidence interval of the failure probability."""
 
     failed: int
     tried: int
@@ -26,11 +26,9 @@ class FailureRate:
 
     @property
     def share(self) -> float:
-        """The share that was seen; 0.0 where nothing was tried."""
         return self.failed / self.tried if self.tried else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {
             "failed": self.failed,
             "tried": self.tried,
@@ -41,14 +39,14 @@ class FailureRate:
 
     def __str__(self) -> str:
         if not self.tried:
-            return "nothing tried"
+            return "no runs"
         if not self.failed:
             return f"0 of {self.tried}: at most {self.high:.2%} (95%)"
         return f"{self.failed} of {self.tried}: {self.share:.2%} ({self.low:.2%} to {self.high:.2%}, 95%)"
 
 
 def rate(failed: int, tried: int) -> FailureRate:
-    """Return the rate of so many failures; without a trial everything is possible: 0 to 1."""
+    """Return the failure rate; the interval is 0 to 1 if nothing was tried."""
     if tried <= 0:
         return FailureRate(0, 0, 0.0, 1.0)
     edge = (1 - CONFIDENCE) ** (1 / tried)

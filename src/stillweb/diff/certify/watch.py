@@ -1,9 +1,8 @@
-"""An environment that is watched: of every step what was observed, asked for and how long it took.
+"""An `Env` that records the observation, requests and duration of every step.
 
-What was observed is kept by digest, so that a thousand equal runs take the room of one, and two
-runs that differ can be laid side by side afterwards. Only one thing cannot wait: which element
-a differing pixel belongs to is known to the page alone, so as soon as a picture differs from that
-of the first run (`Firsts`) the page is asked, in the isolated world, what stands at that place.
+Observations are stored by digest, so a thousand equal runs take the space of one, and runs that differ can be
+compared afterwards. Only the page itself can map a differing pixel to an element. Therefore, as soon as a
+screenshot differs from that of the first run (`FirstRuns`), the page is queried in its isolated world.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from PIL import Image, ImageChops, UnidentifiedImageError
+from pydantic import Field
 
 from stillweb import clock
 from stillweb.browser.cdp.session import FrameGone, PageProbe
@@ -26,16 +26,16 @@ from stillweb.env.tasks.load import Task
 from stillweb.replay.client import ReplayClient
 
 Box = tuple[int, int, int, int]
-"""Left, top, right, bottom, in pixels; right and bottom are outside."""
+"""Left, top, right, bottom in pixels; right and bottom are exclusive."""
 
-_TILE = 16  # pixels; what differs less than a tile apart is one box
+_TILE = 16  # pixels; differences less than a tile apart form one box
 
 
 def differing_boxes(first: bytes, second: bytes) -> list[Box]:
-    """Return the boxes (left, top, right, bottom) in which two pictures differ at all, largest first.
+    """Return the boxes in which two pictures differ, largest first.
 
-    Any difference of any pixel counts, as it does for a digest. Pictures of different sizes differ from
-    the edge of the smaller one on; pictures that cannot be read differ nowhere.
+    Any difference of any pixel counts, as for a digest. The area outside the smaller picture counts as
+    different. Unreadable pictures give no boxes.
     """
     try:
         one, two = (Image.open(io.BytesIO(raw)).convert("RGB") for raw in (first, second))
@@ -51,20 +51,20 @@ def differing_boxes(first: bytes, second: bytes) -> list[Box]:
     tiles = {
         index: found
         for index in range(columns * -(-mask.size[1] // _TILE))
-        if (found := _within(mask, index % columns * _TILE, index // columns * _TILE))
+        if (found := _box_in_tile(mask, index % columns * _TILE, index // columns * _TILE))
     }
     boxes = [_around(group) for group in _neighbours(tiles, columns)]
     return sorted(boxes, key=lambda box: (-(box[2] - box[0]) * (box[3] - box[1]), box))
 
 
-def _within(mask: Image.Image, left: int, top: int) -> Box | None:
+def _box_in_tile(mask: Image.Image, left: int, top: int) -> Box | None:
     right, bottom = min(left + _TILE, mask.size[0]), min(top + _TILE, mask.size[1])
     box = mask.crop((left, top, right, bottom)).getbbox()
     return box and (left + box[0], top + box[1], left + box[2], top + box[3])
 
 
 def _neighbours(tiles: dict[int, Box], columns: int) -> list[list[Box]]:
-    """Return the boxes of tiles in groups that touch, at corners too."""
+    """Group the boxes of adjacent tiles, including diagonal neighbours."""
     left, groups = set(tiles), []
     while left:
         waiting, group = [left.pop()], []
@@ -89,7 +89,7 @@ def _around(boxes: list[Box]) -> Box:
 
 
 def _grown(*pictures: Image.Image) -> list[Image.Image]:
-    """Return pictures on canvases of one size, the rest of each in a colour of its own."""
+    """Return the pictures on canvases of one size, each padded with its own colour."""
     size = (max(p.size[0] for p in pictures), max(p.size[1] for p in pictures))
     canvases = []
     for number, picture in enumerate(pictures):
@@ -99,8 +99,8 @@ def _grown(*pictures: Image.Image) -> list[Image.Image]:
     return canvases
 
 
-_BOXES = 4  # of a picture; the largest
-# The innermost element at a point, through open shadow roots and frames of the same origin, as a short path.
+_BOXES = 4  # largest boxes examined per picture
+# Path of the innermost element at a point, through open shadow roots and same-origin frames.
 _ELEMENT = """
 ((x, y) => {
   const name = (e) => e.localName + (e.id ? "#" + e.id : "") +
@@ -127,7 +127,7 @@ _ELEMENT = """
 
 @dataclass(frozen=True, slots=True)
 class PixelRegion:
-    """Where pixels differ: a box (left, top, right, bottom) and the element at its middle, "" if unknown."""
+    """A box of differing pixels and the element at its centre, "" if unknown."""
 
     box: Box
     element: str = ""
@@ -135,17 +135,17 @@ class PixelRegion:
 
 @dataclass(frozen=True, slots=True)
 class SeenStep:
-    """One step of a run, the first being the reset.
+    """One step of a run; the first is the reset.
 
     Attributes:
-        action: as JSON text; "" for the reset.
-        status: how the action went.
+        action: JSON text; "" for the reset.
+        status: status of the action.
         digests: SHA-256 by form of observation.
-        requests: digest of the requests in the order in which they were answered; "" without a ledger.
-        asked: digest of the same, sorted.
-        flags: why the step is not exact, as the env itself says.
-        settled: whether the page came to rest.
-        places: where the picture differs from that of the first run.
+        requests: digest of the requests in the order of their responses; "" without a ledger.
+        request_set: digest of the same requests, sorted.
+        flags: why the environment flagged the step as not exact.
+        settled: whether the page settled.
+        regions: where the screenshot differs from that of the first run.
         seconds: wall time.
     """
 
@@ -154,29 +154,23 @@ class SeenStep:
     url: str
     digests: Mapping[str, str]
     requests: str = ""
-    asked: str = ""
+    request_set: Annotated[str, Field(alias="asked")] = ""
     flags: tuple[str, ...] = ()
     settled: bool = True
     reward: float = 0.0
-    places: tuple[PixelRegion, ...] = ()
+    regions: Annotated[tuple[PixelRegion, ...], Field(alias="places")] = ()
     seconds: float = 0.0
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> SeenStep:
-        """Read what `dataclasses.asdict` made."""
-        places = tuple(PixelRegion(tuple(each["box"]), each["element"]) for each in stored["places"])
-        return cls(**{**stored, "flags": tuple(stored["flags"]), "places": places})
 
 
 class ContentStore:
-    """Contents by digest, in a folder."""
+    """Content-addressed files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, content: bytes) -> str:
-        """Keep a content; return its SHA-256 in hex."""
+        """Store a content; return its SHA-256 in hex."""
         digest = hashlib.sha256(content).hexdigest()
         path = self.folder / digest
         if not path.exists():
@@ -186,32 +180,32 @@ class ContentStore:
         return digest
 
     def get(self, digest: str) -> bytes:
-        """Return a content; b"" if it was not kept."""
+        """Return a content; b"" if it is not stored."""
         path = self.folder / digest
         return path.read_bytes() if digest and path.is_file() else b""
 
 
 @dataclass(slots=True)
-class Firsts:
-    """The digests of the first run of each trace, step by step; all others are held against it at once."""
+class FirstRuns:
+    """Digests of the first run of each trace, by step; later runs are compared with them immediately."""
 
     steps: dict[tuple[str, int], Mapping[str, str]] = field(default_factory=dict)
 
-    def of(self, trace: str, index: int, digests: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the first run's digests; they are these, if there was none."""
+    def setdefault(self, trace: str, index: int, digests: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the digests of the first run; store `digests` if this is the first."""
         return self.steps.setdefault((trace, index), digests)
 
 
 class WatchedEnv(Env):
-    """An `Env` that notes each step in `seen`; `begin` before each run.
+    """An `Env` that appends each step to `steps`. Call `start_run` before each run.
 
     Args:
         proxy: control URL of the replay server.
-        collection: its name there.
-        client: of the same server, to read ledgers; None where it has none.
-        kept: where observations go.
-        firsts: shared by all environments that run the same traces.
-        options: for `Env`.
+        collection: name of the collection on the server.
+        client: client of the same server, to read ledgers; None if it has no ledgers.
+        store: store for observations.
+        first_runs: shared by all environments that run the same traces.
+        options: options of `Env`.
     """
 
     def __init__(
@@ -219,101 +213,83 @@ class WatchedEnv(Env):
         proxy: str,
         collection: str,
         client: ReplayClient | None,
-        kept: ContentStore,
-        firsts: Firsts,
+        store: ContentStore,
+        first_runs: FirstRuns,
         **options: Any,
     ) -> None:
         super().__init__(proxy, collection, **options)
-        self.seen: list[SeenStep] = []
+        self.steps: list[SeenStep] = []
         self._ledger = client
-        self._kept = kept
-        self._firsts = firsts
+        self._store = store
+        self._first_runs = first_runs
         self._trace = ""
-        self._told = 0
+        self._last_entry = 0
 
-    def begin(self, trace: str) -> None:
-        """Begin to note another run of a trace."""
-        self.seen = []
+    def start_run(self, trace: str) -> None:
+        self.steps = []
         self._trace = trace
-        self._told = 0
+        self._last_entry = 0
 
     async def reset(
         self, *, task: Task | None = None, url: str | None = None, seed: int | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Reset, and note what is seen."""
         started = clock.perf()
         observation, info = await super().reset(task=task, url=url, seed=seed)
-        await self._note("", observation, info, 0.0, clock.perf() - started)
+        await self._record("", observation, info, 0.0, clock.perf() - started)
         return observation, info
 
     async def step(
         self, action: Mapping[str, Any] | str
     ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Step, and note what is seen."""
         started = clock.perf()
         observation, reward, terminated, truncated, info = await super().step(action)
-        told = action if isinstance(action, str) else json.dumps(dict(action), ensure_ascii=False)
-        await self._note(told, observation, info, reward, clock.perf() - started)
+        text = action if isinstance(action, str) else json.dumps(dict(action), ensure_ascii=False)
+        await self._record(text, observation, info, reward, clock.perf() - started)
         return observation, reward, terminated, truncated, info
 
-    async def _note(
+    async def _record(
         self, action: str, observation: Observation, info: Mapping[str, Any], reward: float, seconds: float
     ) -> None:
         for form in observation.digests:
-            self._kept.put(content_of(observation, form))
-        requests, asked = await self._requests(info)
+            self._store.put(observation.body(form) or b"")
+        requests, request_set = await self._requests(info)
         step = SeenStep(
             action,
             info["action"]["status"],
             observation.url,
             dict(observation.digests),
             requests,
-            asked,
-            flags_of(info),
+            request_set,
+            tuple(map(str, info["determinism"].get("flags", ()))),
             settled=(info["settle"] or {"settled": True})["settled"],
             reward=reward,
             seconds=seconds,
         )
-        first = self._firsts.of(self._trace, len(self.seen), step.digests)
+        first = self._first_runs.setdefault(self._trace, len(self.steps), step.digests)
         if first.get("screenshot") != step.digests.get("screenshot"):
-            step = replace(step, places=await self._places(first["screenshot"], step.digests["screenshot"]))
-        self.seen.append(step)
+            step = replace(step, regions=await self._regions(first["screenshot"], step.digests["screenshot"]))
+        self.steps.append(step)
 
     async def _requests(self, info: Mapping[str, Any]) -> tuple[str, str]:
         if self._ledger is None:
             return "", ""
-        ledger = await self._ledger.ledger(info["session"], after=self._told)
-        self._told = max([self._told, *(entry.seq for entry in ledger.entries)])
+        ledger = await self._ledger.ledger(info["session"], after=self._last_entry)
+        self._last_entry = max([self._last_entry, *(entry.seq for entry in ledger.entries)])
         lines = [f"{entry.method} {entry.url} {entry.status} {entry.tier}" for entry in ledger.entries]
-        return self._kept.put("\n".join(lines).encode()), self._kept.put("\n".join(sorted(lines)).encode())
+        put = self._store.put
+        return put("\n".join(lines).encode()), put("\n".join(sorted(lines)).encode())
 
-    async def _places(self, first: str, mine: str) -> tuple[PixelRegion, ...]:
-        boxes = differing_boxes(self._kept.get(first), self._kept.get(mine))[:_BOXES]
+    async def _regions(self, first: str, mine: str) -> tuple[PixelRegion, ...]:
+        boxes = differing_boxes(self._store.get(first), self._store.get(mine))[:_BOXES]
         assert self._episode is not None
         try:
             probe = await PageProbe.of(self._episode.page)
-            found = [await probe.evaluate(_ELEMENT + _middle(box)) for box in boxes]
+            found = [await probe.evaluate(_ELEMENT + _centre(box)) for box in boxes]
         except FrameGone:
             found = [""] * len(boxes)
         return tuple(PixelRegion(box, str(element or "")) for box, element in zip(boxes, found, strict=True))
 
 
-def content_of(observation: Observation, form: str) -> bytes:
-    """Return what the digest of a form was taken of."""
-    return observation.body(form) or b""
-
-
-def flags_of(info: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return why an env says that a step of its is not exact; () if it says nothing of that."""
-    told: Sequence[Any] = info["determinism"].get("flags", ())
-    return tuple(map(str, told))
-
-
-def step_dict(step: SeenStep) -> dict[str, Any]:
-    """Return a step as JSON."""
-    return asdict(step)
-
-
-def _middle(box: Box) -> str:
+def _centre(box: Box) -> str:
     left, top, right, bottom = box
     return f"({(left + right) // 2}, {(top + bottom) // 2})"

@@ -1,8 +1,8 @@
-"""Two collections, or two versions of one: what changed from the first to the second. No browser is needed.
+"""Compare two collections, or two versions of one collection. No browser is needed.
 
-Pages are paired by URL and compared by their baselines, just as a replay is by `compare`; requests by
-method, URL and request key over all captures, by the digests of their payloads as the indexes have
-them. Where the indexes have different kinds of digests the payloads are read.
+Pages are paired by URL, and their baselines are compared as `compare` does for a replay. Requests are paired
+by method, URL and request key over all captures, and compared by the payload digests of the indexes. If the
+indexes use different digest algorithms, the payloads are read.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from stillweb.collections.baselines import read_baseline
 from stillweb.collections.layout import Collection
 from stillweb.diff.compare.findings import Finding, FindingKind, FindingSeverity
 from stillweb.diff.compare.metrics import BodyAgreement, ResourceAgreement, ResourceRow
-from stillweb.diff.compare.pages import Bench, compare_sides, rows_of, side_of
+from stillweb.diff.compare.pages import ComparisonContext, compare_sides, rows_of, side_of
 from stillweb.diff.compare.run import WORK, DiffOptions, key_of, pool_of, state_in
 from stillweb.diff.compare.settings import read_settings
 from stillweb.diff.report.report import DiffReport, PageDiff
 from stillweb.errors import CollectionError
 from stillweb.model import Capture, Page
 
-_OF_REPLAY = ("recall", "hits", "misses", "fuzzy")  # scores that two recordings do not have
+_REPLAY_SCORES = ("recall", "hits", "misses", "fuzzy")  # undefined for two recordings
 
 _Key = tuple[str, str, str]
 _Side = tuple[Collection, Page]
@@ -39,18 +39,18 @@ async def diff_between(
     names: tuple[str, str] | None = None,
     on_page: Callable[[PageDiff], None] = lambda page: None,
 ) -> DiffReport:
-    """Return what changed from one collection to another.
+    """Return the changes from the first collection to the second.
 
     Args:
-        first: as it was.
-        second: as it is; its `diff.yaml` says what is masked and what does not count.
-        options: `gates` (None: no limits, a change is no failure), `workers`, `work` and `limit` count.
-        names: of both, for the report.
-        on_page: told of each page that both have.
+        first: the earlier collection.
+        second: the later collection; its `diff.yaml` applies.
+        options: only `gates` (None: no gates), `workers`, `work` and `limit` are used.
+        names: names of both collections in the report.
+        on_page: called with each page that both collections have.
 
     Raises:
-        CollectionError: if one lists no pages, or a baseline cannot be read.
-        UsageError: if another comparison of the second collection is under way.
+        CollectionError: if a collection lists no pages, or a baseline cannot be read.
+        UsageError: if another comparison of the second collection is running.
     """
     options, began = options or DiffOptions(), clock.perf()
     names = names or (first.name, second.name)
@@ -62,12 +62,14 @@ async def diff_between(
         state_in(work, key_of(first=first.path, second=second.path), fresh=True) as state,
         pool_of(options, len(shared)) as pool,
     ):
-        bench = Bench(second.name, state.pictures, read_settings(second.path), gates, between=True)
+        context = ComparisonContext(
+            second.name, state.pictures, read_settings(second.path), gates, between=True
+        )
         loop = asyncio.get_running_loop()
 
         async def one(url: str) -> PageDiff:
             sides = (first, before[url]), (second, after[url])
-            page = await loop.run_in_executor(pool, _compare, *sides, bench)
+            page = await loop.run_in_executor(pool, _compare, *sides, context)
             on_page(page)
             return page
 
@@ -81,8 +83,8 @@ async def diff_between(
         about={"compared_at": f"{clock.now():%Y-%m-%d %H:%M:%S} UTC"},
         seconds=clock.perf() - began,
         findings=(
-            *_only(before, after, FindingKind.REMOVED_PAGE, names[0]),
-            *_only(after, before, FindingKind.ADDED_PAGE, names[1]),
+            *_unpaired(before, after, FindingKind.REMOVED_PAGE, names[0]),
+            *_unpaired(after, before, FindingKind.ADDED_PAGE, names[1]),
         ),
         sides=names,
         requests=tuple(requests),
@@ -93,21 +95,23 @@ def _by_url(collection: Collection) -> dict[str, Page]:
     pages = {page.url: page for page in collection.page_list()}
     if not pages:
         raise CollectionError(
-            f"{collection.name} lists no pages, so that there is nothing to compare",
+            f"{collection.name} lists no pages to compare",
             path=collection.pages,
             hint=f"stillweb collections show {collection.name} --captures",
         )
     return pages
 
 
-def _only(mine: dict[str, Page], others: dict[str, Page], kind: FindingKind, name: str) -> Iterator[Finding]:
+def _unpaired(
+    mine: dict[str, Page], others: dict[str, Page], kind: FindingKind, name: str
+) -> Iterator[Finding]:
     for url in mine:
         if url not in others:
-            yield Finding(kind, FindingSeverity.INFO, url, f"The page is in {name} only.", page=url)
+            yield Finding(kind, FindingSeverity.INFO, url, f"Only {name} has this page.", page=url)
 
 
-def _compare(one: _Side, other: _Side, bench: Bench) -> PageDiff:
-    """Compare a page of two collections by its baselines; without both only the status is."""
+def _compare(one: _Side, other: _Side, context: ComparisonContext) -> PageDiff:
+    """Compare the baselines of a page in two collections; only the status if a baseline is missing."""
     (_, before), (_, after) = one, other
     result = PageDiff(
         id=after.id,
@@ -120,22 +124,22 @@ def _compare(one: _Side, other: _Side, bench: Bench) -> PageDiff:
     scores = {"status": float(before.status == after.status)} if before.status and after.status else {}
     result = replace(result, scores=scores)
     if not before.baseline or not after.baseline:
-        return replace(result, notes=("one of the two has no baseline of this page",))
+        return replace(result, notes=("one of the two collections has no baseline of this page",))
     sides = [side_of(read_baseline(c.baseline / page.baseline)) for c, page in (one, other)]
-    rows = rows_of(sides[0].fetches, sides[1].fetches, bench.settings)
-    masks = bench.settings.boxes(after.url)
+    rows = rows_of(sides[0].fetches, sides[1].fetches, context.settings)
+    masks = context.settings.boxes(after.url)
     result = replace(result, compared=True, resources=tuple(rows))
-    found = compare_sides(result, sides[0], sides[1], bench, masks)
-    return replace(found, scores={n: v for n, v in found.scores.items() if n not in _OF_REPLAY})
+    found = compare_sides(result, sides[0], sides[1], context, masks)
+    return replace(found, scores={n: v for n, v in found.scores.items() if n not in _REPLAY_SCORES})
 
 
 def changed_requests(first: Collection, second: Collection) -> list[ResourceRow]:
-    """Return what only one collection has an answer for, or what they answer otherwise, by URL.
+    """Return the requests that one collection lacks or answers differently, sorted by URL.
 
-    Several captures of a request (a poll, a cart) are one row; they agree if they answered the same,
-    in whatever order.
+    Several captures of a request (polling, a cart) are one row. They agree if the sets of responses agree,
+    in any order.
     """
-    before, after = _answers(first.captures()), _answers(second.captures())
+    before, after = _by_request(first.captures()), _by_request(second.captures())
     rows = []
     for key in sorted({*before, *after}, key=lambda key: (key[1], key[0], key[2])):
         mine, theirs = before.get(key, []), after.get(key, [])
@@ -143,13 +147,13 @@ def changed_requests(first: Collection, second: Collection) -> list[ResourceRow]
             rows.append(_row(key, mine, theirs, BodyAgreement.UNKNOWN))
             continue
         statuses = [sorted(c.status for c in side) for side in (mine, theirs)]
-        body = _bodies((first, mine), (second, theirs))
+        body = _body_agreement((first, mine), (second, theirs))
         if statuses[0] != statuses[1] or body is BodyAgreement.DIFFERS:
             rows.append(_row(key, mine, theirs, body))
     return rows
 
 
-def _answers(captures: Iterable[Capture]) -> dict[_Key, list[Capture]]:
+def _by_request(captures: Iterable[Capture]) -> dict[_Key, list[Capture]]:
     found: defaultdict[_Key, list[Capture]] = defaultdict(list)
     for capture in captures:
         found[capture.method, capture.url, capture.key].append(capture)
@@ -174,14 +178,16 @@ def _row(key: _Key, mine: list[Capture], theirs: list[Capture], body: BodyAgreem
     )
 
 
-def _bodies(one: tuple[Collection, list[Capture]], other: tuple[Collection, list[Capture]]) -> BodyAgreement:
+def _body_agreement(
+    one: tuple[Collection, list[Capture]], other: tuple[Collection, list[Capture]]
+) -> BodyAgreement:
     digests = [{capture.digest for capture in captures} for _, captures in (one, other)]
-    if digests[0] != digests[1] and _kinds(digests[0]) != _kinds(digests[1]):
+    if digests[0] != digests[1] and _algorithms(digests[0]) != _algorithms(digests[1]):
         digests = [{_payload(c, capture) for capture in captures} for c, captures in (one, other)]
     return BodyAgreement.SAME if digests[0] == digests[1] else BodyAgreement.DIFFERS
 
 
-def _kinds(digests: set[str]) -> set[str]:
+def _algorithms(digests: set[str]) -> set[str]:
     return {digest.partition(":")[0] for digest in digests}
 
 

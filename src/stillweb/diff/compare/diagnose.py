@@ -1,6 +1,6 @@
-"""From scores and rows to findings: which resource, which element, which command mends it. Pure.
+"""Derive findings from the scores and resource rows of a page. Pure functions.
 
-A finding is an error where a score that it explains breaks its gate, and a warning else.
+A finding is an error if a score that it explains breaks its gate, otherwise a warning.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from stillweb.diff.report.report import PageDiff
 from stillweb.model import GUESSES, MUTATIONS
 
 _SHOWN = 160  # characters of a page's own text in an explanation
-_MOST = 3  # elements, complaints named one by one
+_MOST = 3  # elements or console messages named individually
 
-# Which scores a kind of finding explains.
+# The scores that each kind of finding explains.
 _EXPLAINS: Mapping[FindingKind, tuple[str, ...]] = {
     FindingKind.NOT_REPLAYED: ("status",),
     FindingKind.HALF_LOADED: ("loaded", "text", "resources"),
@@ -32,8 +32,8 @@ _EXPLAINS: Mapping[FindingKind, tuple[str, ...]] = {
     FindingKind.DROPPED_REDIRECT: ("redirects", "misses", "resources", "status"),
     FindingKind.CHANGED_STATUS: ("status", "resources"),
     FindingKind.CHANGED_BODY: ("bodies",),
-    FindingKind.NOT_ASKED: ("resources",),
-    FindingKind.ASKED_NOW: ("resources",),
+    FindingKind.NOT_REQUESTED: ("resources",),
+    FindingKind.NEWLY_REQUESTED: ("resources",),
     FindingKind.GUESSED: ("fuzzy", "recall"),
     FindingKind.SCRIPT_ERROR: ("console",),
     FindingKind.TEXT: ("text", "order"),
@@ -45,34 +45,34 @@ _EXPLAINS: Mapping[FindingKind, tuple[str, ...]] = {
 }
 _NOUNS = {
     "stylesheet": "stylesheet", "script": "script", "image": "picture", "font": "font",
-    "document": "document", "xhr": "API answer", "fetch": "API answer",
+    "document": "document", "xhr": "API response", "fetch": "API response",
     "media": "media file", "eventsource": "event stream",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class FindingContext:
-    """What findings are made from, besides the page itself.
+    """Input of `find` besides the page.
 
     Attributes:
-        collection: its name, for commands.
-        gates: limits that tell errors from warnings.
-        arrival: of the recording, None if unknown.
-        moved: elements that stand elsewhere.
-        outline: the tree of the page, to name what stands in a place.
-        between: whether both sides are recordings: then nothing is lost, and there is nothing to mend.
+        collection: name for the suggested commands.
+        gates: limits that separate errors from warnings.
+        arrival: state of the page when it was recorded, None if unknown.
+        moved: elements whose position changed.
+        outline: element outline of the page, used to name the element at a position.
+        between: True if both sides are recordings. Nothing is lost then, and no command is suggested.
     """
 
     collection: str
     gates: Mapping[str, float] = field(default_factory=dict)
     arrival: RecordedResponse | None = None
-    moved: tuple[dom.Moved, ...] = ()
+    moved: tuple[dom.MovedElement, ...] = ()
     outline: str = ""
     between: bool = False
 
 
 def find(page: PageDiff, context: FindingContext) -> tuple[Finding, ...]:
-    """Return what is wrong with a page, causes first; nothing where nothing differs."""
+    """Return the findings of a page, causes before effects."""
     finder = _Finder(page, context)
     causes = finder.changes() if context.between else finder.causes()
     return in_order([*causes, *finder.effects()])
@@ -87,41 +87,42 @@ class _Finder:
         page = self.page
         if page.error:
             text = f"The page could not be replayed: {page.error}."
-            yield self._finding(FindingKind.NOT_REPLAYED, page.url, text, self._again())
+            yield self._finding(FindingKind.NOT_REPLAYED, page.url, text, self._crawl_again())
         yield from self._half_loaded()
         for row in page.resources:
             yield from self._of_row(row)
         if page.scores.get("redirects", 1.0) < 1 and not any(_redirect_lost(row) for row in page.resources):
-            text = f"The way to the document is another: {_changes(page.redirects)}."
+            text = f"The redirects to the document differ: {_changes(page.redirects)}."
             yield self._finding(FindingKind.DROPPED_REDIRECT, page.url, text, self._amend(page.url))
         for line in [line for line in page.console if line.kind == "+"][:_MOST]:
-            text = f"A script complains in the replay and did not when it was recorded: {_cut(line.text)}"
+            text = (
+                f"A script reports an error in the replay that the recording does not have: {_cut(line.text)}"
+            )
             yield self._finding(FindingKind.SCRIPT_ERROR, _script_of(line.text) or page.url, text)
 
     def changes(self) -> Iterator[Finding]:
-        """Yield what two recordings of a page asked for and got."""
+        """Yield the differences in requests and responses between two recordings of a page."""
         for row in (row for row in self.page.resources if row.weight):
             noun = _noun(row)
             if row.agreement is ResourceAgreement.EXTRA:
-                yield self._finding(FindingKind.ASKED_NOW, row.url, f"The page asks for this {noun} now.")
-            elif row.agreement is ResourceAgreement.MISSING:
                 yield self._finding(
-                    FindingKind.NOT_ASKED, row.url, f"The page asks for this {noun} no longer."
+                    FindingKind.NEWLY_REQUESTED, row.url, f"The page now requests this {noun}."
                 )
+            elif row.agreement is ResourceAgreement.MISSING:
+                text = f"The page no longer requests this {noun}."
+                yield self._finding(FindingKind.NOT_REQUESTED, row.url, text)
             elif row.agreement is ResourceAgreement.DIFFERS:
-                text = f"The {noun} had status {row.recorded or 'none'} and has {row.replayed or 'none'} now."
+                before, after = row.recorded or "none", row.replayed or "none"
+                text = f"The status of the {noun} changed from {before} to {after}."
                 yield self._finding(FindingKind.CHANGED_STATUS, row.url, text)
             if row.body is BodyAgreement.DIFFERS:
-                yield self._finding(
-                    FindingKind.CHANGED_BODY, row.url, f"The {noun} is answered with other bytes now."
-                )
+                yield self._finding(FindingKind.CHANGED_BODY, row.url, f"The body of the {noun} changed.")
         if self.page.redirects:
-            text = f"The way to the document is another: {_changes(self.page.redirects)}."
+            text = f"The redirects to the document differ: {_changes(self.page.redirects)}."
             yield self._finding(FindingKind.DROPPED_REDIRECT, self.page.url, text)
         for line in [line for line in self.page.console if line.kind == "+"][:_MOST]:
-            yield self._finding(
-                FindingKind.SCRIPT_ERROR, self.page.url, f"A script complains now: {_cut(line.text)}"
-            )
+            text = f"A script now reports an error: {_cut(line.text)}"
+            yield self._finding(FindingKind.SCRIPT_ERROR, self.page.url, text)
 
     def effects(self) -> Iterator[Finding]:
         page, scores = self.page, self.page.scores
@@ -130,15 +131,13 @@ class _Finder:
         if page.text:
             yield self._finding(FindingKind.TEXT, page.url, f"The text differs: {_changes(page.text)}.")
         if scores.get("interactive", 1.0) < 1:
-            text = f"What can be clicked or typed into differs: {_changes(page.axtree)}."
+            text = f"The interactive elements differ: {_changes(page.axtree)}."
             yield self._finding(FindingKind.CONTROLS, page.url, text)
         elif page.axtree:
             text = f"The accessibility tree differs: {_changes(page.axtree)}."
             yield self._finding(FindingKind.AXTREE, page.url, text)
         if page.dom:
-            yield self._finding(
-                FindingKind.DOM, page.url, f"The tree of elements differs: {_changes(page.dom)}."
-            )
+            yield self._finding(FindingKind.DOM, page.url, f"The element tree differs: {_changes(page.dom)}.")
         yield from self._moved()
         yield from self._pixels()
 
@@ -147,27 +146,27 @@ class _Finder:
         pending = arrival.pending if arrival else ()
         if pending:
             many = f"{len(pending)} requests" if len(pending) > 1 else "a request"
-            text = f"The page was recorded half-loaded: it still waited for {many}, {_cut(pending[0])} first."
-            yield self._finding(FindingKind.HALF_LOADED, page.url, text, self._again())
+            text = f"The page was recorded half-loaded: {many} had no response yet, first {_cut(pending[0])}."
+            yield self._finding(FindingKind.HALF_LOADED, page.url, text, self._crawl_again())
             return
         early = [
             r for r in page.resources if r.agreement is ResourceAgreement.EXTRA and r.strict and r.weight >= 1
         ]
         if early and page.text and not any(line.kind == "-" and line.text.strip() for line in page.text):
             text = (
-                "The page was recorded half-loaded: its replay goes on to ask for "
-                f"{_cut(early[0].url)}, is answered, and shows more than the baseline."
+                "The page was recorded half-loaded: its replay also requests "
+                f"{_cut(early[0].url)}, gets a response, and shows more than the baseline."
             )
-            yield self._finding(FindingKind.HALF_LOADED, page.url, text, self._again())
+            yield self._finding(FindingKind.HALF_LOADED, page.url, text, self._crawl_again())
 
     def _of_row(self, row: ResourceRow) -> Iterator[Finding]:
         if not row.weight and not (row.method in MUTATIONS and not row.weightless):
             return
         if row.tier in GUESSES:
-            text = f"The {_noun(row)} was answered by a guess: {row.reason}."
+            text = f"The {_noun(row)} was served by a guess: {row.reason}."
             yield self._finding(FindingKind.GUESSED, row.url, text, self._amend(row.url))
         if _redirect_lost(row):
-            text = f"The recording was redirected here ({row.recorded}), the replay got {_got(row)}."
+            text = f"The recording has a redirect here ({row.recorded}), the replay got {_got(row)}."
             yield self._finding(FindingKind.DROPPED_REDIRECT, row.url, text, self._amend(row.url))
         elif row.unexplained or (row.agreement is not ResourceAgreement.AGREE and row.method in MUTATIONS):
             yield from self._lost(row)
@@ -176,10 +175,12 @@ class _Finder:
             text = f"The {_noun(row)} was recorded with status {was}, the replay got {_got(row)}."
             yield self._finding(FindingKind.CHANGED_STATUS, row.url, text, self._check())
         elif row.agreement is ResourceAgreement.MISSING and not explains(row.recorded):
-            text = f"The recording asked for this {_noun(row)}; the replay does not."
-            yield self._finding(FindingKind.NOT_ASKED, row.url, text)
+            text = f"The recording requested this {_noun(row)}, the replay does not."
+            yield self._finding(FindingKind.NOT_REQUESTED, row.url, text)
         if row.body is BodyAgreement.DIFFERS and not row.weightless:
-            text = f"The {_noun(row)} is answered with other bytes than the page got when it was recorded."
+            text = (
+                f"The body of the {_noun(row)} differs from the one that the page got when it was recorded."
+            )
             yield self._finding(FindingKind.CHANGED_BODY, row.url, text, self._check())
 
     def _lost(self, row: ResourceRow) -> Iterator[Finding]:
@@ -187,14 +188,12 @@ class _Finder:
             if row.agreement is ResourceAgreement.EXTRA and not row.missed:
                 return
             how = f"got {_got(row)}" if row.replayed is not None else "was not sent in the replay"
-            text = f"The {row.method} that the recording answered with {row.recorded or 'nothing'} {how}."
-            yield self._finding(
-                FindingKind.LOST_MUTATION, f"{row.method} {row.url}", text, self._send_again()
-            )
+            text = f"The {row.method} has status {row.recorded or 'none'} in the recording and {how}."
+            yield self._finding(FindingKind.LOST_MUTATION, f"{row.method} {row.url}", text, self._resend())
             return
-        seen = f"recorded with {row.recorded}" if row.recorded else "never recorded"
+        seen = f"recorded with status {row.recorded}" if row.recorded else "never recorded"
         why = f" ({row.reason})" if row.reason else ""
-        text = f"The {_noun(row)} was {seen} and has no answer in the replay{why}."
+        text = f"The {_noun(row)} was {seen} and has no response in the replay{why}."
         yield self._finding(FindingKind.MISSING_RESOURCE, row.url, text, self._amend(row.url))
 
     def _moved(self) -> Iterator[Finding]:
@@ -203,7 +202,7 @@ class _Finder:
             more = (
                 f" ({len(self.context.moved) - _MOST} more moved)" if len(self.context.moved) > _MOST else ""
             )
-            text = f"An element stands at {left},{top} where it stood at {x},{y}{more}."
+            text = f"An element moved from {x},{y} to {left},{top}{more}."
             box = (left, top, left + width, top + height)
             yield self._finding(FindingKind.MOVED, dom.short(moved.path), text, box=box)
 
@@ -225,7 +224,7 @@ class _Finder:
         kind: FindingKind,
         subject: str,
         text: str,
-        mend: str = "",
+        fix: str = "",
         *,
         box: tuple[int, int, int, int] | None = None,
     ) -> Finding:
@@ -237,16 +236,16 @@ class _Finder:
         if kind is FindingKind.NOT_REPLAYED:
             broken = bool(gates)
         severity = FindingSeverity.ERROR if broken else FindingSeverity.WARNING
-        return Finding(kind, severity, subject, text, mend, self.page.url, box=box)
+        return Finding(kind, severity, subject, text, fix, self.page.url, box=box)
 
     def _amend(self, url: str) -> str:
         return f"echo {shlex.quote(url)} | stillweb record amend {self.context.collection} --misses -"
 
-    def _send_again(self) -> str:
+    def _resend(self) -> str:
         name = self.context.collection
-        return f"stillweb record proxy -c {name} --append   # and send it again through that"
+        return f"stillweb record proxy -c {name} --append   # then send the request again through this proxy"
 
-    def _again(self) -> str:
+    def _crawl_again(self) -> str:
         name, url = self.context.collection, shlex.quote(self.page.url)
         return f"stillweb record crawl {url} -c {name}-again --scope page"
 
@@ -255,51 +254,48 @@ class _Finder:
 
 
 def _redirect_lost(row: ResourceRow) -> bool:
-    was = row.recorded is not None and 300 <= row.recorded < 400 and row.recorded != 304
-    return was and row.replayed != row.recorded and row.method not in MUTATIONS
+    redirected = row.recorded is not None and 300 <= row.recorded < 400 and row.recorded != 304
+    return redirected and row.replayed != row.recorded and row.method not in MUTATIONS
 
 
 def _got(row: ResourceRow) -> str:
-    if row.missed:
-        return f"no answer ({row.reason})" if row.reason else "no answer"
-    return (
-        str(row.replayed)
-        if row.replayed
-        else "no answer"
-        if row.replayed == 0
-        else "nothing, for it did not ask"
-    )
+    if row.replayed is None and not row.missed:
+        return "nothing, because it did not send the request"
+    if row.missed and row.reason:
+        return f"no response ({row.reason})"
+    return "no response" if row.missed or not row.replayed else f"status {row.replayed}"
 
 
 def _noun(row: ResourceRow) -> str:
     if row.type in _NOUNS:
         return _NOUNS[row.type]
     suffix = urlsplit(row.url).path.rpartition(".")[2]
-    return {"css": "stylesheet", "js": "script", "json": "API answer"}.get(suffix, "resource")
+    return {"css": "stylesheet", "js": "script", "json": "API response"}.get(suffix, "resource")
 
 
-def _script_of(complaint: str) -> str:
-    found = re.search(r"\((https?://\S+?):\d+\)$", complaint)
+def _script_of(message: str) -> str:
+    found = re.search(r"\((https?://\S+?):\d+\)$", message)
     return found[1] if found else ""
 
 
 def _changes(lines: tuple[DiffLine, ...]) -> str:
     """Return the first change of a diff: "'$14.95' became '$15.95'"."""
-    gone = [line.text.strip() for line in lines if line.kind == "-" and line.text.strip()]
-    come = [line.text.strip() for line in lines if line.kind == "+" and line.text.strip()]
-    first = next(zip_longest(gone, come, fillvalue=""), ("", ""))
+    removed = [line.text.strip() for line in lines if line.kind == "-" and line.text.strip()]
+    added = [line.text.strip() for line in lines if line.kind == "+" and line.text.strip()]
+    first = next(zip_longest(removed, added, fillvalue=""), ("", ""))
     if not any(first):
-        return "in blanks alone"
+        return "only in white space"
     before, after = (f"“{_cut(_around(*pair))}”" for pair in (first, first[::-1]))
-    told = (
-        f"{before} became {after}" if all(first) else f"{before} is gone" if first[0] else f"{after} is new"
-    )
-    rest = max(len(gone), len(come)) - 1
-    return f"{told}, and {rest} more lines" if rest else told
+    if all(first):
+        change = f"{before} became {after}"
+    else:
+        change = f"{before} was removed" if first[0] else f"{after} is new"
+    rest = max(len(removed), len(added)) - 1
+    return f"{change}, and {rest} more lines" if rest else change
 
 
 def _around(text: str, other: str) -> str:
-    """Return the part of a long line in which another differs, with a few words around."""
+    """Return the part of a long line from shortly before its first difference."""
     if len(text) <= _SHOWN or not other:
         return text
     mine, theirs = tokens(text), tokens(other)

@@ -1,11 +1,10 @@
-"""How alike two trees of elements are, and which elements moved: pure functions on outlines.
+"""Similarity of two element trees, and the elements that moved: pure functions on outlines.
 
-An outline (`stillweb.browser.observe.snapshot`) is first made **canonical**: what is chance or another
-build's choice (nonces, ids and references to them, hashes in class names, tokens in hidden fields) is
-taken out. Trees are then compared by their Euler tours, a token when a node opens and one when it
-closes: the edit distance of these strings is never above twice that of the trees and rapidfuzz
-computes it bit by bit in parallel, so that 30,000 nodes take a fraction of a second. A wrapper
-around half the page costs two tokens, not half the page.
+An outline (`stillweb.browser.observe.snapshot`) is first made **canonical**: parts that vary per response or
+per build are removed (nonces, ids and references to them, hashes in class names, tokens in hidden fields).
+Trees are then compared by their Euler tours: one token when a node opens, one when it closes. The edit
+distance of the tours is at most twice that of the trees. rapidfuzz computes it bit-parallel, so 30,000
+nodes take a fraction of a second. A wrapper around half the page costs two tokens, not half the page.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from rapidfuzz.distance import Indel
 
 from stillweb.diff.compare.metrics import multiset_f1
 
-# Attributes that say nothing of what the page is: they name its nodes, or hold a secret of one answer.
+# Attributes without meaning for the page: they name its nodes or hold a token of one response.
 _DROPPED = (
     "id|nonce|integrity|for|form|list|headers|aria-(?:labelledby|describedby|controls|owns|details|flowto|activedescendant)"
     "|data-(?:reactid|react-checksum|emotion|styled|style-id|nonce|csrf[\\w-]*|v-[\\w-]+|s-[\\w-]+)|_ng(?:content|host)-[\\w-]+"
 )
 _ATTRIBUTE = re.compile(rf' (?:{_DROPPED})="(?:[^"\\]|\\.)*"')
 _CLASS = re.compile(r' class="((?:[^"\\]|\\.)*)"')
-# css-1x2y3z, sc-bdVaJa, jsx-1234567, Button_root__x7Gh2: five signs and more at the end with a digit within,
-# or behind a prefix that generators use.
+# css-1x2y3z, sc-bdVaJa, jsx-1234567, Button_root__x7Gh2: a suffix of at least five characters with a digit,
+# or any suffix after a prefix that CSS generators use.
 _HASHED = re.compile(
     r"(?:(?<=[-_])|^)(?=[A-Za-z]*\d)[A-Za-z0-9]{5,}$|(?<=^sc-)\w+$|(?<=^css-)\w+$|(?<=^svelte-)\w+$"
 )
@@ -42,7 +41,7 @@ _LARGEST = 4_000_000_000  # tokens by tokens: about half a second
 
 @dataclass(frozen=True, slots=True)
 class OutlineNode:
-    """A line of an outline: depth, where it stands ((0, 0, 0, 0) for nowhere), canonical label."""
+    """A line of an outline: depth, box ((0, 0, 0, 0) if not rendered) and canonical label."""
 
     depth: int
     box: tuple[int, int, int, int]
@@ -50,8 +49,8 @@ class OutlineNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """An element that stands elsewhere; boxes are left, top, width, height."""
+class MovedElement:
+    """An element whose position changed. Boxes are left, top, width, height."""
 
     path: str
     before: tuple[int, int, int, int]
@@ -59,7 +58,7 @@ class Moved:
 
 
 def parse(outline: str) -> list[OutlineNode]:
-    """Read an outline; lines that are none are passed over."""
+    """Parse an outline. Malformed lines are skipped."""
     nodes = []
     labels: dict[str, str] = {}
     for line in outline.split("\n"):
@@ -81,7 +80,7 @@ def _box(text: str) -> tuple[int, int, int, int]:
 
 
 def canonical(label: str) -> str:
-    """Return a node without nonces, ids, hashes of styles and tokens."""
+    """Return the label of a node without nonces, ids, style hashes and tokens."""
     if '="' not in label or label.startswith("#"):
         return label
     if _SECRET.match(label):
@@ -95,14 +94,14 @@ def _classes(names: str) -> str:
 
 
 def tree_hash(nodes: list[OutlineNode]) -> str:
-    """Return a digest of a canonical tree; equal trees have equal ones, wherever their elements stand."""
+    """Return the digest of a canonical tree, independent of the positions of its elements."""
     return sha256("\n".join(f"{node.depth} {node.label}" for node in nodes).encode()).hexdigest()
 
 
 def similarity(recorded: list[OutlineNode], replayed: list[OutlineNode]) -> float:
-    """Return 1 - distance / size of the Euler tours of two trees; 1.0 for equal ones, empty ones too.
+    """Return 1 - distance / size of the Euler tours of two trees; 1.0 for equal trees.
 
-    Trees of far above 30,000 nodes are compared by their pairs of parent and child alone.
+    Trees of far more than 30,000 nodes are compared by their (parent, child) pairs only.
     """
     names: dict[str, int] = {}
     tours = _tour(recorded, names), _tour(replayed, names)
@@ -112,7 +111,6 @@ def similarity(recorded: list[OutlineNode], replayed: list[OutlineNode]) -> floa
 
 
 def _pairs(nodes: list[OutlineNode]) -> list[tuple[str, str]]:
-    """Return parent and child of each node."""
     path: list[str] = []
     pairs = []
     for node in nodes:
@@ -123,7 +121,7 @@ def _pairs(nodes: list[OutlineNode]) -> list[tuple[str, str]]:
 
 
 def _tour(nodes: list[OutlineNode], names: dict[str, int]) -> list[int]:
-    """Return a number for each opening of a node, and 0 for each closing."""
+    """Return a positive number for each opening of a node and 0 for each closing."""
     tour: list[int] = []
     for node, after in pairwise([*nodes, OutlineNode(0, (0, 0, 0, 0), "")]):
         tour.append(names.setdefault(node.label, len(names) + 1))
@@ -132,31 +130,30 @@ def _tour(nodes: list[OutlineNode], names: dict[str, int]) -> list[int]:
 
 
 def lines(nodes: list[OutlineNode]) -> str:
-    """Return a canonical tree to be shown as a diff."""
+    """Return a canonical tree as text for a line diff."""
     return "\n".join("  " * min(node.depth, 40) + node.label for node in nodes)
 
 
-def moved(recorded: list[OutlineNode], replayed: list[OutlineNode]) -> tuple[float, list[Moved]]:
-    """Return the share of elements that stand where they stood, and the outermost ones that do not.
+def moved(recorded: list[OutlineNode], replayed: list[OutlineNode]) -> tuple[float, list[MovedElement]]:
+    """Return the share of elements whose box is unchanged, and the outermost elements that moved.
 
-    Elements are paired by their path (tags, and number among equal siblings); what is in one tree only
-    is none of this function's business. Of an element and what it holds, which moves along, only the
-    outermost is named.
+    Elements are paired by path (tags, and index among equal siblings). Elements that only one tree has are
+    ignored. If an element moves with its descendants, only the outermost is returned.
     """
-    before, after = _placed(recorded), _placed(replayed)
+    before, after = _boxes(recorded), _boxes(replayed)
     shared = [path for path in before if path in after]
     off = [path for path in shared if before[path] != after[path]]
     share = 1 - len(off) / len(shared) if shared else 1.0
-    found: list[Moved] = []
+    found: list[MovedElement] = []
     named: set[str] = set()
     for path in sorted(off, key=lambda path: path.count(" > ")):
-        if not _within(path, named) and _shifted(before[path], after[path]):
+        if not _has_ancestor(path, named) and _shifted(before[path], after[path]):
             named.add(path)
-            found.append(Moved(path, before[path], after[path]))
+            found.append(MovedElement(path, before[path], after[path]))
     return share, found
 
 
-def _within(path: str, named: set[str]) -> bool:
+def _has_ancestor(path: str, named: set[str]) -> bool:
     while path := path.rpartition(" > ")[0]:
         if path in named:
             return True
@@ -164,13 +161,13 @@ def _within(path: str, named: set[str]) -> bool:
 
 
 def _shifted(before: tuple[int, int, int, int], after: tuple[int, int, int, int]) -> bool:
-    """Whether an element stands elsewhere, and has not only grown or shrunk with what it holds."""
+    # An element that only grew or shrank with its content has not moved.
     return before[:2] != after[:2]
 
 
-def _placed(nodes: list[OutlineNode]) -> dict[str, tuple[int, int, int, int]]:
-    """Return where each element stands that takes room, by its path."""
-    placed: dict[str, tuple[int, int, int, int]] = {}
+def _boxes(nodes: list[OutlineNode]) -> dict[str, tuple[int, int, int, int]]:
+    """Return the box of each rendered element by its path."""
+    boxes: dict[str, tuple[int, int, int, int]] = {}
     path: list[str] = []
     counts: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for node in nodes:
@@ -184,8 +181,8 @@ def _placed(nodes: list[OutlineNode]) -> dict[str, tuple[int, int, int, int]]:
         counts[node.depth + 1] = Counter()
         path.append(f"{tag}{_class_of(node.label)}" + (f":nth({number})" if number > 1 else ""))
         if node.box != (0, 0, 0, 0):
-            placed[" > ".join(path)] = node.box
-    return placed
+            boxes[" > ".join(path)] = node.box
+    return boxes
 
 
 def _class_of(label: str) -> str:
@@ -198,7 +195,7 @@ def at(nodes: list[OutlineNode], box: tuple[int, int, int, int]) -> str:
     """Return the path of the smallest element that covers a box (left, top, right, bottom), or ""."""
     left, top, right, bottom = box
     best, size = "", 0
-    for path, (x, y, width, height) in _placed(nodes).items():
+    for path, (x, y, width, height) in _boxes(nodes).items():
         covers = x <= left and y <= top and x + width >= right and y + height >= bottom
         if covers and (not best or width * height <= size):
             best, size = path, width * height
@@ -206,6 +203,6 @@ def at(nodes: list[OutlineNode], box: tuple[int, int, int, int]) -> str:
 
 
 def short(path: str) -> str:
-    """Return a path's last elements, for a sentence."""
+    """Return the last elements of a path."""
     parts = path.split(" > ")
     return " > ".join(parts[-_FEW:])

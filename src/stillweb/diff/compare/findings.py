@@ -1,8 +1,8 @@
-"""What is wrong with a page, in words: cause or effect, the thing it is about, the command that mends it.
+"""Findings: one difference each, with its kind, subject, explanation and the command that fixes it.
 
-A score says how much differs; a finding says what. Causes (an answer that is missing or another,
-a lost redirect, a recording that began too early) come before their effects (text, controls,
-pixels), so that the first finding of a page is the one to mend.
+A score measures how much differs, a finding names what differs. Causes come before effects, so the first
+finding of a page is the one to fix first. Causes are a missing or changed response, a lost redirect, or a
+page recorded half-loaded. Effects are changes of text, controls or pixels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class FindingKind(StrEnum):
-    """What a finding is about. Order is that of a page's findings: causes first."""
+    """Kind of difference. The order of the members is the order of a page's findings."""
 
     NOT_REPLAYED = "not-replayed"
     HALF_LOADED = "half-loaded"
@@ -22,8 +22,8 @@ class FindingKind(StrEnum):
     DROPPED_REDIRECT = "dropped-redirect"
     CHANGED_STATUS = "changed-status"
     CHANGED_BODY = "changed-body"
-    NOT_ASKED = "not-asked"
-    ASKED_NOW = "asked-now"  # of two collections
+    NOT_REQUESTED = "not-asked"
+    NEWLY_REQUESTED = "asked-now"  # comparison of two collections
     GUESSED = "guessed-answer"
     SCRIPT_ERROR = "script-error"
     REWARD = "reward-differs"
@@ -34,12 +34,12 @@ class FindingKind(StrEnum):
     DOM = "changed-dom"
     MOVED = "moved-element"
     PIXELS = "changed-pixels"
-    ADDED_PAGE = "added-page"  # of two collections: in the second only
+    ADDED_PAGE = "added-page"  # comparison of two collections: only in the second
     REMOVED_PAGE = "removed-page"
 
 
 class FindingSeverity(StrEnum):
-    """How much a finding matters: `ERROR` breaks a gate, `WARNING` differs within the gates."""
+    """`ERROR` breaks a gate, `WARNING` is a difference within the gates."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -48,34 +48,33 @@ class FindingSeverity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """One difference.
 
     Attributes:
-        subject: what it is about: the URL of a resource, an element's path, the name of a trace.
+        subject: URL of a resource, path of an element, or name of a trace.
         explanation: one or two sentences.
-        mend: the command to type, "" if there is none.
-        page: URL of the page, "" for what concerns the collection.
-        step: of a trace, None for a page.
-        box: left, top, right, bottom in pixels of the screenshot, None if it is not in a place.
+        fix: the command to run, "" if none applies.
+        page: URL of the page, "" if the finding concerns the collection.
+        step: step of a trace, None for a page.
+        box: left, top, right, bottom in pixels of the screenshot, None if the difference has no position.
     """
 
     kind: FindingKind
     severity: FindingSeverity
     subject: str
     explanation: str
-    mend: str = ""
+    fix: str = ""
     page: str = ""
     step: int | None = None
     box: tuple[int, int, int, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {
             "kind": self.kind.value,
             "severity": self.severity.value,
             "subject": self.subject,
             "explanation": self.explanation,
-            "mend": self.mend,
+            "mend": self.fix,
             "page": self.page,
             "step": self.step,
             "box": self.box,
@@ -83,6 +82,6 @@ class Finding:
 
 
 def in_order(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Return findings causes first; within a kind as they came."""
+    """Sort findings by kind, causes first. The sort is stable."""
     order = list(FindingKind)
     return tuple(sorted(findings, key=lambda finding: order.index(finding.kind)))

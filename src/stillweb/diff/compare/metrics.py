@@ -1,10 +1,9 @@
-"""How alike two states of a page are: pure functions from two things to numbers in 0..1.
+"""Similarity of two states of a page: pure functions that return numbers in 0..1.
 
-1.0 always means "nothing differs that this measure can see", and two empty things are alike.
-Text and accessibility trees are compared as multisets (F1, blind to order) and as sequences
-(2·LCS / (m+n), which is never above F1). Element ids are left out of the tree comparison:
-they number the nodes of one run. Resources are paired by method and URL; a URL that was
-asked for twice has two rows.
+1.0 means that the measure sees no difference; two empty inputs score 1.0. Text and accessibility trees are
+compared as multisets (F1, ignores order) and as sequences (2·LCS / (m+n), never above F1). The tree
+comparison ignores element ids because they number the nodes of one run. Resources are paired by method and
+URL. A URL that was requested twice has two rows.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from rapidfuzz.distance import Indel
 from stillweb.collections.baselines import explains
 from stillweb.model import GUESSES
 
-# Scripts written without spaces: each character is a token, or a page would be a handful of tokens.
+# Scripts written without spaces: each character is a token, otherwise a page would have a handful of tokens.
 _UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-# Numbers stay whole (with sign, point and percent): a price that changed is one changed token.
+# A number is one token (with sign, point and percent): a changed price is one changed token.
 _TOKEN = re.compile(rf"[{_UNSPACED}]|[+-]?\d+(?:[.,:]\d+)*%?|[^\W\d{_UNSPACED}]+|[^\w\s]")
-# A line of a flattened tree: `[a12] button 'Save', focused`. A node that can be acted on has an id;
-# the name is a Python literal; values and states follow.
+# A line of a flattened tree: `[a12] button 'Save', focused`. Only interactive nodes have an id. The name is a
+# Python literal; values and states follow.
 _AX_LINE = re.compile(
     r"""\s*(?P<id>\[[^\]\s]+\]\s+)?(?P<role>[A-Za-z][\w-]*)(?:\s+(?P<name>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))?"""
 )
 _AX_ID = re.compile(r"^(\s*)\[[^\]\s]+\]\s+")
-# What a missing resource costs : pages without their code or their API are not the page.
+# Cost of a missing resource. Without its code or its API responses a page is not the recorded page.
 _WEIGHTS = {
     "document": 1.0, "script": 1.0, "xhr": 1.0, "fetch": 1.0, "stylesheet": 1.0, "eventsource": 1.0,
     "websocket": 1.0, "image": 0.3, "font": 0.3, "media": 0.3, "manifest": 0.3, "texttrack": 0.3,
 }  # fmt: skip
 _UNKNOWN_WEIGHT = 0.3
-_MOST_LINES = 400_000_000  # lines by lines: the matrix of an edit script takes a bit each
+_MOST_LINES = 400_000_000  # product of the line counts: the matrix of an edit script takes one bit per pair
 _COARSE = 40
 _NO_WEIGHT = frozenset({"ping", "beacon", "preflight", "cspviolationreport"})
 
@@ -46,29 +45,29 @@ class ResourceAgreement(StrEnum):
     """How a recorded resource and its replay relate."""
 
     AGREE = "agree"
-    DIFFERS = "differs"  # asked for in both, answered with another status
-    MISSING = "missing"  # recorded, not asked for in the replay
-    EXTRA = "extra"  # asked for in the replay only
+    DIFFERS = "differs"  # requested on both sides, with different statuses
+    MISSING = "missing"  # recorded, not requested in the replay
+    EXTRA = "extra"  # requested only in the replay
 
 
 class BodyAgreement(StrEnum):
-    """How the bodies of a recorded answer and its replay relate."""
+    """How the bodies of a recorded response and its replay relate."""
 
     SAME = "same"
     DIFFERS = "differs"
-    UNKNOWN = ""  # one side has no body, or did not note its digest
+    UNKNOWN = ""  # one side has no body or no digest of it
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """One request that a page made, as browser or baseline noted it.
+    """One request of a page, as the browser or the baseline lists it.
 
     Attributes:
-        status: HTTP status; 0 if no answer came.
-        body: sha256 of the body without content encoding, hex; "" if unknown.
-        start, duration: milliseconds since the page's first request; 0 if unknown.
-        tier: how replay matched it, "" if unknown (a baseline, or a back-end without a ledger).
-        reason: replay's clause of why.
+        status: HTTP status; 0 if there was no response.
+        body: SHA-256 of the body without content encoding, hex; "" if unknown.
+        start, duration: milliseconds; `start` counts from the page's first request; 0 if unknown.
+        tier: how replay matched it; "" if unknown (a baseline, or a back end without a ledger).
+        reason: why replay chose this tier.
     """
 
     url: str
@@ -84,13 +83,13 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRow:
-    """A resource on both sides; the side that lacks it is None.
+    """One resource with its status on both sides; None for the side that did not request it.
 
     Attributes:
         tier, reason: how replay matched it, and why.
         body: whether both sides got the same bytes.
-        start, duration: in the replay (of what is missing: in the recording), milliseconds.
-        weightless: whether its URL is a counter's, or one that the collection's `diff.yaml` ignores.
+        start, duration: milliseconds in the replay, or in the recording if the replay has no such request.
+        weightless: True for tracking URLs and for URLs that the collection's `diff.yaml` ignores.
     """
 
     url: str
@@ -108,29 +107,28 @@ class ResourceRow:
 
     @property
     def weight(self) -> float:
-        """What this resource counts for, from 1 (code, documents, API) to 0 (beacons, counters, noise)."""
+        """Weight in scores, from 1 (code, documents, API) to 0 (beacons, tracking, noise)."""
         if self.weightless or self.type in _NO_WEIGHT or self.tier == "noise":
             return 0.0
         return _WEIGHTS.get(self.type, _UNKNOWN_WEIGHT)
 
     @property
     def missed(self) -> bool:
-        """Whether replay had no answer."""
         return self.tier == "miss"
 
     @property
     def unexplained(self) -> bool:
-        """Whether it is a miss of something that the recording had not seen fail as well."""
+        """True for a miss that did not fail in the recording as well."""
         return self.missed and not self.weightless and not explains(self.recorded)
 
     @property
     def strict(self) -> bool:
-        """Whether replay answered from the archive and by no guess; also where it cannot tell how."""
+        """True if replay answered from the archive without a guess, or with an unknown tier."""
         return self.replayed is not None and not self.missed and self.tier not in GUESSES
 
 
 def tokens(text: str) -> list[str]:
-    """Return words, whole numbers and single signs of a text, in order."""
+    """Split a text into words, numbers and punctuation characters."""
     return _TOKEN.findall(text)
 
 
@@ -150,13 +148,13 @@ def text_scores(recorded: str, replayed: str) -> tuple[float, float]:
 
 
 def ax_nodes(tree: str, *, acting: bool = False) -> list[tuple[str, str]]:
-    """Return (role, name) of the lines of a flattened tree; of those that can be acted on if `acting`."""
+    """Return (role, name) of each line of a flattened tree; only of interactive nodes if `acting`."""
     found = (_AX_LINE.match(line) for line in tree.splitlines() if line.strip())
     return [(m["role"], (m["name"] or "")[1:-1]) for m in found if m and (m["id"] or not acting)]
 
 
 def axtree_scores(recorded: str, replayed: str) -> tuple[float, float]:
-    """Return the role+name F1 of two flattened trees: (over all nodes, over nodes to act on)."""
+    """Return the role+name F1 of two flattened trees: (over all nodes, over interactive nodes)."""
     if recorded == replayed:
         return 1.0, 1.0
     return (
@@ -166,15 +164,15 @@ def axtree_scores(recorded: str, replayed: str) -> tuple[float, float]:
 
 
 def without_ids(tree: str) -> str:
-    """Return a flattened tree without its element ids, to be shown as a diff."""
+    """Return a flattened tree without its element ids, for a line diff."""
     return "\n".join(_AX_ID.sub(r"\1", line) for line in tree.splitlines())
 
 
 def match_resources(recorded: Sequence[Fetch], replayed: Sequence[Fetch]) -> list[ResourceRow]:
-    """Pair the resources of two visits by method and URL, in recorded order, then the extra ones.
+    """Pair the resources of two visits by method and URL, in recorded order, then add the extra ones.
 
-    Of several requests for one URL those with equal status and body are paired first, then those with
-    equal status, so that a different order of arrival makes no difference.
+    If a URL was requested several times, requests with equal status and body are paired first, then those
+    with equal status. A different order of arrival therefore makes no difference.
     """
     pool: dict[tuple[str, str], list[Fetch]] = defaultdict(list)
     for fetch in replayed:
@@ -237,7 +235,7 @@ def _bodies(recorded: Fetch | None, replayed: Fetch | None) -> BodyAgreement:
 def resource_score(rows: Iterable[ResourceRow]) -> float:
     """Return the weighted share of resources that agree; 1.0 if none has weight.
 
-    What the recording had no answer to either is no part of it.
+    Requests without a response on either side are excluded.
     """
     rows = [row for row in rows if row.unexplained or not row.missed]
     total = sum(row.weight for row in rows)
@@ -246,23 +244,26 @@ def resource_score(rows: Iterable[ResourceRow]) -> float:
 
 
 def request_recall(rows: Iterable[ResourceRow]) -> float:
-    """Return the weighted share of what the replay asked for that was answered strictly.
+    """Return the weighted share of the replay's requests that were answered strictly.
 
-    Misses that the recording explains (it had no answer either) are not asked for here.
+    Misses that the recording explains (it had no response either) are excluded.
     """
-    asked = [r for r in rows if r.replayed is not None and not (r.missed and not r.unexplained)]
-    total = sum(row.weight for row in asked)
-    return sum(row.weight for row in asked if row.strict) / total if total else 1.0
+    requested = [r for r in rows if r.replayed is not None and not (r.missed and not r.unexplained)]
+    total = sum(row.weight for row in requested)
+    return sum(row.weight for row in requested if row.strict) / total if total else 1.0
 
 
 def body_score(rows: Iterable[ResourceRow]) -> float | None:
-    """Return the share of answers with the recorded body; None if the body of none is known."""
+    """Return the share of responses with the recorded body; None if no body is known."""
     known = [row.body for row in rows if row.body is not BodyAgreement.UNKNOWN and not row.weightless]
     return known.count(BodyAgreement.SAME) / len(known) if known else None
 
 
 def redirects(fetches: Sequence[Fetch]) -> list[str]:
-    """Return the hops to a page's document, as "STATUS URL": nothing else is asked for before it is there."""
+    """Return the hops to a page's document as "STATUS URL".
+
+    They come first in the list, because a page requests nothing else before its document arrives.
+    """
     hops = []
     for fetch in fetches:
         if fetch.type != "document":
@@ -275,20 +276,20 @@ def redirects(fetches: Sequence[Fetch]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DiffLine:
-    """A line: `kind` is " " (in both), "-" (recorded only), "+" (replayed only) or "@" (a gap)."""
+    """A line of a diff: `kind` is " " (both), "-" (recorded only), "+" (replayed only) or "@" (a gap)."""
 
     kind: str
     text: str
 
 
 def line_diff(recorded: str, replayed: str, *, context: int = 2, limit: int = 400) -> tuple[DiffLine, ...]:
-    """Return what differs between two texts by line, with some lines around; empty if nothing does.
+    """Return the line diff of two texts; empty if they are equal.
 
     Args:
         recorded: the text as recorded.
         replayed: the text as replayed.
-        context: lines that are shown around a change.
-        limit: lines at most; a last line says how many were left out.
+        context: number of unchanged lines shown around a change.
+        limit: maximum number of lines; a last line gives the number of omitted lines.
     """
     if recorded == replayed:
         return ()
@@ -309,7 +310,7 @@ def line_diff(recorded: str, replayed: str, *, context: int = 2, limit: int = 40
 
 
 def _coarse(a: list[str], b: list[str]) -> tuple[DiffLine, ...]:
-    """Return what stands between the equal beginning and the equal end of two long texts, cut short."""
+    """Return the lines between the common prefix and the common suffix of two long texts, truncated."""
     pairs = list(zip(a, b, strict=False))
     start = next((at for at, (one, other) in enumerate(pairs) if one != other), len(pairs))
     tail = zip(reversed(a[start:]), reversed(b[start:]), strict=False)
@@ -319,12 +320,12 @@ def _coarse(a: list[str], b: list[str]) -> tuple[DiffLine, ...]:
     for kind, side in sides:
         lines += [DiffLine(kind, line) for line in side[:_COARSE]]
         if len(side) > _COARSE:
-            lines.append(DiffLine("@", f"{len(side) - _COARSE} lines, too many to be compared one by one"))
+            lines.append(DiffLine("@", f"{len(side) - _COARSE} lines, too many to compare one by one"))
     return tuple(lines)
 
 
 def _recorded_first(every: list[DiffLine]) -> list[DiffLine]:
-    """Put the recorded lines of each change before the replayed ones: the edit script mixes them."""
+    """Sort the recorded lines of each change before the replayed ones; the edit script mixes them."""
     return [
         line
         for _, block in groupby(every, key=lambda line: line.kind == " ")
@@ -333,13 +334,13 @@ def _recorded_first(every: list[DiffLine]) -> list[DiffLine]:
 
 
 def _near_changes(every: list[DiffLine], context: int) -> list[DiffLine]:
-    """Keep the lines within `context` of a change; a gap becomes one "@" line."""
+    """Return the lines within `context` of a change; each gap becomes one "@" line."""
     changed = [index for index, line in enumerate(every) if line.kind != " "]
-    kept = sorted(
+    shown = sorted(
         {i for at in changed for i in range(max(0, at - context), min(len(every), at + context + 1))}
     )
     lines: list[DiffLine] = []
-    for before, index in zip([-1, *kept], kept, strict=False):
+    for before, index in zip([-1, *shown], shown, strict=False):
         if index > before + 1:
             lines.append(DiffLine("@", f"{index - before - 1} equal lines"))
         lines.append(every[index])

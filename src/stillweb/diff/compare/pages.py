@@ -1,7 +1,7 @@
-"""Hold what was seen of a page against its baseline: a function of files and values, for a pool of processes.
+"""Compare a visited page with its baseline: functions of files and values, suitable for a process pool.
 
-A baseline of an older recording, or of another program, lacks some of what is compared; such scores are
-left out, and a note says so.
+A baseline of an older recording, or of another program, lacks some of the compared data. Scores that need
+the missing data are omitted, and a note says so.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from stillweb.diff.compare.metrics import (
     text_scores,
     without_ids,
 )
-from stillweb.diff.compare.pixels import Box, compare_pictures, rough_likeness
-from stillweb.diff.compare.settings import Settings
+from stillweb.diff.compare.pixels import Box, coarse_similarity, compare_pictures
+from stillweb.diff.compare.settings import DiffSettings
 from stillweb.diff.compare.visit import ReplayedPage
 from stillweb.diff.report.report import PageDiff, PagePictures
 from stillweb.matching.noise import default_noise
@@ -42,13 +42,13 @@ _LINE = re.compile(r":\d+\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One side of a comparison: a baseline, or what was seen of a replay.
+class ComparisonSide:
+    """One side of a comparison: a baseline or a replayed page.
 
     Attributes:
-        text, axtree: None where they were not taken.
-        fetches: none where `listed` is false.
-        origin: of a baseline that another program took; of a replay, the one whose manner its text is in.
+        text, axtree: None if they were not captured.
+        fetches: empty if `listed` is False.
+        origin: the other program that made the baseline; for a replay, the program whose text format it uses.
     """
 
     text: str | None
@@ -62,32 +62,32 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """Where comparisons are made.
+class ComparisonContext:
+    """Settings that all page comparisons of a run share.
 
     Attributes:
-        collection: its name, for the commands that mend.
-        pictures: folder for the pictures of the replay, and for what differs marked.
-        gates: tell whether a finding is an error.
+        collection: name for the suggested commands.
+        pictures: folder for screenshots of the replay and for difference overlays.
+        gates: limits that separate errors from warnings.
         between: whether both sides are recordings.
     """
 
     collection: str
     pictures: Path
-    settings: Settings = field(default_factory=Settings)
+    settings: DiffSettings = field(default_factory=DiffSettings)
     gates: dict[str, float] = field(default_factory=dict)
     between: bool = False
 
 
-def compare(page: Page, folder: Path | None, seen: ReplayedPage, bench: Bench) -> PageDiff:
-    """Compare a page with its baseline's folder; None if it has none. Blocks for up to a second.
+def compare(page: Page, folder: Path | None, seen: ReplayedPage, context: ComparisonContext) -> PageDiff:
+    """Compare a page with the baseline in `folder`. Blocks for up to a second.
 
     Raises:
         CollectionError: if the baseline cannot be read.
     """
     baseline = read_baseline(folder) if folder else None
     recorded = side_of(baseline) if baseline else None
-    rows = rows_of(recorded.fetches if recorded else (), seen.fetches, bench.settings)
+    rows = rows_of(recorded.fetches if recorded else (), seen.fetches, context.settings)
     if recorded and recorded.origin:
         rows = _of_visit(rows)
     result = PageDiff(
@@ -97,43 +97,42 @@ def compare(page: Page, folder: Path | None, seen: ReplayedPage, bench: Bench) -
         compared=baseline is not None,
         recorded_status=page.status,
         replayed_status=seen.status,
-        replayed_url=seen.portrait.url,
+        replayed_url=seen.snapshot.url,
         resources=tuple(rows),
-        notes=(*seen.notes, *_restless(page, baseline)),
+        notes=(*seen.notes, *_unsettled(page, baseline)),
         replayed_ms=seen.load_ms,
         error=seen.error,
     )
     scores: dict[str, float] = {}
     if page.status:
         scores["status"] = float(page.status == seen.status)
-    picture = _kept(page, seen.portrait.picture, baseline, bench)
+    picture = _stored_picture(page, seen.snapshot.picture, baseline, context)
     if recorded is None:
         scores["hits"] = _hits(result)
         result = replace(result, scores=scores, pictures=PagePictures(replayed=picture))
-        return replace(result, findings=find(result, FindingContext(bench.collection, bench.gates)))
-    portrait = seen.portrait
-    arrival = RecordedResponse(portrait.url, complaints=seen.complaints, load_ms=seen.load_ms)
-    text = seen.document_text if recorded.origin else portrait.text
+        return replace(result, findings=find(result, FindingContext(context.collection, context.gates)))
+    snapshot = seen.snapshot
+    arrival = RecordedResponse(snapshot.url, complaints=seen.complaints, load_ms=seen.load_ms)
+    text = seen.document_text if recorded.origin else snapshot.text
     origin = recorded.origin
-    replayed = Side(text, portrait.axtree, portrait.dom, seen.fetches, arrival, picture, origin)
-    masks = [*bench.settings.boxes(page.url), *seen.masked]
+    replayed = ComparisonSide(text, snapshot.axtree, snapshot.dom, seen.fetches, arrival, picture, origin)
+    masks = [*context.settings.boxes(page.url), *seen.masked]
     result = replace(result, scores=scores)
-    return compare_sides(result, recorded, replayed, bench, masks)
+    return compare_sides(result, recorded, replayed, context, masks)
 
 
-def _restless(page: Page, baseline: Baseline | None) -> Iterator[str]:
-    """Yield what an older recording noted of a page that did not come to rest; newer ones say more."""
+def _unsettled(page: Page, baseline: Baseline | None) -> Iterator[str]:
+    # Older recordings only: newer ones store it in the baseline's arrival.
     if baseline and not baseline.arrival and (why := page.extra.get("unsettled")):
-        yield f"did not settle when it was recorded: {why}"
+        yield f"the page did not settle when it was recorded: {why}"
 
 
-def side_of(baseline: Baseline) -> Side:
-    """Return a baseline as a side of a comparison."""
+def side_of(baseline: Baseline) -> ComparisonSide:
     fetches = tuple(
         Fetch(r.url, r.method, r.type, r.status, body=r.body, start=r.start, duration=r.duration)
         for r in baseline.requests or ()
     )
-    return Side(
+    return ComparisonSide(
         baseline.text,
         baseline.axtree,
         baseline.dom,
@@ -146,14 +145,18 @@ def side_of(baseline: Baseline) -> Side:
 
 
 def compare_sides(
-    page: PageDiff, recorded: Side, replayed: Side, bench: Bench, masks: Sequence[Box] = ()
+    page: PageDiff,
+    recorded: ComparisonSide,
+    replayed: ComparisonSide,
+    context: ComparisonContext,
+    masks: Sequence[Box] = (),
 ) -> PageDiff:
-    """Complete a page's comparison: every score that both sides have what it takes for, and the findings."""
+    """Return the page with its findings and with every score for which both sides have the data."""
     rows = page.resources
     scores = dict(page.scores)
-    ours = recorded.origin is None and replayed.origin is None
+    own = recorded.origin is None and replayed.origin is None
     chains = redirects(recorded.fetches), redirects(replayed.fetches)
-    if ours:  # another program's list has no order, and goes on past the state that its picture shows
+    if own:  # another program's request list is unordered and continues past the state in its screenshot
         scores["redirects"] = float(chains[0] == chains[1])
         scores["resources"] = resource_score(rows)
     scores["recall"] = request_recall(rows)
@@ -162,32 +165,32 @@ def compare_sides(
     scores["hits"] = _hits(page)
     if recorded.listed and replayed.listed:
         scores["misses"] = float(sum(row.unexplained for row in rows))
-    scores["fuzzy"] = sum(row.tier in GUESSES for row in rows) / max(1, page.counts.asked)
-    if ours:
+    scores["fuzzy"] = sum(row.tier in GUESSES for row in rows) / max(1, page.counts.requested)
+    if own:
         page = replace(page, redirects=line_diff("\n".join(chains[0]), "\n".join(chains[1])))
     page = _with_texts(replace(page, scores=scores), recorded, replayed)
-    if ours:
-        page = _with_arrivals(page, recorded.arrival, replayed.arrival, bench.settings)
+    if own:
+        page = _with_arrivals(page, recorded.arrival, replayed.arrival, context.settings)
     else:
         page = replace(page, notes=(*page.notes, _foreign(recorded, replayed)))
-    page, moved = _with_dom(page, recorded.dom, replayed.dom, ours=ours)
-    if ours or (recorded.picture and replayed.picture):
-        page = _with_pictures(page, recorded.picture, replayed.picture, bench, masks, ours=ours)
+    page, moved = _with_dom(page, recorded.dom, replayed.dom, own=own)
+    if own or (recorded.picture and replayed.picture):
+        page = _with_pictures(page, recorded.picture, replayed.picture, context, masks, own=own)
     else:
         page = replace(page, pictures=PagePictures(recorded.picture, replayed.picture))
-    context = FindingContext(
-        bench.collection,
-        bench.gates,
+    finding_context = FindingContext(
+        context.collection,
+        context.gates,
         recorded.arrival,
         tuple(moved),
         replayed.dom or recorded.dom,
-        bench.between,
+        context.between,
     )
-    return replace(page, findings=find(page, context))
+    return replace(page, findings=find(page, finding_context))
 
 
-def _with_texts(page: PageDiff, recorded: Side, replayed: Side) -> PageDiff:
-    """Compare the texts and accessibility trees that both sides have, in one manner."""
+def _with_texts(page: PageDiff, recorded: ComparisonSide, replayed: ComparisonSide) -> PageDiff:
+    """Compare text and accessibility tree where both sides have them in the same format."""
     scores = dict(page.scores)
     programs = [side.origin.program if side.origin else "" for side in (recorded, replayed)]
     if recorded.text is not None and replayed.text is not None and programs[0] == programs[1]:
@@ -199,27 +202,28 @@ def _with_texts(page: PageDiff, recorded: Side, replayed: Side) -> PageDiff:
     return replace(page, scores=scores)
 
 
-def _foreign(recorded: Side, replayed: Side) -> str:
-    """Return the note that says what another program's baseline is good for."""
+def _foreign(recorded: ComparisonSide, replayed: ComparisonSide) -> str:
     side = recorded if recorded.origin else replayed
-    kept = {
-        "the picture": side.picture is not None,
-        "every text of the document": side.text is not None,
-        "which requests had an answer": side.listed,
+    available = {
+        "screenshot": side.picture is not None,
+        "document text": side.text is not None,
+        "answered requests": side.listed,
     }
-    compared = ", ".join(what for what, there in kept.items() if there)
-    return f"the baseline is {side.origin}'s, and compared by what it kept: {compared or 'nothing'}"
+    compared = ", ".join(name for name, present in available.items() if present)
+    return f"the baseline was made by {side.origin}; compared: {compared or 'nothing'}"
 
 
 def _of_visit(rows: list[ResourceRow]) -> list[ResourceRow]:
-    """Return rows of which those weigh nothing that only the recording has: its scrolling asked for them."""
+    """Give rows that only the recording has no weight: the other program's scrolling requested them."""
     return [
         replace(row, weightless=True) if row.agreement is ResourceAgreement.MISSING else row for row in rows
     ]
 
 
-def rows_of(recorded: Sequence[Fetch], replayed: Sequence[Fetch], settings: Settings) -> list[ResourceRow]:
-    """Pair the requests of two sides; counters, and what the settings ignore, weigh nothing."""
+def rows_of(
+    recorded: Sequence[Fetch], replayed: Sequence[Fetch], settings: DiffSettings
+) -> list[ResourceRow]:
+    """Pair the requests of two sides. Tracking URLs and ignored URLs get no weight."""
     noise = default_noise()
     return [
         replace(row, weightless=True) if settings.ignores(row.url) or noise.why(row.url) else row
@@ -233,10 +237,13 @@ def _hits(page: PageDiff) -> float:
 
 
 def _with_arrivals(
-    page: PageDiff, recorded: RecordedResponse | None, replayed: RecordedResponse | None, settings: Settings
+    page: PageDiff,
+    recorded: RecordedResponse | None,
+    replayed: RecordedResponse | None,
+    settings: DiffSettings,
 ) -> PageDiff:
     if recorded is None or replayed is None:
-        lacking = "the baseline is of an older recording: what its scripts complained of is not known"
+        lacking = "the baseline of this older recording has no console messages"
         return page if replayed is None else replace(page, notes=(*page.notes, lacking))
     scores = dict(page.scores)
     scores["loaded"] = float(not recorded.pending)
@@ -246,7 +253,7 @@ def _with_arrivals(
     scores["console"] = float((after - before).total())
     notes = page.notes
     if not recorded.settled:
-        notes += (f"did not settle when it was recorded: {recorded.reason}",)
+        notes += (f"the page did not settle when it was recorded: {recorded.reason}",)
     return replace(
         page,
         scores=scores,
@@ -259,12 +266,9 @@ def _with_arrivals(
     )
 
 
-def _without_line(complaint: str) -> str:
-    """Return a complaint without its line, where that is how far the parser happened to be.
-
-    Chromium tells so of what a Content Security Policy blocks: the same image, blocked at another line.
-    """
-    return _LINE.sub(")", complaint) if _BLOCKED in complaint else complaint
+def _without_line(message: str) -> str:
+    # Chromium reports a Content Security Policy violation with the parser's current line, which varies.
+    return _LINE.sub(")", message) if _BLOCKED in message else message
 
 
 def _lines(kind: str, texts: Iterable[str]) -> tuple[DiffLine, ...]:
@@ -272,12 +276,12 @@ def _lines(kind: str, texts: Iterable[str]) -> tuple[DiffLine, ...]:
 
 
 def _with_dom(
-    page: PageDiff, recorded: str, replayed: str, *, ours: bool
-) -> tuple[PageDiff, list[dom.Moved]]:
+    page: PageDiff, recorded: str, replayed: str, *, own: bool
+) -> tuple[PageDiff, list[dom.MovedElement]]:
     if not recorded or not replayed:
-        if not ours:
+        if not own:
             return page, []
-        lacking = "the baseline is of an older recording: its tree of elements is not known"
+        lacking = "the baseline of this older recording has no element tree"
         return (page if page.error else replace(page, notes=(*page.notes, lacking))), []
     if recorded == replayed:
         return replace(page, scores={**page.scores, "dom": 1.0, "layout": 1.0}), []
@@ -290,13 +294,15 @@ def _with_dom(
     return replace(page, scores=scores, dom=line_diff(dom.lines(before), dom.lines(after))), moved
 
 
-def _kept(page: Page, picture: bytes, baseline: Baseline | None, bench: Bench) -> Path | None:
-    """Write a picture of the replay, unless it is the recorded one byte for byte; return where it is."""
+def _stored_picture(
+    page: Page, picture: bytes, baseline: Baseline | None, context: ComparisonContext
+) -> Path | None:
+    """Write a screenshot of the replay unless it equals the recorded one; return its path."""
     if not picture:
         return None
     if baseline and baseline.picture and baseline.picture.read_bytes() == picture:
         return baseline.picture
-    path = bench.pictures / f"{page.id}.png"
+    path = context.pictures / f"{page.id}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(picture)
     return path
@@ -306,22 +312,22 @@ def _with_pictures(
     page: PageDiff,
     recorded: Path | None,
     replayed: Path | None,
-    bench: Bench,
+    context: ComparisonContext,
     masks: Sequence[Box],
     *,
-    ours: bool,
+    own: bool,
 ) -> PageDiff:
     raw = [path.read_bytes() if path else b"" for path in (recorded, replayed)]
     pixels = compare_pictures(raw[0], raw[1], masks)
     overlay = None
     if pixels.overlay:
-        overlay = bench.pictures / f"{page.id}.marked.png"
+        overlay = context.pictures / f"{page.id}.marked.png"
         overlay.parent.mkdir(parents=True, exist_ok=True)
         overlay.write_bytes(pixels.overlay)
-    if ours:
+    if own:
         scores = {**page.scores, "screenshot": pixels.score, "ssim": pixels.ssim}
     else:
-        look = rough_likeness(raw[0], raw[1], masks) if pixels.score < 1 else 1.0
+        look = coarse_similarity(raw[0], raw[1], masks) if pixels.score < 1 else 1.0
         scores = {**page.scores, "look": look}
     notes = page.notes + ((pixels.note,) if pixels.note and not page.error else ())
     return replace(

@@ -1,13 +1,12 @@
-"""How alike two screenshots are, as browsertrix and Playwright count: pixelmatch at threshold 0.1.
+"""Similarity of two screenshots, measured as browsertrix and Playwright do: pixelmatch at threshold 0.1.
 
-The pixelmatch library is pure Python: 9 s for two 1280x720 pages of which one has moved by
-three pixels. So its colour distance (YIQ, the same coefficients) is computed for all pixels
-by Pillow, in C, and only the pixels above the threshold are handed to pixelmatch's test for
-anti-aliasing; the count is the same as pixelmatch's own (a test holds that). Where more
-pixels differ than `AA_LIMIT`, that test is left out: the page has changed, whatever its edges.
+The pixelmatch library is pure Python: 9 s for two 1280x720 pages shifted by three pixels. Therefore Pillow
+computes the colour distance (YIQ, same coefficients) in C, and only pixels above the threshold go through
+pixelmatch's anti-aliasing test. The count equals pixelmatch's own; a test checks that. If more than
+`AA_LIMIT` pixels differ, the anti-aliasing test is skipped because the page has changed anyway.
 
-Pictures of different sizes are laid on each other at the top left corner; what only one of
-them covers differs.
+Pictures of different sizes are aligned at the top left corner. The area that only one of them covers counts
+as different.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ _C2 = (0.03 * 255) ** 2
 
 
 def ssim(first: Image.Image, second: Image.Image) -> float:
-    """Return the mean similarity of all windows, at most 1.0 (equal), of two pictures of one size.
+    """Return the mean structural similarity of all windows of two pictures of one size; 1.0 if equal.
 
-    Of pictures smaller than a window, 1.0 if they are equal and else 0.0.
+    Pictures smaller than a window score 1.0 if they are equal and 0.0 otherwise.
     """
     one, two = first.convert("L"), second.convert("L")
     if one.tobytes() == two.tobytes():
-        return 1.0  # and not 0.99999999, as floats have it
+        return 1.0  # floating point would give 0.99999999
     if min(one.size) < WINDOW:
         return 0.0
     a, b = one.convert("F"), two.convert("F")
@@ -57,7 +56,7 @@ def ssim(first: Image.Image, second: Image.Image) -> float:
 
 
 def _windows(picture: Image.Image) -> Image.Image:
-    """Return the mean of each window: of four neighbouring blocks of four by four pixels."""
+    """Return the mean of each window; a window is 2x2 blocks of 4x4 pixels."""
     width, height = (side // _STRIDE for side in picture.size)
     blocks = picture.crop((0, 0, width * _STRIDE, height * _STRIDE)).reduce(_STRIDE)
     corners = [
@@ -77,25 +76,25 @@ def _mean(picture: Image.Image) -> float:
 
 THRESHOLD = 0.1
 AA_LIMIT = 10_000  # about 0.8 s of pure Python, and 1.1% of a 1280x720 page
-_MAX_YIQ = 35215.0  # largest distance that the metric can give (Kotsarenko and Ramos)
+_MAX_YIQ = 35215.0  # maximum of the metric (Kotsarenko and Ramos)
 _MARK = (230, 0, 92)
-_ROUGH = 4
+_COARSE = 4
 
 Box = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class PixelDiff:
-    """What two pictures have in common.
+    """Result of comparing two pictures.
 
     Attributes:
         score: share of equal pixels.
         differing: number of pixels that differ visibly.
-        total: pixels of the area that both cover together.
-        box: left, top, right, bottom of what differs, or None.
-        ssim: structural similarity (`stillweb.diff.compare.pixels`).
-        overlay: PNG of the recorded picture, pale, with differing pixels marked; b"" if none differ.
-        note: what a reader should know: sizes that differ, a picture that cannot be read.
+        total: pixels of the area that the pictures cover together.
+        box: left, top, right, bottom of the differing area, or None.
+        overlay: PNG of the recorded picture, faded, with differing pixels marked; b"" if none differ.
+        note: different sizes or an unreadable picture.
+        ssim: structural similarity.
     """
 
     score: float
@@ -108,12 +107,9 @@ class PixelDiff:
 
 
 def compare_pictures(recorded: bytes, replayed: bytes, masks: Sequence[Box] = ()) -> PixelDiff:
-    """Compare two pictures (any format that Pillow reads). Blocks up to a second; call it in a thread.
+    """Compare two pictures in any format that Pillow reads. Blocks for up to a second; call it in a thread.
 
-    Args:
-        recorded: as it was.
-        replayed: as it is.
-        masks: boxes (left, top, right, bottom) that are not compared; they count as equal.
+    Pixels inside `masks` (left, top, right, bottom) count as equal.
     """
     if recorded == replayed and recorded:
         return PixelDiff(1.0)
@@ -130,22 +126,22 @@ def compare_pictures(recorded: bytes, replayed: bytes, masks: Sequence[Box] = ()
         for picture in (first, second):
             picture.paste("black", box)
     total = first.size[0] * first.size[1]
-    likeness = ssim(first, second)
+    similarity = ssim(first, second)
     mask = _above_threshold(first, second)
     _drop_antialiasing(mask, first, second)
     if uncovered is not None:
         mask = ImageChops.lighter(mask, uncovered)
     differing = mask.histogram()[255]
     if not differing:
-        return PixelDiff(1.0, total=total, note=note, ssim=likeness)
+        return PixelDiff(1.0, total=total, note=note, ssim=similarity)
     share = 1 - differing / total
-    return PixelDiff(share, differing, total, mask.getbbox(), _overlay(first, mask), note, likeness)
+    return PixelDiff(share, differing, total, mask.getbbox(), _overlay(first, mask), note, similarity)
 
 
-def rough_likeness(recorded: bytes, replayed: bytes, masks: Sequence[Box] = ()) -> float:
-    """Return the share of equal pixels at a quarter of the size, where letters have no edges.
+def coarse_similarity(recorded: bytes, replayed: bytes, masks: Sequence[Box] = ()) -> float:
+    """Return the share of equal pixels at a quarter of the size.
 
-    Another browser draws the same page with other letters; layout, colours and pictures still show.
+    Another browser renders glyphs differently. At this size only layout, colours and pictures remain.
     """
     small = []
     for raw in (recorded, replayed):
@@ -154,15 +150,15 @@ def rough_likeness(recorded: bytes, replayed: bytes, masks: Sequence[Box] = ()) 
         except (UnidentifiedImageError, OSError, ValueError):
             return 0.0
         stream = io.BytesIO()
-        picture.reduce(_ROUGH).save(stream, "PNG", compress_level=1)
+        picture.reduce(_COARSE).save(stream, "PNG", compress_level=1)
         small.append(stream.getvalue())
-    boxes = [(left // _ROUGH, top // _ROUGH, -(-right // _ROUGH), -(-bottom // _ROUGH))
+    boxes = [(left // _COARSE, top // _COARSE, -(-right // _COARSE), -(-bottom // _COARSE))
              for left, top, right, bottom in masks]  # fmt: skip
     return compare_pictures(small[0], small[1], boxes).score
 
 
 def _same_size(first: Image.Image, second: Image.Image) -> tuple[Image.Image, Image.Image, Image.Image]:
-    """Return both on one canvas, and a mask of what only one of them covers."""
+    """Return both pictures on canvases of one size, and a mask of the area that only one of them covers."""
     size = (max(first.size[0], second.size[0]), max(first.size[1], second.size[1]))
     both = (min(first.size[0], second.size[0]), min(first.size[1], second.size[1]))
     uncovered = Image.new("L", size, 255)
@@ -204,7 +200,7 @@ def _above_threshold(first: Image.Image, second: Image.Image) -> Image.Image:
 
 
 def _drop_antialiasing(mask: Image.Image, first: Image.Image, second: Image.Image) -> None:
-    """Clear the pixels of a mask that pixelmatch takes for anti-aliased edges."""
+    """Clear the mask at pixels that pixelmatch classifies as anti-aliased edges."""
     if mask.histogram()[255] > AA_LIMIT:
         return
     width, height = mask.size
@@ -219,7 +215,7 @@ def _drop_antialiasing(mask: Image.Image, first: Image.Image, second: Image.Imag
 
 
 def _overlay(picture: Image.Image, mask: Image.Image) -> bytes:
-    """Return a PNG: the picture grey and pale, differing pixels and a rim around them marked."""
+    """Return a PNG of the picture, grey and faded, with differing pixels and a margin around them marked."""
     pale = Image.blend(picture.convert("L").convert("RGB"), Image.new("RGB", picture.size, "white"), 0.72)
     rim = mask.filter(ImageFilter.MaxFilter(5)).point(lambda value: value // 3)
     pale.paste(_MARK, (0, 0, *pale.size), rim)

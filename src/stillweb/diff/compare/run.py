@@ -1,8 +1,8 @@
-"""Compare every page of a collection with its replay: visits some at a time, comparisons off the event loop.
+"""Compare every page of a collection with its replay.
 
-Visits wait for a browser, comparisons take a processor: so these run in a pool, of processes where the
-caller has them (`DiffOptions.workers`), else of threads. What is found is kept page by page
-(`stillweb.diff.compare.run`), and a comparison that was killed goes on where it was.
+Visits wait for a browser and run concurrently on the event loop. Comparisons are CPU-bound and run in a pool:
+of processes if `DiffOptions.workers` is set, otherwise of threads. `ComparisonState` stores the result of
+each page, so a comparison that was killed resumes.
 """
 
 from __future__ import annotations
@@ -12,39 +12,42 @@ import fcntl
 import json
 import os
 import shutil
-import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter
 
 from stillweb import __version__, clock
 from stillweb.browser import Level, launch
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
-from stillweb.diff.compare.pages import Bench, compare
+from stillweb.diff.compare.pages import ComparisonContext, compare
 from stillweb.diff.compare.settings import read_settings
-from stillweb.diff.compare.visit import ReplayedPage, VisitSetup, look_at
+from stillweb.diff.compare.visit import ReplayedPage, VisitSetup, visit_page
 from stillweb.diff.report.report import DiffReport, PageDiff
 from stillweb.errors import CollectionError, StillwebError, UsageError
 from stillweb.model import Page
 from stillweb.replay import ReplayClient, ReplayInfo
+from stillweb.text import well_formed
 from stillweb.urls import from_timestamp
 
 _FINISHED = "finished"
 
 
+PAGE_DIFF = TypeAdapter(PageDiff)
+
+
 class ComparisonState:
-    """The findings of one comparison, as far as it came.
+    """Stored results of one comparison.
 
     Attributes:
-        pages: what is through already, by page id.
+        pages: compared pages by page id.
         pictures: folder for pictures.
     """
 
@@ -55,43 +58,41 @@ class ComparisonState:
         self.pages = {page.id: page for page in _read(self._file)}
 
     def add(self, page: PageDiff) -> None:
-        """Keep a page."""
         self.pages[page.id] = page
-        line = json.dumps(to_json(page), ensure_ascii=False, separators=(",", ":")) + "\n"
+        line = json.dumps(PAGE_DIFF.dump_python(page, mode="json"), ensure_ascii=False, separators=(",", ":"))
         with self._file.open("ab") as file:
-            file.write(line.encode("utf-8", "backslashreplace"))
+            file.write(well_formed(line).encode() + b"\n")
 
     def finish(self) -> None:
-        """Note that all pages are through."""
         (self.folder / _FINISHED).touch()
 
 
-def key_of(**decides: object) -> str:
-    """Return the name of a comparison's state, of what decides its findings."""
-    told = json.dumps({name: str(value) for name, value in decides.items()}, sort_keys=True)
-    return sha256(told.encode()).hexdigest()[:16]
+def key_of(**inputs: object) -> str:
+    """Return the name of the state of a comparison with these inputs."""
+    text = json.dumps({name: str(value) for name, value in inputs.items()}, sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 @contextmanager
 def state_in(root: Path, key: str, *, fresh: bool = False) -> Iterator[ComparisonState]:
-    """Open the state of a comparison, empty if `fresh` or none was cut short; it is ours alone while open.
+    """Open the state of a comparison exclusively. It is empty if `fresh` or if none was interrupted.
 
-    Others' states in the same folder are removed: one set of pictures a collection is enough.
+    States with other keys in the folder are removed, so a collection has one set of pictures.
 
     Raises:
-        UsageError: if another comparison of the same is under way, or the folder cannot be written.
+        UsageError: if another comparison uses the folder, or the folder cannot be written.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise UsageError(f"{root}: {error.strerror}", hint="--work DIR: another folder") from error
+        raise UsageError(f"{root}: {error.strerror}", hint="use another folder: --work DIR") from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             hint = "wait for it, or use another folder: --work DIR"
-            raise UsageError(f"another comparison is under way in {root}", hint=hint) from None
+            raise UsageError(f"another comparison is running in {root}", hint=hint) from None
         folder = root / key
         for other in root.iterdir():
             if fresh or other.name != key or (other / _FINISHED).exists():
@@ -107,71 +108,32 @@ def _read(path: Path) -> Iterator[PageDiff]:
         return
     for line in path.read_bytes().split(b"\n"):
         try:
-            yield from_json(PageDiff, json.loads(line))
-        except (ValueError, TypeError, KeyError):
-            continue  # torn by a kill, or empty
+            yield PAGE_DIFF.validate_json(line)
+        except ValueError:
+            continue  # empty, or truncated by a kill
 
 
-def to_json(value: Any) -> Any:
-    """Return a value of our dataclasses as JSON has it; paths as texts, bytes are not kept."""
-    if is_dataclass(value):
-        return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {key: to_json(each) for key, each in value.items()}
-    if isinstance(value, tuple | list):
-        return [to_json(each) for each in value]
-    if isinstance(value, Path):
-        return str(value)
-    return "" if isinstance(value, bytes) else value
-
-
-def from_json(kind: Any, value: Any) -> Any:
-    """Return what `to_json` made JSON of, as the type that is asked for.
-
-    Raises:
-        TypeError, ValueError, KeyError: if it is no such thing.
-    """
-    origin, arguments = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return kind(**{each.name: from_json(hints[each.name], value[each.name]) for each in fields(kind)})  # type: ignore[operator]
-    if origin in (Union, types.UnionType):
-        chosen = next(each for each in arguments if each is not type(None))
-        return None if value is None else from_json(chosen, value)
-    if origin is tuple:
-        kinds = [arguments[0]] * len(value) if arguments[1:] == (...,) else arguments
-        return tuple(from_json(each, one) for each, one in zip(kinds, value, strict=True))
-    if origin is not None and issubclass(origin, Mapping):
-        return {key: from_json(arguments[1], each) for key, each in value.items()}
-    if kind is bytes:
-        return b""
-    if isinstance(kind, type) and issubclass(kind, Enum | Path):
-        return kind(value)
-    return value
-
-
-_FEW = 20
+_MIN_PAGES_FOR_PROCESSES = 20
 
 WORK = "diff"
-"""Folder of a collection in which a comparison keeps its state and its pictures."""
+"""Subfolder of a collection for the state and pictures of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffOptions:
-    """How to compare.
+    """Options of `diff`.
 
     Attributes:
-        jobs: pages at a time; the result does not depend on it.
-        limit: pages at most, in the collection's order; None for all.
-        gates: limits that every page must keep; None for those of the collection's `diff.yaml`.
-        level: how far pages are pinned; the baseline was recorded at CLOCK.
+        jobs: number of pages visited concurrently; the result does not depend on it.
+        limit: maximum number of pages, in the collection's order; None for all.
+        gates: limits that every page must pass; None for those of the collection's `diff.yaml`.
+        level: determinism level; baselines are recorded at CLOCK.
         page_timeout: seconds for a navigation.
-        browser: the browser's executable; None to look for one.
-        workers: programs that compare; 0 for threads, since who starts programs this way must guard its main.
+        browser: path of the browser executable; None to search for one.
+        workers: number of comparison processes; 0 for threads. Processes are spawned, so the caller's main
+            module must be import-safe.
         work: folder for state and pictures; None for the collection's own.
-        fresh: whether to begin anew where a comparison was cut short.
+        fresh: discard the state of an interrupted comparison.
     """
 
     jobs: int = 2
@@ -192,20 +154,20 @@ async def diff(
     *,
     on_page: Callable[[PageDiff], None] | None = None,
 ) -> DiffReport:
-    """Compare the pages of a collection with what a replay server makes of them.
+    """Compare the pages of a collection with their replay.
 
     Args:
-        collection: whose pages and baselines are read.
-        client: of a server that serves the collection under the same name.
-        options: how to compare.
-        on_page: told of each page when it is compared, in order of completion.
+        collection: provides pages and baselines.
+        client: client of a server that serves the collection under the same name.
+        options: comparison options.
+        on_page: called with each compared page, in order of completion.
 
     Raises:
-        ReplayUnreachable: if the server is not there.
-        CollectionNotFound: if it does not serve the collection.
-        CollectionError: if the collection lists no pages, or its `diff.yaml` is wrong.
+        ReplayUnreachable: if the server does not respond.
+        CollectionNotFound: if the server does not serve the collection.
+        CollectionError: if the collection lists no pages, or its `diff.yaml` is invalid.
         InfraError: if the browser cannot be started or dies.
-        UsageError: if another comparison of the collection is under way.
+        UsageError: if another comparison of the collection is running.
     """
     options = options or DiffOptions()
     began = clock.perf()
@@ -234,12 +196,12 @@ async def diff(
             async with launch(spki=info.spki, executable=options.browser, exact=exact) as browser:
                 has_ledger = info.features.get("ledger", False)
                 timeout, level = options.page_timeout, options.level
-                scene = VisitSetup(
+                setup = VisitSetup(
                     collection.name, manifest, client, browser, settings, level, timeout, has_ledger
                 )
-                bench = Bench(collection.name, state.pictures, settings, gates)
+                context = ComparisonContext(collection.name, state.pictures, settings, gates)
                 with pool_of(options, len(waiting)) as pool:
-                    run = _Run(collection, scene, bench, state, pool, on_page)
+                    run = _Run(collection, setup, context, state, pool, on_page)
                     await run.all(waiting, options.jobs)
         state.finish()
         found = tuple(state.pages[page.id] for page in pages)
@@ -251,7 +213,7 @@ def _pages(collection: Collection, limit: int | None) -> list[Page]:
     pages = collection.page_list()[:limit]
     if not pages:
         raise CollectionError(
-            f"{collection.name} lists no pages, so that there is nothing to compare",
+            f"{collection.name} lists no pages to compare",
             path=collection.pages,
             hint=f"stillweb collections show {collection.name} --captures",
         )
@@ -274,12 +236,10 @@ def _about(info: ReplayInfo, environment: str, manifest: Manifest, options: Diff
 
 @contextmanager
 def pool_of(options: DiffOptions, pages: int) -> Iterator[Executor]:
-    """Yield a pool for comparisons of so many pages; for a few of them no process is worth its start.
-
-    Its processes are new ones, since ours has threads and an event loop.
-    """
+    """Yield a pool for comparing `pages` pages. For a few pages, starting processes does not pay off."""
     pool: Executor
-    if options.workers and pages > _FEW:
+    if options.workers and pages > _MIN_PAGES_FOR_PROCESSES:
+        # Spawned, not forked: this process has threads and an event loop.
         pool = ProcessPoolExecutor(options.workers, mp_context=get_context("spawn"))
     else:
         pool = ThreadPoolExecutor(max_workers=2)
@@ -291,17 +251,15 @@ def pool_of(options: DiffOptions, pages: int) -> Iterator[Executor]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One comparison under way."""
-
     collection: Collection
-    scene: VisitSetup
-    bench: Bench
+    setup: VisitSetup
+    context: ComparisonContext
     state: ComparisonState
     pool: Executor
     on_page: Callable[[PageDiff], None]
 
     async def all(self, pages: Sequence[Page], jobs: int) -> None:
-        """Visit pages, `jobs` at a time, and compare each while the next is visited."""
+        """Visit pages, `jobs` concurrently, and compare each while the next is visited."""
         waiting = deque(pages)
         try:
             async with asyncio.TaskGroup() as group:
@@ -310,7 +268,7 @@ class _Run:
                     while waiting:
                         page = waiting.popleft()
                         began = clock.perf()
-                        seen = await look_at(self.scene, page)
+                        seen = await visit_page(self.setup, page)
                         group.create_task(self._compare(page, seen, began))
 
                 for _ in range(max(1, min(jobs, len(pages)))):
@@ -322,7 +280,7 @@ class _Run:
     async def _compare(self, page: Page, seen: ReplayedPage, began: float) -> None:
         folder = self.collection.baseline / page.baseline if page.baseline else None
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self.pool, compare, page, folder, seen, self.bench)
+        found = await loop.run_in_executor(self.pool, compare, page, folder, seen, self.context)
         found = replace(found, seconds=clock.perf() - began)
         self.state.add(found)
         self.on_page(found)

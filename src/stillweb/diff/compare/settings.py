@@ -1,14 +1,14 @@
-"""`diff.yaml` in a collection's folder: its own gates, what is masked in pictures, what does not count.
+"""Scores, gates, and the `diff.yaml` in a collection's folder: own gates, masked areas, ignored differences.
 
     version: 1
     gates: {screenshot: 0.95, ssim: none}
     masks:
-      - {url: "https://shop.test/*", selectors: [".clock"], boxes: [[0, 0, 200, 40]], why: "tells the time"}
+      - {url: "https://shop.test/*", selectors: [".clock"], boxes: [[0, 0, 200, 40]], why: "shows the time"}
     ignore:
       requests: ["https://counter.test/*"]
       console: ["deprecated"]
 
-A mistake in it is an error that says where: a gate that is misspelt would gate nothing.
+An unknown or malformed key is an error that names its location, because a misspelt gate would have no effect.
 """
 
 from __future__ import annotations
@@ -24,36 +24,33 @@ import yaml
 
 from stillweb.errors import CollectionError, UsageError
 
-# name -> (heading, what it says). Order is the order of columns.
+# name -> (heading, meaning), in the order of the columns.
 METRICS = {
     "status": ("status", "the document's HTTP status is the recorded one"),
     "redirects": ("redirects", "the redirects to the document are the recorded ones"),
-    "loaded": ("loaded", "the recording waited for all that the page asked for"),
+    "loaded": ("loaded", "no request of the page was pending when it was recorded"),
     "recall": ("recall", "weighted share of the replay's requests that the archive answered strictly"),
-    "resources": ("resources", "weighted share of resources asked for and answered as recorded"),
-    "bodies": ("bodies", "share of answers whose body is the recorded one, byte for byte"),
+    "resources": ("resources", "weighted share of resources requested and answered as recorded"),
+    "bodies": ("bodies", "share of responses with the recorded body, byte for byte"),
     "text": ("text", "F1 of the visible words"),
-    "order": ("order", "share of the words that are in the same order"),
-    "dom": ("dom", "similarity of the trees of elements, without nonces, ids and hashes of styles"),
+    "order": ("order", "share of the words in the same order"),
+    "dom": ("dom", "similarity of the element trees without nonces, ids and style hashes"),
     "axtree": ("axtree", "F1 of the accessibility tree by role and name"),
-    "interactive": ("controls", "the same over what can be clicked, typed into or chosen"),
+    "interactive": ("controls", "F1 of the interactive elements by role and name"),
     "screenshot": ("screen", "share of equal pixels (pixelmatch, threshold 0.1)"),
     "ssim": ("ssim", "structural similarity of the screenshots"),
-    "look": (
-        "look",
-        "share of equal pixels at a quarter of the size, where another browser took the picture",
-    ),
-    "layout": ("layout", "share of the elements that stand where they stood"),
+    "look": ("look", "share of equal pixels at a quarter of the size (baselines of another browser)"),
+    "layout": ("layout", "share of the elements whose position is the recorded one"),
     "hits": ("hits", "share of requests that replay answered from the archive"),
-    "misses": ("misses", "requests without an answer that the recording had answered or never saw"),
+    "misses": ("misses", "requests without a response that the recording had answered or never saw"),
     "fuzzy": ("fuzzy", "share of requests answered by a fuzzy match"),
-    "console": ("console", "errors on the console and unhandled rejections that the recording had not"),
+    "console": ("console", "console errors and unhandled rejections that the recording does not have"),
 }
 GATES = (*METRICS, "reward")
 COUNTS = frozenset({"misses", "console"})
 LOWER_IS_BETTER = COUNTS | {"fuzzy"}
 
-# What is called good; `hits` has none, as archives made elsewhere miss what they miss.
+# `hits` has no default gate: archives of other programs may be incomplete by design.
 DEFAULT_GATES: Mapping[str, float] = {
     "status": 1.0,
     "redirects": 1.0,
@@ -77,15 +74,14 @@ DEFAULT_GATES: Mapping[str, float] = {
 
 
 def passes(metric: str, value: float, limit: float) -> bool:
-    """Whether a score keeps its limit."""
     return value <= limit if metric in LOWER_IS_BETTER else value >= limit
 
 
 def parse_gates(text: str, defaults: Mapping[str, float] = DEFAULT_GATES) -> dict[str, float]:
-    """Return the gates of `text=0.98,misses=0` on top of the defaults; `text=none` drops one, `none` all.
+    """Parse `text=0.98,misses=0` on top of the defaults; `text=none` removes one gate, `none` removes all.
 
     Raises:
-        UsageError: if a name is unknown or a limit is no number.
+        UsageError: if a name is unknown or a limit is not a number.
     """
     if text.strip() == "none":
         return {}
@@ -93,7 +89,7 @@ def parse_gates(text: str, defaults: Mapping[str, float] = DEFAULT_GATES) -> dic
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, number = (piece.strip() for piece in part.partition("="))
         if name not in GATES:
-            raise UsageError(f"there is no score called {name!r}", hint=f"scores: {', '.join(GATES)}")
+            raise UsageError(f"unknown score: {name!r}", hint=f"scores: {', '.join(GATES)}")
         if number == "none":
             gates.pop(name, None)
             continue
@@ -101,20 +97,20 @@ def parse_gates(text: str, defaults: Mapping[str, float] = DEFAULT_GATES) -> dic
             gates[name] = float(number)
         except ValueError:
             raise UsageError(
-                f"the limit of {name} is no number: {number!r}", hint=f"--fail-under {name}=0.98"
+                f"the limit of {name} is not a number: {number!r}", hint=f"--fail-under {name}=0.98"
             ) from None
     return gates
 
 
 def loss(name: str, value: float) -> float:
-    """Return how far a score is from perfect, 0 to 1."""
+    """Return the distance of a score from its best value, 0 to 1."""
     if name in COUNTS:
-        return value / (1 + value)  # a page with many misses is not worse than one that is not there
+        return value / (1 + value)  # bounded: a page with many misses is not worse than a missing page
     return value if name in LOWER_IS_BETTER else 1.0 - value
 
 
 def shown(metric: str, value: float) -> str:
-    """Return a score as people read it: a count, or a percentage that never rounds up to 100."""
+    """Format a score: a count, or a percentage that never rounds up to 100."""
     if metric in COUNTS:
         return f"{value:.0f}"
     percent = 100 * value
@@ -127,12 +123,12 @@ def shown(metric: str, value: float) -> str:
 
 FILE = "diff.yaml"
 _VERSION = 1
-_HINT = "docs/diff.md says what diff.yaml may hold"
+_HINT = "docs/diff.md lists the keys of diff.yaml"
 
 
 @dataclass(frozen=True, slots=True)
-class Mask:
-    """Parts of a picture that are not compared, of the pages whose URL fits a glob."""
+class PictureMask:
+    """Areas of a screenshot that are not compared, for pages whose URL matches the glob `url`."""
 
     url: str = "*"
     boxes: tuple[tuple[int, int, int, int], ...] = ()
@@ -140,70 +136,68 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What a collection says of how it is to be compared.
+class DiffSettings:
+    """Comparison settings of a collection.
 
     Attributes:
-        gates: the usual ones, with its own on top.
-        requests: globs of URLs that weigh nothing.
-        console: regular expressions of complaints that do not count.
+        gates: the default gates updated with the collection's own.
+        requests: globs of URLs that have no weight.
+        console: regular expressions of console messages to ignore.
     """
 
     gates: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_GATES))
-    masks: tuple[Mask, ...] = ()
+    masks: tuple[PictureMask, ...] = ()
     requests: tuple[str, ...] = ()
     console: tuple[str, ...] = ()
 
     def ignores(self, url: str) -> bool:
-        """Whether requests for a URL weigh nothing."""
         return any(fnmatchcase(url, pattern) for pattern in self.requests)
 
-    def counts(self, complaint: str) -> bool:
-        """Whether a complaint of a script is held against the replay."""
-        return not any(re.search(pattern, complaint) for pattern in self.console)
+    def counts(self, message: str) -> bool:
+        return not any(re.search(pattern, message) for pattern in self.console)
 
     def boxes(self, url: str) -> tuple[tuple[int, int, int, int], ...]:
-        """Return the boxes that are masked on a page."""
         return tuple(box for mask in self.masks if fnmatchcase(url, mask.url) for box in mask.boxes)
 
     def selectors(self, url: str) -> list[str]:
-        """Return the selectors whose elements are masked on a page."""
         return [each for mask in self.masks if fnmatchcase(url, mask.url) for each in mask.selectors]
 
 
-def read_settings(folder: Path) -> Settings:
-    """Read the `diff.yaml` of a collection's folder; the usual settings where there is none.
+def read_settings(folder: Path) -> DiffSettings:
+    """Read the `diff.yaml` in a collection's folder; default settings if the file is missing.
 
     Raises:
-        CollectionError: if it is not what it should be, naming the member that is not.
+        CollectionError: names the invalid key.
     """
     path = folder / FILE
     if not path.exists():
-        return Settings()
+        return DiffSettings()
     try:
         loaded = yaml.safe_load(path.read_text("utf-8"))
         return _settings(loaded)
     except yaml.YAMLError as error:
-        raise CollectionError(f"no YAML: {' '.join(str(error).split())}", path=path, hint=_HINT) from error
+        raise CollectionError(
+            f"not valid YAML: {' '.join(str(error).split())}", path=path, hint=_HINT
+        ) from error
     except (ValueError, re.error) as error:
         raise CollectionError(str(error), path=path, hint=_HINT) from error
 
 
-def _settings(loaded: Any) -> Settings:
+def _settings(loaded: Any) -> DiffSettings:
     members = _mapping(loaded, "the file", {"version", "gates", "masks", "ignore"})
     if members.get("version") != _VERSION:
         raise ValueError(f"version is {members.get('version')!r}, this program reads {_VERSION}")
     ignore = _mapping(members.get("ignore", {}), "ignore", {"requests", "console"})
     masks = members.get("masks", [])
     if not isinstance(masks, list):
-        raise ValueError("masks is no list")
-    console = _texts(ignore.get("console", []), "ignore.console")
+        raise ValueError("masks is not a list")
+    console = _strings(ignore.get("console", []), "ignore.console")
     for pattern in console:
         re.compile(pattern)
-    return Settings(
+    return DiffSettings(
         gates=_gates(members.get("gates", {})),
         masks=tuple(_mask(each, f"masks[{number}]") for number, each in enumerate(masks)),
-        requests=_texts(ignore.get("requests", []), "ignore.requests"),
+        requests=_strings(ignore.get("requests", []), "ignore.requests"),
         console=console,
     )
 
@@ -216,22 +210,22 @@ def _gates(loaded: Any) -> dict[str, float]:
         elif isinstance(limit, int | float) and not isinstance(limit, bool):
             gates[name] = float(limit)
         else:
-            raise ValueError(f"gates.{name} is {limit!r}, neither a number nor none")
+            raise ValueError(f"gates.{name} is {limit!r}; expected a number or none")
     return gates
 
 
-def _mask(loaded: Any, where: str) -> Mask:
+def _mask(loaded: Any, where: str) -> PictureMask:
     members = _mapping(loaded, where, {"url", "boxes", "selectors", "why"})
     boxes = members.get("boxes", [])
     if not isinstance(boxes, list) or not all(map(_is_box, boxes)):
-        raise ValueError(f"{where}.boxes is no list of [left, top, right, bottom] in whole pixels")
-    selectors = _texts(members.get("selectors", []), f"{where}.selectors")
+        raise ValueError(f"{where}.boxes is not a list of [left, top, right, bottom] in whole pixels")
+    selectors = _strings(members.get("selectors", []), f"{where}.selectors")
     if not boxes and not selectors:
         raise ValueError(f"{where} has neither boxes nor selectors")
     url = members.get("url", "*")
     if not isinstance(url, str):
-        raise ValueError(f"{where}.url is {url!r}, no text")
-    return Mask(url, tuple((box[0], box[1], box[2], box[3]) for box in boxes), selectors)
+        raise ValueError(f"{where}.url is {url!r}; expected a string")
+    return PictureMask(url, tuple((box[0], box[1], box[2], box[3]) for box in boxes), selectors)
 
 
 def _is_box(value: Any) -> bool:
@@ -241,14 +235,14 @@ def _is_box(value: Any) -> bool:
 
 def _mapping(loaded: Any, where: str, names: set[str]) -> dict[str, Any]:
     if not isinstance(loaded, dict):
-        raise ValueError(f"{where} is no mapping")
+        raise ValueError(f"{where} is not a mapping")
     if unknown := [str(name) for name in loaded if name not in names]:
         known = ", ".join(sorted(names))
-        raise ValueError(f"{where} has {unknown[0]!r}, which is none of: {known}")
+        raise ValueError(f"{where} has the unknown key {unknown[0]!r}; known: {known}")
     return loaded
 
 
-def _texts(loaded: Any, where: str) -> tuple[str, ...]:
+def _strings(loaded: Any, where: str) -> tuple[str, ...]:
     if not isinstance(loaded, list) or not all(isinstance(each, str) for each in loaded):
-        raise ValueError(f"{where} is no list of texts")
+        raise ValueError(f"{where} is not a list of strings")
     return tuple(loaded)

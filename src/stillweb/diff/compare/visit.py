@@ -1,12 +1,12 @@
-"""Visit a page in a replay, exactly as it was recorded, and note all that can be compared.
+"""Visit a page in a replay as it was recorded, and collect the data to compare.
 
-A visit repeats what the recording did, by the same code in `stillweb.browser`: a fresh context
-with the recorded profile, seed and time, one navigation, `settle`, then a portrait. It has a replay
-session of its own, so that carts and polls begin at their beginning. What the browser tells of
-its requests is joined with the session's ledger, which says how each was answered and why.
+A visit repeats the recording with the same code in `stillweb.browser`: a new context with the recorded
+profile, seed and time, one navigation, `settle`, then a snapshot. Each visit has its own replay session, so
+carts and polling start from their first recorded response. The browser's request list is joined with the
+session's ledger, which has the tier and reason of each response.
 
-A page that cannot be opened is a finding, not an exception; only a browser or replay server that
-is gone ends the comparison.
+A page that cannot be opened is a finding, not an exception. Only a lost browser or replay server ends the
+comparison.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stillweb.browser.observe.snapshot import PageSnapshot, boxes_of, take_snaps
 from stillweb.browser.settle import CAP
 from stillweb.collections.manifest import Manifest, storage_state_of
 from stillweb.diff.compare.metrics import Fetch
-from stillweb.diff.compare.settings import Settings
+from stillweb.diff.compare.settings import DiffSettings
 from stillweb.errors import InfraError
 from stillweb.model import GUESSES, Page, Tier
 from stillweb.replay import LedgerEntry, OpenSession, ReplayClient
@@ -57,44 +57,43 @@ _TEXTS = """(() => {
 
 
 async def document_text(page: BrowserPage) -> str:
-    """Return every text of a page, a line each, its frames' behind its own.
+    """Return every text of a page, one per line, followed by the texts of its frames.
 
     Raises:
         InfraError: if the page is closed or has crashed.
     """
     probe = await PageProbe.of(page)
-    told = await probe.evaluate_all(_TEXTS, await probe.frames())
-    return well_formed("\n".join(text for text in told if text))
+    texts = await probe.evaluate_all(_TEXTS, await probe.frames())
+    return well_formed("\n".join(text for text in texts if text))
 
 
-# Chromium gives up what is in flight when an interface comes or goes (a container starts): the
-# machine's doing, not the archive's, so the page is visited again.
-_MACHINE = "ERR_NETWORK_CHANGED"
+# Chromium aborts pending requests when a network interface appears or disappears (a container starts). The
+# archive is not the cause, so the page is visited again.
+_NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
 _VISITS = 3
 
-# Real seconds, twice what a recording has: a comparison that they cut off tells of the machine's load.
+# Real seconds, twice the limit of a recording, so that a loaded machine does not cut off a comparison.
 _SETTLE_CAP = 60.0
 
-_LOOSE = frozenset({Tier.MISS, Tier.NOISE, *GUESSES})
+_NOT_AS_RECORDED = frozenset({Tier.MISS, Tier.NOISE, *GUESSES})
 
-
-_NOTHING = PageSnapshot()
+_EMPTY = PageSnapshot()
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedPage:
-    """What a page looks like in the replay.
+    """Data collected from a page in the replay.
 
     Attributes:
-        status: of its document, redirects followed; 0 if there was no answer.
-        document_text: every text of the document, where the baseline is of a program that keeps that.
+        status: status of the document after redirects; 0 if there was no response.
+        document_text: every text of the document, only if the baseline's program stores that.
         masked: boxes of the elements that the collection's settings mask.
-        error: why it could not be opened, "" if it could.
-        disturbed: whether the machine cut off a request of it.
+        error: why the page could not be opened, "" if it could.
+        disturbed: whether a network change aborted one of its requests.
     """
 
     status: int = 0
-    portrait: PageSnapshot = _NOTHING
+    snapshot: PageSnapshot = _EMPTY
     fetches: tuple[Fetch, ...] = ()
     complaints: tuple[str, ...] = ()
     document_text: str = ""
@@ -107,23 +106,23 @@ class ReplayedPage:
 
 @dataclass(frozen=True, slots=True)
 class VisitSetup:
-    """What all visits of a comparison share."""
+    """Settings that all visits of a comparison share."""
 
     collection: str
     manifest: Manifest
     client: ReplayClient
     browser: Browser
-    settings: Settings
+    settings: DiffSettings
     level: Level
     page_timeout: float
     has_ledger: bool
 
     def pinning(self, page: Page) -> Pinning:
-        """Return what the page's recording was pinned to; its own time where nobody pinned it."""
+        # An archive that was recorded unpinned is pinned to the page's own time.
         return Pinning(self.level, self.manifest.seed, _start(self.manifest.recorded_at or page.timestamp))
 
     def profile(self, page: Page) -> Profile:
-        """Return what the recording's browser looked like; the viewport is that of the page's picture."""
+        """Return the recorded browser profile, with the viewport of the page's own screenshot if known."""
         profile = Profile.from_dict(self.manifest.profile)
         width, _, height = page.extra.get("viewport", "").partition("x")
         if not (width.isdecimal() and height.isdecimal()):
@@ -135,104 +134,103 @@ def _start(timestamp: str) -> datetime:
     return from_timestamp(timestamp) if timestamp else clock.now()
 
 
-async def look_at(scene: VisitSetup, page: Page) -> ReplayedPage:
-    """Visit a page, again if the machine disturbed it.
+async def visit_page(setup: VisitSetup, page: Page) -> ReplayedPage:
+    """Visit a page, repeatedly if a network change disturbs the visit.
 
     Raises:
-        InfraError: if the browser is gone, or the pack is damaged.
-        ReplayUnreachable: if the server is gone.
+        InfraError: if the browser died, or the pack is damaged.
+        ReplayUnreachable: if the server does not respond.
     """
     for _ in range(_VISITS):
-        seen = await _visit(scene, page)
-        if _MACHINE not in seen.error and not seen.disturbed:
+        seen = await _visit(setup, page)
+        if _NETWORK_CHANGED not in seen.error and not seen.disturbed:
             break
     return seen
 
 
-async def _visit(scene: VisitSetup, page: Page) -> ReplayedPage:
-    session = await scene.client.open_session(scene.collection)
+async def _visit(setup: VisitSetup, page: Page) -> ReplayedPage:
+    session = await setup.client.open_session(setup.collection)
     try:
-        return await _visit_by(scene, page, session)
+        return await _visit_in_session(setup, page, session)
     finally:
-        await scene.client.close_session(session.id)
+        await setup.client.close_session(session.id)
 
 
-async def _visit_by(scene: VisitSetup, page: Page, session: OpenSession) -> ReplayedPage:
+async def _visit_in_session(setup: VisitSetup, page: Page, session: OpenSession) -> ReplayedPage:
     try:
         context = await open_context(
-            scene.browser,
+            setup.browser,
             proxy=session.proxy,
-            profile=scene.profile(page),
-            pinning=scene.pinning(page),
-            storage_state=storage_state_of(scene.manifest.extra),
+            profile=setup.profile(page),
+            pinning=setup.pinning(page),
+            storage_state=storage_state_of(setup.manifest.extra),
         )
     except PlaywrightError as error:
-        raise InfraError(f"the browser is gone: {_first_line(error)}", hint="stillweb env check") from error
+        raise InfraError(f"the browser died: {_first_line(error)}", hint="stillweb env check") from error
     try:
-        seen, requests = await _look(context, page, scene)
+        seen, requests = await _collect(context, page, setup)
     finally:
-        with suppress(PlaywrightError):  # the browser is gone already
+        with suppress(PlaywrightError):  # the browser is already closed
             await context.close()
-    if not scene.browser.is_connected():
+    if not setup.browser.is_connected():
         raise InfraError(f"the browser died at {page.url}", hint="stillweb env check")
-    ledger = (await scene.client.ledger(session.id)).entries if scene.has_ledger else None
+    ledger = (await setup.client.ledger(session.id)).entries if setup.has_ledger else None
     if fault := next((entry for entry in ledger or () if entry.tier == Tier.FAULT), None):
         raise InfraError(f"{fault.method} {fault.url}: {fault.reason}", hint="stillweb collections seal NAME")
     fetches = join_ledger(requests, ledger)
     if seen.error and (why := next((each.reason for each in fetches if each.tier == Tier.MISS), "")):
         seen = replace(seen, error=f"{seen.error}: {why}")
-    disturbed = any(_MACHINE in request.failure for request in requests)
+    disturbed = any(_NETWORK_CHANGED in request.failure for request in requests)
     return replace(seen, status=_status(requests), fetches=fetches, disturbed=disturbed)
 
 
-async def _look(
-    context: BrowserContext, page: Page, scene: VisitSetup
+async def _collect(
+    context: BrowserContext, page: Page, setup: VisitSetup
 ) -> tuple[ReplayedPage, list[Requested]]:
-    witness = PageRecorder(context)
+    recorder = PageRecorder(context)
     try:
         tab = await context.new_page()
         began = clock.perf()
-        await _navigate(tab, page.url, scene)
-        witness.load_ms = 1000 * (clock.perf() - began)
-        rest = await settle(tab, witness.activity, cap=_settle_cap(scene.level))
-        requests = await witness.requests()  # the baseline's list ends where the page had settled, too
-        shown = await take_snapshot(tab)
+        await _navigate(tab, page.url, setup)
+        recorder.load_ms = 1000 * (clock.perf() - began)
+        settled = await settle(tab, recorder.activity, cap=_settle_cap(setup.level))
+        requests = await recorder.requests()  # as in the recording, the list ends when the page has settled
+        snapshot = await take_snapshot(tab)
         text = await document_text(tab) if "recordedBy" in page.extra else ""
-        selectors = scene.settings.selectors(page.url)
+        selectors = setup.settings.selectors(page.url)
         masked = await boxes_of(tab, selectors) if selectors else []
     except (PlaywrightError, InfraError) as error:
-        return ReplayedPage(error=_first_line(error)), list(witness.activity.requests)
+        return ReplayedPage(error=_first_line(error)), list(recorder.activity.requests)
     finally:
-        await witness.close()
-    notes = () if rest.settled else (f"did not settle: {rest.reason}",)
+        await recorder.close()
+    notes = () if settled.settled else (f"the page did not settle: {settled.reason}",)
     seen = ReplayedPage(
-        portrait=shown,
-        complaints=witness.complaints,
+        snapshot=snapshot,
+        complaints=recorder.complaints,
         document_text=text,
         masked=tuple(masked),
-        load_ms=witness.load_ms,
+        load_ms=recorder.load_ms,
         notes=notes,
     )
     return seen, requests
 
 
 def _settle_cap(level: Level) -> float:
-    return CAP if level is Level.EXACT else _SETTLE_CAP  # at EXACT `settle` grants six times as much
+    return CAP if level is Level.EXACT else _SETTLE_CAP  # at EXACT `settle` multiplies its cap by six
 
 
-async def _navigate(tab: BrowserPage, url: str, scene: VisitSetup) -> None:
+async def _navigate(tab: BrowserPage, url: str, setup: VisitSetup) -> None:
     try:
-        # At EXACT no answer comes, and no page loads, before `settle` lets it.
-        until: Literal["commit", "load"] = "commit" if scene.level is Level.EXACT else "load"
-        await tab.goto(url, wait_until=until, timeout=scene.page_timeout * 1000)
+        # At EXACT responses and page loads are held back until `settle` releases them.
+        until: Literal["commit", "load"] = "commit" if setup.level is Level.EXACT else "load"
+        await tab.goto(url, wait_until=until, timeout=setup.page_timeout * 1000)
     except PlaywrightTimeout:
         if tab.url == "about:blank":
             raise
-        # The document is there; something in it never ends loading. `settle` will say so.
+        # The document is loaded, but a resource of it is still loading. `settle` reports that.
 
 
 def _status(requests: Iterable[Requested]) -> int:
-    """Return the status of the page's document, redirects followed; 0 if there was no answer."""
     found = (request.status for request in requests if request.resource_type == "document")
     return next((status for status in found if status and not 300 <= status < 400), 0)
 
@@ -242,27 +240,29 @@ def _first_line(error: Exception) -> str:
 
 
 def join_ledger(requests: Iterable[Requested], ledger: Sequence[LedgerEntry] | None) -> tuple[Fetch, ...]:
-    """Return the requests that the browser told of, each with how replay answered it.
+    """Return the browser's requests, each with the tier and reason from the ledger.
 
-    Requests that only the ledger knows (of workers, or of the browser itself) are added where
-    they were not answered from the archive as recorded: no miss is lost. Without a ledger a 404
-    and a failure count as misses; whether they are explained, the baseline says.
+    Some requests are only in the ledger (those of workers and of the browser itself). They are added unless
+    they were answered as recorded, so no miss is lost. Without a ledger, status 404 and failed requests count
+    as misses; the baseline then shows whether a miss is explained.
     """
-    pool: dict[tuple[str, str], deque[LedgerEntry]] = defaultdict(deque)
+    unmatched: dict[tuple[str, str], deque[LedgerEntry]] = defaultdict(deque)
     for entry in ledger or ():
-        pool[entry.method, wire_url(entry.url)].append(entry)
+        unmatched[entry.method, wire_url(entry.url)].append(entry)
     requests = list(requests)
     first = min((request.started for request in requests), default=0.0)
     fetches = []
     for request in requests:
-        entries = pool[request.method, wire_url(request.url)]
+        entries = unmatched[request.method, wire_url(request.url)]
         answered = entries.popleft() if entries else None
         fetches.append(_fetch(request, answered, first, guess_misses=ledger is None))
-    unseen = sorted((entry for entries in pool.values() for entry in entries), key=lambda entry: entry.seq)
+    ledger_only = sorted(
+        (entry for entries in unmatched.values() for entry in entries), key=lambda entry: entry.seq
+    )
     fetches += [
         Fetch(e.url, e.method, e.resource or "other", e.status, e.tier, e.reason)
-        for e in unseen
-        if e.tier in _LOOSE
+        for e in ledger_only
+        if e.tier in _NOT_AS_RECORDED
     ]
     return tuple(fetches)
 

@@ -1,8 +1,8 @@
-"""The report as one HTML file that needs nothing else: no server, no network, no other file.
+"""The report as one self-contained HTML file: it needs no server, no network and no other file.
 
-Styles, script and pictures are in it. All text of the page under test passes jinja's autoescape, and
-pictures are put in by number: a recorded page must not be able to script its report. The file
-says so itself, too, by a content security policy that lets nothing be fetched.
+Styles, script and pictures are embedded. A recorded page must not be able to run scripts in its report: all
+text of the page passes jinja's autoescape, pictures are inserted by number, and a content security policy
+forbids every fetch.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from stillweb.diff.certify.certificate import Certificate
 from stillweb.diff.report import view
 from stillweb.diff.report.report import DiffReport
 
-# Pillow's effort: 0.1 s for 1280x720; more effort takes ten times as long for 10% less.
+# Pillow: 0.1 s for 1280x720; a higher method takes ten times as long for files 10% smaller.
 _QUALITY, _METHOD = 50, 3
 _WEBP_SIDE = 16_383  # pixels; no WebP is larger
 
 
-class Shots:
-    """The pictures of one page, numbered in order of first sight."""
+class PictureTable:
+    """Pictures of a report, numbered in order of first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._raw: list[bytes] = []
 
     def number(self, path: Path | None) -> int | None:
-        """Return the number of a picture; None where there is none, or its file is gone."""
+        """Return the number of a picture; None if the file is missing."""
         if path is None or not path.is_file():
             return None
         raw = path.read_bytes()
@@ -45,7 +45,7 @@ class Shots:
         return self._numbers[digest]
 
     def uris(self) -> list[str]:
-        """Return all pictures as data URIs, in order."""
+        """Return all pictures as data URIs, by number."""
         return [_uri(raw) for raw in self._raw]
 
 
@@ -57,7 +57,7 @@ def _uri(raw: bytes) -> str:
 
 
 def _webp(raw: bytes) -> bytes:
-    """Return a picture as WebP without loss; b"" if it cannot be read or is too large for it."""
+    """Return a picture as lossless WebP; b"" if it is unreadable or too large for WebP."""
     try:
         picture = Image.open(io.BytesIO(raw)).convert("RGB")
     except (UnidentifiedImageError, OSError, ValueError):
@@ -70,13 +70,7 @@ def _webp(raw: bytes) -> bytes:
 
 
 def write_html(report: DiffReport, folder: Path, certificate: Certificate | None = None) -> Path:
-    """Write `index.html` and return its path.
-
-    Args:
-        report: what was compared.
-        folder: made if it is not there.
-        certificate: to be shown with it.
-    """
+    """Write `index.html`, with the certificate if given, and return its path."""
     return _write(folder, render(report, certificate))
 
 
@@ -86,7 +80,7 @@ def write_certificate(certificate: Certificate, folder: Path) -> Path:
 
 
 def render(report: DiffReport | None, certificate: Certificate | None = None) -> str:
-    """Return the page of a comparison, a certificate, or both."""
+    """Return the HTML page of a comparison, a certificate, or both."""
     environment = Environment(
         loader=PackageLoader("stillweb.diff.report", "templates"),
         autoescape=True,
@@ -94,22 +88,22 @@ def render(report: DiffReport | None, certificate: Certificate | None = None) ->
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shots = Shots()
+    pictures = PictureTable()
     style, script = _asset("report.css"), _asset("report.js")
     page = environment.get_template("report.html.j2").render(
         report=report,
         certificate=certificate,
         view=view,
-        shots=shots,
+        pictures=pictures,
         style=style,
         script=script,
         policy=_policy(script),
         groups=view.groups(report.all_findings()) if report else [],
     )
-    # After the page, since only by then all pictures are known. The last place is ours: what comes from
-    # pages under test stands before it.
+    # All pictures are known only after rendering. The last placeholder is the template's own; text of
+    # recorded pages precedes it.
     head, _, tail = page.rpartition("@PICTURES@")
-    return head + json.dumps(shots.uris()).replace("<", "\\u003c") + tail
+    return head + json.dumps(pictures.uris()).replace("<", "\\u003c") + tail
 
 
 def _write(folder: Path, text: str) -> Path:
@@ -124,7 +118,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(script: str) -> str:
-    """Return a policy that allows our own script and styles, embedded pictures, and nothing else."""
+    """Return a policy that allows only the report's own script and styles, and embedded pictures."""
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_hash(script)}"
 
 

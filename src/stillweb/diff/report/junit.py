@@ -1,15 +1,15 @@
-"""Reports as JUnit XML, which every CI shows: a test case per page, per trace and per count of sessions.
+"""Reports as JUnit XML for CI systems: one test case per page, per trace, or per number of sessions.
 
-There is no one schema. What is written here is valid by the two that are in use: Jenkins'
-`junit-10.xsd` and the stricter `JUnit.xsd` of Windy Road (properties first, system-out and system-err
-last, a time stamp without zone). Characters that XML 1.0 does not allow are left out.
+JUnit XML has no single schema. The output is valid under the two common ones: Jenkins' `junit-10.xsd` and the
+stricter `JUnit.xsd` of Windy Road (properties first, system-out and system-err last, timestamp without time
+zone). Characters that XML 1.0 does not allow are removed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -23,8 +23,8 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A test case. `failure` and `error` are "" where it passed; the first line of each is its message."""
+class JUnitCase:
+    """A test case. `failure` and `error` are "" if it passed; the first line of each is the message."""
 
     group: str
     name: str
@@ -35,11 +35,9 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Suite:
-    """A suite of test cases."""
-
+class JUnitSuite:
     name: str
-    cases: tuple[Case, ...]
+    cases: tuple[JUnitCase, ...]
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -53,56 +51,56 @@ def write_junit(result: DiffReport | Certificate, path: Path) -> Path:
     return path
 
 
-def diff_suite(report: DiffReport) -> Suite:
+def diff_suite(report: DiffReport) -> JUnitSuite:
     """Return a comparison as a suite: pages, then traces."""
     cases = [_page_case(report, page) for page in report.pages]
     cases += [_trace_case(report, trace) for trace in report.traces]
-    return Suite(f"stillweb diff {report.collection}", tuple(cases), dict(report.about))
+    return JUnitSuite(f"stillweb diff {report.collection}", tuple(cases), dict(report.about))
 
 
-def certificate_suite(certificate: Certificate) -> Suite:
+def certificate_suite(certificate: Certificate) -> JUnitSuite:
     """Return a certificate as a suite: a case per trace and count of sessions."""
     cases = [
         _group_case(certificate, result, group) for result in certificate.traces for group in result.groups
     ]
     stamps = {"environment_id": certificate.environment_id, "level": certificate.level}
-    stamps |= {"backend": certificate.backend, **certificate.machine.to_dict()}
-    return Suite(f"stillweb certify {certificate.collection}", tuple(cases), stamps)
+    stamps |= {"backend": certificate.backend, **asdict(certificate.machine)}
+    return JUnitSuite(f"stillweb certify {certificate.collection}", tuple(cases), stamps)
 
 
-def _page_case(report: DiffReport, page: PageDiff) -> Case:
+def _page_case(report: DiffReport, page: PageDiff) -> JUnitCase:
     broken = page.failures(report.gates)
     lines = [f"{METRICS[n][0]} is {shown(n, page.scores[n])}" for n in broken if n in page.scores]
     lines += [
-        f"{finding.kind.value}: {finding.explanation}" + (f" (next: {finding.mend})" if finding.mend else "")
+        f"{finding.kind.value}: {finding.explanation}" + (f" (fix: {finding.fix})" if finding.fix else "")
         for finding in page.findings
         if finding.severity is FindingSeverity.ERROR
     ]
-    return Case(report.collection, page.url, page.seconds, "\n".join(lines), page.error)
+    return JUnitCase(report.collection, page.url, page.seconds, "\n".join(lines), page.error)
 
 
-def _trace_case(report: DiffReport, trace: TraceDiff) -> Case:
+def _trace_case(report: DiffReport, trace: TraceDiff) -> JUnitCase:
     failure = ""
     if trace.rewards_agree is False:
         failure = f"recorded reward {trace.recorded_reward}, replayed {trace.replayed_reward}"
-    return Case(f"{report.collection}.traces", trace.name, 0.0, failure, trace.error, "reward")
+    return JUnitCase(f"{report.collection}.traces", trace.name, 0.0, failure, trace.error, "reward")
 
 
-def _group_case(certificate: Certificate, result: TraceResult, group: RunGroup) -> Case:
+def _group_case(certificate: Certificate, result: TraceResult, group: RunGroup) -> JUnitCase:
     name = f"{result.trace.name}, {group.jobs} sessions{', machine loaded' if group.loaded else ''}"
     lines = []
     if group.failed:
         flagged = f", {group.flagged} steps flagged" if group.flagged else ""
         lines.append(f"{group.differ} of {group.runs} runs differ{flagged}")
         if divergence := result.divergence:
-            lines.append(f"first at step {divergence.step}: {', '.join(divergence.forms)}")
+            lines.append(f"first difference at step {divergence.step}: {', '.join(divergence.forms)}")
             lines += filter(None, [divergence.looks_like, divergence.node, *divergence.requests])
     error = f"{group.broken} runs broken: {result.error}" if group.broken else ""
     seconds = round(group.median * group.steps / max(1, group.jobs), 3)
-    return Case(certificate.collection, name, seconds, "\n".join(lines), error, "divergence")
+    return JUnitCase(certificate.collection, name, seconds, "\n".join(lines), error, "divergence")
 
 
-def _element(suites: Iterable[Suite]) -> ElementTree.Element:
+def _element(suites: Iterable[JUnitSuite]) -> ElementTree.Element:
     root = ElementTree.Element("testsuites")
     for number, suite in enumerate(suites):
         element = ElementTree.SubElement(root, "testsuite", _suite_attributes(suite, number))
@@ -116,7 +114,7 @@ def _element(suites: Iterable[Suite]) -> ElementTree.Element:
     return root
 
 
-def _suite_attributes(suite: Suite, number: int) -> dict[str, str]:
+def _suite_attributes(suite: JUnitSuite, number: int) -> dict[str, str]:
     return {
         "name": _xml(suite.name),
         "package": "stillweb",
@@ -130,16 +128,15 @@ def _suite_attributes(suite: Suite, number: int) -> dict[str, str]:
     }
 
 
-def _add_case(element: ElementTree.Element, case: Case) -> None:
+def _add_case(suite: ElementTree.Element, case: JUnitCase) -> None:
     attributes = {"name": _xml(case.name), "classname": _xml(case.group), "time": f"{case.seconds:.3f}"}
-    added = ElementTree.SubElement(element, "testcase", attributes)
+    added = ElementTree.SubElement(suite, "testcase", attributes)
     text = case.error or case.failure
     if text:
         message = _xml(text.partition("\n")[0])
-        told = ElementTree.SubElement(
-            added, "error" if case.error else "failure", type=case.kind, message=message
-        )
-        told.text = _xml("\n".join(filter(None, (case.error, case.failure))))
+        tag = "error" if case.error else "failure"
+        element = ElementTree.SubElement(added, tag, type=case.kind, message=message)
+        element.text = _xml("\n".join(filter(None, (case.error, case.failure))))
 
 
 def _xml(text: str) -> str:

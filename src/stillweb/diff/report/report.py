@@ -1,9 +1,9 @@
-"""What `diff` found: a value per page and one for the collection, its gates and its exit status.
+"""Results of `diff`: one value per page, one for the collection, and the verdict of the gates.
 
-A page has scores by name. Shares (text, screenshot, ...) are 1.0 where nothing differs; counts
-(misses) and the share of fuzzy answers are 0 where nothing is amiss. A **gate** is a limit that
-every page must keep, not the average: one broken checkout page is one broken task. A gate is not
-applied to a page that has no such score: an imported archive has no baseline to compare with.
+A page has scores by name. Shares (text, screenshot, ...) are 1.0 if nothing differs. Counts (misses) and the
+share of fuzzy matches are 0 if nothing differs. A **gate** is a limit for every page, not for the average:
+one broken checkout page is one broken task. A gate does not apply to a page without that score: an imported
+archive has no baseline.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ REPORT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PagePictures:
-    """PNG files of a page: as recorded, as replayed, and with what differs marked; None where absent.
+    """PNG files of a page: recorded, replayed, and differences marked; None if missing.
 
-    Where both sides are the same file byte for byte, `replayed` is the path of `recorded`.
+    If both screenshots are equal byte for byte, `replayed` is the path of `recorded`.
     """
 
     recorded: Path | None = None
@@ -40,10 +40,10 @@ class PagePictures:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """What a page's requests came to in the replay; `tiers` has how many each tier answered."""
+class RequestCounts:
+    """Number of a page's requests in the replay by result; `tiers` has the number per tier."""
 
-    asked: int
+    requested: int
     hit: int
     miss: int
     noise: int
@@ -52,20 +52,20 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class PageDiff:
-    """A page, recorded against replayed.
+    """Comparison of one page.
 
     Attributes:
-        id: of the page in its collection.
+        id: id of the page in its collection.
         compared: whether the page has a baseline.
-        scores: by the names of `METRICS`; only those that could be taken.
-        error: why the page could not be replayed at all, "" if it could.
-        recorded_url, replayed_url: where the page had arrived, "" if unknown.
-        findings: what is wrong, causes before effects; empty if nothing is.
-        dom: lines of the canonical tree of elements that differ.
-        console: errors of the console that one side has and the other has not.
-        redirects: the hops to the document; "-" recorded only, "+" replayed only, " " both.
-        recorded_ms, replayed_ms: until the load event, real milliseconds; 0 if unknown. Never a score.
-        notes: what a reader should know besides: not settled, sizes of pictures, what a baseline lacks.
+        scores: scores by the names of `METRICS`; only those that could be computed.
+        recorded_url, replayed_url: final URL, "" if unknown.
+        findings: causes before effects.
+        dom: line diff of the canonical element trees.
+        console: console errors that only one side has.
+        redirects: hops to the document; "-" recorded only, "+" replayed only, " " both.
+        notes: remarks for the reader: not settled, different picture sizes, data that a baseline lacks.
+        error: why the page could not be replayed, "" if it could.
+        recorded_ms, replayed_ms: real milliseconds until the load event; 0 if unknown. Never a score.
     """
 
     id: str
@@ -93,35 +93,33 @@ class PageDiff:
     seconds: float = 0.0
 
     @property
-    def counts(self) -> Counts:
-        """How many requests were made, answered, missed, and swallowed as noise."""
-        asked = [row for row in self.resources if row.replayed is not None]
-        noise = sum(row.tier == "noise" for row in asked)
-        missed = sum(row.missed for row in asked)
-        tiers = dict(Counter(row.tier or "unknown" for row in asked))
-        return Counts(len(asked), len(asked) - noise - missed, missed, noise, tiers)
+    def counts(self) -> RequestCounts:
+        sent = [row for row in self.resources if row.replayed is not None]
+        noise = sum(row.tier == "noise" for row in sent)
+        missed = sum(row.missed for row in sent)
+        tiers = dict(Counter(row.tier or "unknown" for row in sent))
+        return RequestCounts(len(sent), len(sent) - noise - missed, missed, noise, tiers)
 
     @property
     def identical(self) -> bool:
-        """Whether nothing differs: no score, no line of text, no line of the accessibility tree."""
         if self.error or self.text or self.axtree or self.dom:
             return False
         return all(loss(name, value) == 0 for name, value in self.scores.items())
 
     @property
     def loss(self) -> float:
-        """How far the page is from identical, for sorting; 0 is identical."""
+        """Distance from identical (0), for sorting."""
         return 100.0 * bool(self.error) + sum(loss(name, value) for name, value in self.scores.items())
 
     def failures(self, gates: Mapping[str, float]) -> tuple[str, ...]:
-        """Return the names of the scores that break their limit; a page with an error breaks "status"."""
+        """Return the names of the failed gates; a page with an error fails "status"."""
         broken = [n for n, v in self.scores.items() if n in gates and not passes(n, v, gates[n])]
         if self.error and gates and "status" not in broken:
             broken.insert(0, "status")
         return tuple(broken)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the page as JSON values; pictures as digests."""
+        """Return JSON values; pictures are given as digests."""
         counts, pixels = self.counts, self.pixels
         area = {"differing": pixels.differing, "total": pixels.total, "box": pixels.box} if pixels else None
         return {
@@ -133,13 +131,13 @@ class PageDiff:
             "status": {"recorded": self.recorded_status, "replayed": self.replayed_status},
             "scores": {name: round(value, 6) for name, value in self.scores.items()},
             "counts": {
-                "asked": counts.asked,
+                "asked": counts.requested,
                 "hit": counts.hit,
                 "miss": counts.miss,
                 "noise": counts.noise,
                 "tiers": dict(counts.tiers),
             },
-            "resources": [_row_dict(row) for row in self.resources if not _dull(row)],
+            "resources": [_row_dict(row) for row in self.resources if not _as_recorded(row)],
             "url_at_the_end": {"recorded": self.recorded_url, "replayed": self.replayed_url},
             "findings": [finding.to_dict() for finding in self.findings],
             "redirects": [line.kind + line.text for line in self.redirects],
@@ -159,7 +157,7 @@ class PageDiff:
         }
 
 
-def _dull(row: ResourceRow) -> bool:
+def _as_recorded(row: ResourceRow) -> bool:
     same = row.agreement is ResourceAgreement.AGREE and row.body is not BodyAgreement.DIFFERS
     return same and row.tier in ("", "exact", "normalised", "sequence")
 
@@ -187,14 +185,14 @@ def _sha256(path: Path | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StepDiff:
-    """A step of a recorded trace, recorded against replayed.
+    """Comparison of one step of a trace.
 
     Attributes:
-        index: 0 is the reset.
-        action: as the trace has it, as JSON; "" for the reset.
-        forms: form of observation -> whether its digest is the recorded one; those that both sides have.
-        recorded_status, replayed_status: of the action: "ok", "action_failed", ...
-        scores: text, axtree and the like, where the recording kept more than digests.
+        index: index of the step; 0 is the reset.
+        action: JSON text; "" for the reset.
+        forms: form of observation -> whether the digests are equal; only forms that both sides have.
+        recorded_status, replayed_status: status of the action: "ok", "action_failed", ...
+        scores: scores by name, if the recording stored more than digests.
     """
 
     index: int
@@ -208,19 +206,18 @@ class StepDiff:
 
     @property
     def same(self) -> bool:
-        """Whether nothing that both sides noted differs."""
         status = not self.recorded_status or self.recorded_status == self.replayed_status
         return status and all(self.forms.values())
 
 
 @dataclass(frozen=True, slots=True)
 class TraceDiff:
-    """A recorded action trace, taken again in the replay.
+    """Comparison of a recorded action trace with its repetition in the replay.
 
     Attributes:
-        recorded_reward, replayed_reward: None where the episode was not scored.
-        steps: as far as the replay came.
-        error: why it ended early, "" if it did not.
+        steps: steps that the replay reached.
+        recorded_reward, replayed_reward: None if the episode was not scored.
+        error: why the replay ended early, "" if it did not.
     """
 
     name: str
@@ -235,33 +232,31 @@ class TraceDiff:
 
     @property
     def rewards_agree(self) -> bool | None:
-        """Whether both rewards are equal; None where the recording has none."""
+        """Whether both rewards are equal; None if the recording has none."""
         if self.recorded_reward is None:
             return None
         return self.recorded_reward == self.replayed_reward
 
     @property
     def first_difference(self) -> int | None:
-        """Number of the first step that differs; None if none does."""
         return next((step.index for step in self.steps if not step.same), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        told = asdict(replace(self, findings=()))
-        told["findings"] = [finding.to_dict() for finding in self.findings]
-        return told | {"rewards_agree": self.rewards_agree, "first_difference": self.first_difference}
+        stored = asdict(replace(self, findings=()))
+        stored["findings"] = [finding.to_dict() for finding in self.findings]
+        return stored | {"rewards_agree": self.rewards_agree, "first_difference": self.first_difference}
 
 
 @dataclass(frozen=True, slots=True)
 class DiffReport:
-    """All pages of a collection, recorded against replayed.
+    """Comparison of a collection.
 
     Attributes:
-        about: where and how it was taken: environment_id, backend, level, seed, recorded_at, made.
-        traces: recorded action traces; their rewards are what counts first.
-        findings: of the collection as a whole (pages added or removed), not of a page.
-        requests: of two collections, what one alone has an answer for and what they answer otherwise.
-        sides: what to call the two sides: ("recorded", "replayed"), or names of two collections.
+        about: conditions of the comparison: environment_id, backend, level, seed, recorded_at, compared_at.
+        traces: comparisons of recorded action traces.
+        findings: findings about the collection (pages added or removed), not about a page.
+        requests: for two collections, the requests that one lacks or answers differently.
+        sides: names of the two sides: ("recorded", "replayed"), or the names of two collections.
     """
 
     collection: str
@@ -276,12 +271,12 @@ class DiffReport:
 
     @property
     def reward_agreement(self) -> float | None:
-        """Share of the traces with a recorded reward that the replay gave, too; None if there are none."""
-        told = [trace.rewards_agree for trace in self.traces if trace.rewards_agree is not None]
-        return sum(told) / len(told) if told else None
+        """Share of the traces with a recorded reward whose replay has the same; None without such traces."""
+        agree = [trace.rewards_agree for trace in self.traces if trace.rewards_agree is not None]
+        return sum(agree) / len(agree) if agree else None
 
     def all_findings(self) -> tuple[Finding, ...]:
-        """Return every finding, errors first, then by traces, collection, and pages worst first."""
+        """Return all findings: errors first, then those of traces, collection, and pages worst first."""
         found = [finding for trace in self.traces for finding in trace.findings]
         found += [*self.findings, *(f for page in self.worst_first() for f in page.findings)]
         order = list(FindingSeverity)
@@ -289,12 +284,10 @@ class DiffReport:
 
     @property
     def failing(self) -> tuple[PageDiff, ...]:
-        """The pages that break a gate."""
         return tuple(page for page in self.pages if page.failures(self.gates))
 
     @property
     def passed(self) -> bool:
-        """Whether every page keeps every gate, and every trace its reward where that is a gate."""
         rewards = self.reward_agreement
         if rewards is not None and rewards < self.gates.get("reward", 0.0):
             return False
@@ -302,15 +295,14 @@ class DiffReport:
 
     @property
     def exit_status(self) -> int:
-        """0 if all gates hold, 1 otherwise."""
         return 0 if self.passed else 1
 
     def worst_first(self) -> tuple[PageDiff, ...]:
-        """Return the pages by what is wrong with them: broken gates, then distance, then URL."""
+        """Return the pages sorted by failed gates, then by loss, then by URL."""
         return tuple(sorted(self.pages, key=lambda p: (-bool(p.failures(self.gates)), -p.loss, p.url, p.id)))
 
     def spread(self, metric: str) -> tuple[float, float] | None:
-        """Return (worst, mean) of a score over the pages that have it; None if none has."""
+        """Return (worst, mean) of a score over the pages that have it; None if no page has it."""
         values = [page.scores[metric] for page in self.pages if metric in page.scores]
         if not values:
             return None
@@ -318,7 +310,7 @@ class DiffReport:
         return worst, sum(values) / len(values)
 
     def summary(self) -> str:
-        """Return one line: how many pages are identical, close, failing."""
+        """Return one line with the numbers of identical, close and failing pages."""
         compared = [page for page in self.pages if page.compared]
         identical = sum(page.identical for page in compared)
         failing = len(self.failing)
@@ -332,7 +324,7 @@ class DiffReport:
         return ", ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values, worst page first."""
+        """Return JSON values, worst page first."""
         spreads = {name: self.spread(name) for name in METRICS}
         return {
             "version": REPORT_VERSION,
@@ -353,18 +345,12 @@ class DiffReport:
         }
 
     def write_json(self, path: Path) -> Path:
-        """Write the report as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         return path
 
     def write_html(self, folder: Path, certificate: Certificate | None = None) -> Path:
-        """Write the report as a page that needs nothing else; return the path of its `index.html`.
-
-        Args:
-            folder: made if it is not there.
-            certificate: of the same collection, to be shown with it.
-        """
-        from stillweb.diff.report.html import write_html  # jinja2 is slow to import and not always wanted
+        """Write the report, with the collection's certificate if given, as a self-contained `index.html`."""
+        from stillweb.diff.report.html import write_html  # jinja2 is slow to import and not always used
 
         return write_html(self, folder, certificate)

@@ -1,6 +1,6 @@
-"""What the report page shows, worked out: cells, groups of findings, lines with what changed in them, bars.
+"""View model of the report page: cells, groups of findings, marked lines, bars.
 
-Pure functions from a `DiffReport` to values that a template writes out without deciding anything.
+Pure functions from a `DiffReport` to values that the template prints without further decisions.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from stillweb.diff.compare.metrics import BodyAgreement, DiffLine, ResourceAgree
 from stillweb.diff.compare.settings import COUNTS, LOWER_IS_BETTER, METRICS, passes, shown
 from stillweb.diff.report.report import DiffReport, PageDiff
 
-# Columns of the overview, where there are such scores; the others stand in each page's own list.
+# Columns of the overview. Each page lists its other scores.
 _COLUMNS = ("status", "resources", "text", "axtree", "interactive", "screenshot", "misses")
 _UNCOMPARED_COLUMNS = ("status", "hits")
-_LOOSE = ("miss", "fuzzy", "pywb")
+_GUESSES_AND_MISSES = ("miss", "fuzzy", "pywb")
 
 
 @dataclass(frozen=True, slots=True)
 class ResultCell:
-    """A score as the template shows it: `state` is "same", "near", "bad" or "none"."""
+    """A formatted score; `state` is "same", "near", "bad" or "none"."""
 
     metric: str
     heading: str
@@ -35,17 +35,17 @@ class ResultCell:
 
 @dataclass(frozen=True, slots=True)
 class FindingGroup:
-    """Findings of one kind that one command mends."""
+    """Findings of one kind with the same fix."""
 
     kind: str
     severity: str
     explanation: str
-    mend: str
+    fix: str
     findings: tuple[Finding, ...]
 
     @property
     def subjects(self) -> list[tuple[str, list[Finding]]]:
-        """The findings by what they are about, the most frequent first."""
+        """Findings grouped by subject and explanation, most frequent first."""
         alike: dict[tuple[str, str], list[Finding]] = {}
         for finding in self.findings:
             alike.setdefault((finding.subject, finding.explanation), []).append(finding)
@@ -54,7 +54,7 @@ class FindingGroup:
 
 @dataclass(frozen=True, slots=True)
 class DiffRow:
-    """A line of a difference; `changed` is what is not in its counterpart, between what is."""
+    """A line of a diff; `changed` is the part that its counterpart lacks, between the common parts."""
 
     kind: str
     before: str
@@ -64,17 +64,17 @@ class DiffRow:
 
 @dataclass(frozen=True, slots=True)
 class WaterfallBar:
-    """A request in a waterfall: where its bar begins and how long it is, in percent of the page's time."""
+    """A request in a waterfall: start and width of its bar in percent of the page's total time."""
 
     row: ResourceRow
     name: str
     left: float
     width: float
-    telling: bool
+    notable: bool
 
 
 def verdict(report: DiffReport, page: PageDiff) -> str:
-    """Return "bad", "near", "same", or "none" for a page with nothing to compare with."""
+    """Return "bad", "near", "same", or "none" for a page without a baseline."""
     if page.failures(report.gates) or page.error:
         return "bad"
     if not page.compared:
@@ -83,25 +83,22 @@ def verdict(report: DiffReport, page: PageDiff) -> str:
 
 
 def shares(report: DiffReport) -> list[tuple[str, str, int]]:
-    """Return (state, words, count) of the pages, in the order of a bar; those without any are left out."""
+    """Return (state, label, number of pages) of each state that occurs, in display order."""
     words = {"bad": "fail", "near": "within the gates", "same": "identical", "none": "without a baseline"}
     states = [verdict(report, page) for page in report.pages]
     return [(state, words[state], states.count(state)) for state in words if state in states]
 
 
 def columns(report: DiffReport) -> list[tuple[str, str]]:
-    """Return (metric, heading) of the overview's columns."""
     names = _COLUMNS if any(page.compared for page in report.pages) else _UNCOMPARED_COLUMNS
     return [(name, METRICS[name][0]) for name in names]
 
 
 def cells(report: DiffReport, page: PageDiff) -> list[ResultCell]:
-    """Return a page's cells of the overview."""
     return [_cell(report, page, name) for name, _ in columns(report)]
 
 
 def scores(report: DiffReport, page: PageDiff) -> list[ResultCell]:
-    """Return all scores of a page."""
     return [_cell(report, page, name) for name in METRICS if name in page.scores]
 
 
@@ -122,11 +119,11 @@ def strip(report: DiffReport, metric: str) -> list[tuple[int, str]]:
 
 
 def groups(findings: Iterable[Finding]) -> list[FindingGroup]:
-    """Return findings by kind and by what mends them: errors first, then causes before effects."""
+    """Group findings by severity, kind and fix: errors first, then causes before effects."""
     severities, kinds = list(FindingSeverity), list(FindingKind)
 
     def key(finding: Finding) -> tuple[int, int, str]:
-        return severities.index(finding.severity), kinds.index(finding.kind), finding.mend
+        return severities.index(finding.severity), kinds.index(finding.kind), finding.fix
 
     found = []
     for _, members in groupby(sorted(findings, key=key), key):
@@ -137,7 +134,7 @@ def groups(findings: Iterable[Finding]) -> list[FindingGroup]:
                 first.kind.value.replace("-", " "),
                 first.severity.value,
                 first.explanation if len({each.explanation for each in alike}) == 1 else "",
-                first.mend,
+                first.fix,
                 alike,
             )
         )
@@ -145,7 +142,7 @@ def groups(findings: Iterable[Finding]) -> list[FindingGroup]:
 
 
 def marked(lines: Sequence[DiffLine]) -> list[DiffRow]:
-    """Return lines; where as many were added as removed, each with what changed in it."""
+    """Mark the changed part of each line where as many lines were added as removed."""
     found: list[DiffRow] = []
     for kind, block in groupby(lines, key=lambda line: line.kind in "-+"):
         texts = list(block)
@@ -164,7 +161,7 @@ def marked(lines: Sequence[DiffLine]) -> list[DiffRow]:
 
 
 def waterfall(page: PageDiff) -> list[WaterfallBar]:
-    """Return the requests of a page as bars, in order of their beginning where that is known."""
+    """Return the requests of a page as bars, sorted by start time."""
     rows = sorted(page.resources, key=lambda row: row.start)
     whole = max((row.start + row.duration for row in rows), default=0.0)
     return [
@@ -173,14 +170,14 @@ def waterfall(page: PageDiff) -> list[WaterfallBar]:
             _name(row.url),
             round(100 * row.start / whole, 2) if whole else 0.0,
             max(0.6, round(100 * row.duration / whole, 2)) if whole else 0.0,
-            _telling(page, row),
+            _notable(page, row),
         )
         for row in rows
     ]
 
 
 def _name(url: str) -> str:
-    """Return the end of a URL that tells it from its neighbours."""
+    """Return the last path segment of a URL with its query."""
     address = url.partition("#")[0].removesuffix("/")
     path, mark, query = address.partition("?")
     name = path.rpartition("/")[2] or path
@@ -188,7 +185,7 @@ def _name(url: str) -> str:
 
 
 def _split(one: str, other: str) -> tuple[str, str, str, str]:
-    """Return (common beginning, rest of one, rest of the other, common end)."""
+    """Return (common prefix, rest of one, rest of the other, common suffix)."""
     shortest = min(len(one), len(other))
     head = next((i for i in range(shortest) if one[i] != other[i]), shortest)
     most = shortest - head
@@ -197,10 +194,10 @@ def _split(one: str, other: str) -> tuple[str, str, str, str]:
     return one[:head], one[head:end_one], other[head:end_other], one[end_one:]
 
 
-def _telling(page: PageDiff, row: ResourceRow) -> bool:
-    """Whether a resource is worth a reader's look: it differs, was missed, or was matched loosely."""
+def _notable(page: PageDiff, row: ResourceRow) -> bool:
+    """Return True if a resource differs, was missed, or was matched by a guess."""
     differs = row.agreement is not ResourceAgreement.AGREE or row.body is BodyAgreement.DIFFERS
-    return row.tier in _LOOSE or (page.compared and differs)
+    return row.tier in _GUESSES_AND_MISSES or (page.compared and differs)
 
 
 def _state(report: DiffReport, metric: str, value: float) -> str:

@@ -31,7 +31,7 @@ if (find) {
   find.addEventListener("input", filter);
 }
 
-for (const input of document.querySelectorAll(".shots input")) {
+for (const input of document.querySelectorAll(".pictures input")) {
   input.addEventListener("input", () => input.parentElement.style.setProperty("--at", input.value + "%"));
 }
 // Choosing the slider puts the focus on it, so that the arrow keys move it at once.
