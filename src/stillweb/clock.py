@@ -1,7 +1,7 @@
-"""The only door to time, randomness and identifiers.
+"""The only source of time, randomness and identifiers.
 
-Determinism is a lint rule here: ruff's `banned-api` forbids `time.time`, `datetime.now`,
-`random`, `secrets`, `uuid` and every sleep outside this file. What an episode sees is drawn
+A lint rule enforces it: ruff's `banned-api` forbids `time.time`, `datetime.now`, `random`,
+`secrets`, `uuid` and every sleep outside this file. Values that an episode sees come
 from `seeded`; wall time is for logs, deadlines and new recordings only.
 """
 
@@ -14,17 +14,16 @@ from datetime import UTC, datetime
 
 
 def now() -> datetime:
-    """Return the current time, in UTC."""
     return datetime.now(UTC)
 
 
 def monotonic() -> float:
-    """Return seconds of a clock that never goes back; for deadlines."""
+    """Return seconds of a monotonic clock, for deadlines."""
     return time.monotonic()
 
 
 def perf() -> float:
-    """Return seconds of the finest clock there is; for measuring."""
+    """Return seconds of the clock with the highest resolution, for measurements."""
     return time.perf_counter()
 
 
@@ -34,5 +33,5 @@ def new_id() -> str:
 
 
 def seeded(*seed: str | int) -> random.Random:
-    """Return a generator that is fixed by its seed: equal seeds, equal draws."""
+    """Return a generator determined by its seed: equal seeds give equal sequences."""
     return random.Random("\x1f".join(map(str, seed)))

@@ -1,13 +1,13 @@
-"""Every exception that stillweb raises on purpose, in one tree ordered by whose fault it is.
+"""Every exception that stillweb raises on purpose, in one tree ordered by cause.
 
     StillwebError
-    ├── UsageError              you: a wrong argument, name or order of calls
+    ├── UsageError              the caller: a wrong argument, name or order of calls
     │   ├── CollectionNotFound
     │   ├── CollectionExists
     │   ├── PortInUse
     │   ├── ProgramNotFound     a browser, pywb or Docker that is not installed
     │   └── ExtraNotInstalled   an optional dependency of stillweb
-    ├── CollectionError         the data on disk; says file:offset
+    ├── CollectionError         the data on disk; the message has file:offset
     │   ├── MalformedWarc
     │   ├── MalformedCdxj
     │   ├── MalformedWacz
@@ -22,20 +22,20 @@
     ├── PeerError               a program or site at the other end of a connection
     │   ├── UpstreamUnreachable
     │   └── ReplayUnreachable
-    ├── RecordError             a recording could not start or go on
+    ├── RecordError             a recording could not start or continue
     ├── ReplayError             the replay server or its back-end failed
-    │   └── SessionLost         with the worker that kept it
+    │   └── SessionLost         the worker that owned the session died
     ├── TaskError               a task file or an evaluator is wrong
-    ├── AgentError              an agent, or the model that it asks, failed: no reward either
+    ├── AgentError              an agent or its model failed; the episode has no reward
     └── EnvError                the environment
         ├── ResetNeeded
         ├── EnvClosed
-        ├── ForkDiverged        the way to a state, gone again, led to another one
-        └── InfraError          ours: never to be scored as reward 0
+        ├── ForkDiverged        repeating the prefix of actions led to another state
+        └── InfraError          our fault; never score it as reward 0
 
-An action that fails on a page and a request that the archive does not hold are no
-exceptions but values (`ActionResult`, `Match`). Messages say what happened and to which
-thing (file:offset or URL); `hint` says what to do next, mostly a command to type.
+An action that fails on a page and a request that the archive does not hold are values, not
+exceptions (`ActionResult`, `Match`). A message says what happened and to what (file:offset or
+URL); `hint` says what to do next, usually a command.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ import os
 
 
 class StillwebError(Exception):
-    """Base of all errors raised on purpose.
+    """Base of all errors that stillweb raises on purpose.
 
     Attributes:
-        hint: what to do next; "" where the message says it all.
-        exit_code: the exit status of the command line (1 problem in the data or the world, 2 usage).
+        hint: what to do next; "" if the message is enough.
+        exit_code: exit status of the command line (1: the data or the environment, 2: usage).
     """
 
     exit_code = 1
@@ -59,38 +59,36 @@ class StillwebError(Exception):
 
 
 class UsageError(StillwebError):
-    """Raised when an argument, a name or the order of calls is wrong."""
-
     exit_code = 2
 
 
 class CollectionNotFound(UsageError):
-    """Raised when no collection has the name given, or none is named where there are several."""
+    """No collection has this name, or no name was given and several collections exist."""
 
 
 class CollectionExists(UsageError):
-    """Raised when a collection would be made where one is already."""
+    """A collection of this name exists already."""
 
 
 class PortInUse(UsageError):
-    """Raised when another program listens on a port that we were told to use."""
+    """Another program listens on the requested port."""
 
 
 class ProgramNotFound(UsageError):
-    """Raised when a program that we run (a browser, pywb, Docker) is not installed."""
+    """A program that stillweb runs (a browser, pywb, Docker) is not installed."""
 
 
 class ExtraNotInstalled(UsageError):
-    """Raised when a command needs an optional dependency of stillweb."""
+    """A command needs an optional dependency of stillweb."""
 
 
 class CollectionError(StillwebError):
-    """Raised when data on disk is damaged or missing.
+    """Data on disk is damaged or missing.
 
     Attributes:
-        path: the file, or None where no single file is to blame.
+        path: the file, or None if the error concerns no single file.
         offset: byte offset in the file as stored (compressed), or None.
-        what: the message without the place.
+        what: the message without path and offset.
     """
 
     def __init__(
@@ -109,39 +107,39 @@ class CollectionError(StillwebError):
 
 
 class MalformedWarc(CollectionError):
-    """Raised when a file is not a WARC or ARC, or breaks off or errs within a record."""
+    """A file is not WARC or ARC, or a record in it is truncated or invalid."""
 
 
 class MalformedCdxj(CollectionError):
-    """Raised when a line of a CDXJ index cannot be read."""
+    """A line of a CDXJ index cannot be parsed."""
 
 
 class MalformedWacz(CollectionError):
-    """Raised when a WACZ is not a ZIP or lacks what WACZ 1.1.1 demands."""
+    """A WACZ is not a ZIP or lacks a part that WACZ 1.1.1 requires."""
 
 
 class MalformedHar(CollectionError):
-    """Raised when a HAR is not JSON or lacks `log.entries`."""
+    """A HAR is not JSON or lacks `log.entries`."""
 
 
 class MalformedPack(CollectionError):
-    """Raised when a sealed pack is of another version or does not match its digests."""
+    """A sealed pack has another version or does not match its digests."""
 
 
 class MissingRecord(CollectionError):
-    """Raised when an index names a WARC record that is not there."""
+    """An index names a WARC record that does not exist."""
 
 
 class LimitExceeded(CollectionError):
-    """Raised when packed data unpacks to more than a limit allows (a decompression bomb, or large content).
+    """Packed data unpacks to more than a limit allows: a decompression bomb, or large content.
 
     Attributes:
-        limit: what is limited.
+        limit: name of the limited quantity.
         option: command-line option or environment variable that raises the limit.
     """
 
     def __init__(
-        self, message: str, *, limit: str, option: str, path: str | os.PathLike[str] | None = None
+        self, message: str, *, limit: str = "", option: str = "", path: str | os.PathLike[str] | None = None
     ) -> None:
         super().__init__(message, path=path, hint=f"if you trust the source, raise the limit: {option}")
         self.limit = limit
@@ -149,70 +147,70 @@ class LimitExceeded(CollectionError):
 
 
 class CertError(StillwebError):
-    """Raised when the certificate authority or a file of it cannot be used."""
+    """The certificate authority or one of its files cannot be used."""
 
 
 class CaMissing(CertError):
-    """Raised when no CA has been made yet."""
+    """No CA exists yet."""
 
 
 class CaExpired(CertError):
-    """Raised when the CA is past its last day, or not yet valid."""
+    """The CA has expired or is not valid yet."""
 
 
 class BadHostname(CertError):
-    """Raised when no certificate can be minted for a host name (RFC 5280, RFC 1035 limits)."""
+    """No certificate can be issued for a host name (limits of RFC 5280 and RFC 1035)."""
 
 
 class PeerError(StillwebError):
-    """Raised when the other end of a connection is absent or misspeaks."""
+    """The other end of a connection is absent or violates the protocol."""
 
 
 class UpstreamUnreachable(PeerError):
-    """Raised when a site to be recorded does not answer."""
+    """A site that is being recorded does not answer."""
 
 
 class ReplayUnreachable(PeerError):
-    """Raised when a replay or recording proxy does not answer at the URL given."""
+    """No replay or recording proxy answers at the given URL."""
 
 
 class RecordError(StillwebError):
-    """Raised when a recording cannot start or go on."""
+    """A recording cannot start or continue."""
 
 
 class ReplayError(StillwebError):
-    """Raised when the replay server or its back-end fails."""
+    """The replay server or its back-end failed."""
 
 
 class SessionLost(ReplayError):
-    """Raised when the worker that kept a session has died, and cursor and ledger with it."""
+    """The worker that owned a session died; the session's cursor and ledger are lost."""
 
 
 class TaskError(StillwebError):
-    """Raised when a task file cannot be read or an evaluator cannot be run as written."""
+    """A task file cannot be read, or an evaluator cannot run as written."""
 
 
 class AgentError(StillwebError):
-    """Raised when an agent, or the model that it asks, fails."""
+    """An agent, or the model that it calls, failed."""
 
 
 class EnvError(StillwebError):
-    """Raised when an environment cannot do what was asked of it."""
+    """An environment cannot carry out a request."""
 
 
 class ResetNeeded(EnvError):
-    """Raised when `step` is called before `reset` or after the episode's end."""
+    """`step` was called before `reset` or after the end of the episode."""
 
 
 class EnvClosed(EnvError):
-    """Raised when a closed environment is used."""
+    """A closed environment was used."""
 
 
 class ForkDiverged(EnvError):
-    """Raised when the actions that led to a state lead to another one when they are taken again.
+    """Repeating the actions that led to a state leads to another state.
 
     Attributes:
-        step: after which it differs, 0 for the reset.
+        step: number of the first step that differs, 0 for the reset.
         kind: what differs: the name of an observation, `url`, `action` (its status), `end`, `environment_id`.
         expected: its digest (or text) in the original.
         found: the same in the fork.
@@ -230,4 +228,4 @@ class ForkDiverged(EnvError):
 
 
 class InfraError(EnvError):
-    """Raised when browser or proxy fail in an episode. Never to be scored as reward 0."""
+    """The browser or the proxy failed during an episode. Never score it as reward 0."""

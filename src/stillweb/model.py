@@ -1,11 +1,8 @@
-"""The types on the arrows of the street: site → record → collection → replay → env.
+"""Types that the packages exchange along the pipeline: site → record → collection → replay → env.
 
-    record   makes an `Exchange`
-    collections  stores it and indexes it as a `Capture`
-    replay   answers a `Request` with a `Match`
-
-All are frozen values without behaviour beyond reading themselves. `raw_body` is the body as
-stored (content encoding kept, transfer encoding removed); a decoded body is called `body`.
+`record` produces an `Exchange`, `collections` stores it and indexes it as a `Capture`, `replay` answers a
+`Request` with a `Match`. All are frozen values. `raw_body` is a body as stored: content encoding kept,
+transfer encoding removed. A decoded body is called `body`.
 """
 
 from __future__ import annotations
@@ -21,22 +18,22 @@ def header(headers: Headers, name: str, default: str = "") -> str:
     """Return the first value of a header field, its name in any case."""
     wanted, size = name.lower(), len(name)
     for key, value in headers:
-        if len(key) == size and key.lower() == wanted:  # lengths first: it is asked for ten fields
+        if (
+            len(key) == size and key.lower() == wanted
+        ):  # lengths first: callers look up ten fields per request
             return value
     return default
 
 
 MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-"""Methods that may change what a site answers next: sealing counts epochs by them, replay moves by them."""
+"""Methods that may change later responses: sealing counts epochs by them, replay advances epochs by them."""
 
 BUSY = frozenset((429, 502, 503, 504))
-"""Statuses by which a site says of itself that it has not answered: it may, if it is asked again."""
+"""Statuses of a temporary failure: the same request may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request: absolute URL, body without transfer encoding."""
-
     method: str
     url: str
     headers: Headers = ()
@@ -45,8 +42,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An HTTP response: body without transfer encoding, with content encoding."""
-
     status: int
     reason: str = ""
     headers: Headers = ()
@@ -60,7 +55,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request and its response, knowing nothing of how it was captured or stored.
+    """A request and its response, independent of capture method and storage.
 
     Attributes:
         timestamp: 14 digits UTC, when the request was sent.
@@ -77,19 +72,19 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One archived response of a URL at a timestamp: a CDXJ line and where its record lies.
+    """One archived response to a URL at a timestamp: a CDXJ line with the location of its record.
 
     Attributes:
         urlkey: SURT key.
         timestamp: 14 digits UTC.
         url: as recorded.
-        method: of the request, "GET" where no request was archived.
+        method: of the request, "GET" if no request was archived.
         key: the request key (`stillweb.matching.keys.request_key`), hex.
-        status: 0 where the record holds none.
+        status: 0 if the record has none.
         digest: of the payload as the index spells it (`sha-256:...` or `sha1:BASE32`).
         source: WARC file name, relative to the collection's `archive/`.
         offset, length: of the record in that file as stored, in bytes.
-        request_offset, request_length: of the request's record in the same file; -1, 0 if there is none.
+        request_offset, request_length: of the request's record in the same file; -1, 0 if none exists.
     """
 
     urlkey: str
@@ -108,32 +103,30 @@ class Capture:
 
 
 class Tier(StrEnum):
-    """How a request was matched."""
-
     EXACT = "exact"
     NORMALISED = "normalised"
     SEQUENCE = "sequence"
     FUZZY = "fuzzy"
-    PYWB = "pywb"  # a miss that a pywb behind the server answered, by its own looser rules
-    SYNTHETIC = "synthetic"  # a CORS preflight or the like, answered without a capture
+    PYWB = "pywb"  # a miss that a pywb backend answered by its own looser rules
+    SYNTHETIC = "synthetic"  # a CORS preflight or similar, answered without a capture
     NOISE = "noise"
     MISS = "miss"
-    FAULT = "fault"  # recorded, but the pack is damaged there: ours, and no miss
+    FAULT = "fault"  # recorded, but the pack is damaged at that entry: our fault, not a miss
 
 
 GUESSES = frozenset({Tier.FUZZY, Tier.PYWB})
-"""Tiers whose answers may be another request's: never part of the strict share."""
+"""Tiers that may serve the response to another request. They never count in the strict share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What replay answers, and why.
+    """Result of matching a request.
 
     Attributes:
-        tier: how it was found.
-        entry: row of the answer in the pack's index; -1 for misses, noise and synthetic answers.
-        reason: one clause for the ledger; the page never sees it.
-        stable: every session in any state gets this very match for an equal request.
+        tier: how the entry was found.
+        entry: row in the pack's index; -1 for misses, noise and synthetic responses.
+        reason: one clause for the ledger; pages never see it.
+        stable: True if every session in any state gets this match for an equal request.
     """
 
     tier: Tier
@@ -143,7 +136,7 @@ class Match:
 
 
 VISITED_AGAIN = "visitedAgain"
-"""Member of a page's line: why there may be captures of it of a visit that was given up."""
+"""Page member that says why captures of an abandoned visit to the page may exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +144,15 @@ class Page:
     """A page as `pages/pages.jsonl` lists it (WACZ 1.1.1 §5.2.1), with the path of its baseline.
 
     Attributes:
-        url: as asked for.
+        url: as requested.
         timestamp: 14 digits UTC.
         title: "" if unknown.
         id: identifier within the collection.
-        seed: whether the recording was told of it, not led to it.
-        depth: links away from a seed.
+        seed: True for a start URL of the recording, False for a page reached by a link.
+        depth: number of links from a seed.
         status: HTTP status of the page's document, 0 if unknown.
         baseline: folder under `baseline/`, "" if the page has none.
-        extra: further members of its line that are texts.
+        extra: other members of its line with text values.
     """
 
     url: str

@@ -1,7 +1,7 @@
-"""Waiting for what can only be asked and not awaited, such as the port of a program that is starting.
+"""Polling for conditions that cannot be awaited, such as the port of a program that is starting.
 
-Apart from `clock`, because rooms without asyncio use that one. Everything that can notify is
-awaited instead.
+Separate from `clock`, because packages without asyncio use that module. Code awaits everything
+that can notify.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["poll"]
 async def poll(
     condition: Callable[[], bool | Awaitable[bool]], *, timeout: float, interval: float = 0.02
 ) -> bool:
-    """Wait until `condition` holds.
+    """Wait until `condition` returns True.
 
     Args:
-        condition: a function, or coroutine function, of no arguments.
-        timeout: seconds at most.
-        interval: seconds between two questions.
+        condition: a function or coroutine function without arguments.
+        timeout: maximum seconds.
+        interval: seconds between two calls.
 
     Returns:
-        Whether the condition held within the timeout.
+        False if the timeout expired first.
     """
     deadline = clock.monotonic() + timeout
     while True:

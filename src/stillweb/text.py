@@ -1,4 +1,4 @@
-"""Texts as models and pages give them. Pure."""
+"""Text from models and pages. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["well_formed"]
 
 
 def well_formed(text: str) -> str:
-    """Return a text with U+FFFD for half characters: JavaScript has such strings, UTF-8 has not."""
-    if text.isascii():  # nearly all of a tree's names: it is asked of each
+    """Return text with U+FFFD for lone surrogates, which JavaScript strings may hold and UTF-8 cannot."""
+    if text.isascii():  # fast path: called for each name of an accessibility tree, nearly all ASCII
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,8 +1,8 @@
-"""URLs as archives key them: SURT urlkeys, 14-digit timestamps, and URLs as the wire carries them.
+"""URLs in archives: SURT urlkeys, 14-digit timestamps, and wire URLs.
 
 Two spellings must not be mixed. The **urlkey** (SURT, made by the Internet Archive's `surt`
 library, as pywb and cdxj-indexer make it) folds case, drops `www.` and sorts the query; it
-indexes archives. The **wire URL** keeps everything that a server could tell apart; strict
+indexes archives. The **wire URL** keeps everything that a server could distinguish; strict
 replay matches on it.
 """
 
@@ -34,18 +34,18 @@ _TIMESTAMP = re.compile(r"\d{4,14}")
 @lru_cache(maxsize=8192)
 def urlkey(url: str) -> str:
     """Return the SURT key of a URL: `https://www.Example.com/A?b=1` gives `com,example)/a?b=1`."""
-    from surt import surt  # brings tldextract and requests: a replay server needs none of them
+    from surt import surt  # imports tldextract and requests, which a replay server does not need
 
     return str(surt(url))
 
 
-@lru_cache(maxsize=1024)  # a request spells its URL several times: to key it, to compare it, to tell noise
+@lru_cache(maxsize=1024)  # a request needs its wire URL for its key, for comparison and for noise
 def wire_url(url: str) -> str:
     """Return the absolute URL as a browser would send it, without fragment.
 
-    Scheme and host in lower case, default port dropped, an empty path as `/`, and
-    characters that cannot stand in a request line percent-encoded. Path, query order
-    and existing escapes stay as they are: a server may tell them apart.
+    Scheme and host are in lower case, the default port is dropped, an empty path becomes `/`, and
+    characters that a request line cannot contain are percent-encoded. Path, query order
+    and existing escapes stay unchanged, since a server may distinguish them.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -56,7 +56,7 @@ def wire_url(url: str) -> str:
     authority, path = rest[:cut], rest[cut:]
     authority = authority.rpartition("@")[2].lower()
     host, colon, port = authority.rpartition(":")
-    # No int(): isdigit() is also true of what int() refuses, such as "²" and thousands of digits.
+    # No int(): isdigit() also accepts strings that int() refuses, such as "²" and thousands of digits.
     if colon and (port == "" or (port.isdigit() and port.lstrip("0") == _DEFAULT_PORTS.get(scheme))):
         authority = host
     if not authority.isascii():
@@ -67,7 +67,7 @@ def wire_url(url: str) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    # U+DC80 to U+DCFF stand for bytes that were no UTF-8 in an archive's target URI (PEP 383).
+    # U+DC80 to U+DCFF stand for bytes of an archive's target URI that were not UTF-8 (PEP 383).
     errors = "surrogateescape" if "\udc80" <= found[0] <= "\udcff" else "replace"
     return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", errors))
 
@@ -109,10 +109,10 @@ def to_timestamp(when: datetime) -> str:
 
 
 def from_timestamp(timestamp: str) -> datetime:
-    """Return the UTC time of a timestamp of 4 to 14 digits; absent digits are their smallest value.
+    """Return the UTC time of a timestamp of 4 to 14 digits; absent digits take their smallest value.
 
     Raises:
-        ValueError: if it is no timestamp.
+        ValueError: if it is not a timestamp.
     """
     if not _TIMESTAMP.fullmatch(timestamp) or len(timestamp) % 2:
         raise ValueError(f"not a timestamp of 4 to 14 digits: {timestamp!r}")

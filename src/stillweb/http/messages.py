@@ -1,10 +1,9 @@
-"""HTTP messages as WARC blocks hold them, to and from `Request` and `Response`.
+"""HTTP messages in WARC blocks, to and from `Request` and `Response`.
 
-Real archives hold messages that never were on a wire: browsers' recorders keep
-`Transfer-Encoding: chunked` and `Content-Encoding: gzip` beside a body that is neither, status
-texts are missing, lines end in LF or CR CR LF. So the body decides: what is not chunked is not
-unchunked, and a Content-Encoding that the body does not have is left out of the headers, since a
-browser would refuse the answer.
+Many archived messages never were on a wire: recorders in browsers keep `Transfer-Encoding: chunked` and
+`Content-Encoding: gzip` with a body that is neither, reason phrases are missing, lines end in LF or CR CR LF.
+The body therefore decides: a body without chunks is not dechunked, and a Content-Encoding that the body
+does not have is dropped from the headers, because a browser would reject the response.
 """
 
 from __future__ import annotations
@@ -19,18 +18,17 @@ _STATUS_LINE = re.compile(rb"(?:HTTP/[\d.]+|ICY)[ \t]+(\d{3})(?:[ \t]+([^\r\n]*)
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S.*?)(?: HTTP/[\d.]+)?\r*\n")
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _STRAY_ENDS = (b"\r\n", b"\n", b"\r\n\r\n")
-# Trailers and an empty line (RFC 9112 §7.1.2), or what is left of them where the body breaks off.
+# Trailers and an empty line (RFC 9112 §7.1.2), or their beginning if the body is truncated.
 _ENDS = re.compile(rb"(?:[^\r\n:]+:[^\r\n]*\r?\n)*(?:\r?\n)*")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r?\n")
 
 
 def is_response(block: bytes) -> bool:
-    """Whether a block starts with an HTTP status line."""
     return _STATUS_LINE.match(block) is not None
 
 
 def is_whole(block: bytes) -> bool:
-    """Whether a block is a response with as many bytes of body as its Content-Length says."""
+    """Return True if a block is a response with at least as many body bytes as its Content-Length states."""
     match = _STATUS_LINE.match(block)
     headers, body = _split(block, match.end()) if match else ((), b"")
     length = header(headers, "content-length")
@@ -38,9 +36,9 @@ def is_whole(block: bytes) -> bool:
 
 
 def parse_response(block: bytes) -> Response | None:
-    """Read a response; None if there is no status line.
+    """Parse a response; None without a status line.
 
-    The body's transfer encoding is removed and its content encoding kept.
+    The transfer encoding of the body is removed, the content encoding kept.
     """
     match = _STATUS_LINE.match(block)
     if not match:
@@ -59,7 +57,7 @@ def parse_response(block: bytes) -> Response | None:
 
 
 def parse_request(block: bytes, url: str) -> Request | None:
-    """Read a request for an absolute URL; None if there is no request line."""
+    """Parse a request for an absolute URL; None without a request line."""
     match = _REQUEST_LINE.match(block)
     if not match:
         return None
@@ -70,19 +68,19 @@ def parse_request(block: bytes, url: str) -> Request | None:
 
 
 def payload_start(block: bytes) -> int:
-    """Return where the body starts in a message block; the block's length if it has none."""
+    """Return the offset of the body in a message block; the block's length if it has none."""
     return _head_end(block, block.find(b"\n") + 1)[1]
 
 
 def response_block(response: Response) -> bytes:
-    """Return a response as a block; its body has no transfer encoding, so neither do the headers."""
+    """Serialise a response. Its body has no transfer encoding, so the headers have none either."""
     reason = f" {response.reason}" if response.reason else " "
     line = f"HTTP/1.1 {response.status}{reason}"
     return _block(line, response.headers, response.raw_body)
 
 
 def request_block(request: Request) -> bytes:
-    """Return a request as a block, its target in origin form (RFC 9112 §3.2.1)."""
+    """Serialise a request, with its target in origin form (RFC 9112 §3.2.1)."""
     rest = request.url.partition("#")[0].partition("://")[2]
     cut = min((i for i in (rest.find("/"), rest.find("?")) if i >= 0), default=len(rest))
     target = rest[cut:] if rest[cut:].startswith("/") else "/" + rest[cut:]
@@ -128,10 +126,10 @@ def _fields(lines: Iterable[bytes]) -> list[tuple[str, str]]:
 
 
 def _without_stray_end(headers: Headers, body: bytes) -> bytes:
-    """Return a body without line ends behind its Content-Length.
+    """Return a body without line ends after its Content-Length.
 
-    Some writers count the end of the WARC record as part of its block. A browser never sees what follows
-    Content-Length (RFC 9112 §6.3). Any other difference is a stale length beside a decoded body.
+    Some writers count the end of the WARC record as part of its block. A browser ignores bytes after
+    Content-Length (RFC 9112 §6.3). Any other difference is a stale length of a decoded body.
     """
     lengths = [value for name, value in headers if name.lower() == "content-length"]
     if len(lengths) == 1 and _LENGTH.fullmatch(lengths[0]) and body[int(lengths[0]) :] in _STRAY_ENDS:
@@ -140,9 +138,9 @@ def _without_stray_end(headers: Headers, body: bytes) -> bytes:
 
 
 def dechunk(body: bytes) -> bytes:
-    """Return a chunked body without its framing (RFC 9112 §7.1); a body that is not chunked as it is.
+    """Return a chunked body without its framing (RFC 9112 §7.1), and any other body unchanged.
 
-    A body that breaks off within a chunk gives what there is.
+    A body that breaks off within a chunk yields the bytes up to there.
     """
     parts: list[bytes] = []
     at = 0
