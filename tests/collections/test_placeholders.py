@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.store import remove_collection
 from stillweb.errors import CollectionError
-from stillweb.matching.redaction import Placeholders, SecretFields, exchange_fields, key_file, spellings
+from stillweb.matching.redaction import Placeholders, SecretFields, key_file, replace_fields, spellings
 from stillweb.model import Request
 
 KEY = b"k" * 32
@@ -177,4 +177,4 @@ def test_secrets_are_known_in_json_multipart_and_basic_credentials():
 )
 def test_what_nobody_wants_exchanged_stays_byte_by_byte(content_type, body, query):
     request = Request("POST", f"https://a.test/?{query}", (("Content-Type", content_type),), body)
-    assert exchange_fields(request, lambda where, name, value: value) == request
+    assert replace_fields(request, lambda where, name, value: value) == request

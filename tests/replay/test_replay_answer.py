@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stillweb.http.codec import accepts, decode
 from stillweb.matching.captures import Entry
 from stillweb.matching.noise import NoiseTable, default_noise
-from stillweb.matching.ranges import Span, asked_span, recorded_span
+from stillweb.matching.ranges import Span, recorded_span, requested_span
 from stillweb.model import Request
 from stillweb.replay.server import answer
 
@@ -154,7 +154,7 @@ def test_accepted_codings(accepted: str, encoding: str, expected: bool) -> None:
     ],
 )
 def test_ranges_asked_for(value: str, expected: Span | None) -> None:
-    assert asked_span(value, 100) == expected
+    assert requested_span(value, 100) == expected
 
 
 @given(st.integers(0, 120), st.integers(0, 120))

@@ -150,7 +150,7 @@ def test_a_range_that_could_not_be_given_answers_no_other_request() -> None:
     part = entry(status=206, fields="Content-Range: bytes 0-49/100", order=1)
     assert answer_to(asked(Range="bytes=0-9"), refused, part).entry == 1
     missed = answer_to(asked(Range="bytes=60-69"), refused, part)
-    assert missed.reason == "recorded in part only, and not the part asked for"
+    assert missed.reason == "recorded in part only, and not the requested part"
 
 
 NAVIGATION = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8"

@@ -1,21 +1,21 @@
-"""Which captures of a request key may answer a request, and which of them it takes most gladly.
+"""Which captures of a request key may answer a request, and which of them it prefers.
 
-A key is method, URL and body; a server may look at more. What it looked at is in the answer's `Vary`, and the
-pack keeps a digest of what the recorded request had there (docs/decisions/0017-vary-and-authorization.md):
+A key is method, URL and body; a server may look at more. The response's `Vary` names what it looked at, and
+the pack keeps a digest of the recorded values (docs/decisions/0017-vary-and-authorization.md):
 
-- a field that the *page* sets (`HX-Request`, `RSC`, `Authorization`) bears meaning: another value, no answer,
-  and for some of them (`collections.meaning`) even where `Vary` is silent;
-- a field that the *browser* sets by itself (`User-Agent`, `Origin`, `Sec-*`) is only a preference, since
-  browsers, profiles and crawlers differ in them;
-- `Cookie` is the weakest of them: it tells a session's state, and epochs know that better. An answer that was
-  recorded with another is given, and the ledger says so.
+- a field that the *page* sets (`HX-Request`, `RSC`, `Authorization`) has meaning: a capture with another
+  value does not answer, and for the fields in `MEANT` not even where `Vary` is silent;
+- a field that the *browser* sets (`User-Agent`, `Origin`, `Sec-*`) is only a preference, because browsers,
+  profiles and crawlers differ in them;
+- `Cookie` is the weakest: it identifies a session's state, and epochs do that better. A capture recorded with
+  other cookies may answer, and the ledger says so.
 
-Where `Vary` is silent on a field that the page set, a server says that the answer does not depend on it
-(RFC 9111 §4.1), and many say so wrongly: it does not refuse, but of several captures those that agree with
-the request in most of what pages set go before all others.
+Where `Vary` is silent on a field that the page set, the server states that the response does not depend on it
+(RFC 9111 §4.1). Many servers state so wrongly. The field then excludes nothing, but of several captures those
+that agree with the request in most page-set fields come first.
 
-Further, an answer that would lead a browser in a circle gives way, and so does one of a media type that the
-request takes less gladly than another's: one URL may be a page and, to a script, JSON. Pure.
+Redirects that would loop yield to other captures. So do responses of a media type that the request ranks
+lower: one URL may be a page and, to a script, JSON. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Protocol
 from urllib.parse import urljoin
 
 from stillweb.matching.keys import request_key
-from stillweb.matching.ranges import asked_span, recorded_span
+from stillweb.matching.ranges import recorded_span, requested_span
 from stillweb.model import BUSY, MUTATIONS, Request, header
 from stillweb.urls import wire_url
 
@@ -55,25 +55,25 @@ __all__ = [
 VARY_SIZE = 8
 
 Varies = tuple[tuple[str, bytes], ...]
-"""What an answer depends on: lower-case names of request fields, each with the digest of its value."""
+"""Request fields that a response depends on: lower-case names, each with the digest of its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One answer of a pack.
+    """One response of a pack.
 
     Attributes:
         key: request key.
         timestamp: 14 digits UTC.
-        epoch: number of mutations (POST, PUT, PATCH, DELETE) recorded before this.
+        epoch: number of mutations (POST, PUT, PATCH, DELETE) recorded before it.
         order: position in recorded order; the row.
         head: status line and fields, without Content-Length and the blank line.
         body: as recorded, content encoding kept.
         encoding: content codings, "" if none.
         mime: without parameters.
         body_sha256: 32 bytes.
-        varies: lower-case names of the request fields that the answer depends on, each with
-            `vary_digest` of the value that the recorded request had.
+        varies: lower-case names of the request fields that the response depends on, each with `vary_digest`
+            of the recorded request's value.
     """
 
     key: bytes
@@ -92,7 +92,7 @@ class Entry:
 
 
 def vary_digest(value: str) -> bytes:
-    """Return the digest of a request field's value, as `varies` holds it; of "" for an absent field."""
+    """Return the digest of a request field's value for `varies`; an absent field counts as ""."""
     return blake2b(value.strip().encode("utf-8", "surrogatepass"), digest_size=VARY_SIZE).digest()
 
 
@@ -100,7 +100,7 @@ _QUALITY = re.compile(r"[01](?:\.[0-9]{0,3})?")
 
 
 def rank(accept: str, mime: str) -> tuple[float, int]:
-    """Return the weight of a media type, and how closely it is named: 2 itself, 1 its kind, 0 any, -1 not."""
+    """Return the weight of a media type and how exactly it is named: 2 itself, 1 its type, 0 any, -1 not."""
     wanted = {mime: 2, f"{mime.partition('/')[0]}/*": 1, "*/*": 0}
     closest, weight = -1, 0.0
     for item in accept.lower().split(","):
@@ -111,7 +111,7 @@ def rank(accept: str, mime: str) -> tuple[float, int]:
 
 
 def excludes(accept: str, mime: str) -> bool:
-    """Return whether a media type is not taken at all; an absent field takes all, and so do browsers' own."""
+    """Return True if `Accept` excludes a media type; an absent field and browsers' own exclude none."""
     if not accept or not mime or ("*/*" in accept and "q=0" not in accept):
         return False
     return rank(accept, mime)[0] == 0
@@ -124,35 +124,37 @@ def _weight(parameters: list[str]) -> float:
 
 MEANT = frozenset(
     (
-        # Who asks. Cookies say so too, but each browser has its own, and answers that set them are replayed.
+        # Who sends the request. Cookies identify the client too, but each browser has its own, and replay
+        # repeats the responses that set them.
         *("authorization", "x-api-key", "x-auth-token", "x-access-token"),
-        # What is to be called, or which method is meant, where the URL does not say.
+        # Which procedure is called, or which method is meant, if the URL does not say.
         *("soapaction", "x-amz-target", "next-action"),
         *("x-http-method-override", "x-http-method", "x-method-override"),
-        # By these, frameworks ask for a part of a page under the page's own URL; servers forget to say so.
+        # Frameworks request a part of a page under the page's own URL with these; servers forget to list them
+        # in Vary.
         *("x-requested-with", "hx-request", "x-inertia", "rsc", "turbo-frame", "x-pjax"),
     )
 )  # fmt: skip
 """Names in lower case."""
 
 PREFERRED = "?"
-"""Before the name of a field that is only preferred; no field name has it (RFC 9110 §5.6.2)."""
+"""Prefix of the name of a preferred field; no field name contains it (RFC 9110 §5.6.2)."""
 
-# What browsers send by themselves, and ranges and conditions, which are looked at elsewhere.
+# Fields that browsers send on their own, and ranges and conditions, which other code handles.
 _BROWSERS_OWN = frozenset(
     (
         *("accept", "accept-charset", "accept-encoding", "accept-language", "cookie", "dnt", "origin"),
         *("referer", "save-data", "upgrade-insecure-requests", "user-agent"),
-        *("device-memory", "downlink", "dpr", "ect", "rtt", "viewport-width", "width"),  # client hints of old
+        *("device-memory", "downlink", "dpr", "ect", "rtt", "viewport-width", "width"),  # old client hints
         *("if-modified-since", "if-none-match", "if-range", "range"),
     )
 )  # fmt: skip
 _BROWSERS_PREFIX = "sec-"  # no script can set these (Fetch §2.2.2)
 
-# What says nothing of what is asked for, though it may stand in a recorded request.
+# Fields without meaning for the response, though a recorded request may have them.
 _NOT_THE_PAGES = frozenset(
     (
-        # Of the connection and the message; a body's type and coding are looked at with the body.
+        # About the connection and the message; type and coding of a body are compared with the body.
         *("connection", "content-encoding", "content-length", "content-type", "expect", "host"),
         *("http2-settings", "keep-alive", "max-forwards", "te", "trailer", "transfer-encoding", "upgrade"),
         # Of browsers, for caches and for themselves.
@@ -162,11 +164,11 @@ _NOT_THE_PAGES = frozenset(
         *("x-devtools-emulate-network-conditions-client-id", "x-moz", "x-purpose"),
         # Of proxies and crawlers.
         *("cdn-loop", "client-ip", "forwarded", "from", "true-client-ip", "via", "x-real-ip"),
-        # Ids of traces.
+        # Trace identifiers.
         *("b3", "baggage", "correlation-id", "elastic-apm-traceparent", "newrelic", "request-context"),
         *("request-id", "sentry-trace", "traceparent", "tracestate", "uber-trace-id", "x-amzn-trace-id"),
         *("x-cloud-trace-context", "x-correlation-id", "x-request-id", "x-trace-id"),
-        # Proof that a page was loaded before: a second order from the same page is still the second one.
+        # Proof that the page was loaded before: a second order from the same page is still the second one.
         *("csrf-token", "idempotency-key", "x-csrf-token", "x-csrftoken", "x-xsrf-token"),
     )
 )  # fmt: skip
@@ -174,32 +176,32 @@ _NOT_THE_PAGES_PREFIXES = ("cf-", "proxy-", "x-b3-", "x-datadog-", "x-forwarded-
 
 
 def browsers_own(name: str) -> bool:
-    """Return whether browsers set a field, by its lower-case name, by themselves."""
+    """Return True if browsers set a field on their own. The name is in lower case."""
     return name in _BROWSERS_OWN or name.startswith(_BROWSERS_PREFIX)
 
 
 def page_set(name: str) -> bool:
-    """Return whether only a page can have set a field, by its lower-case name, as far as is known."""
+    """Return True if only a page can have set a field, as far as known. The name is in lower case."""
     return not (browsers_own(name) or name in _NOT_THE_PAGES or name.startswith(_NOT_THE_PAGES_PREFIXES))
 
 
 _WHEN = re.compile(rb"(?<=\r\n)(?:date|age):[^\r\n]*(?:\r\n|$)", re.IGNORECASE)
-_MANY = 4  # fewer are read as quickly as they are told apart
+_MANY = 4  # below that, comparing costs more than reading
 
 
 def timeless(entry: Entry) -> bytes:
-    """Return the head of an answer without the fields that tell its time."""
+    """Return the head of a response without `Date` and `Age`."""
     return _WHEN.sub(b"", bytes(entry.head))
 
 
 def first_of_alike(rows: Sequence[int], entry: Callable[[int], Entry]) -> Sequence[int]:
-    """Return the rows but for those that say what an earlier one says, to a request that meant the same.
+    """Return the rows without those that repeat the response of an earlier row to an equivalent request.
 
-    A style sheet of a hundred recorded pages has a hundred captures, and one is enough to know what it is.
+    A style sheet of a hundred recorded pages has a hundred captures; one of them is enough.
 
     Args:
         rows: of one request key.
-        entry: gives the answer in a row.
+        entry: returns the response in a row.
     """
     if len(rows) < _MANY:
         return rows
@@ -212,16 +214,16 @@ def first_of_alike(rows: Sequence[int], entry: Callable[[int], Entry]) -> Sequen
 
 
 _ABSENT = vary_digest("")
-# Both are weighed apart: Accept as media types, Cookie within an epoch.
+# Weighed separately: Accept as media types, Cookie within an epoch.
 _NO_PREFERENCE = frozenset({"cookie", "range", "if-range", "if-none-match", "if-modified-since"})
 
 
 class RequestFields:
-    """A request, as captures are held against it.
+    """A request, for comparison with captures.
 
     Args:
-        request: as asked.
-        counts: whether a request field of a name is looked at; not, if a rule calls it volatile.
+        request: from the client.
+        counts: returns False for a field that a rule declares volatile.
     """
 
     def __init__(self, request: Request, counts: Callable[[str], bool]) -> None:
@@ -232,13 +234,14 @@ class RequestFields:
         self._meant = sorted(MEANT & {name.lower() for name, value in request.headers if value.strip()})
 
     def other_meaning(self, entry: Entry) -> str:
-        """Return why a capture answers a request that means something else; "" if it does not."""
+        """Return why a capture answers a request with another meaning; "" if it does not."""
         for name, digest in entry.varies:
             if name.startswith(PREFERRED) or browsers_own(name):
                 continue
             if digest != self._digest(name) and self._counts(name):
                 return f"recorded with another {self._spelling(name)}"
-        # Who shows a credential where none was shown may be somebody, and get somebody's answer.
+        # A client that sends a credential where none was recorded may be a user, and expect that user's
+        # response.
         if self._meant:
             varied = {name for name, _ in entry.varies}
             for name in self._meant:
@@ -246,14 +249,15 @@ class RequestFields:
                     return f"recorded without {self._spelling(name)}"
         if not 200 <= entry.status < 300 or not excludes(self._accept, entry.mime):
             return ""
-        # Where the server gave it to this very field, sealing has noted so.
-        heedless = ("accept", self._digest("accept")) in entry.varies
-        return "" if heedless else f"recorded as {entry.mime}, which this request does not accept"
+        # Sealing notes the field if the server gave this response to this very value.
+        ignored = ("accept", self._digest("accept")) in entry.varies
+        return "" if ignored else f"recorded as {entry.mime}, which this request does not accept"
 
-    def strangeness(self, entries: list[Entry]) -> list[int]:
-        """Return for each capture in how many fields that pages set its recorded request was another.
+    def page_differences(self, entries: list[Entry]) -> list[int]:
+        """Return for each capture the number of page-set fields in which its recorded request differs.
 
-        What one capture notes and another does not, the other's request did not have: sealing notes all.
+        A field that one capture notes and another does not was absent from the other's request: sealing notes
+        all.
         """
         noted = [
             {name.removeprefix(PREFERRED): digest for name, digest in entry.varies if not browsers_own(name)}
@@ -261,16 +265,16 @@ class RequestFields:
         ]
         if not any(noted):
             return [0] * len(entries)
-        # A field in which all of them are alike tells nothing apart.
-        telling = [
+        # A field with equal values in all captures does not distinguish them.
+        differing = [
             name
             for name in sorted(set().union(*noted))
             if len({each.get(name, _ABSENT) for each in noted}) > 1 and self._counts(name)
         ]
-        return [sum(each.get(name, _ABSENT) != self._digest(name) for name in telling) for each in noted]
+        return [sum(each.get(name, _ABSENT) != self._digest(name) for name in differing) for each in noted]
 
-    def differences(self, entry: Entry) -> int:
-        """Return in how many varied fields of the browser's own the recorded request was another."""
+    def browser_differences(self, entry: Entry) -> int:
+        """Return the number of varied fields of the browser's own in which the recorded request differs."""
         return sum(
             browsers_own(name)
             and name not in _NO_PREFERENCE
@@ -280,7 +284,7 @@ class RequestFields:
         )
 
     def same_cookies(self, entry: Entry) -> bool:
-        """Return whether a capture does not depend on cookies, or was recorded with these."""
+        """Return True if a capture does not depend on cookies, or was recorded with these."""
         return all(digest == self._digest(name) for name, digest in entry.varies if name == "cookie")
 
     def _digest(self, name: str) -> bytes:
@@ -296,12 +300,12 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEEPING_METHOD = frozenset({307, 308})  # RFC 9110 §15.4.8, §15.4.9
 _LOCATION = re.compile(rb"\r\nlocation:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _MAX_HOPS = 8
-# A range that the site could not give says nothing of others; replay cuts them from a body that is there.
+# A range that the site could not satisfy says nothing about others; replay cuts them from a complete body.
 _UNSATISFIED, _SATISFIED = 416, (200, 206)
 
 
 class Rows(Protocol):
-    """What is asked of a pack here."""
+    """The part of a pack that this module uses."""
 
     def lookup(self, key: bytes) -> Sequence[int]:
         """Return the rows of a request key, in recorded order."""
@@ -312,7 +316,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A capture that may answer, and whether it was recorded with the very cookies that are sent."""
+    """A capture that may answer; `same_cookies` is True if it was recorded with the request's cookies."""
 
     row: int
     entry: Entry
@@ -325,37 +329,37 @@ def usable(
     """Return the captures in some rows that may answer a request, in recorded order.
 
     Args:
-        request: as asked.
+        request: from the client.
         rows: of one key.
-        index: whose rows they are.
-        counts: whether a request field of a name is looked at; not, if a rule calls it volatile.
+        index: that has the rows.
+        counts: returns False for a field that a rule declares volatile.
 
     Returns:
-        The captures, and why the first was refused if none is left.
+        The captures, and if none is left, why the first was refused.
     """
     found = [Candidate(row, index.entry(row)) for row in rows]
-    asked = RequestFields(request, counts)
+    fields = RequestFields(request, counts)
     satisfied = any(candidate.entry.status in _SATISFIED for candidate in found)
     kept = [
         candidate
         for candidate in found
-        if not _refuses(request, asked, candidate.entry)
+        if not _refuses(request, fields, candidate.entry)
         and not (satisfied and candidate.entry.status == _UNSATISFIED)
     ]
     if len(kept) > 1:
-        kept = _without_circles(kept, request, index)
-        kept = _fewest(kept, asked.strangeness([candidate.entry for candidate in kept]))
+        kept = _without_loops(kept, request, index)
+        kept = _fewest(kept, fields.page_differences([candidate.entry for candidate in kept]))
         kept = _as_accepted(kept, request)
-        kept = _fewest(kept, _differences(asked, kept))
-    kept = [c if asked.same_cookies(c.entry) else Candidate(c.row, c.entry, False) for c in kept]
+        kept = _fewest(kept, _differences(fields, kept))
+    kept = [c if fields.same_cookies(c.entry) else Candidate(c.row, c.entry, False) for c in kept]
     kept.sort(key=lambda candidate: candidate.entry.order)
     if kept:
         return kept, ""
-    return kept, next(filter(None, (_refuses(request, asked, candidate.entry) for candidate in found)), "")
+    return kept, next(filter(None, (_refuses(request, fields, candidate.entry) for candidate in found)), "")
 
 
 def same_answer(candidates: Iterable[Candidate]) -> bool:
-    """Return whether all captures say the same; the time at which they say it does not count."""
+    """Return True if all captures hold the same response, ignoring its time."""
     first, *others = (candidate.entry for candidate in candidates)
     if any((e.status, e.body_sha256) != (first.status, first.body_sha256) for e in others):
         return False
@@ -363,9 +367,9 @@ def same_answer(candidates: Iterable[Candidate]) -> bool:
     return all(timeless(entry) == head for entry in others)
 
 
-def _refuses(request: Request, asked: RequestFields, entry: Entry) -> str:
+def _refuses(request: Request, fields: RequestFields, entry: Entry) -> str:
     """Return why a capture cannot answer; "" if it can."""
-    return _unfit(request, entry) or asked.other_meaning(entry)
+    return _unfit(request, entry) or fields.other_meaning(entry)
 
 
 def _fewest(candidates: list[Candidate], counted: Sequence[int]) -> list[Candidate]:
@@ -373,23 +377,24 @@ def _fewest(candidates: list[Candidate], counted: Sequence[int]) -> list[Candida
     return [candidate for number, candidate in zip(counted, candidates, strict=True) if number == fewest]
 
 
-def _differences(asked: RequestFields, candidates: list[Candidate]) -> list[int]:
-    """Return in how many of the browser's fields each differs.
+def _differences(fields: RequestFields, candidates: list[Candidate]) -> list[int]:
+    """Return for each capture the number of browser fields in which it differs.
 
-    A site that was too busy says no `Vary`: of what it was too busy for, it is no nearer than what it gave.
+    An overloaded site sends no `Vary`: such a response is no closer to the request than the site's other
+    responses.
     """
-    counted = [asked.differences(candidate.entry) for candidate in candidates]
+    counted = [fields.browser_differences(candidate.entry) for candidate in candidates]
     busy = [candidate.entry.status in BUSY for candidate in candidates]
     least = min((number for number, was in zip(counted, busy, strict=True) if not was), default=0)
     return [max(number, least) if was else number for number, was in zip(counted, busy, strict=True)]
 
 
 def _unfit(request: Request, entry: Entry) -> str:
-    """Return why a capture answers no request such as this; "" if it may."""
+    """Return why a capture can answer no request of this form; "" if it may."""
     if entry.status < 200:
         return "recorded without a final answer"
     if entry.status == 206 and not _part_suffices(request, entry):
-        return "recorded in part only, and not the part asked for"
+        return "recorded in part only, and not the requested part"
     if entry.status == 304 and not _conditional(request):
         return "recorded as not modified only"
     if entry.status == _UNSATISFIED and not header(request.headers, "range"):
@@ -408,12 +413,12 @@ def _part_suffices(request: Request, entry: Entry) -> bool:
     recorded = recorded_span(bytes(entry.head))
     if recorded is None:
         return False
-    asked = asked_span(header(request.headers, "range"), recorded.total)
-    return recorded.whole if asked is None else asked.empty or recorded.holds(asked)
+    requested = requested_span(header(request.headers, "range"), recorded.total)
+    return recorded.whole if requested is None else requested.empty or recorded.holds(requested)
 
 
 def _target(entry: Entry, method: str) -> str | None:
-    """Return where an answer sends a browser with the same method; None if nowhere."""
+    """Return where a response redirects a browser with the same method; None if nowhere."""
     if entry.status not in _REDIRECTS:
         return None
     if method not in ("GET", "HEAD") and entry.status not in _KEEPING_METHOD:
@@ -423,26 +428,26 @@ def _target(entry: Entry, method: str) -> str | None:
         return None
     try:
         return wire_url(urljoin(entry.url, found[1].decode("latin-1").strip()))
-    except ValueError:  # urljoin refuses broken IPv6 literals; browsers do not follow them
+    except ValueError:  # urljoin rejects broken IPv6 literals; browsers do not follow them
         return None
 
 
-def _without_circles(candidates: list[Candidate], request: Request, index: Rows) -> list[Candidate]:
-    """Drop redirects that come back to the asked URL, where another answer remains.
+def _without_loops(candidates: list[Candidate], request: Request, index: Rows) -> list[Candidate]:
+    """Drop redirects that lead back to the requested URL, if another capture remains.
 
-    A site that sets a cookie by a round trip is recorded so: redirect, redirect, page.
+    A site that sets a cookie by a round trip is recorded as redirect, redirect, page.
     """
-    asked = wire_url(request.url)
-    straight = [c for c in candidates if not _comes_back(c.entry, asked, request.method, index)]
-    return straight or candidates
+    url = wire_url(request.url)
+    ending = [c for c in candidates if not _comes_back(c.entry, url, request.method, index)]
+    return ending or candidates
 
 
-def _comes_back(entry: Entry, asked: str, method: str, index: Rows) -> bool:
+def _comes_back(entry: Entry, url: str, method: str, index: Rows) -> bool:
     for _ in range(_MAX_HOPS):
         target = _target(entry, method)
         if target is None:
             return False
-        if target == asked:
+        if target == url:
             return True
         hops = [index.entry(row) for row in index.lookup(request_key("GET", target))]
         if not hops or any(hop.status not in _REDIRECTS for hop in hops):
@@ -452,7 +457,7 @@ def _comes_back(entry: Entry, asked: str, method: str, index: Rows) -> bool:
 
 
 def _as_accepted(candidates: list[Candidate], request: Request) -> list[Candidate]:
-    """Drop full answers that a read's `Accept` ranks behind others (RFC 9110 §12.5.1)."""
+    """Drop complete responses that a read's `Accept` ranks below others (RFC 9110 §12.5.1)."""
     accept = header(request.headers, "accept")
     full = [c for c in candidates if 200 <= c.entry.status < 300]
     mimes = {c.entry.mime for c in full}

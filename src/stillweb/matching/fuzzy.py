@@ -1,10 +1,10 @@
-"""How like a recorded request is: the score of the fuzzy tier, which is off unless a floor is given.
+"""Similarity of recorded requests: the score of the fuzzy tier, which is off unless a minimum is set.
 
-Compared are queries only. Site, path and method must be the same, and a body must have the same structural
-key, since a pack keeps no request bodies to compare leaf by leaf; a mutation without a body is like no other.
-The score is 1 for the path plus the likeness of each parameter's values, over 1 plus their number: a
-parameter that only one of the two has counts as 0, one that both have by the edit distance of its values. So
-another cursor or page scores high as well, and that is why nobody should train on this tier unawares. Pure.
+Only queries are compared. Site, path and method must be equal, and a body must have the same structural key,
+since a pack keeps no request bodies to compare leaf by leaf. A mutation without a body has no similar
+request. The score is (1 + the sum of the similarities of all parameters) / (1 + their number). A parameter
+that only one URL has counts as 0; otherwise the edit distance of the values counts. Another cursor or page
+number therefore scores high as well: use this tier in training only if you accept wrong responses. Pure.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from stillweb.urls import wire_url
 __all__ = ["Like", "LikeRows", "closest", "likeness"]
 
 _READS = frozenset({"GET", "HEAD"})
-_LONGEST = 1000  # characters of values that are compared by edit distance, whose cost is their product
-_MOST = 100  # parameters of a query that is compared at all
-_NAMED = 4  # differing parameters that a reason names
+_LONGEST = 1000  # characters; the cost of the edit distance is the product of both lengths
+_MOST = 100  # parameters of a query; longer ones are not compared
+_NAMED = 4  # differing parameters named in a reason
 
 
 class LikeRows(Rows, Protocol):
-    """What is asked of a pack here."""
+    """The part of a pack that this module uses."""
 
     def urls_like(self, url: str) -> Collection[str]:
-        """Return recorded URLs of the same host and path, the queries aside."""
+        """Return recorded URLs of the same host and path, with any query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """The recorded request that is most like another.
+    """The recorded request most similar to another request.
 
     Attributes:
-        why: which parameters differ, as the end of a clause; "" if none does.
+        why: the differing parameters, as the end of a clause; "" if none differs.
         candidates: its captures that may answer, in recorded order.
     """
 
@@ -50,13 +50,13 @@ class Like:
 
 
 def closest(request: Request, index: LikeRows, counts: Callable[[str], bool]) -> Like | None:
-    """Return the recorded request most like one that was not recorded; of equals, the first recorded.
+    """Return the recorded request most similar to an unrecorded one; of equals, the first recorded.
 
-    None if no other has its site, path, method and body.
+    None if no recorded request has its site, path, method and body.
     """
     if request.method not in _READS and not (request.method in MUTATIONS and request.raw_body):
         return None
-    asked = wire_url(request.url)
+    wanted = wire_url(request.url)
     content_type = header(request.headers, "content-type")
     method = "GET" if request.method == "HEAD" else request.method
     best: Like | None = None
@@ -65,7 +65,7 @@ def closest(request: Request, index: LikeRows, counts: Callable[[str], bool]) ->
         candidates, _ = usable(request, rows, index, counts)
         if not candidates:
             continue
-        score, why = likeness(asked, wire_url(url))
+        score, why = likeness(wanted, wire_url(url))
         found = Like(score, url, why, candidates)
         if best is None or _rank(found) > _rank(best):
             best = found
@@ -77,7 +77,7 @@ def _rank(like: Like) -> tuple[float, int]:
 
 
 def likeness(one: str, other: str) -> tuple[float, str]:
-    """Return how like the queries of two URLs are, from 0 to 1, and where they differ."""
+    """Return the similarity of the queries of two URLs, from 0 to 1, and where they differ."""
     ours, theirs = _parameters(one), _parameters(other)
     names = sorted(ours.keys() | theirs.keys())
     if len(names) > _MOST:
@@ -104,6 +104,6 @@ def _alike(ours: list[str] | None, theirs: list[str] | None) -> float:
     one, other = "&".join(ours), "&".join(theirs)
     if max(len(one), len(other)) > _LONGEST:
         return 0.0
-    from rapidfuzz.distance import Indel  # 0.1 s of each start, for a tier that is off
+    from rapidfuzz.distance import Indel  # costs 0.1 s at import, for a tier that is off by default
 
     return Indel.normalized_similarity(one, other)

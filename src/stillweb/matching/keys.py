@@ -1,9 +1,9 @@
-"""Request keys: when are two requests the same request.
+"""Request keys: which requests count as the same request.
 
-A key is 16 bytes over method, wire URL and *structural* body key (`bodies`). Nothing that a server
-could tell apart is folded; what varies by itself is taken out by `rules`, into keys of their own.
+A key is 16 bytes over method, wire URL and *structural* body key. It folds nothing that a server could
+distinguish; `rules` takes out volatile values, into key spaces of their own.
 
-Pure and sans-io. The keys are stored in packs: a change here is a new pack version.
+Pure. Packs store the keys: a change here requires a new pack version.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ __all__ = [
 ]
 
 _SIZE = 16
-# Deeper JSON is keyed by its bytes: where the parser itself gives up depends on the stack beneath
-# the caller, and the same body must have the same key at seal and at replay.
+# Deeper JSON is keyed by its bytes: the depth at which the parser itself fails depends on the caller's stack,
+# and the same body must have the same key at seal and at replay.
 _MAX_DEPTH = 100
 _PRINTABLE = re.compile(rb"[\x20-\x7e]*")
 _BOUNDARY = re.compile(r';\s*boundary=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))', re.IGNORECASE)
 _PART_NAME = re.compile(rb';\s*name="([^"]*)"')
 _GRAPHQL_MEMBERS = frozenset({"query", "operationName", "variables", "extensions"})
-# Extensions by which a client only names itself and its version.
+# Extensions that only name the client and its version.
 _CLIENTS_NAME = frozenset({"clientLibrary"})
 
 
 @dataclass(frozen=True, slots=True)
 class RawBody:
-    """A body that says nothing but its bytes."""
+    """A body without known structure."""
 
     content: bytes
 
@@ -64,7 +64,7 @@ class FormBody:
 
 @dataclass(frozen=True, slots=True)
 class JsonBody:
-    """A JSON value, which is never changed in place."""
+    """A JSON value, never modified in place."""
 
     value: Any
 
@@ -82,7 +82,7 @@ class Part:
 
     @property
     def field(self) -> str | None:
-        """The name of the form field that the part is; None for a file and for what is no field."""
+        """Name of the part's form field; None for a file and for a part without a name."""
         disposition = next((value for name, value in self.head if name == b"content-disposition"), b"")
         found = _PART_NAME.search(disposition)
         return None if found is None or b"filename" in disposition else found[1].decode("utf-8", "replace")
@@ -99,10 +99,10 @@ Body = RawBody | FormBody | JsonBody | MultipartBody
 
 
 def read_body(content_type: str, raw_body: bytes) -> Body:
-    """Return the structure of a request body; a `RawBody` where it is not certain.
+    """Return the structure of a request body; a `RawBody` if the structure is not certain.
 
     Args:
-        content_type: the whole header value, since the multipart boundary is in it.
+        content_type: the whole header value, which holds the multipart boundary.
         raw_body: without transfer encoding, with content encoding.
     """
     mime = content_type.partition(";")[0].strip().lower()
@@ -119,7 +119,7 @@ def read_body(content_type: str, raw_body: bytes) -> Body:
 
 
 def body_digest(body: Body) -> bytes:
-    """Return what identifies a body: b"" for an empty one, else 16 bytes."""
+    """Return the identity of a body: b"" for an empty one, else 16 bytes."""
     match body:
         case RawBody(content):
             kind, canonical = b"raw", content
@@ -135,7 +135,7 @@ def body_digest(body: Body) -> bytes:
 
 
 def framed(texts: Iterable[bytes]) -> bytes:
-    """Return texts with their lengths, so that no two lists run together."""
+    """Join texts with their lengths, so that different lists never give equal bytes."""
     return b"".join(b"%d:%b" % (len(text), text) for text in texts)
 
 
@@ -148,12 +148,12 @@ def is_graphql(value: Any) -> bool:
 def _may_be_json(mime: str, raw_body: bytes) -> bool:
     if mime.endswith(("/json", "+json")):
         return True
-    # Pages send JSON as text/plain (or with no type, by sendBeacon) to be spared a CORS preflight.
+    # Pages send JSON as text/plain (or without a type, by sendBeacon) to avoid a CORS preflight.
     return mime in ("", "text/plain", "application/csp-report") and raw_body[:1] in (b"{", b"[")
 
 
 def _json(raw_body: bytes) -> JsonBody | None:
-    """Return a JSON value, or None where its meaning is not certain."""
+    """Return a JSON value, or None if its meaning is not certain."""
     try:
         value = json.loads(
             raw_body.decode("utf-8"),
@@ -172,7 +172,7 @@ def _json(raw_body: bytes) -> JsonBody | None:
 def _canonical_json(value: Any) -> bytes:
     operations = _graphql(value)
     text = json.dumps(value if operations is None else operations, sort_keys=True, separators=(",", ":"))
-    # No JSON text begins with a "g", so that no other body can pose as an operation.
+    # No JSON text begins with a "g", so no other body can collide with an operation.
     return text.encode() if operations is None else b"graphql" + text.encode()
 
 
@@ -212,11 +212,11 @@ def _deep(value: Any) -> bool:
 
 
 def _graphql(value: Any) -> list[dict[str, Any]] | None:
-    """Return the operations of a GraphQL request or batch, without what says nothing; None for other JSON.
+    """Return the operations of a GraphQL request or batch in canonical form; None for other JSON.
 
-    An absent, null or empty operationName, variables or extensions are one; of extensions all count but the
-    client's own name. Query and hash are both kept where both are sent: a server may answer "not found" to a
-    hash alone, and the retry carries the query.
+    Absent, null and empty operationName, variables or extensions are equal. All extensions count except the
+    client's own name. Query and hash both count if both are sent: a server may answer "not found" to a hash
+    alone, and the retry carries the query.
     """
     if not is_graphql(value):
         return None
@@ -235,7 +235,7 @@ def _graphql(value: Any) -> list[dict[str, Any]] | None:
 
 
 def _extensions(value: Any) -> dict[str, Any]:
-    """Return the extensions that count, as a member; nothing for none, since most operations have none."""
+    """Return the extensions that count, as a member; an empty dict for none, as in most operations."""
     if isinstance(value, dict):
         value = {name: inner for name, inner in value.items() if name not in _CLIENTS_NAME} or None
     return {} if value is None else {"extensions": value}
@@ -277,7 +277,7 @@ def _multipart(content_type: str, raw_body: bytes) -> MultipartBody | None:
         return None
     boundary = found[2] or re.sub(r"\\(.)", r"\1", found[1] or "")
     pieces = (b"\r\n" + raw_body).split(b"\r\n--" + boundary.encode("utf-8", "replace"))
-    # No part at all is an empty FormData: "--boundary--".
+    # An empty FormData has no parts: "--boundary--".
     if not boundary or len(pieces) < 2 or pieces[0] or pieces[-1].rstrip(b"\r\n") != b"--":
         return None
     parts: list[Part] = []
@@ -305,12 +305,12 @@ KEY_SIZE = 16
 def request_key(method: str, url: str, content_type: str = "", raw_body: bytes = b"") -> bytes:
     """Return the 16-byte key of a request.
 
-    HEAD has a key of its own; who wants the GET's answer asks with "GET".
+    HEAD has its own key; pass "GET" to find the GET's response.
 
     Args:
         method: in any case.
-        url: absolute; spelled as `wire_url` spells it before it is keyed.
-        content_type: the whole header value, since the multipart boundary is in it.
+        url: absolute; it is keyed in the spelling of `wire_url`.
+        content_type: the whole header value, which holds the multipart boundary.
         raw_body: without transfer encoding, with content encoding.
     """
     wire = wire_url(url).encode("utf-8", "surrogatepass")
@@ -319,8 +319,8 @@ def request_key(method: str, url: str, content_type: str = "", raw_body: bytes =
 
 
 def body_key(content_type: str, raw_body: bytes) -> bytes:
-    """Return what identifies a request body: b"" for an empty one, else 16 bytes.
+    """Return the identity of a request body: b"" for an empty one, else 16 bytes.
 
-    The content type says how to read the body and is no part of its identity.
+    The content type says how to parse the body and is not part of its identity.
     """
     return body_digest(read_body(content_type, raw_body)) if raw_body else b""

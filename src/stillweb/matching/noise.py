@@ -1,7 +1,7 @@
-"""Browser noise: requests of the browser itself and of counters, which no page waits for.
+"""Browser noise: requests of the browser itself and of analytics, for which no page waits.
 
-The table is data (`noise.yaml`), reviewed line by line. It is asked only after the pack: nothing
-that the recording answered is ever noise.
+The table is data (`noise.yaml`), reviewed line by line. It applies only after the pack: a recorded request is
+never noise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["NoiseRule", "NoiseTable", "default_noise"]
 
 @dataclass(frozen=True, slots=True)
 class NoiseRule:
-    """Requests to hosts and paths of a shape, and why they are noise."""
+    """Globs of host and path, and why such requests are noise."""
 
     host: re.Pattern[str]
     path: re.Pattern[str]
@@ -31,16 +31,16 @@ class NoiseRule:
 
 @dataclass(frozen=True, slots=True)
 class NoiseTable:
-    """An ordered list of rules; the first that fits counts."""
+    """An ordered list of rules; the first that matches counts."""
 
     rules: tuple[NoiseRule, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> NoiseTable:
-        """Read a table from YAML: groups of rules under a reason.
+        """Parse a table from YAML: groups of rules under a reason.
 
         Raises:
-            ValueError: if it is no such table.
+            ValueError: if the text is not such a table.
         """
         loaded: Any = yaml.safe_load(text)
         if not isinstance(loaded, dict) or loaded.get("version") != 1:
@@ -65,7 +65,7 @@ class NoiseTable:
 
 
 def _glob(pattern: str) -> re.Pattern[str]:
-    # `*.example.com` is meant to cover example.com too, as in cookie domains.
+    # `*.example.com` also covers example.com, as in cookie domains.
     if pattern.startswith("*."):
         return re.compile(f"(?:.*\\.)?{re.escape(pattern[2:])}")
     return re.compile(translate(pattern))

@@ -1,11 +1,11 @@
-"""The parts of a request that may vary by themselves: where each value is, and the request without some.
+"""The parts of a request that may be volatile: where each value is, and the request without some of them.
 
 A *leaf* is one value: a query parameter, a path segment, a form field, a leaf of a JSON body, a field of a
-multipart body. Its *name* is what rules call it: the parameter's name, the segment's number from 1, the
-JSON path with `[]` for any element (`variables.items[].ts`). `Parts.without` gives what remains, and
-says exactly what was taken out, so that nothing but the values of those leaves is lost.
+multipart body. Rules refer to it by *name*: the parameter's name, the segment's number from 1, the JSON path
+with `[]` for any element (`variables.items[].ts`). `Parts.without` returns the rest of the request and states
+exactly which leaves were removed, so that it loses nothing but their values.
 
-Of a GraphQL body only the variables have leaves: query, operation and hash say what is asked. Pure.
+In a GraphQL body only the variables have leaves: query, operation and hash identify the request. Pure.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _PLAIN_MEMBER = re.compile(r"[^.\[\]\"\s]+")
 
 
 class Where(StrEnum):
-    """Where in a request a value is."""
+    """Location of a value in a request."""
 
     QUERY = "query"
     PATH = "path"
     FORM = "form"
     JSON = "json"
     MULTIPART = "multipart"
-    HEADER = "header"  # no part of a request key; see `Rules.ignores`
+    HEADER = "header"  # not part of a request key; see `Rules.ignores`
 
 
 JsonPath = tuple[str | int, ...]
@@ -57,9 +57,9 @@ class Leaf:
     """One value of a request.
 
     Attributes:
-        name: what rules call the place.
-        at: the very place: a number, or a JSON path with numbers.
-        text: the value, unescaped; a JSON number as it is written.
+        name: name in rules.
+        at: exact position: a number, or a JSON path with numbers.
+        text: the value, unescaped; a JSON number as written.
         kind: "number" for a JSON number, else "text".
     """
 
@@ -72,7 +72,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Parts:
-    """A request taken apart; the body is read when it is first asked for.
+    """A request split into parts. The body is parsed on first use.
 
     Attributes:
         origin: scheme, `://` and authority.
@@ -90,7 +90,6 @@ class Parts:
 
     @classmethod
     def of(cls, request: Request) -> Parts:
-        """Take a request apart."""
         scheme, separator, rest = wire_url(request.url).partition("://")
         authority, slash, target = rest.partition("/")
         path, question, query = (slash + target).partition("?")
@@ -105,11 +104,10 @@ class Parts:
 
     @cached_property
     def body(self) -> Body:
-        """The structure of the body."""
         return read_body(header(self.request.headers, "content-type"), self.request.raw_body)
 
     def leaves(self, wheres: frozenset[Where] = frozenset(Where)) -> Iterator[Leaf]:
-        """Yield the leaves in the places asked for, always in the same order."""
+        """Yield the leaves in some locations, always in the same order."""
         if Where.PATH in wheres:
             for number, segment in enumerate(self.path.split("/")[1:], start=1):
                 yield Leaf(Where.PATH, str(number), number, unquote(segment))
@@ -121,10 +119,10 @@ class Parts:
             yield from (leaf for leaf in _body_leaves(self.body) if leaf.where in wheres)
 
     def without(self, taken: Mapping[Leaf, str]) -> bytes:
-        """Return what identifies the request without the values of some leaves.
+        """Return the identity of the request without the values of some leaves.
 
         Args:
-            taken: leaf to the shape for which it is taken; leaf and shape stay part of the identity.
+            taken: maps each removed leaf to its shape; leaf and shape stay part of the identity.
         """
         by_where: dict[Where, set[int | JsonPath]] = {where: set() for where in Where}
         places: list[bytes] = []
@@ -146,7 +144,7 @@ class Parts:
 
 
 def json_name(path: JsonPath) -> str:
-    """Return how rules spell a path: `items[].ts`; members with odd names as `["a.b"]`."""
+    """Return the spelling of a path in rules: `items[].ts`; members with unusual names as `["a.b"]`."""
     spelled = ""
     for step in path:
         if isinstance(step, int):
@@ -159,7 +157,7 @@ def json_name(path: JsonPath) -> str:
 
 
 def _field(text: str) -> tuple[str, str]:
-    """Return name and value of a query field; a bare one (`?1700000000000`) is a value without name."""
+    """Return name and value of a query field; a bare field (`?1700000000000`) is a value without name."""
     name, equals, value = text.partition("=")
     return (name, value) if equals else ("", text)
 
@@ -186,7 +184,7 @@ def _body_leaves(body: Body) -> Iterator[Leaf]:
 
 
 def _scalars(value: Any, path: JsonPath) -> Iterator[tuple[JsonPath, str | int | float]]:
-    """Yield strings and numbers; true, false and null never vary by themselves."""
+    """Yield strings and numbers; true, false and null are never volatile."""
     if isinstance(value, dict):
         for name in sorted(value):
             yield from _scalars(value[name], (*path, name))

@@ -1,6 +1,6 @@
 """Byte ranges (RFC 9110 §14), as pure functions over numbers and header values.
 
-Only a single range is honoured; a list of them gets the whole body, which §14.2 allows.
+Only a single range is honoured; a list of ranges gets the whole body, which §14.2 allows.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Span", "asked_span", "recorded_span"]
+__all__ = ["Span", "recorded_span", "requested_span"]
 
 _RANGE = re.compile(r"\s*bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*", re.IGNORECASE)
 _CONTENT_RANGE = re.compile(rb"\r\ncontent-range:[ \t]*bytes[ \t]+(\d+)-(\d+)/(\d+)[ \t]*\r\n", re.IGNORECASE)
@@ -16,7 +16,7 @@ _CONTENT_RANGE = re.compile(rb"\r\ncontent-range:[ \t]*bytes[ \t]+(\d+)-(\d+)/(\
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bytes `start` to `stop` (excluded) of a body of `total` bytes; empty if nothing can satisfy it."""
+    """Bytes `start` to `stop` (exclusive) of a body of `total` bytes; empty if not satisfiable."""
 
     start: int
     stop: int
@@ -24,21 +24,19 @@ class Span:
 
     @property
     def empty(self) -> bool:
-        """Whether it holds no byte."""
         return self.start >= self.stop
 
     @property
     def whole(self) -> bool:
-        """Whether it holds every byte."""
         return self.start == 0 and self.stop == self.total
 
     def holds(self, other: Span) -> bool:
-        """Whether `other` lies within, of the same body."""
+        """Return True if `other` is within this span, of a body of the same length."""
         return self.total == other.total and self.start <= other.start and other.stop <= self.stop
 
 
-def asked_span(value: str, total: int) -> Span | None:
-    """Return what a `Range` value asks for of a body of `total` bytes; None to ignore the header."""
+def requested_span(value: str, total: int) -> Span | None:
+    """Return the range that a `Range` value requests of a body of `total` bytes; None to ignore it."""
     found = _RANGE.fullmatch(value)
     if found is None or found[1] == found[2] == "" or max(map(len, found.groups())) > 18:
         return None
@@ -52,6 +50,6 @@ def asked_span(value: str, total: int) -> Span | None:
 
 
 def recorded_span(head: bytes) -> Span | None:
-    """Return what part of its body a recorded 206 holds, by its `Content-Range`; None if it does not say."""
+    """Return the part of its body that a recorded 206 holds; None without a valid `Content-Range`."""
     found = _CONTENT_RANGE.search(head if head.endswith(b"\r\n") else head + b"\r\n")
     return Span(int(found[1]), int(found[2]) + 1, int(found[3])) if found else None

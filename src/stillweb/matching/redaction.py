@@ -1,8 +1,8 @@
-"""The fields of a request in which secrets travel, and how to exchange their values where they stand.
+"""Request fields that carry secrets, and in-place replacement of their values.
 
-A `Place` is a name in the query, in a form, in JSON or in a multipart body, or a header field. Exchanged is
-the value alone, in the spelling that it has there; every other byte stays. Used where a recording is
-written and where a replay recognises the real password (`Disguise`). Pure but for `disguise_of`.
+A field is a name in the query, in a form, in JSON or in a multipart body, or a header field. Only the value
+is replaced, in the spelling that it has there; every other byte stays. The recorder uses this to redact,
+replay to recognise the real password (`SecretFields`). Pure except for `secret_fields_of` and `Placeholders`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from stillweb.urls import host_of
 
 __all__ = [
     "CREDENTIALS",
-    "Exchange",
     "Placeholders",
+    "Replacement",
     "SecretFields",
     "canonical",
     "cookie_pairs",
-    "disguise_of",
-    "exchange_fields",
-    "exchange_json",
     "key_file",
+    "replace_fields",
+    "replace_in_json",
     "respell",
+    "secret_fields_of",
     "spellings",
 ]
 
 _FOLDER = ".secrets"
-_VERSIONS = "versions"  # `collections.versions`
+_VERSIONS = "versions"  # as in `collections.versions`
 _HEX_LOWER, _HEX_UPPER = re.compile(r"[0-9a-f\W_]*"), re.compile(r"[0-9A-F\W_]*")
 # One escape of a URL, of JSON or of HTML, or one character.
 _UNIT = re.compile(r"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\.|&(?:#[0-9]+|#x[0-9A-Fa-f]+|[a-zA-Z]+);|(?s:.)")
@@ -51,12 +51,12 @@ _ALNUM = frozenset(string.ascii_letters + string.digits)
 
 
 def key_file(root: Path, name: str, *, of_version: bool = True) -> Path:
-    """Return where the key of a collection's placeholders lies; versions of a collection share its own.
+    """Return the path of the key of a collection's placeholders. Versions of a collection share its key.
 
     Args:
         root: of the collections.
         name: of the collection.
-        of_version: whether a folder among the versions of a collection is seen as such.
+        of_version: whether to recognise a folder among the versions of a collection.
     """
     if of_version and root.name == _VERSIONS and (root.parent / "archive").is_dir():
         root, name = root.parent.parent, root.parent.name
@@ -67,8 +67,8 @@ class Placeholders:
     """The placeholders of one collection.
 
     Args:
-        key: 32 bytes that nobody else has.
-        path: where to note what is drawn; None to note nothing.
+        key: 32 secret bytes.
+        path: file that stores new placeholders; None to store nothing.
     """
 
     def __init__(self, key: bytes, path: Path | None = None) -> None:
@@ -79,10 +79,10 @@ class Placeholders:
 
     @classmethod
     def open(cls, path: Path) -> Placeholders:
-        """Read the key of a collection, or draw one, to be written with the first secret.
+        """Read the key of a collection, or generate one, which is written with the first secret.
 
         Raises:
-            CollectionError: if the file is none of ours.
+            CollectionError: if the file has another format.
         """
         found = cls.read(path)
         if found is not None:
@@ -92,10 +92,10 @@ class Placeholders:
 
     @classmethod
     def read(cls, path: Path) -> Placeholders | None:
-        """Read the key of a collection and what was drawn with it; None if there is none.
+        """Read the key of a collection and its placeholders; None if the file is missing.
 
         Raises:
-            CollectionError: if the file is none of ours.
+            CollectionError: if the file has another format.
         """
         try:
             lines = path.read_bytes().split(b"\n")
@@ -103,11 +103,11 @@ class Placeholders:
             return None
         try:
             if not lines[0]:
-                return None  # killed before the first write
+                return None  # the process was killed before its first write
             made = cls(bytes.fromhex(json.loads(lines[0])["key"]))
-            for line in lines[1:-1]:  # behind the last line end is nothing, or what a kill cut off
-                told = json.loads(line)
-                made._by_mac[told["mac"]] = told["placeholder"]
+            for line in lines[1:-1]:  # the rest after the last line end is empty, or a line cut off by a kill
+                member = json.loads(line)
+                made._by_mac[member["mac"]] = member["placeholder"]
         except (ValueError, TypeError, KeyError) as error:
             hint = f"delete it; recordings added to the collection then draw other placeholders: rm {path}"
             raise CollectionError(f"not the key of redactions ({error!r})", path=path, hint=hint) from None
@@ -115,11 +115,11 @@ class Placeholders:
         return made
 
     def known(self, secret: str) -> str | None:
-        """Return the placeholder of a secret that was recorded; None for any other text."""
+        """Return the placeholder of a recorded secret; None for any other text."""
         return self._by_mac.get(self._mac(secret))
 
     def of(self, secret: str) -> str:
-        """Return the placeholder of a secret, and note it where it is new."""
+        """Return the placeholder of a secret; store it if it is new."""
         mac = self._mac(secret)
         if (known := self._by_mac.get(mac)) is not None:
             return known
@@ -133,7 +133,7 @@ class Placeholders:
         return drawn
 
     def drew(self, text: str) -> bool:
-        """Whether a text is a placeholder itself: what a replay or an earlier run brought is no secret."""
+        """Return True if a text is a placeholder itself, from a replay or an earlier run."""
         return text in self._taken
 
     def _mac(self, secret: str) -> str:
@@ -144,7 +144,7 @@ class Placeholders:
         while True:
             message = b"draw %d %d\0" % (attempt, block) + _bytes(secret)
             digest = hmac.digest(self._key, message, "sha256")
-            # Two bytes for each draw: of 62 characters none is much more likely than another.
+            # Two bytes per draw: none of 62 characters is much more likely than another.
             yield from (digest[at] << 8 | digest[at + 1] for at in range(0, len(digest), 2))
             block += 1
 
@@ -168,7 +168,7 @@ def _bytes(secret: str) -> bytes:
 
 
 def _drawn(secret: str, stream: Iterator[int]) -> str:
-    if not _exchangeable(secret):
+    if not _keeps_form(secret):
         letters = string.ascii_lowercase + string.digits
         return "".join(letters[next(stream) % len(letters)] for _ in _bytes(secret))
     lower = "abcdef" if _HEX_LOWER.fullmatch(secret) else string.ascii_lowercase
@@ -178,21 +178,21 @@ def _drawn(secret: str, stream: Iterator[int]) -> str:
     return "".join(classes[c][next(stream) % len(classes[c])] if c in classes else c for c in secret)
 
 
-def _exchangeable(secret: str) -> bool:
-    """Whether enough of a secret is ASCII letters and digits to exchange only these."""
+def _keeps_form(secret: str) -> bool:
+    """Return True if ASCII letters and digits make up half of a secret: then only they are replaced."""
     return sum(c in _ALNUM for c in secret) * 2 >= len(secret)
 
 
 def respell(spelled: str, secret: str, placeholder: str) -> str:
-    """Return a placeholder as its secret is spelled in some place, escapes and all."""
-    if spelled == secret or not _exchangeable(secret):
+    """Return a placeholder in the spelling that its secret has in some location, with the same escapes."""
+    if spelled == secret or not _keeps_form(secret):
         return placeholder
     drawn = iter([c for c in placeholder if c in _ALNUM])
     return "".join(next(drawn, unit) if _meant(unit) in _ALNUM else unit for unit in _UNIT.findall(spelled))
 
 
 def _meant(unit: str) -> str:
-    """Return the character that an escape stands for; "" for one that is no letter or digit anyway."""
+    """Return the character of an escape; "" for one that is neither letter nor digit anyway."""
     if len(unit) == 1:
         return unit
     if unit[0] == "\\":
@@ -200,12 +200,12 @@ def _meant(unit: str) -> str:
     return html.unescape(unit) if unit[0] == "&" else unquote(unit)
 
 
-# As Go, and frameworks that write JSON into HTML, have them.
+# As written by Go and by frameworks that embed JSON in HTML.
 _FOR_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "&<>"}
 
 
 def spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
-    """Return how a secret may be written in URLs, JSON, scripts and HTML, each with its placeholder."""
+    """Return the spellings of a secret in URLs, JSON, scripts and HTML, each with its placeholder."""
     plain, raw = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
     forms = {
         secret,
@@ -221,40 +221,40 @@ def spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
 
 
 CREDENTIALS = frozenset({"authorization", "proxy-authorization"})
-"""Header fields whose value is a secret whatever it looks like."""
+"""Header fields whose value is always a secret."""
 
-Exchange = Callable[[Where, str, str], str]
-"""Is given place, name and value, and returns what shall stand there: the value itself, or a placeholder."""
+Replacement = Callable[[Where, str, str], str]
+"""Maps location, name and value to the new value: the value itself, or a placeholder."""
 
 _JSON_MEMBER = re.compile(rb'("(?:[^"\\\x00-\x1f]|\\.)*")(\s*:\s*)("(?:[^"\\\x00-\x1f]|\\.)*")')
 _PART_NAME = re.compile(rb';\s*name="([^"]*)"', re.IGNORECASE)
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]*)"|([^\s;"]+))', re.IGNORECASE)
 
 
-def exchange_fields(request: Request, exchange: Exchange) -> Request:
-    """Return a request with the values exchanged that `exchange` wants exchanged."""
+def replace_fields(request: Request, replace_value: Replacement) -> Request:
+    """Return a request with the values that `replace_value` returns."""
     head, question, query = request.url.partition("?")
-    url = head + question + _form(query, Where.QUERY, exchange) if query else request.url
-    headers = tuple((name, _credentials(name, value, exchange)) for name, value in request.headers)
-    body = _body(request, exchange) if request.raw_body else request.raw_body
+    url = head + question + _form(query, Where.QUERY, replace_value) if query else request.url
+    headers = tuple((name, _credentials(name, value, replace_value)) for name, value in request.headers)
+    body = _body(request, replace_value) if request.raw_body else request.raw_body
     return replace(request, url=url, headers=headers, raw_body=body)
 
 
-def _form(text: str, where: Where, exchange: Exchange) -> str:
+def _form(text: str, where: Where, replace_value: Replacement) -> str:
     fields = []
     for field in text.split("&"):
         name, equals, raw = field.partition("=")
         if equals and raw:
             value = unquote_plus(raw, errors="surrogateescape")
-            wanted = exchange(where, unquote_plus(name), value)
+            wanted = replace_value(where, unquote_plus(name), value)
             if wanted != value:
                 field = f"{name}={respell(raw, value, wanted)}"
         fields.append(field)
     return "&".join(fields)
 
 
-def _credentials(name: str, value: str, exchange: Exchange) -> str:
-    """Exchange what comes behind the scheme; of Basic the password alone (RFC 7617)."""
+def _credentials(name: str, value: str, replace_value: Replacement) -> str:
+    """Replace the credentials after the scheme; for Basic only the password (RFC 7617)."""
     if name.lower() not in CREDENTIALS:
         return value
     scheme, space, given = value.partition(" ")
@@ -264,36 +264,36 @@ def _credentials(name: str, value: str, exchange: Exchange) -> str:
         except (binascii.Error, UnicodeDecodeError):
             colon = ""
         if colon and password:
-            pair = f"{user}:{exchange(Where.HEADER, name, password)}"
+            pair = f"{user}:{replace_value(Where.HEADER, name, password)}"
             return f"{scheme} {base64.b64encode(pair.encode()).decode()}"
     if not space:
-        return exchange(Where.HEADER, name, value)
-    return scheme + space + exchange(Where.HEADER, name, given)
+        return replace_value(Where.HEADER, name, value)
+    return scheme + space + replace_value(Where.HEADER, name, given)
 
 
-def _body(request: Request, exchange: Exchange) -> bytes:
+def _body(request: Request, replace_value: Replacement) -> bytes:
     content_type = header(request.headers, "content-type")
     mime = content_type.partition(";")[0].strip().lower()
     raw = request.raw_body
     if mime == "application/x-www-form-urlencoded":
-        text = _form(raw.decode("latin-1"), Where.FORM, exchange)
+        text = _form(raw.decode("latin-1"), Where.FORM, replace_value)
         return text.encode("latin-1", "replace")
     if mime.startswith("multipart/"):
-        return _multipart(content_type, raw, exchange)
+        return _multipart(content_type, raw, replace_value)
     if "json" in mime or raw.lstrip()[:1] in (b"{", b"["):
-        return exchange_json(raw, exchange)
+        return replace_in_json(raw, replace_value)
     return raw
 
 
-def exchange_json(raw: bytes, exchange: Exchange) -> bytes:
-    """Return a JSON text with the values of members exchanged; all else stays byte by byte."""
+def replace_in_json(raw: bytes, replace_value: Replacement) -> bytes:
+    """Return a JSON text with the values of members replaced; every other byte stays."""
 
     def member(found: re.Match[bytes]) -> bytes:
         try:
             name, value = json.loads(found[1]), json.loads(found[3])
         except ValueError:
             return found[0]
-        wanted = exchange(Where.JSON, name, value) if value else value
+        wanted = replace_value(Where.JSON, name, value) if value else value
         if wanted == value:
             return found[0]
         spelled = found[3][1:-1].decode("utf-8", "surrogateescape")
@@ -303,7 +303,7 @@ def exchange_json(raw: bytes, exchange: Exchange) -> bytes:
     return _JSON_MEMBER.sub(member, raw)
 
 
-def _multipart(content_type: str, raw: bytes, exchange: Exchange) -> bytes:
+def _multipart(content_type: str, raw: bytes, replace_value: Replacement) -> bytes:
     found = _BOUNDARY.search(content_type)
     if found is None:
         return raw
@@ -315,43 +315,43 @@ def _multipart(content_type: str, raw: bytes, exchange: Exchange) -> bytes:
         if not gap or name is None or b"filename" in head or not content.endswith(b"\r\n"):
             continue
         value = content[:-2].decode("utf-8", "surrogateescape")
-        wanted = exchange(Where.MULTIPART, name[1].decode("utf-8", "replace"), value) if value else value
+        wanted = replace_value(Where.MULTIPART, name[1].decode("utf-8", "replace"), value) if value else value
         parts[number] = head + gap + wanted.encode("utf-8", "surrogateescape") + b"\r\n"
     return mark.join(parts)
 
 
 @dataclass(frozen=True)
 class SecretFields:
-    """What a replay knows of the secrets that were recorded: enough to know them when they come again.
+    """The recorded secrets of a collection, as far as replay must recognise them.
 
     Attributes:
         placeholders: with the key of the recording.
-        places: where and name, to the hosts on which they were redacted.
+        places: maps location and name to the hosts on which such fields were redacted.
     """
 
     placeholders: Placeholders
     places: Mapping[tuple[str, str], frozenset[str]]
 
     def __call__(self, request: Request) -> Request:
-        """Return the request with recorded secrets exchanged as they were when it was recorded.
+        """Return the request with recorded secrets replaced by their placeholders.
 
         A secret that was not recorded, such as a wrong password, stays: it has no placeholder.
         """
         host = host_of(request.url)
 
-        def exchange(where: Where, name: str, value: str) -> str:
+        def replace_value(where: Where, name: str, value: str) -> str:
             if host not in self.places.get((where, name.lower()), ()):
                 return value
             return self.placeholders.known(value) or value
 
-        return exchange_fields(request, exchange)
+        return replace_fields(request, replace_value)
 
 
-def disguise_of(root: Path, name: str, redactions: Iterable[Mapping[str, Any]]) -> SecretFields | None:
-    """Return what is known of a collection's secrets; None without its key or without any.
+def secret_fields_of(root: Path, name: str, redactions: Iterable[Mapping[str, Any]]) -> SecretFields | None:
+    """Return the secret fields of a collection; None without its key or without any.
 
     Raises:
-        CollectionError: if the file with the key is none of ours.
+        CollectionError: if the file with the key has another format.
     """
     path = key_file(root, name)
     try:
@@ -359,9 +359,9 @@ def disguise_of(root: Path, name: str, redactions: Iterable[Mapping[str, Any]]) 
     except FileNotFoundError:
         return None
     places: dict[tuple[str, str], set[str]] = {}
-    for told in redactions:
-        where, field = str(told.get("where", "")), str(told.get("name", ""))
-        places.setdefault((where, field.lower()), set()).add(str(told.get("host", "")))
+    for member in redactions:
+        where, field = str(member.get("where", "")), str(member.get("name", ""))
+        places.setdefault((where, field.lower()), set()).add(str(member.get("host", "")))
     known = _read(path, state.st_mtime_ns, state.st_size)
     if known is None:
         return None
@@ -374,11 +374,11 @@ def _read(path: Path, _changed: int, _size: int) -> Placeholders | None:
 
 
 def cookie_pairs(value: str) -> list[tuple[str, str]]:
-    """Return names and values of a `Cookie` field, as sent (RFC 6265 §4.2.1)."""
+    """Return names and values of a `Cookie` field as sent (RFC 6265 §4.2.1)."""
     pairs = (pair.strip().partition("=") for pair in value.split(";"))
     return [(name, text.strip('"')) for name, equals, text in pairs if equals]
 
 
 def canonical(value: str) -> str:
-    """Return a cookie's value without the escapes that most servers put on it."""
+    """Return a cookie's value without the percent-encoding that most servers apply."""
     return unquote(value) if "%" in value else value

@@ -1,18 +1,18 @@
-"""Choose the one recorded answer of a request, or say why there is none.
+"""Choice of the one recorded response to a request, or the reason for a miss.
 
-`resolve` is pure and total: equal arguments give an equal `Match`, no I/O but the pack's mmap,
-and a miss is a value. It is strict: a wrong 200 is worse than a miss, so nothing is guessed unless the
-policy says so. docs/matching.md tells users of the tiers.
+`resolve` is pure and total: equal arguments give an equal `Match`, the pack's mmap is the only I/O, and a
+miss is a value. It is strict: a wrong 200 is worse than a miss, so it guesses nothing unless the policy
+allows it. docs/matching.md documents the tiers.
 
-Order: CORS preflights are synthetic; then the exact key (a HEAD takes the GET's answer), then the same under
-the other scheme, since browsers upgrade http by themselves; then the request without its volatile parts;
-then noise; then, only where asked for, what resembles it (`fuzzy`); then a miss. Which captures of a key may
-answer at all is in `captures`.
+Order: CORS preflights are synthetic; then the exact key (a HEAD takes the GET's response); then the other
+scheme, since browsers upgrade http; then the request without its volatile parts; then noise; then, only if
+enabled, the most similar request (`fuzzy`); then a miss. `captures` decides which captures of a key may
+answer.
 
-Among several the session's history decides (docs/decisions/0006-epochs-not-counters.md). A read takes what
-was recorded last in step with the mutations that this session repeated (its *epoch*), so that a reload
-without a POST shows the same page. Counted is only what repeats by nature: mutations, declared polls, and
-captures that are one request but for their volatile parts.
+Among several captures the session's history decides (docs/decisions/0006-epochs-not-counters.md). A read
+takes the latest capture in step with the mutations that this session repeated (its *epoch*), so that a reload
+without a POST shows the same page. Counters apply only to requests that repeat by nature: mutations, declared
+polls, and captures of one request that differ only in volatile parts.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ __all__ = ["Index", "Policy", "SessionState", "advance", "is_beacon", "is_prefli
 
 
 class Index(Protocol):
-    """What is asked of a pack."""
+    """The part of a pack that the resolver uses."""
 
     def lookup(self, key: bytes) -> Sequence[int]:
         """Return the rows of a request key or alias, in recorded order."""
 
     def distinct(self, key: bytes) -> Sequence[int]:
-        """Return the rows of a request key or alias, but for those that say the same as an earlier one."""
+        """Return the rows of a request key or alias, without those that repeat an earlier response."""
 
     def entry(self, row: int) -> Entry:
         """Return the answer in a row."""
 
     def methods_of(self, url: str) -> Collection[str]:
-        """Return the methods that a URL was recorded with."""
+        """Return the methods with which a URL was recorded."""
 
     def urls_like(self, url: str) -> Collection[str]:
-        """Return recorded URLs of the same host and path, the queries aside."""
+        """Return recorded URLs of the same host and path, with any query."""
 
     def explain(self, method: str, url: str) -> str:
-        """Return why a request looked up in vain is not there."""
+        """Return why a request has no row."""
 
 
 @dataclass(slots=True)
 class SessionState:
-    """What a session has been served so far, as far as answers depend on it.
+    """The part of a session's history on which responses depend.
 
     Attributes:
-        epoch: one more than the epoch of the last mutation matched, beacons aside; 0 before the first.
-        uses: how often each capture was served, by its place in recorded order, stable matches aside.
+        epoch: one more than the epoch of the last matched mutation, without beacons; 0 before the first.
+        uses: how often each capture was served, by its position in recorded order, without stable matches.
     """
 
     epoch: int = 0
@@ -70,16 +70,16 @@ class SessionState:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What may be answered, beyond what was recorded to the letter.
+    """What may be served besides exact matches.
 
     Attributes:
-        noise: what is answered without a recording.
-        rules: what varies by itself in a collection's requests.
+        noise: requests answered without a recording.
+        rules: the volatile parts of a collection's requests.
         guessed: whether rules count that were guessed from a single recording.
-        fuzzy: least likeness, from 0 to 1, at which another request's answer is given; None for never.
-        pace: of WebSocket frames and pieces of event streams: `none` for all that is due at once, or
-            `recorded`.
-        disguise: puts placeholders where recorded secrets stand; None where nothing is known of them.
+        fuzzy: minimum similarity, from 0 to 1, at which another request's response is served; None for never.
+        pace: of WebSocket frames and pieces of event streams: `none` for everything that is due immediately,
+            or `recorded`.
+        redact: replaces recorded secrets by their placeholders; None if the collection has none.
     """
 
     noise: NoiseTable = field(default_factory=NoiseTable)
@@ -87,11 +87,11 @@ class Policy:
     guessed: bool = False
     fuzzy: float | None = None
     pace: str = "none"
-    disguise: Callable[[Request], Request] | None = None
+    redact: Callable[[Request], Request] | None = None
 
-    def under(self, rules: str, disguise: Callable[[Request], Request] | None = None) -> Policy:
-        """Return this policy under the rules of a pack, as its manifest has them."""
-        return replace(self, rules=_parsed(rules), disguise=disguise)
+    def under(self, rules: str, redact: Callable[[Request], Request] | None = None) -> Policy:
+        """Return this policy with the rules of a pack's manifest."""
+        return replace(self, rules=_parsed(rules), redact=redact)
 
 
 @lru_cache(maxsize=64)
@@ -101,7 +101,7 @@ def _parsed(rules: str) -> Rules:
 
 @dataclass(frozen=True, slots=True)
 class _Lookup:
-    """A key to look under, and what it means to find something there."""
+    """A key to look up, and the tier and note of a match."""
 
     key: bytes
     tier: Tier
@@ -110,14 +110,14 @@ class _Lookup:
 
 
 def resolve(request: Request, index: Index, state: SessionState, policy: Policy) -> Match:
-    """Return the answer of `request` in a session's state; changes nothing."""
+    """Return the match of a request in a session's state. The state is not changed."""
     if is_preflight(request):
         return _preflight(request, index)
     match = _resolve(request, index, state, policy)
-    if match.tier is Tier.MISS and policy.disguise is not None:
-        # It may tell a password that was recorded, and of which the archive has the placeholder.
-        told = policy.disguise(request)
-        found = match if told == request else _resolve(told, index, state, policy)
+    if match.tier is Tier.MISS and policy.redact is not None:
+        # The request may carry a recorded password, which the archive holds as a placeholder.
+        redacted = policy.redact(request)
+        found = match if redacted == request else _resolve(redacted, index, state, policy)
         if found.tier is not Tier.MISS:
             return replace(found, reason="; ".join(filter(None, ("secret as recorded", found.reason))))
     return match
@@ -137,7 +137,7 @@ def _resolve(request: Request, index: Index, state: SessionState, policy: Policy
             continue
         candidates, why = usable(request, rows, index, counts)
         if candidates and (candidates[0].entry.method in MUTATIONS or not same_answer(candidates)):
-            # Whose turn it is depends on how often it was recorded, by those too that say the same.
+            # The position in the sequence counts identical captures too.
             every = index.lookup(lookup.key)
             if len(every) > len(rows):
                 candidates, why = usable(request, every, index, counts)
@@ -149,8 +149,8 @@ def _resolve(request: Request, index: Index, state: SessionState, policy: Policy
 
 
 def advance(state: SessionState, request: Request, match: Match, entry: Entry, *, moves: bool = True) -> None:
-    """Note in a session's state that a match's entry was served; `moves` is false for a beacon's."""
-    # A HEAD that is shown the head of a GET's answer does not take its turn: the GET is still to come.
+    """Record in a session's state that a match's entry was served; `moves` is False for a beacon."""
+    # A HEAD served with the head of a GET's response does not take its position: the GET is still to come.
     if match.stable or (request.method == "HEAD" and entry.method != "HEAD"):
         return
     state.uses[entry.order] = state.uses.get(entry.order, 0) + 1
@@ -159,10 +159,10 @@ def advance(state: SessionState, request: Request, match: Match, entry: Entry, *
 
 
 def is_beacon(request: Request, policy: Policy) -> bool:
-    """Return whether a mutation only tells a counter something: no page can read its answer.
+    """Return True if a mutation only reports to a server and no page can read its response.
 
-    Such as `sendBeacon` and `ping` (Fetch §3.2.2: mode "no-cors"); forms navigate, and scripts that go on
-    with an answer ask in another mode. Reads move nothing and are not looked at.
+    Such as `sendBeacon` and `ping` (Fetch §3.2.2: mode "no-cors"). Forms navigate, and scripts that use a
+    response send another mode. Reads never change the epoch and are not examined.
     """
     if request.method not in MUTATIONS:
         return False
@@ -179,7 +179,7 @@ def is_preflight(request: Request) -> bool:
 
 
 def _preflight(request: Request, index: Index) -> Match:
-    """Let the page go on to the real request, even to a miss: it must see that one's status."""
+    """Let the page proceed to the real request, even to a miss: it must see that request's status."""
     method = header(request.headers, "access-control-request-method").strip()
     recorded = any(method in index.methods_of(url) for url, _ in _spellings(request.url))
     reason = f"preflight for {method}"
@@ -189,7 +189,7 @@ def _preflight(request: Request, index: Index) -> Match:
 
 
 def _unrecorded(request: Request, index: Index, state: SessionState, policy: Policy, refused: str) -> Match:
-    """Return the match of a request that no key leads to."""
+    """Return the match of a request whose keys have no rows."""
     if why := policy.noise.why(request.url) or _report(request):
         return Match(Tier.NOISE, reason=why, stable=True)
     reason = refused or index.explain(request.method, request.url)
@@ -206,27 +206,27 @@ def _unrecorded(request: Request, index: Index, state: SessionState, policy: Pol
 
 
 def _report(request: Request) -> str:
-    """Return that the browser reports by itself what a policy forbade; "" if it does not."""
-    # Each tells the nonce and referrer of its page, which no page can wait for.
+    """Return a reason if the request is the browser's own report of a policy violation, else ""."""
+    # Each contains the nonce and referrer of its page, and no page can wait for it.
     return "report of the browser" if header(request.headers, "sec-fetch-dest") == "report" else ""
 
 
 def _lookups(request: Request, rules: Rules) -> Iterator[_Lookup]:
-    """Yield where to look for a request: exact keys, then those without volatile parts, guesses last."""
+    """Yield the keys of a request: exact keys, then those without volatile parts, guesses last."""
     content_type = header(request.headers, "content-type")
-    # A recorded HEAD is asked first, then the GET, whose head is the same (RFC 9110 §9.3.2).
+    # A recorded HEAD comes first, then the GET, whose head is the same (RFC 9110 §9.3.2).
     methods = ("HEAD", "GET") if request.method == "HEAD" else (request.method,)
     for url, note in _spellings(request.url):
         for method in methods:
             yield _Lookup(request_key(method, url, content_type, request.raw_body), Tier.EXACT, note)
-    asked = [
+    aliases = [
         (alias, note)
         for url, note in _spellings(request.url)
         for method in methods
         for alias in rules.aliases(replace(request, method=method, url=url))
     ]
     for guessed in (False, True):
-        for alias, note in asked:
+        for alias, note in aliases:
             if alias.guessed is guessed:
                 volatile = f"{'guessed ' if guessed else ''}volatile: {', '.join(alias.names)}"
                 why = "; ".join(filter(None, (note, volatile)))
@@ -234,25 +234,25 @@ def _lookups(request: Request, rules: Rules) -> Iterator[_Lookup]:
 
 
 def _spellings(url: str) -> Iterator[tuple[str, str]]:
-    """Yield the URL and its alias under the other scheme, each with what the ledger says of it."""
+    """Yield the URL and its alias under the other scheme, each with a note for the ledger."""
     yield url, ""
     if other := other_scheme(url):
         yield other, f"recorded over {other.partition(':')[0]}"
 
 
 def _choose(candidates: list[Candidate], state: SessionState, lookup: _Lookup, *, counted: bool) -> Match:
-    """Return the one of several captures, in recorded order, that a session's history leads to."""
+    """Return the capture that a session's history selects, of several in recorded order."""
     alike = same_answer(candidates)
     if candidates[0].entry.method in MUTATIONS:
         chosen, why = _nth(candidates, state)
-        return _matched(chosen, lookup, why, told_apart=not alike)
+        return _matched(chosen, lookup, why, distinguished=not alike)
     if alike:
         return _matched(candidates[0], lookup, stable=True)
     if counted:
         epoch = _reached({candidate.entry.epoch for candidate in candidates}, state.epoch)
         chosen, why = _nth([c for c in candidates if c.entry.epoch == epoch], state)
         why = "; ".join(filter(None, (f"epoch {state.epoch}: of epoch {epoch}", why)))
-        return _matched(chosen, lookup, why, told_apart=True)
+        return _matched(chosen, lookup, why, distinguished=True)
     return _by_epoch(candidates, state, lookup)
 
 
@@ -268,14 +268,14 @@ def _by_epoch(candidates: list[Candidate], state: SessionState, lookup: _Lookup)
     chosen = firsts[wanted]
     place = candidates.index(chosen) + 1
     why = f"epoch {state.epoch}: recording {place} of {len(candidates)}, of epoch {wanted}"
-    return _matched(chosen, lookup, why, told_apart=True)
+    return _matched(chosen, lookup, why, distinguished=True)
 
 
 def _goes_before(later: Candidate, first: Candidate) -> bool:
-    """Return whether a capture answers a read before one that was recorded first in its epoch.
+    """Return True if a later capture goes before the first of its epoch.
 
-    A site that was too busy once has not answered; then, what was recorded with the cookies now sent
-    goes before what was not.
+    A response of an overloaded site does not count; then, a capture recorded with the cookies of the request
+    goes before others.
     """
     busy, was_busy = later.entry.status in BUSY, first.entry.status in BUSY
     if busy != was_busy:
@@ -289,7 +289,7 @@ def _reached(epochs: Collection[int], epoch: int) -> int:
 
 
 def _nth(ordered: list[Candidate], state: SessionState) -> tuple[Candidate, str]:
-    """Return the capture whose turn it is, by how often any of them was served."""
+    """Return the next capture in the sequence, by the number of times that any of them was served."""
     count = len(ordered)
     used = sum(state.uses.get(candidate.entry.order, 0) for candidate in ordered)
     if used >= count:
@@ -299,9 +299,9 @@ def _nth(ordered: list[Candidate], state: SessionState) -> tuple[Candidate, str]
 
 
 def _matched(
-    chosen: Candidate, lookup: _Lookup, why: str = "", *, told_apart: bool = False, stable: bool = False
+    chosen: Candidate, lookup: _Lookup, why: str = "", *, distinguished: bool = False, stable: bool = False
 ) -> Match:
     cookies = "" if chosen.same_cookies else "other Cookie than recorded (Vary: Cookie)"
-    # A likeness stays one, however its captures were told apart.
-    tier = Tier.SEQUENCE if told_apart and lookup.tier is not Tier.FUZZY else lookup.tier
+    # A fuzzy match stays fuzzy, however its captures were distinguished.
+    tier = Tier.SEQUENCE if distinguished and lookup.tier is not Tier.FUZZY else lookup.tier
     return Match(tier, chosen.row, "; ".join(filter(None, (lookup.note, why, cookies))), stable)

@@ -1,15 +1,15 @@
-"""Rules of a collection: which parts of its requests vary by themselves, and which reads are polls.
+"""Rules of a collection: which parts of its requests are volatile, and which reads are polls.
 
-`rules.yaml` is data that people read and edit (docs/volatility.md); the defaults that hold on every site are
-`volatile.yaml` beside this file. A volatile rule names one place of a request and the shape that its value
-must have, both when recorded and when asked for. `Rules.aliases` gives the keys of a request without
-its volatile values: a pack finds an entry under them too, and replay asks for them after the exact key.
+Users read and edit `rules.yaml` (docs/volatility.md); the defaults for every site are in `volatile.yaml`
+beside this file. A volatile rule names one location in a request and the shape that its value must have, both
+when recorded and when requested. `Rules.aliases` returns the keys of a request without its volatile values: a
+pack finds an entry under them too, and replay looks them up after the exact key.
 
-An alias loses the values and nothing else: place, shape and every other byte stay in the key, and the
-key space is not that of exact keys. Rules of origin *guessed* make a second alias in a space of their own,
-which strict replay never asks for. A value that has not the rule's shape is not volatile.
+An alias loses the values and nothing else: location, shape and every other byte stay in the key, in a key
+space separate from exact keys. Rules of origin *guessed* make a second alias in a third key space, which
+strict replay never uses. A value without the rule's shape is not volatile.
 
-Pure and sans-io: the resolver asks at every request that has no exact answer.
+Pure: the resolver calls this for every request without an exact match.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Members:
         """Return a member.
 
         Raises:
-            CollectionError: if it is not there and has no default.
+            CollectionError: if it is missing and has no default.
         """
         value = self.values.get(name, default)
         if value is None:
@@ -88,7 +88,7 @@ class Members:
         return value
 
     def one_of(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
-        """Return a member that must be one of some words."""
+        """Return a member whose value must be one of some words."""
         value = self.text(name, default)
         if value not in choices:
             raise self.error(name, f"is {value!r}, not one of {', '.join(choices)}")
@@ -97,7 +97,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a file says, not yet understood."""
+    """The content of a file, not yet interpreted."""
 
     volatile: tuple[Members, ...] = ()
     polls: tuple[Members, ...] = ()
@@ -105,10 +105,10 @@ class Loaded:
 
 
 def parse(text: str, file: str | os.PathLike[str]) -> Loaded:
-    """Read the text of a rules file; an empty one has no rules.
+    """Parse the text of a rules file; an empty one has no rules.
 
     Raises:
-        CollectionError: if it is not of this format, with file and line.
+        CollectionError: if it has another format, with file and line.
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -168,7 +168,7 @@ def _at(node: yaml.Node, file: str | os.PathLike[str]) -> _RulesLine:
 
 
 class Lines:
-    """The lines of a rules file that is being written."""
+    """Writer of the lines of a rules file."""
 
     def __init__(self, *, defaults: bool) -> None:
         self._lines = [f"version: {VERSION}"]
@@ -176,7 +176,7 @@ class Lines:
             self._lines.append("defaults: false")
 
     def section(self, name: str, rules: Iterable[Mapping[str, str]]) -> None:
-        """Add a list of rules, one on a line; nothing if there are none."""
+        """Append a list of rules, one per line; nothing if it is empty."""
         lines = [
             "  - {" + ", ".join(f"{key}: {_spelled(value)}" for key, value in members.items()) + "}"
             for members in rules
@@ -185,7 +185,6 @@ class Lines:
             self._lines += [f"{name}:", *lines]
 
     def text(self) -> str:
-        """Return the whole file."""
         return "\n".join(self._lines) + "\n"
 
 
@@ -202,25 +201,25 @@ ANY_PATH = "**"
 
 
 class RuleOrigin(StrEnum):
-    """How a rule came to be."""
+    """Origin of a rule."""
 
     DEFAULT = "default"  # comes with stillweb
     LEARNED = "learned"  # two recordings of the same pages disagree there
-    GUESSED = "guessed"  # one recording makes it likely
-    MANUAL = "manual"  # somebody wrote it
+    GUESSED = "guessed"  # likely, from one recording
+    MANUAL = "manual"  # written by a user
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One place of requests whose value varies by itself.
+    """One location in requests whose value is volatile.
 
     Attributes:
         name: of parameter, field or header; a JSON path; the number of a path segment from 1.
         shape: one of `SHAPES`.
         host: glob; `*.x.org` covers x.org too.
-        path: glob; `*` is within a segment, `**` crosses them.
+        path: glob; `*` is within a segment, `**` crosses segments.
         method: "" for any.
-        evidence: what the rule rests on, for people.
+        evidence: what the rule is based on, for people.
     """
 
     where: Where
@@ -233,7 +232,7 @@ class Rule:
     evidence: str = ""
 
     def applies(self, parts: Parts) -> bool:
-        """Return whether the rule is about requests like this."""
+        """Return True if method, host and path of a request match."""
         return (
             (not self.method or self.method == parts.method)
             and bool(_host_glob(self.host).fullmatch(parts.host))
@@ -243,7 +242,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Reads that change by themselves: repeated, they take the next recording.
+    """Reads whose response changes on its own: repeated, they take the next capture.
 
     Attributes:
         query: glob over the whole query; "" for any or none.
@@ -260,8 +259,8 @@ class KeyAlias:
 
     Attributes:
         key: 16 bytes, in a key space of its own.
-        guessed: whether a guessed rule had a part in it.
-        names: the places taken out, `query:_`.
+        guessed: whether a guessed rule contributed.
+        names: the removed locations, as in `query:_`.
     """
 
     key: bytes
@@ -271,10 +270,10 @@ class KeyAlias:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules that hold for a collection: its own, and the defaults after them.
+    """The rules of a collection: its own, then the defaults.
 
     Attributes:
-        defaults: whether stillweb's own rules hold too.
+        defaults: whether stillweb's default rules apply too.
     """
 
     volatile: tuple[Rule, ...] = ()
@@ -290,10 +289,10 @@ class Rules:
 
     @classmethod
     def parse(cls, text: str, *, file: str | os.PathLike[str] = "rules.yaml") -> Rules:
-        """Read the text of a collection's `rules.yaml`, "" if it has none, and add the defaults.
+        """Parse a collection's `rules.yaml`, "" if it has none, and add the defaults.
 
         Raises:
-            CollectionError: if it is no such text, with file and line.
+            CollectionError: if the text has another format, with file and line.
         """
         loaded = parse(text, file)
         rules = cls(
@@ -307,11 +306,11 @@ class Rules:
 
     @property
     def own(self) -> tuple[Rule, ...]:
-        """The volatile rules without stillweb's own."""
+        """The volatile rules without the defaults."""
         return tuple(rule for rule in self.volatile if rule.origin is not RuleOrigin.DEFAULT)
 
     def dump(self) -> str:
-        """Return the rules but for stillweb's own as text, equal for equal rules, which `parse` reads."""
+        """Return the rules without the defaults as text that `parse` reads; equal rules give equal text."""
         lines = Lines(defaults=self.defaults)
         lines.section("volatile", (_rule_members(rule) for rule in sorted(self.own, key=_rank)))
         lines.section("polls", (_poll_members(poll) for poll in self.declared_polls))
@@ -320,7 +319,7 @@ class Rules:
     def aliases(self, request: Request) -> tuple[KeyAlias, ...]:
         """Return the keys of a request without its volatile values; none if it has no such value.
 
-        First the strict one, then the one that takes guessed rules in, if they have anything to say.
+        The strict alias comes first, then the alias that includes guessed rules, if any apply.
         """
         wheres = self._wheres(request)
         if not wheres:
@@ -339,7 +338,7 @@ class Rules:
         return tuple(found)
 
     def _wheres(self, request: Request) -> set[Where]:
-        """Return where rules may have something to say, at little cost: sealing asks for every capture."""
+        """Return the locations that rules may concern. Cheap: sealing calls it for every capture."""
         url, known = request.url, self._by_place
         if "://" not in url:
             return set()
@@ -349,7 +348,7 @@ class Rules:
         if Where.QUERY in known and "?" in url:
             fields = url.partition("?")[2].split("&")
             names = {text.partition("=")[0] if "=" in text else "" for text in fields}
-            # Names under escapes are compared later.
+            # Names with escapes are compared later.
             if not url.isascii() or "%" in "".join(names) or names & known[Where.QUERY].keys():
                 wheres.add(Where.QUERY)
         return wheres
@@ -358,7 +357,7 @@ class Rules:
         return any(rule.applies(parts) for rules in self._by_place[where].values() for rule in rules)
 
     def ignores(self, request: Request, name: str) -> bool:
-        """Return whether a header field of a request varies by itself, by a rule that is not guessed."""
+        """Return True if a rule that is not guessed declares a header field of a request volatile."""
         rules = [
             rule
             for field_name, found in self._by_place.get(Where.HEADER, {}).items()
@@ -371,7 +370,7 @@ class Rules:
         return any(fits(rule.shape, value) and rule.applies(parts) for rule in rules)
 
     def polls(self, url: str) -> bool:
-        """Return whether reads of a URL are declared to change by themselves."""
+        """Return True if reads of a URL are declared as polls."""
         if not self.declared_polls:
             return False
         parts = Parts.of(Request("GET", url))
@@ -407,7 +406,7 @@ def default_rules_digest() -> str:
 
 
 def _first_fit(rules: Iterable[Rule], text: str) -> Rule | None:
-    """Return the rule that counts for a value: a guess only where nothing better is known."""
+    """Return the rule that applies to a value: a guessed rule only if no other fits."""
     fitting = [rule for rule in rules if fits(rule.shape, text)]
     return min(fitting, key=lambda rule: rule.origin is RuleOrigin.GUESSED, default=None)
 

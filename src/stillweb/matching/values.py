@@ -1,8 +1,8 @@
-"""What a value of a request looks like: a time of the visit, a random draw, a random name, or neither.
+"""Kinds of values in requests: the time of the visit, a random number, a random name, or none of them.
 
-`shapes` says what form a value has; here is judged whether somebody could have *meant* it. A number of
-one to seven digits and a word are always meant: no count of recordings tells `page=3` from a counter. A
-time is volatile only near the visit, and not on a whole minute, since calendars ask for days and hours.
+`SHAPES` describe the form of a value; `kind_of` decides whether it could be *intended*. Numbers of one to
+seven digits and words are always intended: no number of recordings distinguishes `page=3` from a counter. A
+time is volatile only near the visit, and not on a full minute, since calendars request days and hours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TIME = r"[0-2][0-9]:[0-5][0-9](:[0-6][0-9](\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-
 SHAPES: dict[str, re.Pattern[str]] = {
     name: re.compile(pattern)
     for name, pattern in {
-        "milliseconds": r"1[0-9]{12}",  # 2001 to 2033, as Date.now() has them
+        "milliseconds": r"1[0-9]{12}",  # 2001 to 2033, as in Date.now()
         "seconds": r"1[0-9]{9}(\.[0-9]{1,9})?",
         "microseconds": r"1[0-9]{15}",
         "datetime": f"{_DATE}[T ]{_TIME}",
@@ -35,7 +35,7 @@ SHAPES: dict[str, re.Pattern[str]] = {
 
 
 def fits(shape: str, value: str) -> bool:
-    """Return whether a value has a named shape."""
+    """Return True if a value has a named shape."""
     return SHAPES[shape].fullmatch(value) is not None
 
 
@@ -48,7 +48,7 @@ DAY = 86400.0
 _MINUTE = 60
 _PER_SECOND = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6}
 _DRAW = re.compile(r"0?\.[0-9]{12,24}|[0-9]\.[0-9]{9,20}e-[0-9]{1,3}")
-# Runs that may differ between two answers to the same question: times, digests, tokens.
+# Runs that may differ between two responses to the same request: times, digests, tokens.
 _RUN = re.compile(rb"[A-Za-z0-9+/_=-]{8,}")
 _WHEN = re.compile(
     rb"[0-9]{1,4}(\\?[/-])[0-9]{1,2}\1[0-9]{1,4}|[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}|[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?"
@@ -58,20 +58,20 @@ _LETTER = re.compile(rb"[A-Za-z]")
 
 
 class ValueKind(StrEnum):
-    """Why a value may be volatile."""
+    """Reason why a value may be volatile."""
 
     TIME = "time"  # near the visit
-    DRAW = "draw"  # as Math.random() is written: nobody picks sixteen digits
+    DRAW = "draw"  # as Math.random() is written: users do not type sixteen digits
     RANDOM = "random"  # an identifier, token or digest, which may also name a thing
 
 
 def kind_of(text: str, near: tuple[float, ...], within: float = DAY) -> ValueKind | None:
-    """Return what kind of volatile value a text may be; None if somebody means it.
+    """Return the kind of volatile value that a text may be; None if it may be intended.
 
     Args:
         text: the value, unescaped.
         near: times of the visit, in seconds since 1970.
-        within: how far from one of them a time may be, in seconds.
+        within: maximum distance of a time from one of them, in seconds.
     """
     when = _time(text)
     if when is not None:
@@ -86,7 +86,7 @@ def kind_of(text: str, near: tuple[float, ...], within: float = DAY) -> ValueKin
 
 
 def masked(body: bytes) -> bytes:
-    """Return a body without the runs that may differ between two answers to the same question."""
+    """Return a body without the runs that may differ between two responses to the same request."""
     return _WHEN.sub(b"#", _RUN.sub(_mask, body))
 
 
@@ -104,7 +104,7 @@ def _time(text: str) -> float | None:
 
 
 def _is_random(text: str) -> bool:
-    """Return whether a token is unlike a word or a number: letters among digits, or mixed case."""
+    """Return True if a token is unlike a word or a number: letters among digits, or mixed case."""
     digits = sum(char.isdigit() for char in text)
     letters = {char.islower() for char in text if char.isalpha()}
     wordless = fits("hex", text) or not re.search(r"[A-Za-z]{6}", text)

@@ -23,7 +23,7 @@ from stillweb.collections.learn.guards import is_csrf
 from stillweb.errors import InfraError
 from stillweb.matching.keys import FormBody, read_body
 from stillweb.matching.parts import Parts, Where
-from stillweb.matching.redaction import exchange_fields
+from stillweb.matching.redaction import replace_fields
 from stillweb.matching.rules import Rule, RuleOrigin, Rules
 from stillweb.matching.values import fits, shape_of
 from stillweb.model import MUTATIONS, Headers, Request, header
@@ -212,7 +212,7 @@ def renewed(request: Request, places: set[Place], page: LivePage) -> Request:
             return value
         return page.hidden(name, request.url) or page.meta() or value
 
-    made = exchange_fields(request, exchange)
+    made = replace_fields(request, exchange)
     if header(request.headers, "sec-fetch-dest") == "document":
         return made
     own = tuple(field for field in made.headers if field[0].lower() not in _FIELDS)

@@ -32,7 +32,7 @@ from stillweb.collections.warc.frames import (
 from stillweb.http.codec import encode
 from stillweb.http.messages import request_block, response_block
 from stillweb.matching.parts import Where
-from stillweb.matching.redaction import Placeholders, exchange_fields, exchange_json, key_file
+from stillweb.matching.redaction import Placeholders, key_file, replace_fields, replace_in_json
 from stillweb.model import Exchange, Headers, Request, Response, header
 from stillweb.record.options import SecretsOptions
 from stillweb.record.redaction import find
@@ -211,9 +211,9 @@ class Secrets:
         body = decode(request.raw_body, coding) if request.raw_body else b""
         if body is None:
             taken.append(Redaction("request body", "unread", "coding", coding, host))
-            made = exchange_fields(replace(request, raw_body=b""), exchange)
+            made = replace_fields(replace(request, raw_body=b""), exchange)
             return replace(made, raw_body=request.raw_body)
-        made = exchange_fields(replace(request, raw_body=body), exchange)
+        made = replace_fields(replace(request, raw_body=body), exchange)
         if made.raw_body == body:
             return replace(made, raw_body=request.raw_body)
         return _with_body(made, encode(made.raw_body, coding))
@@ -275,7 +275,7 @@ class Secrets:
             if frame.opcode == TEXT:
                 for found in find.in_text(payload.decode("utf-8"), self._names):
                     self.learn(found, host, late=frame.sent)
-                payload = exchange_json(payload, exchange) if frame.sent else payload
+                payload = replace_in_json(payload, exchange) if frame.sent else payload
             else:
                 payload = self.content(payload)  # text frames are exchanged in the block, with their spans
             made.append(replace(frame, payload=payload))

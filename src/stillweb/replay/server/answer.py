@@ -21,7 +21,7 @@ from stillweb.errors import LimitExceeded
 from stillweb.http.codec import accepts, decode
 from stillweb.http.wire import simple_head, status_line
 from stillweb.matching.captures import Entry
-from stillweb.matching.ranges import Span, asked_span, recorded_span
+from stillweb.matching.ranges import Span, recorded_span, requested_span
 from stillweb.model import Headers, Request, header
 
 __all__ = ["PreparedResponse", "Script", "ScriptedResponse", "empty", "preflight", "recorded"]
@@ -93,7 +93,7 @@ def _cut(
     held = (recorded_span(head) if status == 206 else None) or Span(0, len(body), len(body))
     if held.stop - held.start != len(body):  # its coding was removed: the numbers no longer say anything
         return status, head, body
-    asked = asked_span(header(request.headers, "range"), held.total)
+    asked = requested_span(header(request.headers, "range"), held.total)
     if asked is not None and not _range_applies(request, head):
         asked = None
     plain = _CONTENT_RANGE.sub(b"", head)

@@ -22,7 +22,7 @@ from stillweb import clock
 from stillweb.collections.manifest import read_manifest
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import MalformedPack
-from stillweb.matching.redaction import SecretFields, disguise_of, key_file
+from stillweb.matching.redaction import SecretFields, key_file, secret_fields_of
 from stillweb.matching.resolver import Policy, SessionState, advance, is_beacon, resolve
 from stillweb.model import GUESSES, Match, Request, Tier, header
 from stillweb.replay.server import answer as answers
@@ -109,7 +109,7 @@ def _disguise(collection: Path) -> SecretFields | None:
 @lru_cache(maxsize=64)
 def _read(collection: Path, _key: int, _manifest: int) -> SecretFields | None:
     redactions = read_manifest(collection / "manifest.json").redactions
-    return disguise_of(collection.parent, collection.name, redactions)
+    return secret_fields_of(collection.parent, collection.name, redactions)
 
 
 logger = logging.getLogger(__name__)
