@@ -1,4 +1,4 @@
-# Seven verbs. `make demo` and `make test` set everything up by themselves.
+# `make demo` and `make test` set up everything that they need.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -7,7 +7,7 @@ INTEGRATION ?= $(HOME)/.cache/stillweb-integration
 
 .PHONY: help setup fmt check test integration bench soak demo lock docs clean
 
-help:            ## list the verbs
+help:            ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
 
 setup: $(VENV)/.ready  ## virtual environment, locked dependencies, browser, pywb
@@ -25,27 +25,27 @@ $(VENV)/.ready: $(VENV)/.python requirements/dev.lock pyproject.toml src/stillwe
 	@touch $@
 
 fmt: setup       ## format the code
-	$(BIN)/ruff check --fix-only --quiet src tests bench examples
-	$(BIN)/ruff format src tests bench examples
+	$(BIN)/ruff check --fix-only --quiet src tests bench examples tools
+	$(BIN)/ruff format src tests bench examples tools
 
-check: setup     ## lint, types, floors, stale documents
-	$(BIN)/ruff check src tests bench examples
-	$(BIN)/ruff format --check src tests bench examples
+check: setup     ## lint, types, layers, structure, prose, generated documents
+	$(BIN)/ruff check src tests bench examples tools
+	$(BIN)/ruff format --check src tests bench examples tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/cli_reference.py --check
 	$(BIN)/python docs/connection_diagram.py --check
 
-test: setup      ## all tests; those that lack their subject (Docker, shared archives) say why they skip
+test: setup      ## all tests; tests without their prerequisites (Docker, shared archives) are skipped with a reason
 	$(BIN)/pytest
 
-integration: setup  ## the packages of trainers drive tasks, each in an environment of its own (7 GB, once)
+integration: setup  ## trainers' packages drive tasks, each in its own environment (7 GB, once)
 	mkdir -p out/integration
 	$(BIN)/python tests/integration/environments.py $(INTEGRATION)
 	STILLWEB_INTEGRATION=$(INTEGRATION) $(BIN)/pytest -v tests/integration > out/integration/log.txt; \
 	  status=$$?; cat out/integration/log.txt; exit $$status
 
-bench: setup     ## ratios as JSON in out/bench; they never gate
+bench: setup     ## write ratios as JSON to out/bench; informative only
 	mkdir -p out/bench
 	$(BIN)/python bench/replay.py --shared $(SHARED) | tee out/bench/replay.json
 	$(BIN)/python bench/browser_navigations.py --shared $(SHARED) | tee out/bench/browser_navigations.json
@@ -54,14 +54,14 @@ soak: setup      ## 10,000 episodes through `stillweb serve` under 1,000 kills; 
 	mkdir -p out/bench
 	$(BIN)/python bench/serve_chaos.py --episodes 10000 --kills 1000 | tee out/bench/soak.json
 
-demo: setup      ## record, seal, replay, 8 episodes, compare: the whole street in about a minute
+demo: setup      ## record, seal, replay, 8 episodes, compare: the whole pipeline in about a minute
 	$(BIN)/stillweb demo
 
 docs: setup      ## write docs/cli.md and docs/replay-connection.md from the code
 	$(BIN)/python docs/cli_reference.py
 	$(BIN)/python docs/connection_diagram.py
 
-lock:            ## pin the newest dependencies anew (needs uv on the PATH)
+lock:            ## update the pinned dependencies (needs uv on the PATH)
 	echo uv | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade \
 	  --custom-compile-command "make lock" -o requirements/uv.lock -
 	uv pip compile pyproject.toml --extra record --extra serve --extra agents --group dev --quiet --universal --python-version 3.11 \
@@ -73,5 +73,5 @@ lock:            ## pin the newest dependencies anew (needs uv on the PATH)
 	echo "pywb>=2.10,<3" | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --custom-compile-command "make lock" -o src/stillweb/replay/pywb/pywb.lock -
 
-clean:           ## remove what was made here, but for collections and certs
+clean:           ## remove generated files, except collections and certs
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,33 @@
+"""Rules of the whole code base: structure, prose and documented API. `make check` runs the same scripts."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import api
+import prose
+import pytest
+import structure
+
+
+def test_modules_folders_and_class_names_keep_the_rules():
+    assert structure.problems() == []
+
+
+def test_prose_has_no_more_faults_than_permitted():
+    assert prose.problems() == []
+
+
+@pytest.mark.parametrize("package", api.public_packages())
+def test_a_package_exports_what_it_documents(package):
+    names = api.public_packages()[package]
+    module = import_module(package)
+    assert sorted(set(module.__all__) - {"__version__"}) == names
+    for name in names:
+        assert getattr(module, name) is not None
+        assert api.definition(package, name)
+    assert f"## {package}\n" in api.TARGET.read_text("utf-8")
+
+
+def test_the_documented_api_is_current():
+    assert api.TARGET.read_text("utf-8") == api.page(), "run: make docs"

@@ -1,0 +1,235 @@
+"""Check the prose of the source code against the project's writing rules.
+
+The check reads docstrings, comments, string literals (messages and CLI help) and identifiers below
+`src/stillweb`. It counts two kinds of faults per package: words that plain technical English avoids, and
+sentences of docstrings with more than 25 words. `tools/prose.json` has the permitted number of faults per
+package. The numbers may only fall: `--lower` writes the current counts where they are smaller.
+
+    python tools/prose.py                 # compare with the permitted numbers
+    python tools/prose.py --list diff     # print every fault in one package
+    python tools/prose.py --lower
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[1]
+SOURCE = REPO / "src" / "stillweb"
+CEILINGS = REPO / "tools" / "prose.json"
+MAX_WORDS = 25
+
+# Word or phrase -> what to write instead.
+AVOIDED = {
+    r"told|tells?|telling": "returns, reports, raises, logs, sends",
+    r"whoever|nobody|somebody": "name the actor",
+    r"thereby|therein|thereof|whereby|wherein|thereon|hereby": "so, in it, by which",
+    r"shall": "must, will",
+    r"save for|but for": "except",
+    r"at once": "immediately, simultaneously",
+    r"by (?:it|them)(?:self|selves)": "automatically",
+    r"mend(?:s|ed|ing)?": "repair, fix",
+    r"lies? (?:in|at|on|beside|under|where)": "is in, is stored in",
+    r"comes? (?:of|by)|comes? to (?!mind)": "results from, reaches, gets",
+    r"(?:is|are|was|were)(?: not)? there(?! (?:is|are))": "exists, is missing",
+    r"asks? for|asked for|asking for": "requests",
+    r"guises?": "context options",
+    r"doubts?": "ambiguity",
+    r"kin": "child process",
+    r"streets?": "pipeline",
+    r"rooms?": "package, space",
+    r"(?-i:floors?)": "layer, minimum",
+    r"houses?": "codebase",
+    r"desks?": "control",
+    r"(?<!front )(?<!front)doors?": "listener",
+    r"shelf|shelves": "registry",
+    r"sieves?": "filter",
+    r"portraits?": "page snapshot",
+    r"keepsakes?": "artifacts",
+    r"patience": "timeout",
+    r"amiss|forsooth|henceforth|hitherto|hence|lest|whence|whither|ere": "plain English",
+    r"goes on|go on|went on|going on": "continues, resumes",
+}
+_WORDS = re.compile(r"(?<![\w./-])(?:" + "|".join(AVOIDED) + r")(?![\w-])", re.IGNORECASE)
+_IDENTIFIER_WORDS = frozenset(
+    {
+        *(
+            "told",
+            "tell",
+            "tells",
+            "whoever",
+            "nobody",
+            "somebody",
+            "asked",
+            "kept",
+            "mend",
+            "mends",
+            "mended",
+        ),
+        *(
+            "guise",
+            "doubt",
+            "kin",
+            "street",
+            "streets",
+            "room",
+            "rooms",
+            "house",
+            "desk",
+            "door",
+            "doors",
+            "shelf",
+        ),
+        *("shelves", "sieve", "portrait", "keepsake", "keepsakes", "patience", "witness"),
+    }
+)
+_OPENING = re.compile(r"(?:What|Whose|Who|Whoever|Of|That|Be it|Whether it is|As it)\b")
+_CODE = re.compile(r"=>|\bconst \b|\bfunction ?\(|;\n|</|\bSELECT\b")
+_SECTION = re.compile(r"(?m)^\s*(?:Args|Attributes|Returns|Raises|Yields|Example|Examples):\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One place that breaks a writing rule."""
+
+    path: Path
+    line: int
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(REPO)}:{self.line}: {self.kind}: {self.text}"
+
+
+def package_of(path: Path) -> str:
+    """Return the name of a module's top-level package, "base" for modules directly below `stillweb`."""
+    parts = path.relative_to(SOURCE).parts
+    return parts[0] if len(parts) > 1 else "base"
+
+
+def faults(path: Path) -> Iterator[Fault]:
+    """Yield the faults of one module."""
+    text = path.read_text("utf-8")
+    tree = ast.parse(text)
+    docstrings = dict(_docstrings(tree))
+    for line, docstring in docstrings.values():
+        yield from _in_text(path, line, docstring)
+        yield from _opening(path, line, docstring)
+        yield from _long_sentences(path, line, docstring)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            message = " " in node.value and not _CODE.search(node.value)
+            yield from _in_text(path, node.lineno, node.value if message else "")
+        yield from _identifiers(path, node)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            comment = token.string.lstrip("#! ")
+            yield from _in_text(path, token.start[0], comment)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, tuple[int, str]]]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        first = node.body[0] if node.body else None
+        literal = first.value if isinstance(first, ast.Expr) else None
+        if isinstance(literal, ast.Constant) and isinstance(literal.value, str):
+            yield id(literal), (literal.lineno, literal.value)
+
+
+def _in_text(path: Path, line: int, text: str) -> Iterator[Fault]:
+    for found in _WORDS.finditer(text):
+        at = line + text.count("\n", 0, found.start())
+        yield Fault(path, at, "word", found[0])
+
+
+def _opening(path: Path, line: int, docstring: str) -> Iterator[Fault]:
+    if found := _OPENING.match(docstring.lstrip()):
+        yield Fault(path, line, "opening", found[0])
+
+
+def _long_sentences(path: Path, line: int, docstring: str) -> Iterator[Fault]:
+    prose = _SECTION.split(docstring)[0]
+    for paragraph in re.split(r"\n\s*\n|\n\s*(?=[-*] |\d+\. )", prose):
+        if "\n    " in paragraph.replace("\n" + " " * _indent(docstring), "\n") or "::" in paragraph:
+            continue  # a table or an example
+        for sentence in re.split(r"(?<=[.:;!?])\s+", " ".join(paragraph.split())):
+            if len(words := sentence.split()) > MAX_WORDS:
+                yield Fault(path, line, f"sentence of {len(words)} words", sentence[:80])
+
+
+def _indent(docstring: str) -> int:
+    lines = [line for line in docstring.split("\n")[1:] if line.strip()]
+    return min((len(line) - len(line.lstrip()) for line in lines), default=0)
+
+
+def _identifiers(path: Path, node: ast.AST) -> Iterator[Fault]:
+    name = ""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        name = node.name
+    elif isinstance(node, ast.arg):
+        name = node.arg
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        name = node.id
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        name = node.attr
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+    for word in _IDENTIFIER_WORDS.intersection(words):
+        yield Fault(path, node.lineno, "name", f"{name} ({word})")  # type: ignore[attr-defined]
+
+
+@cache
+def all_faults() -> dict[str, list[Fault]]:
+    """Return the faults of every package."""
+    found: dict[str, list[Fault]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        found.setdefault(package_of(path), []).extend(faults(path))
+    return found
+
+
+def ceilings() -> dict[str, int]:
+    """Return the permitted number of faults per package; a package that is not listed may have none."""
+    permitted: dict[str, int] = json.loads(CEILINGS.read_text("utf-8")) if CEILINGS.exists() else {}
+    return permitted
+
+
+def problems() -> list[str]:
+    """Return a sentence for each package with more faults than permitted."""
+    permitted = ceilings()
+    return [
+        f"{name}: {len(found)} faults, permitted {most} (python tools/prose.py --list {name})"
+        for name, found in all_faults().items()
+        if len(found) > (most := permitted.get(name, 0))
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--list", metavar="PACKAGE", help="print every fault in one package")
+    parser.add_argument("--lower", action="store_true", help="lower the permitted numbers")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(map(str, all_faults()[options.list])))
+        return 0
+    if options.lower:
+        permitted, counts = ceilings(), {name: len(found) for name, found in all_faults().items()}
+        first = not CEILINGS.exists()
+        lowered = {n: c if first else min(c, permitted.get(n, 0)) for n, c in sorted(counts.items())}
+        CEILINGS.write_text(json.dumps(lowered, indent=2) + "\n", "utf-8")
+        return 0
+    print("\n".join(problems()), end="\n" if problems() else "")
+    return int(bool(problems()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
