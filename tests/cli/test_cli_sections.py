@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from click.testing import CliRunner
 
-from stillweb.cli.record.commands import crawl_command
+from stillweb.cli.record.commands import crawl
 
 
 def test_each_option_of_crawl_stands_in_its_help_once():
-    text = CliRunner().invoke(crawl_command, ["--help"]).output
-    named = [name for names in crawl_command.sections.values() for name in names]
-    params = {param.name: param for param in crawl_command.params}
+    text = CliRunner().invoke(crawl, ["--help"]).output
+    named = [name for names in crawl.sections.values() for name in names]
+    params = {param.name: param for param in crawl.params}
     assert set(named) <= set(params)
     assert len(named) == len(set(named))
     begins = [line.split()[0].rstrip(",") for line in text.splitlines() if line.startswith("  -")]

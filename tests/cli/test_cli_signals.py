@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import asyncio
-from stillweb.cli.signals import until_signal
+from stillweb.cli.console import until_signal
 
 async def main():
     print("ready", flush=True)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from PIL import Image, ImageDraw
 from small_site import ORIGIN, build
 
-from stillweb.cli.certify import certify_command
+from stillweb.cli.certify import certify
 from stillweb.diff.certify.certificate import (
     Certificate,
     Machine,
@@ -130,7 +130,7 @@ def certified(tmp_path_factory):
 
 def run(root, *arguments):
     places = ("--collections", str(root / "collections"), "--certs", str(root / "certs"))
-    return CliRunner().invoke(certify_command, [*arguments, *places], standalone_mode=False)
+    return CliRunner().invoke(certify, [*arguments, *places], standalone_mode=False)
 
 
 @pytest.mark.browser
@@ -209,5 +209,5 @@ def test_this_machine_is_told():
 
 @pytest.mark.parametrize("jobs", ["0", "a", "1,999"])
 def test_counts_of_sessions_are_judged(jobs, tmp_path):
-    result = CliRunner().invoke(certify_command, ["small", "--jobs", jobs])
+    result = CliRunner().invoke(certify, ["small", "--jobs", jobs])
     assert result.exit_code == 2

@@ -9,7 +9,7 @@ import pytest
 
 from stillweb.browser import Activity, launch, open_context, settle
 from stillweb.certs import CertAuthority
-from stillweb.cli.record.limits import tell
+from stillweb.cli.record.report import print_crawl
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.collections.pack.seal import seal
@@ -192,7 +192,7 @@ async def test_a_page_for_which_the_site_was_too_busy_is_visited_again(
     report = await record(tmp_path, ca, site, retries=retries)
     assert [page.status for page in report.pages] == [200, 200 if retries else 503]
     assert report.retried_pages == ({HOME + "next": "status 503"} if retries else {})
-    tell(report, Collection.open(tmp_path, "site"))
+    print_crawl(report, Collection.open(tmp_path, "site"))
     told = f"1 pages answered with status 400 or more, such as {HOME}next (503)"
     assert (told in capsys.readouterr().err) is (not retries)
 

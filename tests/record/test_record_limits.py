@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
 from stillweb.cli import cli
-from stillweb.cli.record.limits import Duration, Size
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
+from stillweb.options import parse_duration, parse_size
 from stillweb.record.crawl.crawl import CrawlReport, crawl
 from stillweb.record.crawl.run import CrawlLimits, Pace
 from stillweb.record.crawl.scope import Scope
@@ -79,11 +79,16 @@ def test_limits_are_named_as_they_were_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "value"),
-    [(Duration(), "90", 90), (Duration(), "1.5h", 5400), (Size(), "2G", 2 << 30), (Size(), "10KiB", 10240)],
+    ("parse", "text", "value"),
+    [
+        (parse_duration, "90", 90),
+        (parse_duration, "1.5h", 5400),
+        (parse_size, "2G", 2 << 30),
+        (parse_size, "10KiB", 10240),
+    ],
 )
-def test_times_and_sizes_are_written_as_people_do(kind, text: str, value: float) -> None:
-    assert kind.convert(text, None, None) == value
+def test_times_and_sizes_are_written_as_people_do(parse, text: str, value: float) -> None:
+    assert parse(text) == value
 
 
 @pytest.mark.parametrize("given", [["--time-limit", "soon"], ["--size-limit", "0"], ["--sitemap", HOME]])

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from stillweb.cli.record.proxy import proxy_command
+from stillweb.cli.record.proxy import proxy
 from stillweb.collections.layout import Collection
 
 PATIENCE = 150  # seconds, on a machine that does much else
@@ -88,5 +88,5 @@ def test_it_ends_at_its_time_limit_and_warns_who_can_reach_it(tmp_path: Path, si
 
 
 def test_a_user_without_a_password_is_refused() -> None:
-    result = CliRunner().invoke(proxy_command, ["-c", "site", "--user", "me"])
+    result = CliRunner().invoke(proxy, ["-c", "site", "--user", "me"])
     assert "NAME:PASSWORD" in getattr(result.exception, "hint", "")

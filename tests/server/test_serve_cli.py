@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from served_pages import filling
 from small_site import ORIGIN
 
-from stillweb.cli.serve import serve_command
+from stillweb.cli.serve import serve
 from stillweb.errors import StillwebError
 from stillweb.polling import poll
 from stillweb.replay.client import ReplayClient
@@ -127,6 +127,6 @@ def test_a_missing_extra_is_told_with_its_name():
     ],
 )
 def test_wrong_use_is_told(arguments, status, says):
-    outcome = CliRunner().invoke(serve_command, arguments)
+    outcome = CliRunner().invoke(serve, arguments)
     assert isinstance(outcome.exception, StillwebError)
     assert (outcome.exception.exit_code, says in str(outcome.exception)) == (status, True)

@@ -43,13 +43,13 @@ COMMANDS = {
     "env": ("stillweb.cli.env", "env", "Try tasks and actions on a replayed collection."),
     "serve": (
         "stillweb.cli.serve",
-        "serve_command",
+        "serve",
         "Serve episodes to trainers over HTTP: leases, steps, pictures.",
     ),
-    "monitor": ("stillweb.cli.monitor", "monitor_command", "Show how a rollout server stands."),
+    "monitor": ("stillweb.cli.monitor", "monitor", "Show how a rollout server stands."),
     "cdp": (
         "stillweb.cli.cdp",
-        "cdp_command",
+        "cdp",
         "Start a browser that replays, for a harness that drives browsers by CDP.",
     ),
     "rollout": ("stillweb.cli.rollout", "rollout", "Play tasks with an agent, and keep every episode."),
@@ -57,7 +57,7 @@ COMMANDS = {
     "diff": ("stillweb.cli.diff", "diff", "Compare a recording with its replay, page by page."),
     "certify": (
         "stillweb.cli.certify",
-        "certify_command",
+        "certify",
         "Run traces again and again; certify that nothing differs.",
     ),
 }

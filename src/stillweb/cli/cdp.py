@@ -16,7 +16,7 @@ from stillweb.errors import UsageError
 if TYPE_CHECKING:
     from stillweb.env.tasks.task import Task
 
-__all__ = ["cdp_command"]
+__all__ = ["cdp"]
 
 
 @click.command("cdp")
@@ -31,7 +31,7 @@ __all__ = ["cdp_command"]
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="To drive it by.  [default: any]")
 @click.option("--headed", is_flag=True, help="With a window.")
 @json_option
-def cdp_command(proxy: str, tasks: Path | None, task_id: str | None, as_json: bool, **chosen: Any) -> None:
+def cdp(proxy: str, tasks: Path | None, task_id: str | None, as_json: bool, **chosen: Any) -> None:
     """Start a browser that replays, and print the CDP address to drive it by.
 
     PROXY_URL is the control URL of a running replay server. The browser has a session of its own there, and

@@ -6,18 +6,19 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from stillweb.cli.console import print_json, progress, stderr
-from stillweb.cli.options import certs_option, collections_option, json_option, session_counts
+from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.replay.started import replayed
 from stillweb.collections.layout import Collection
 from stillweb.diff.certify.certificate import (
@@ -27,7 +28,8 @@ from stillweb.diff.certify.certificate import (
     VerifyVerdict,
     compare_certificates,
 )
-from stillweb.diff.certify.certify import CertifyOptions, certify
+from stillweb.diff.certify.certify import CertifyOptions
+from stillweb.diff.certify.certify import certify as certify_traces
 from stillweb.diff.certify.divergence import TraceDivergence
 from stillweb.env.env import Env, EnvOptions
 from stillweb.env.tasks.load import load_tasks
@@ -141,61 +143,55 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
 
 
-_EXPLORED = 3  # traces, where nothing was said and none were recorded
-_RUNS, _JOBS = 20, (1, 8, 32)
-_VERIFY_RUNS, _VERIFY_JOBS = 3, (1,)
-
+_EXPLORED = 3  # traces, if the command line names none and the collection has none
+_VERIFY_RUNS, _VERIFY_JOBS = 3, (1,)  # defaults with --verify
 
 _FILE = click.Path(path_type=Path, exists=True)
 
 
 @click.command("certify")
 @click.argument("name", required=False)
-@click.option("--traces", multiple=True, type=_FILE, metavar="FILE", help="A trace or trajectory; repeat it.")
-@click.option("--tasks", type=_FILE, help="A task file: each task's start page is a trace.")
-@click.option("--limit", type=click.IntRange(1), help="The first so many traces only.")
-@click.option("--explore", type=click.IntRange(1), help="Make so many traces by exploring.")
-@click.option("--steps", type=click.IntRange(1), default=20, show_default=True, help="Of explored traces.")
-@click.option("--runs", type=click.IntRange(1), help=f"Of each trace at each count.  [default: {_RUNS}]")
+@click.option("--traces", multiple=True, type=_FILE, metavar="FILE", help="Trace or trajectory. Repeatable.")
+@click.option("--tasks", type=_FILE, help="Task file: each task's start page is a trace.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Run the first N traces only.")
+@click.option("--explore", type=click.IntRange(1), metavar="N", help="Make N traces by exploring.")
 @click.option(
-    "--jobs", callback=session_counts, metavar="N,...", help="Counts of sessions.  [default: 1,8,32]"
+    "--steps", type=click.IntRange(1), default=20, show_default=True, help="Steps of each explored trace."
 )
+@options_from(CertifyOptions)
 @click.option(
-    "--level",
-    type=click.Choice(["exact", "clock", "network", "live"]),
-    default="clock",
+    "--backend",
+    type=click.Choice(["native", "pywb"]),
+    default="native",
     show_default=True,
-    help="How far pages are pinned.",
+    help="Replay server to start, unless --proxy names a running one.",
 )
-@click.option("--load", is_flag=True, help="A second time with every processor kept busy.")
+@click.option("--proxy", default="", metavar="URL", help="Control URL of a running replay server.")
 @click.option(
-    "--observe",
-    multiple=True,
-    metavar="FORM",
-    help="What is compared; repeat it.  [default: axtree, dom and screenshot]",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File for the certificate.  [default: certificate-LEVEL.json in the collection]",
 )
-@click.option("--backend", type=click.Choice(["native", "pywb"]), default="native", show_default=True)
-@click.option("--proxy", default="", metavar="URL", help="A replay server that is running.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where the certificate goes.")
 @click.option(
-    "--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep runs here, and go on from them."
+    "--verify", type=_FILE, metavar="FILE", help="Repeat the runs of this certificate, and compare."
 )
-@click.option("--verify", type=_FILE, metavar="FILE", help="Run what a certificate says, and compare.")
 @click.option(
     "--report", type=click.Path(path_type=Path, file_okay=False), help="Write index.html into this folder."
 )
-@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML.")
+@click.option(
+    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML to this file."
+)
 @json_option
 @collections_option
 @certs_option
 @click.pass_context
-def certify_command(ctx: click.Context, /, name: str | None, **given: Any) -> None:
-    """Run traces on a replayed collection again and again, and certify that nothing differs.
+def certify(ctx: click.Context, /, name: str | None, options: CertifyOptions, **given: Any) -> None:
+    """Run traces on a replayed collection repeatedly, and certify that nothing differs.
 
-    Traces come from files, from tasks, from exploring, or from the collection's own traces/ folder. A
-    run fails if any observation is unlike the commonest one, or if the environment itself flags a step
-    as not exact. The first difference is explained. Exit status 1 if a run fails, or a certificate
-    does not hold here.
+    Traces are from files, tasks, exploration, or the collection's own traces/ folder. A run fails if any
+    observation differs from the most frequent one, or if the environment flags a step as not exact. The
+    command explains the first difference. Exit status 1 if a run fails, or a certificate does not hold on
+    this machine. With --verify, --runs defaults to 3 and --jobs to 1.
 
     \b
     Example:
@@ -204,18 +200,16 @@ def certify_command(ctx: click.Context, /, name: str | None, **given: Any) -> No
       stillweb certify --verify collections/shop/certificate-clock.json
     """  # noqa: D301  click reads \b itself
     if given["verify"]:
-        ctx.exit(_verify(name, given))
+        if ctx.get_parameter_source("runs") is ParameterSource.DEFAULT:
+            options = replace(options, runs=_VERIFY_RUNS)
+        if ctx.get_parameter_source("jobs") is ParameterSource.DEFAULT:
+            options = replace(options, jobs=_VERIFY_JOBS)
+        ctx.exit(_verify(name, options, given))
     if not name:
-        raise UsageError("which collection?", hint="stillweb certify NAME, or stillweb certify --verify FILE")
+        raise UsageError(
+            "no collection named", hint="stillweb certify NAME, or stillweb certify --verify FILE"
+        )
     collection = Collection.open(given["root"], name)
-    options = CertifyOptions(
-        runs=given["runs"] or _RUNS,
-        jobs=given["jobs"] or _JOBS,
-        level=given["level"],
-        load=given["load"],
-        observe=given["observe"],
-        folder=given["keep"],
-    )
     certificate = asyncio.run(_certify(collection, options, given))
     path = certificate.write(given["out"] or collection.path / f"certificate-{options.level}.json")
     stderr().print(f"certificate: {path}", markup=False, soft_wrap=True)
@@ -227,17 +221,10 @@ def certify_command(ctx: click.Context, /, name: str | None, **given: Any) -> No
     ctx.exit(0 if certificate.passed else 1)
 
 
-def _verify(name: str | None, given: dict[str, Any]) -> int:
+def _verify(name: str | None, options: CertifyOptions, given: dict[str, Any]) -> int:
     certified = Certificate.load(given["verify"])
     collection = Collection.open(given["root"], name or certified.collection)
-    options = CertifyOptions(
-        runs=given["runs"] or _VERIFY_RUNS,
-        jobs=given["jobs"] or _VERIFY_JOBS,
-        level=certified.level,
-        load=given["load"],
-        observe=certified.forms,
-        folder=given["keep"],
-    )
+    options = replace(options, level=certified.level, observe=certified.forms)
     given |= {"backend": certified.backend}
     here = asyncio.run(_certify(collection, options, given, [each.trace for each in certified.traces]))
     if here.environment_id != certified.environment_id:
@@ -286,11 +273,17 @@ async def _certify(
         where = replayed(collection, given["certs_dir"], backend=given["backend"], proxy=given["proxy"])
         url = await stack.enter_async_context(where)
         client = await stack.enter_async_context(ReplayClient(url))
-        chosen = list(traces) or _given_traces(collection, given) or await _explored(url, collection, given)
+        chosen = (
+            list(traces)
+            or _given_traces(collection, given)
+            or await _explored(url, collection, options.level, given)
+        )
         chosen = chosen[: given["limit"]]
         bar = stack.enter_context(progress())
         task = bar.add_task(f"certifying {collection.name}", total=options.total(len(chosen)))
-        return await certify(client, collection.name, chosen, options, on_run=lambda _: bar.advance(task))
+        return await certify_traces(
+            client, collection.name, chosen, options, on_run=lambda _: bar.advance(task)
+        )
 
 
 def _given_traces(collection: Collection, given: dict[str, Any]) -> list[Trace]:
@@ -307,12 +300,12 @@ def _given_traces(collection: Collection, given: dict[str, Any]) -> list[Trace]:
     return traces
 
 
-async def _explored(url: str, collection: Collection, given: dict[str, Any]) -> list[Trace]:
+async def _explored(url: str, collection: Collection, level: str, given: dict[str, Any]) -> list[Trace]:
     count, steps = given["explore"] or _EXPLORED, given["steps"]
     pages = start_pages(collection)
     stderr().print(f"exploring {collection.name}: {count} traces of {steps} steps", markup=False)
     options = EnvOptions(max_steps=steps + 1)
-    async with Env(url, collection.name, level=given["level"], options=options) as env:
+    async with Env(url, collection.name, level=level, options=options) as env:
         return [
             await propose_trace(env, pages[number % len(pages)], seed=number, steps=steps)
             for number in range(count)

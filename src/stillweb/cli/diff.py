@@ -17,9 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stillweb.browser.profile import Level
 from stillweb.cli.console import print_json, progress, stderr
-from stillweb.cli.options import certs_option, collections_option, json_option
+from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.replay.started import replayed
 from stillweb.collections.layout import Collection
 from stillweb.collections.versions import open_version
@@ -175,54 +174,39 @@ class Source:
     type=click.Choice(["native", "pywb"]),
     default="native",
     show_default=True,
-    help="Which replay to start, unless --proxy names one.",
+    help="Replay server to start, unless --proxy names a running one.",
 )
-@click.option("--proxy", default="", metavar="URL", help="A replay server that is running.")
+@click.option("--proxy", default="", metavar="URL", help="Control URL of a running replay server.")
 @click.option(
     "--report",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     help="Write index.html and report.json into this folder.",
 )
-@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML.")
 @click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    help="Pages at a time.  [default: two for each processor]",
-)
-@click.option("--limit", type=click.IntRange(1), help="Pages at most.")
-@click.option(
-    "--level",
-    type=click.Choice([level.value for level in Level if level is not Level.LIVE]),
-    default=Level.CLOCK.value,
-    show_default=True,
-    help="How far pages are pinned; recordings are made at clock.",
+    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML to this file."
 )
 @click.option(
     "--fail-under",
     default="",
     metavar="SCORE=LIMIT,...",
-    help="Limits that every page must keep, on top of the collection's; 'none' for no limits.",
+    help="Limits for every page, in addition to those of the collection; 'none' for no limits.",
 )
-@click.option("--fresh", is_flag=True, help="Begin anew where a comparison was cut short.")
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for state and pictures.  [default: diff/ in the collection]",
-)
+# Twice the processors: while one page waits, another one computes.
+@options_from(DiffOptions(jobs=2 * (os.cpu_count() or 1), workers=1))
 @json_option
 @collections_option
 @certs_option
 @click.pass_context
-def diff(ctx: click.Context, /, name: str, other: str | None, **given: Any) -> None:
-    """Visit every page of a recording in its replay and compare what comes.
+def diff(ctx: click.Context, /, name: str, other: str | None, options: DiffOptions, **given: Any) -> None:
+    """Visit every page of a recording in its replay, and compare the two.
 
-    Requests and their answers, text, elements, accessibility tree, picture and scripts' complaints of
-    each page are held against the baseline that was taken when it was recorded; recorded traces are
-    taken again, and their rewards compared. Exit status 1 if a page breaks a limit or a reward differs.
+    For each page the command compares requests and answers, text, elements, accessibility tree, screenshot
+    and script errors with the baseline of the recording. It repeats recorded traces and compares their
+    rewards. Exit status 1 if a page breaks a limit or a reward differs.
 
-    With OTHER two recordings are compared, without a browser: what changed from NAME to OTHER. Either may
-    be NAME@VERSION (see `stillweb collections keep`). Exit status 1 only with --fail-under.
+    With OTHER it compares two recordings, without a browser: the changes from NAME to OTHER. Either may be
+    NAME@VERSION (see `stillweb collections keep`). Exit status 1 only with --fail-under.
 
     \b
     Example:
@@ -231,15 +215,8 @@ def diff(ctx: click.Context, /, name: str, other: str | None, **given: Any) -> N
       stillweb diff shop@20261101120000 shop
     """  # noqa: D301  click reads \b itself
     collection = open_version(given["root"], other or name)
-    options = DiffOptions(
-        jobs=given["jobs"] or 2 * (os.cpu_count() or 1),  # while one page waits, another one computes
-        limit=given["limit"],
-        gates=parse_gates(given["fail_under"], {} if other else read_settings(collection.path).gates),
-        level=Level(given["level"]),
-        workers=1,
-        work=given["work"],
-        fresh=given["fresh"],
-    )
+    gates = {} if other else read_settings(collection.path).gates
+    options = replace(options, gates=parse_gates(given["fail_under"], gates))
     if other:
         report = asyncio.run(_between(given["root"], (name, other), options))
     else:

@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
+from stillweb.browser.profile import LEVEL
 from stillweb.cli.console import print_json, print_table, progress, stderr
 from stillweb.cli.options import (
     collections_option,
     json_option,
-    level_option,
-    observe_option,
+    option_for,
+    options_from,
     proxy_option,
-    session_counts,
     sites_option,
 )
 from stillweb.collections.layout import Collection
@@ -32,6 +32,7 @@ from stillweb.env.tasks.miniwob import miniwob_tasks
 from stillweb.env.tasks.native import native_file, native_schema
 from stillweb.env.trajectories.trace import Trace
 from stillweb.errors import UsageError
+from stillweb.options import Option
 
 
 @click.command()
@@ -106,34 +107,37 @@ def miniwob(name: str, seed: int, limit_ms: int | None, root: Path) -> None:
     print_json(native_file(miniwob_tasks(urls, collection=name, seed=seed, limit_ms=limit_ms)))
 
 
-_FILE = click.Path(path_type=Path, exists=True)
-
-
 @click.command()
 @click.argument("tasks", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
 @proxy_option
-@level_option
 @sites_option
-@click.option("--trace", "traces", multiple=True, type=_FILE, help="Trace or trajectory to run. Repeatable.")
-@click.option("--runs", type=click.IntRange(2), default=3, show_default=True, help="At each count, at least.")
 @click.option(
-    "--sessions", callback=session_counts, default="1,4", show_default=True, help="Counts of sessions."
+    "--trace",
+    "traces",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="Trace or trajectory to run. Repeatable.",
 )
-@click.option("--steps", type=click.IntRange(0), default=6, show_default=True, help="To explore in a task.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the exploring.")
-@click.option("--limit", type=click.IntRange(min=1), help="Check the first so many tasks only.")
-@click.option("--quick", is_flag=True, help="Only reset each task and score it untouched, once.")
+@options_from(CheckOptions)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Check the first N tasks only.")
+@click.option("--quick", is_flag=True, help="Only reset each task and score it without any action, once.")
 @click.option(
-    "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="At a time, with --quick."
+    "--jobs",
+    type=click.IntRange(1, 64),
+    default=2,
+    show_default=True,
+    help="Simultaneous tasks with --quick.",
 )
 @json_option
-def check(tasks: Path | None, proxy: str, level: str, sites: dict[str, str], **chosen: Any) -> None:
-    """Run each task again and again, and tell whether anything differs.
+def check(
+    tasks: Path | None, proxy: str, options: CheckOptions, sites: dict[str, str], **chosen: Any
+) -> None:
+    """Run each task repeatedly, and report whether anything differs.
 
-    A task is explored from its start page with equal actions each time, alone and beside others, and
-    scored; a trace is taken as it is. Shown are: steps at which what is observed differs, pages that do
-    not settle, requests that the collection does not hold, rewards, and the reward for doing
-    nothing. Exit status 1 if anything differs or a task cannot be run.
+    The check explores a task from its start page with equal actions each time, alone and in parallel with
+    other sessions, and scores it. It repeats a trace as recorded. It reports steps with different
+    observations, pages that do not settle, requests that the collection does not hold, rewards, and the
+    reward for no action. Exit status 1 if anything differs or a task cannot run.
 
     \b
     Example:
@@ -144,17 +148,10 @@ def check(tasks: Path | None, proxy: str, level: str, sites: dict[str, str], **c
     loaded = load_tasks(tasks, sites=sites)[: chosen["limit"]] if tasks else []
     traces = [Trace.load(path) for path in chosen["traces"]]
     if not loaded and not traces:
-        raise UsageError("there is nothing to check", hint="name a task file, or --trace FILE")
+        raise UsageError("nothing to check", hint="give a task file, or --trace FILE")
     if chosen["quick"]:
-        _quick(loaded, proxy, level, chosen["jobs"], as_json=chosen["as_json"])
+        _quick(loaded, proxy, options.level, chosen["jobs"], as_json=chosen["as_json"])
         return
-    options = CheckOptions(
-        runs=chosen["runs"],
-        sessions=chosen["sessions"],
-        steps=chosen["steps"],
-        seed=chosen["seed"],
-        level=level,
-    )
     rows = asyncio.run(_check([*loaded, *traces], proxy, options))
     summary = _summary(rows)
     if chosen["as_json"]:
@@ -299,27 +296,32 @@ def schema(of_tasks: bool, style: str) -> None:
 
 @env.command()
 @proxy_option
-@level_option
-@click.option("--url", required=True, help="Page to begin with.")
-@click.option("-c", "--collection", help="Collection, if the server has several.")
-@click.option("--seed", type=int, help="Seed of the page's randomness; the recording's unless given.")
-@click.option(
-    "--trajectories",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder to write the episode down in.",
+@option_for("level", str, "clock", LEVEL)
+@click.option("--url", required=True, help="Start page.")
+@click.option("-c", "--collection", metavar="NAME", help="Collection, if the server has several.")
+@click.option("--seed", type=int, help="Seed of the page's random numbers.  [default: the recording's]")
+@options_from(EnvOptions(max_steps=sys.maxsize), only=("trajectories",))
+@option_for(
+    "observe",
+    tuple[str, ...],
+    ("axtree",),
+    Option(
+        "Form of observation: axtree, compact:viewport, ... (docs/observations.md). Repeatable.",
+        metavar="FORM",
+    ),
 )
-@observe_option("What to show: axtree, compact:viewport, ... (docs/observations.md). Repeatable.")
-def shell(proxy: str, level: str, url: str, collection: str | None, **chosen: Any) -> None:
-    """Type actions as JSON, one a line, and see what the agent would see.
+def shell(
+    proxy: str, level: str, url: str, collection: str | None, options: EnvOptions, **chosen: Any
+) -> None:
+    """Execute actions from stdin, one JSON object a line, and print the observations of the agent.
 
-    Of pictures the digest is shown; with --trajectories they are kept.
+    Screenshots are printed as digests; --trajectories stores the images.
 
     \b
     Example:
       stillweb env shell --proxy http://127.0.0.1:8080 --url https://shop.example/
       > {"action": "click", "bid": "a12"}
     """  # noqa: D301
-    options = EnvOptions(max_steps=sys.maxsize, trajectories=chosen["trajectories"])
     environment = Env(proxy, collection, level=level, observe=chosen["observe"], options=options)
     asyncio.run(_shell(environment, url, chosen["seed"]))
 

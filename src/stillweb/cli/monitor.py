@@ -29,7 +29,7 @@ _SILENT_SECONDS = 30.0  # the server speaks every 5
 @click.option("--api-key", envvar="STILLWEB_API_KEY", default="", help="Of the server.")
 @click.option("--once", is_flag=True, help="Show it once and end.")
 @json_option
-def monitor_command(url: str, api_key: str, once: bool, as_json: bool) -> None:
+def monitor(url: str, api_key: str, once: bool, as_json: bool) -> None:
     """Show how a rollout server stands: its sessions, queues, rates, failures and misses.
 
     Each session is a letter: N nobody has it, W its episode begins, 0 to 9 the steps of one that plays (9 for

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -14,20 +15,14 @@ import click
 
 from stillweb import __version__
 from stillweb.cli.console import Sectioned, print_json, print_table, progress, stderr, until_signal
-from stillweb.cli.options import (
-    certs_option,
-    collections_option,
-    json_option,
-    level_option,
-    observe_option,
-    sites_option,
-)
+from stillweb.cli.options import certs_option, collections_option, json_option, options_from, sites_option
 from stillweb.cli.replay.started import replayed_together
 from stillweb.collections.layout import Collection
 from stillweb.diff.certify.rates import rate
 from stillweb.env.tasks.load import Task, load_tasks
 from stillweb.env.vector.rollout import Agent
 from stillweb.errors import UsageError
+from stillweb.options import parse_list
 from stillweb.trainers.agents import load_agent
 from stillweb.trainers.batch.folder import BatchFolder
 from stillweb.trainers.batch.results import Result, summary_of
@@ -134,84 +129,64 @@ def print_summary(summary: Mapping[str, Any]) -> None:
 
 
 SECTIONS = {
-    "Which episodes": ("task_ids", "only_sites", "sites", "episodes", "resume", "only_failed"),
-    "How they are played": ("level", "observe", "max_steps", "seed", "page_seeds", "retries", "success"),
-    "How many at once": ("max_concurrent", "max_concurrent_launch", "browsers"),
-    "On what": ("proxy", "collection", "root", "certs_dir"),
+    "Episodes": ("task_ids", "only_sites", "sites", "episodes", "resume", "only_failed"),
+    "Agent and observations": ("level", "observe", "max_steps", "seed", "page_seeds", "retry", "success"),
+    "Concurrency": ("max_concurrent", "max_concurrent_launch", "browsers"),
+    "Replay": ("proxy", "collection", "root", "certs_dir"),
 }
 
 
 def _listed(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return parse_list(text)
 
 
-def _numbers(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(map(int, _listed(ctx, param, text)))
-    except ValueError:
-        raise click.BadParameter("numbers, separated by commas, such as 7,8,9") from None
-
-
-def _options(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    told = dict(each.partition("=")[::2] for each in given)
+def _agent_options(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
     if not all("=" in each and each.partition("=")[0] for each in given):
-        raise click.BadParameter("KEY=VALUE, such as model=qwen3-4b")
-    return told
+        raise click.BadParameter("expected KEY=VALUE, such as model=qwen3-4b")
+    return dict(each.partition("=")[::2] for each in given)
 
 
 @click.command(cls=Sectioned, sections=SECTIONS)
 @click.option("--tasks", "file", required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="Task file: WARC-Bench, WebArena or our own.")  # fmt: skip
+              help="Task file: WARC-Bench, WebArena or stillweb's own.")  # fmt: skip
 @click.option("--agent", required=True, metavar="NAME",
-              help="random, scripted:PATH, openai, or MODULE:NAME of your own.")  # fmt: skip
-@click.option("-o", "--agent-option", "agent_options", multiple=True, metavar="KEY=VALUE", callback=_options,
-              help="Of the agent (docs/rollout.md). Repeatable.")  # fmt: skip
+              help="Agent: random, scripted:PATH, openai, or MODULE:NAME of your own.")  # fmt: skip
+@click.option("-o", "--agent-option", "agent_options", multiple=True, metavar="KEY=VALUE",
+              callback=_agent_options, help="Option of the agent (docs/rollout.md). Repeatable.")  # fmt: skip
 @click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False),
-              help="Folder that keeps results and trajectories.")  # fmt: skip
+              help="Folder for results and trajectories.")  # fmt: skip
 @click.option("--task-ids", default="", callback=_listed, metavar="ID,...",
-              help="Only these: ids, patterns (online.*), numbers and ranges (1,2,7-12).")  # fmt: skip
+              help="Play only these tasks: ids, patterns (online.*), numbers, ranges (1,7-12).")  # fmt: skip
 @click.option("--sites", "only_sites", default="", callback=_listed, metavar="NAME,...",
-              help="Only tasks on these: collections, or hosts of start pages.")  # fmt: skip
+              help="Play only tasks on these collections or hosts of start pages.")  # fmt: skip
 @sites_option
-@click.option("--episodes", type=click.IntRange(1), default=1, show_default=True, help="Of each task.")
-@click.option("--resume", is_flag=True, help="Go on with what is in the folder: play what has no result yet.")
+@options_from(BatchOptions)
+@click.option("--resume", is_flag=True, help="Continue in the folder: play the episodes without a result.")
 @click.option("--only-failed", is_flag=True,
-              help="Play again what ended without a reward; with --resume what is missing, too.")  # fmt: skip
-@level_option
-@observe_option("What the agent sees (docs/observations.md). Repeatable.")
-@click.option("--max-steps", type=click.IntRange(1), default=30, show_default=True,
-              help="Of an episode, where the task does not say.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the agent's draws.")
-@click.option("--page-seeds", default="", callback=_numbers, metavar="N,...",
-              help="Of the pages, for a task's episodes in turn.  [default: the recording's]")  # fmt: skip
-@click.option("--retry", "retries", type=click.IntRange(0), default=2, show_default=True,
-              help="Further attempts of what browser or proxy broke; of nothing else.")  # fmt: skip
+              help="Repeat episodes without a reward; with --resume also missing ones.")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the agent.")
 @click.option("--success", type=float, default=1.0, show_default=True,
-              help="Reward from which on an episode is counted as a success.")  # fmt: skip
-@click.option("--max-concurrent", type=click.IntRange(1, 256), default=4, show_default=True,
-              help="Episodes at once.")  # fmt: skip
-@click.option("--max-concurrent-launch", type=click.IntRange(0), default=0,
-              help="Episodes that begin at once, with their browsers; 0: all.  [default: 0]")  # fmt: skip
-@click.option("--browsers", type=click.IntRange(1), default=1, show_default=True, help="At once.")
+              help="Minimum reward of a successful episode.")  # fmt: skip
 @click.option("--proxy", default="", metavar="URL",
-              help="A replay server that is running; else the tasks' collections are served.")  # fmt: skip
-@click.option("-c", "--collection", default="", metavar="NAME", help="Of tasks that name none.")
+              help="Control URL of a replay server.  [default: starts one]")  # fmt: skip
 @collections_option
 @certs_option
 @json_option
 @click.pass_context
-def rollout(ctx: click.Context, /, file: Path, agent: str, output: Path, **given: Any) -> None:
-    """Play tasks with an agent, and keep every episode the moment it ends.
+def rollout(
+    ctx: click.Context, /, file: Path, agent: str, output: Path, options: BatchOptions, **given: Any
+) -> None:
+    """Play tasks with an agent, and store every episode as soon as it ends.
 
-    The folder gets results.jsonl (a line for each episode), tasks/ID/N/ (result and trajectory) and
-    summary.json (success rate with its 95 % bounds, rewards by task, failures by kind). Episodes that browser
-    or proxy broke are tried again and, if that does not help, have no reward: they are never scored 0.
+    The folder receives results.jsonl (a line for each episode), tasks/ID/N/ (result and trajectory) and
+    summary.json (success rate with its 95 % bounds, rewards by task, failures by kind). Episodes that the
+    browser or the proxy broke are retried. If that fails too they have no reward: they never count as 0.
 
-    Ctrl-C leaves running episodes, keeps what has ended and writes the summary; a second one ends it at once.
-    After either, or a kill, --resume goes on and plays nothing twice that has ended.
+    Ctrl-C cancels running episodes, keeps those that ended and writes the summary; a second Ctrl-C ends the
+    program immediately. After either, or a kill, --resume continues without repeating finished episodes.
 
-    Exit status: 0 if every chosen episode has a reward, whichever; 1 if one has none (browser, proxy, task or
-    agent failed; --only-failed plays them again); 2 wrong use; 130 stopped.
+    Exit status: 0 if every chosen episode has a reward, whatever its value; 1 if one has none (browser,
+    proxy, task or agent failed; --only-failed plays them again); 2 wrong use; 130 stopped.
 
     \b
     Example:
@@ -223,10 +198,8 @@ def rollout(ctx: click.Context, /, file: Path, agent: str, output: Path, **given
     tasks = select_tasks(load_tasks(file, sites=given["sites"]), given["task_ids"], given["only_sites"])
     if not tasks:
         raise UsageError(f"{file} has no task")
-    options = BatchOptions(
-        **{name: given[name] for name in _PASSED_ON},
-        missing=given["resume"] or not given["only_failed"],
-        failed=given["only_failed"],
+    options = replace(
+        options, missing=given["resume"] or not given["only_failed"], failed=given["only_failed"]
     )
     player = load_agent(agent, seed=given["seed"], options=given["agent_options"])
     told = {
@@ -246,12 +219,6 @@ def rollout(ctx: click.Context, /, file: Path, agent: str, output: Path, **given
         ctx.exit(1 if any(each.failed for each in folder.results.values() if each.task in ids) else 0)
 
 
-_PASSED_ON = (
-    "episodes", "max_concurrent", "max_concurrent_launch", "retries", "page_seeds", "level", "observe",
-    "collection", "max_steps", "browsers",
-)  # fmt: skip
-
-
 async def _play(
     folder: BatchFolder, tasks: Sequence[Task], agent: Agent, options: BatchOptions, given: dict[str, Any]
 ) -> None:
@@ -259,7 +226,7 @@ async def _play(
     if before:
         stderr().print(f"{before} episodes in {folder.path} have ended already", markup=False)
     try:
-        async with _replayed(tasks, given) as proxy:
+        async with _replayed(tasks, options.collection, given) as proxy:
             with RolloutProgress(given["success"]) as shown:
                 await run_batch(proxy, agent, tasks, folder, options, on_change=shown.change)
     finally:
@@ -267,12 +234,12 @@ async def _play(
 
 
 @asynccontextmanager
-async def _replayed(tasks: Sequence[Task], given: dict[str, Any]) -> AsyncIterator[str]:
-    """Give the URL of the replay server: the one that was named, or one for the tasks' collections."""
+async def _replayed(tasks: Sequence[Task], default: str, given: dict[str, Any]) -> AsyncIterator[str]:
+    """Yield the URL of the replay server: --proxy, or a new one for the tasks' collections."""
     if given["proxy"]:
         yield given["proxy"]
         return
-    names = dict.fromkeys(task.collection or given["collection"] for task in tasks)
+    names = dict.fromkeys(task.collection or default for task in tasks)
     if "" in names:
         raise UsageError(
             "some tasks name no collection", hint="--collection NAME, or --proxy URL of a replay server"

@@ -1,4 +1,4 @@
-"""`stillweb serve`: the rollout server, on a replay server that runs or that is started for it."""
+"""`stillweb serve`: the rollout server, on a running replay server or one that it starts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,119 +16,63 @@ import click
 
 from stillweb import clock
 from stillweb.cli.console import Sectioned, on_signals, print_json, stderr
-from stillweb.cli.options import (
-    certs_option,
-    collections_option,
-    json_option,
-    level_option,
-    observe_option,
-    sites_option,
-)
+from stillweb.cli.options import certs_option, collections_option, json_option, options_from, sites_option
 from stillweb.errors import TaskError, UsageError
+from stillweb.server.options import ServeOptions
 
 if TYPE_CHECKING:
     from stillweb.env.tasks.load import Task
-    from stillweb.server.options import ServeOptions
     from stillweb.server.serving import RolloutServer
 
 _SECTIONS = {
-    "What is played": ("root", "certs_dir", "collection", "tasks", "sites", "level", "observe"),
-    "Leases": ("sessions", "browsers", "ttl", "lifetime", "max_steps", "queues"),
-    "Reaching it": ("host", "port", "api_key", "drain_seconds"),
-    "What is kept": ("trajectories", "picture_mib"),
+    "Episodes": ("root", "certs_dir", "collection", "tasks", "sites", "level", "observe", "max_steps"),
+    "Leases": ("sessions", "browsers", "ttl", "lifetime", "queue"),
+    "Network": ("host", "port", "api_key", "drain_seconds"),
+    "Output": ("trajectories", "picture_mib"),
     "Several machines": ("master", "join", "node_name", "advertise"),
 }
-
-
-def _queues(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
-    told = {}
-    for each in given:
-        name, _sign, count = each.partition("=")
-        if not count.isdecimal() or int(count) < 1:
-            raise click.BadParameter(f"{each!r} is not NAME=COUNT, such as execute=64")
-        told[name] = int(count)
-    return told
 
 
 @click.command("serve", cls=Sectioned, sections=_SECTIONS)
 @click.argument("sources", nargs=-1, metavar="[PROXY_URL | NAME...]")
 @collections_option
 @certs_option
-@click.option("-c", "--collection", help="Of episodes whose task names none, if there are several.")
 @click.option(
     "--tasks",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="File of tasks that clients may name by their identifiers. Repeatable.",
+    help="Task file; clients may name its tasks by identifier. Repeatable.",
 )
 @sites_option
-@level_option
-@observe_option("What observations hold: axtree, screenshot, ... (docs/observations.md). Repeatable.")
+@options_from(ServeOptions)
 @click.option(
-    "--sessions", type=click.IntRange(1, 1024), default=8, show_default=True, help="Leases at once."
-)
-@click.option("--browsers", type=click.IntRange(1, 64), default=1, show_default=True, help="That share them.")
-@click.option(
-    "--ttl",
-    type=click.FloatRange(0, min_open=True),
-    default=60.0,
+    "--host",
+    default="127.0.0.1",
     show_default=True,
-    help="Seconds of silence after which a lease ends, unless its client asks for others.",
+    help="Address to listen on; one that other machines reach requires --api-key.",
 )
 @click.option(
-    "--lifetime",
-    type=click.FloatRange(0, min_open=True),
-    default=14400.0,
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=7000,
     show_default=True,
-    help="Seconds that no lease outlives.",
+    help="Port to listen on; 0 for a free one.",
 )
+@click.option("--api-key", envvar="STILLWEB_API_KEY", default="", help="API key that clients must send.")
+@click.option("--master", is_flag=True, help="Run no sessions; forward requests to the servers that join.")
+@click.option("--join", metavar="URL", help="Join the master at this URL as a node.")
 @click.option(
-    "--max-steps",
-    type=click.IntRange(1),
-    default=30,
-    show_default=True,
-    help="Of an episode whose task does not say.",
+    "--node-name", default="", metavar="NAME", help="Name of this node.  [default: its host name and port]"
 )
-@click.option(
-    "--queue",
-    "queues",
-    multiple=True,
-    metavar="NAME=COUNT",
-    callback=_queues,
-    help="Operations of a kind at once: reset, execute, observe, screenshot, release. Repeatable.",
-)
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a key."
-)
-@click.option("--port", type=click.IntRange(0, 65535), default=7000, show_default=True, help="0: any.")
-@click.option("--api-key", envvar="STILLWEB_API_KEY", default="", help="That clients must show.")
-@click.option(
-    "--drain-seconds",
-    type=click.FloatRange(0),
-    default=30.0,
-    show_default=True,
-    help="That running leases are given when the server is told to end.",
-)
-@click.option(
-    "--trajectories",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder to write episodes down in; pictures are found there for as long as it is kept.",
-)
-@click.option(
-    "--picture-mib", type=click.IntRange(1), default=256, show_default=True, help="Pictures kept in memory."
-)
-@click.option("--master", is_flag=True, help="Have no sessions, but pass requests on to servers that join.")
-@click.option("--join", metavar="URL", help="Be a node of this master.")
-@click.option("--node-name", default="", metavar="NAME", help="Of this node; its host and port otherwise.")
-@click.option("--advertise", default="", metavar="URL", help="Where the master reaches this node.")
+@click.option("--advertise", default="", metavar="URL", help="URL by which the master reaches this node.")
 @json_option
-def serve_command(sources: tuple[str, ...], as_json: bool, **chosen: Any) -> None:
+def serve(sources: tuple[str, ...], options: ServeOptions, as_json: bool, **chosen: Any) -> None:
     """Serve episodes to trainers over HTTP, until Ctrl-C or SIGTERM.
 
-    PROXY_URL is the control URL of a running replay server; or collections are named, and replayed for it.
-    Speaks its own API (/docs), WebGym's Omniboxes (at the root and below /omniboxes), OpenEnv
-    (/openenv) and verl-tool (/verl-tool). When it is told to end, it gives no new leases and waits for those
-    there are; told twice, it ends at once.
+    PROXY_URL is the control URL of a running replay server. With collection names instead, the command
+    starts a replay server for them. The rollout server speaks its native API (/docs), WebGym's Omniboxes (at
+    the root and below /omniboxes), OpenEnv (/openenv) and verl-tool (/verl-tool). On the first signal it
+    grants no new leases and waits for the running ones; a second signal ends it immediately.
 
     \b
     Example:
@@ -141,15 +86,18 @@ def serve_command(sources: tuple[str, ...], as_json: bool, **chosen: Any) -> Non
 
     if chosen["master"]:
         if sources or chosen["join"]:
-            raise UsageError("a master replays nothing and joins nobody: --master goes by itself")
+            raise UsageError(
+                "--master excludes collections, a PROXY_URL and --join: a master runs no sessions",
+                hint="stillweb serve --master",
+            )
         run(_serve_master(chosen, as_json))
         return
     proxy, names = _sources(sources)
     from stillweb.server.serving import serve_rollouts
 
-    options = _options(chosen)
+    options = replace(options, node=_node_name(chosen), tasks=_tasks(chosen["tasks"], chosen["sites"]))
 
-    async def serve() -> None:
+    async def main() -> None:
         async with (
             _replay(proxy, names, chosen) as url,
             serve_rollouts(url, options, **_where(chosen)) as server,
@@ -159,10 +107,10 @@ def serve_command(sources: tuple[str, ...], as_json: bool, **chosen: Any) -> Non
             _announce(server.url, url, options, bool(chosen["api_key"]), as_json)
             await stopped.wait()
             running = len(server.engine.desk.held)
-            stderr().print(f"ending: {running} leases are given {options.drain_seconds:g} s")
+            stderr().print(f"ending: waiting up to {options.drain_seconds:g} s for {running} leases")
 
-    # On asyncio's own loop: uvloop fails each write into the pipe of a driver that was killed.
-    asyncio.run(serve())
+    # asyncio's own loop: on uvloop every write to the pipe of a killed driver fails.
+    asyncio.run(main())
 
 
 def _sources(sources: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
@@ -171,7 +119,7 @@ def _sources(sources: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     names = tuple(each for each in sources if each not in urls)
     if len(urls) + bool(names) != 1:
         raise UsageError(
-            "either the URL of one replay server is needed, or names of collections",
+            "serve needs either the URL of one replay server or names of collections",
             hint="stillweb serve NAME",
         )
     return "".join(urls), names
@@ -190,7 +138,7 @@ async def _joined(server: RolloutServer, chosen: Mapping[str, Any]) -> AsyncIter
 
     reached = chosen["advertise"] or server.url
     async with joined(server.engine, chosen["join"].rstrip("/"), reached, chosen["api_key"]):
-        stderr().print(f"a node of {chosen['join']}, as {server.engine.options.node} at {reached}")
+        stderr().print(f"joined {chosen['join']} as {server.engine.options.node} at {reached}")
         yield
 
 
@@ -219,29 +167,6 @@ async def _serve_master(chosen: Mapping[str, Any], as_json: bool) -> None:
         await stopped.wait()
 
 
-def _options(chosen: Mapping[str, Any]) -> ServeOptions:
-    from stillweb.env.options import EnvOptions
-    from stillweb.env.vector.pool import PoolOptions
-    from stillweb.env.vector.vector import VectorOptions
-    from stillweb.server.options import QUEUES, ServeOptions
-
-    if unknown := [name for name in chosen["queues"] if name not in QUEUES]:
-        raise UsageError(f"no queue {', '.join(unknown)}", hint=f"there are: {', '.join(QUEUES)}")
-    env = EnvOptions(max_steps=chosen["max_steps"], trajectories=chosen["trajectories"])
-    return ServeOptions(
-        **{
-            name: chosen[name]
-            for name in ("sessions", "ttl", "lifetime", "drain_seconds", "level", "observe")
-        },
-        collection=chosen["collection"],
-        node=_node_name(chosen),
-        queues={**QUEUES, **chosen["queues"]},
-        picture_bytes=chosen["picture_mib"] * 1024 * 1024,
-        tasks=_tasks(chosen["tasks"], chosen["sites"]),
-        vector=VectorOptions(pool=PoolOptions(browsers=chosen["browsers"]), env=env),
-    )
-
-
 def _tasks(files: tuple[Path, ...], sites: Mapping[str, str]) -> dict[str, Task]:
     from stillweb.env.tasks.load import load_tasks
 
@@ -250,7 +175,7 @@ def _tasks(files: tuple[Path, ...], sites: Mapping[str, str]) -> dict[str, Task]
         for task in load_tasks(file, sites=sites):
             if task.id in known:
                 raise TaskError(
-                    f"{task.source}: {task.id!r} is the identifier of {known[task.id].source}, too"
+                    f"{task.source}: {known[task.id].source} has a task with the identifier {task.id!r} too"
                 )
             known[task.id] = task
     return known

@@ -16,17 +16,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from playwright.async_api import Browser
 
 from stillweb import clock
 from stillweb.browser.launch import launch
+from stillweb.browser.profile import LEVEL
 from stillweb.env.env import Env
 from stillweb.env.tasks.load import Task
 from stillweb.env.trajectories.propose import propose_trace
 from stillweb.env.trajectories.trace import Failure, Trace, TraceRun, run_trace
 from stillweb.errors import InfraError, TaskError, UsageError
+from stillweb.options import Option, format_counts, parse_counts
 from stillweb.replay.client import ReplayClient
 
 __all__ = ["CheckOptions", "EnvCheck", "StepDivergence", "TaskCheck", "check_env", "check_tasks"]
@@ -128,18 +130,23 @@ class CheckOptions:
     """How to check.
 
     Attributes:
-        runs: at each count of sessions, at least.
-        sessions: counts of sessions that run beside each other.
-        steps: that the explorer takes of a task.
-        seed: of the explorer.
         observe: forms of observation that are compared.
     """
 
-    runs: int = 3
-    sessions: tuple[int, ...] = (1, 4)
-    steps: int = 6
-    seed: int = 0
-    level: str = "clock"
+    runs: Annotated[int, Option("Minimum runs of each task or trace at each session count.", min=2)] = 3
+    sessions: Annotated[
+        tuple[int, ...],
+        Option(
+            "Session counts to run at.",
+            metavar="N,...",
+            repeat=False,
+            parse=parse_counts,
+            format=format_counts,
+        ),
+    ] = (1, 4)
+    steps: Annotated[int, Option("Steps to explore in each task.", min=0)] = 6
+    seed: Annotated[int, Option("Seed of the exploration.")] = 0
+    level: Annotated[str, LEVEL] = "clock"
     observe: tuple[str, ...] = ("axtree", "screenshot")
     collection: str | None = None
 

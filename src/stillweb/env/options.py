@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from stillweb.browser.profile import Profile
 from stillweb.env.episode.tabs import DialogAnswers
 from stillweb.env.tasks.evidence import Judge
 from stillweb.errors import UsageError
+from stillweb.options import Option
 
 __all__ = ["EnvOptions"]
 
@@ -20,7 +21,6 @@ class EnvOptions:
     """What seldom needs saying.
 
     Attributes:
-        max_steps: steps until an episode is truncated, where the task does not say.
         profile: what sites see of the browser, instead of what the collection's manifest says.
         storage_state: cookies and local storage of every episode (Playwright's format), instead of what the
             collection's manifest says; {} for none.
@@ -28,7 +28,6 @@ class EnvOptions:
         headless: whether it has no window.
         action_seconds: an action that takes longer has failed.
         step_seconds: a reset or step that takes longer is an `InfraError`.
-        trajectories: folder into which episodes are written down (`stillweb.env.trajectories.trajectory`).
         har: what of the traffic is written with them: "headers", "bodies" too, or "" for nothing.
         judge: who tells whether an answer means what a reference says, for tasks that need it.
         uploads: files and folders that the action `upload` may give to pages; nothing else is.
@@ -38,14 +37,18 @@ class EnvOptions:
             memory of a session (docs/vector.md).
     """
 
-    max_steps: int = 30
+    max_steps: Annotated[
+        int, Option("Truncate an episode after N steps, unless its task sets a limit.", min=1)
+    ] = 30
     profile: Profile | None = None
     storage_state: Mapping[str, Any] | None = None
     executable: Path | None = None
     headless: bool = True
     action_seconds: float = 10.0
     step_seconds: float = 90.0
-    trajectories: Path | None = None
+    trajectories: Annotated[
+        Path | None, Option("Folder for the trajectories, with their screenshots.", path="folder")
+    ] = None
     har: Literal["", "headers", "bodies"] = "headers"
     judge: Judge | None = None
     uploads: tuple[Path, ...] = ()

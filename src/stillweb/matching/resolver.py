@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from stillweb.matching.captures import Candidate, Entry, same_answer, usable
 from stillweb.matching.fuzzy import closest
@@ -28,6 +28,7 @@ from stillweb.matching.keys import request_key
 from stillweb.matching.noise import NoiseTable
 from stillweb.matching.rules import Rules
 from stillweb.model import BUSY, MUTATIONS, Match, Request, Tier, header
+from stillweb.options import Option
 from stillweb.urls import other_scheme
 
 __all__ = ["Index", "Policy", "SessionState", "advance", "is_beacon", "is_preflight", "resolve"]
@@ -75,18 +76,29 @@ class Policy:
     Attributes:
         noise: requests answered without a recording.
         rules: the volatile parts of a collection's requests.
-        guessed: whether rules count that were guessed from a single recording.
-        fuzzy: minimum similarity, from 0 to 1, at which another request's response is served; None for never.
-        pace: of WebSocket frames and pieces of event streams: `none` for everything that is due immediately,
-            or `recorded`.
+        fuzzy: None for never.
         redact: replaces recorded secrets by their placeholders; None if the collection has none.
     """
 
     noise: NoiseTable = field(default_factory=NoiseTable)
     rules: Rules = field(default_factory=Rules)
-    guessed: bool = False
-    fuzzy: float | None = None
-    pace: str = "none"
+    guessed: Annotated[bool, Option("Also use rules that were guessed from a single recording.")] = False
+    fuzzy: Annotated[
+        float | None,
+        Option(
+            "On a miss, serve the best match with a similarity of at least FLOOR (0 to 1). Not for training.",
+            metavar="FLOOR",
+            min=0,
+            max=1,
+        ),
+    ] = None
+    pace: Annotated[
+        str,
+        Option(
+            "Timing of WebSocket frames and event streams: immediately, or with the recorded pauses.",
+            choices=("none", "recorded"),
+        ),
+    ] = "none"
     redact: Callable[[Request], Request] | None = None
 
     def under(self, rules: str, redact: Callable[[Request], Request] | None = None) -> Policy:

@@ -1,4 +1,4 @@
-"""What a recording can be told, as frozen values; the command line and the demo make them."""
+"""Options of recordings; the command line generates its options from them (`stillweb.options`)."""
 
 from __future__ import annotations
 
@@ -6,29 +6,41 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 from stillweb.browser.profile import Profile
-from stillweb.record.behaviors.behaviors import ALL, Behavior, Budget
+from stillweb.options import Option, parse_duration, parse_size
+from stillweb.record.behaviors.behaviors import ALL, Behavior, Budget, parse_behaviours
 from stillweb.record.login.steps import Login
-from stillweb.record.proxy.resolve import ResolveRule
+from stillweb.record.proxy.resolve import ResolveRule, parse_all
 
 __all__ = ["SecretsOptions"]
 
 
 @dataclass(frozen=True, slots=True)
 class SecretsOptions:
-    """Which secrets are taken out of what is written.
+    """Secrets that the recorder redacts.
 
     Attributes:
-        keep: take out nothing; the collection then lets whoever has it log in.
-        redact: further names of fields, cookies and members whose values are secrets.
-        spare: names whose values are none, whatever the rules say.
         given: values known to be secret before the first request, such as those of a storage state.
     """
 
-    keep: bool = False
-    redact: tuple[str, ...] = ()
-    spare: tuple[str, ...] = ()
+    keep: Annotated[
+        bool,
+        Option(
+            "Store passwords, Authorization, cookies and tokens unredacted: anyone with the collection can "
+            "log in with them. By default the recorder stores placeholders (docs/secrets.md).",
+            "--keep-secrets",
+        ),
+    ] = False
+    redact: Annotated[
+        tuple[str, ...],
+        Option("Redact the value of this field, cookie or JSON member too. Repeatable.", metavar="NAME"),
+    ] = ()
+    spare: Annotated[
+        tuple[str, ...],
+        Option("Never redact the value of NAME, whatever the rules say. Repeatable.", "--no-redact", "NAME"),
+    ] = ()
     given: tuple[str, ...] = ()
 
 
@@ -46,28 +58,45 @@ class ScopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """How the recording proxy listens and reaches the sites.
+    """How the recording proxy listens, reaches the sites and writes.
 
     Attributes:
-        resolve: where hosts are really to be found; the most specific rule wins.
-        upstream_ca: PEM file of a CA that sites may use besides the system's.
-        host, port: where to listen; port 0 takes a free one.
-        max_body: bytes; what is longer, request or answer, passes through but is noted instead of recorded.
-        user: name and password that clients must give; None lets everybody in.
-        secrets: what is taken out of what is written.
-        warc_size: bytes at which the next WARC file is started; None for the writer's own.
-        operator: who records, for the WARC files' first records.
+        user: name and password that clients must send; None if the proxy is open.
+        warc_size: bytes; None for the writer's default.
     """
 
-    resolve: tuple[ResolveRule, ...] = ()
-    upstream_ca: Path | None = None
-    host: str = "127.0.0.1"
-    port: int = 0
-    max_body: int = 256 * MEBIBYTE
+    resolve: Annotated[
+        tuple[ResolveRule, ...],
+        Option(
+            "Connect to ADDR for HOST; *.NAME matches every host below NAME. The most specific rule wins. "
+            "Repeatable.",
+            metavar="HOST[:PORT]=ADDR[:PORT]",
+            parse=parse_all,
+        ),
+    ] = ()
+    upstream_ca: Annotated[
+        Path | None,
+        Option("PEM file of a CA that sites may use in addition to the system's.", path="existing file"),
+    ] = None
+    host: Annotated[str, Option("Address to listen on; 0.0.0.0 for all interfaces.")] = "127.0.0.1"
+    port: Annotated[int, Option("Port to listen on; 0 for a free one.", min=0, max=65535)] = 0
+    max_body: Annotated[
+        int,
+        Option("Forward longer bodies without recording them.", metavar="MIB", min=1, unit=MEBIBYTE),
+    ] = 256 * MEBIBYTE
     user: tuple[str, str] | None = None
     secrets: SecretsOptions = field(default_factory=SecretsOptions)
-    warc_size: int | None = None
-    operator: str = ""
+    warc_size: Annotated[
+        int | None,
+        Option(
+            "Start the next WARC file at this size in megabytes.",
+            default="1000",
+            metavar="MB",
+            min=1,
+            unit=1_000_000,
+        ),
+    ] = None
+    operator: Annotated[str, Option("Operator, for the warcinfo records.", metavar="TEXT")] = ""
 
     def knowing(self, secrets: Iterable[str]) -> RecordOptions:
         """Return the options of a recording that knows these secrets from the first request on."""
@@ -75,56 +104,96 @@ class RecordOptions:
         return replace(self, secrets=replace(self.secrets, given=given))
 
 
+def _format_behaviours(chosen: frozenset[Behavior]) -> str:
+    return "all" if chosen == ALL else ",".join(sorted(chosen)) or "none"
+
+
 @dataclass(frozen=True, slots=True)
 class CrawlOptions:
-    """What the crawl visits and how.
+    """Which pages a crawl visits, and how.
 
     Attributes:
-        scope: which links count as inside.
-        depth: links away from a seed at most; None for no limit.
-        limit: pages at most; None for no limit.
-        time_limit: seconds after which no further page is begun; None for no limit.
-        size_limit: bytes of response bodies after which none is; None for no limit.
-        include: regular expressions, one of which a followed link must match (if there are any).
-        exclude: regular expressions, none of which a followed link may match.
-        files: whether links to files to save (PDFs, archives) are followed, too; they do not count as pages.
-        jobs: pages at a time; page order and ids do not depend on it.
-        seed: of the pages' random numbers.
-        profile: what the browser looks like to the site.
-        page_timeout: seconds for one attempt at a page, all in all; half of it for the navigation.
-        retries: further attempts at a page that failed.
-        delay: seconds between the beginnings of two pages of a host.
-        rate: pages of a host a minute at most; None for no limit.
-        robots: whether pages that robots.txt forbids are left out.
-        sitemap: URL of a sitemap whose pages are queued as well; "" to look for the site's; None for none.
-        login: who pages are visited as; None for nobody.
-        baseline: whether what each page looked like and asked for is kept; `stillweb diff` compares with it.
-        behaviours: what is done with a page after its baseline was taken.
-        budget: how much of it.
-        browser: the browser's executable; None to look for one.
-        record: how the sites are reached.
+        depth, limit, time_limit, size_limit, rate: None for no limit.
+        sitemap: "" for the site's own sitemaps; None for none.
+        login: None to crawl without a login.
+        browser: the browser's executable; None to search for one.
     """
 
-    scope: ScopeKind = ScopeKind.HOST
-    depth: int | None = None
-    limit: int | None = None
-    time_limit: float | None = None
-    size_limit: int | None = None
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    files: bool = False
-    jobs: int = 2
-    seed: int = 0
+    scope: Annotated[ScopeKind, Option("How far from the given URLs the crawl follows links.")] = (
+        ScopeKind.HOST
+    )
+    depth: Annotated[int | None, Option("Follow links at most N steps away from a given URL.", min=0)] = None
+    limit: Annotated[int | None, Option("Record at most N pages.", min=1)] = None
+    time_limit: Annotated[
+        float | None,
+        Option("Start no page after this time: 90 (seconds), 30m, 2h.", metavar="TIME", parse=parse_duration),
+    ] = None
+    size_limit: Annotated[
+        int | None,
+        Option(
+            "Start no page after this many bytes of response bodies: 500M, 2G.",
+            metavar="SIZE",
+            parse=parse_size,
+        ),
+    ] = None
+    include: Annotated[
+        tuple[str, ...],
+        Option("Follow only links that match this regular expression. Repeatable.", metavar="RE"),
+    ] = ()
+    exclude: Annotated[
+        tuple[str, ...],
+        Option("Do not follow links that match this regular expression. Repeatable.", metavar="RE"),
+    ] = ()
+    files: Annotated[
+        bool,
+        Option(
+            "Record linked files too (PDFs, archives, tables). They do not count towards --limit.",
+            "--files/--no-files",
+        ),
+    ] = False
+    jobs: Annotated[
+        int, Option("Visit N pages at a time; page order and ids do not depend on it.", min=1)
+    ] = 2
+    seed: Annotated[int, Option("Seed of the pages' random numbers.")] = 0
     profile: Profile = field(default_factory=Profile)
-    page_timeout: float = 90.0
-    retries: int = 1
-    delay: float = 0.0
-    rate: float | None = None
-    robots: bool = False
-    sitemap: str | None = None
+    page_timeout: Annotated[
+        float,
+        Option("Seconds for one attempt at a page; the navigation gets half.", metavar="SECONDS", min=2),
+    ] = 90.0
+    retries: Annotated[int, Option("Retry a failed page up to N times.", min=0)] = 1
+    delay: Annotated[
+        float,
+        Option("Minimum seconds between the starts of two pages of a host.", metavar="SECONDS", min=0),
+    ] = 0.0
+    rate: Annotated[float | None, Option("Start at most N pages of a host a minute.", above=0)] = None
+    robots: Annotated[bool, Option("Leave out pages that robots.txt forbids, and obey its Crawl-delay.")] = (
+        False
+    )
+    sitemap: Annotated[
+        str | None,
+        Option(
+            "Queue the pages of a sitemap too. Without URL (as the last option): the site's own sitemaps.",
+            metavar="[URL]",
+            bare="",
+        ),
+    ] = None
     login: Login | None = None
-    baseline: bool = True
-    behaviours: frozenset[Behavior] = ALL
+    baseline: Annotated[
+        bool,
+        Option(
+            "Store each page's appearance and requests, which `stillweb diff` compares a replay with.",
+            "--baseline/--no-baseline",
+        ),
+    ] = True
+    behaviours: Annotated[
+        frozenset[Behavior],
+        Option(
+            f"Interactions with each page after its baseline: all, none, or a list of {','.join(Behavior)}.",
+            metavar="LIST",
+            parse=parse_behaviours,
+            format=_format_behaviours,
+        ),
+    ] = ALL
     budget: Budget = field(default_factory=Budget)
     browser: Path | None = None
     record: RecordOptions = field(default_factory=RecordOptions)

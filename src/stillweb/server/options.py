@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from stillweb.browser.profile import LEVEL
 from stillweb.env.tasks.load import Task
 from stillweb.env.vector.vector import VectorOptions
+from stillweb.errors import UsageError
+from stillweb.options import Option
 
 __all__ = ["QUEUES", "ServeOptions"]
 
@@ -20,35 +24,70 @@ QUEUES: Mapping[str, int] = {
 }
 
 
+def _parse_queues(texts: Iterable[str]) -> dict[str, int]:
+    limits = dict(QUEUES)
+    for each in texts:
+        name, _sign, count = each.partition("=")
+        if not count.isdecimal() or int(count) < 1:
+            raise ValueError(f"{each!r} is not NAME=COUNT, such as execute=64")
+        if name not in QUEUES:
+            raise UsageError(f"no queue {name}", hint=f"queues: {', '.join(QUEUES)}")
+        limits[name] = int(count)
+    return limits
+
+
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """What seldom needs saying.
 
     Attributes:
-        sessions: leases at once.
-        ttl: seconds of silence after which a lease ends, unless its client says otherwise.
-        lifetime: seconds after which a lease ends in any case; no client gets more.
         waiting: clients that may wait for a lease.
-        queues: operations of each kind at once.
         room: operations of each kind that may wait.
-        picture_bytes: of pictures in memory.
         tasks: that clients may name, by identifier.
-        drain_seconds: that running leases are given when the server ends.
         node: its name in a cluster (`cluster`), with which its leases begin; "" for a server by itself.
-        level, observe, collection, vector: as of `VectorEnv`.
+        vector: as of `VectorEnv`.
     """
 
-    sessions: int = 8
-    ttl: float = 60.0
-    lifetime: float = 4 * 3600.0
+    sessions: Annotated[int, Option("Maximum simultaneous leases.", min=1, max=1024)] = 8
+    ttl: Annotated[
+        float,
+        Option(
+            "Seconds without a request after which a lease ends, unless its client requests others.",
+            metavar="SECONDS",
+            above=0,
+        ),
+    ] = 60.0
+    lifetime: Annotated[
+        float, Option("Seconds after which every lease ends.", metavar="SECONDS", above=0)
+    ] = 4 * 3600.0
     waiting: int = 1024
-    queues: Mapping[str, int] = field(default_factory=lambda: dict(QUEUES))
+    queues: Annotated[
+        Mapping[str, int],
+        Option(
+            f"Maximum simultaneous operations of a kind: {', '.join(QUEUES)}. Repeatable.",
+            "--queue",
+            "NAME=COUNT",
+            parse=_parse_queues,
+        ),
+    ] = field(default_factory=lambda: dict(QUEUES))
     room: int = 1024
-    picture_bytes: int = 256 * 1024 * 1024
+    picture_bytes: Annotated[
+        int, Option("Screenshots to keep in memory, in MiB.", "--picture-mib", "MIB", min=1, unit=1 << 20)
+    ] = 256 << 20
     tasks: Mapping[str, Task] = field(default_factory=dict)
-    drain_seconds: float = 30.0
+    drain_seconds: Annotated[
+        float, Option("Seconds to let running leases finish on shutdown.", metavar="SECONDS", min=0)
+    ] = 30.0
     node: str = ""
-    level: str = "clock"
-    observe: tuple[str, ...] = ("axtree",)
-    collection: str | None = None
+    level: Annotated[str, LEVEL] = "clock"
+    observe: Annotated[
+        tuple[str, ...],
+        Option(
+            "Form of observation: axtree, screenshot, ... (docs/observations.md). Repeatable.", metavar="FORM"
+        ),
+    ] = ("axtree",)
+    collection: Annotated[
+        str | None,
+        Option("Collection of tasks that name none, if the server has several.", "-c --collection", "NAME"),
+    ] = None
     vector: VectorOptions = field(default_factory=VectorOptions)

@@ -1,4 +1,4 @@
-"""`stillweb record amend`, and what `record crawl --twice` says."""
+"""`stillweb record amend`: record what a replay missed."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import print_json, print_table, progress, stderr
-from stillweb.cli.options import json_option
-from stillweb.cli.record.login import login_given, login_options, tell_stranger
-from stillweb.cli.record.shared import reach_options, record_options, until_signal
+from stillweb.cli.console import print_json, print_table, progress, stderr, until_signal
+from stillweb.cli.options import certs_option, collections_option, json_option, options_from
+from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
+from stillweb.cli.record.shared import LISTENING, check_record_options
 from stillweb.collections.layout import Collection
-from stillweb.record.amend.amend import AmendOptions, AmendReport, ErrandOutcome, amend
+from stillweb.record.amend.amend import AmendOptions, AmendReport, ErrandOutcome
+from stillweb.record.amend.amend import amend as amend_collection
 from stillweb.record.amend.input import read_wanted
-from stillweb.record.explore.values import read_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,43 +36,21 @@ if TYPE_CHECKING:
     "source",
     required=True,
     metavar="FILE",
-    help="What to fetch: of `stillweb replay misses --out`, a HAR, or a list of URLs; - for stdin.",
+    help="Requests to fetch: output of `replay misses --out`, a HAR, or a list of URLs; - for stdin.",
 )
-@click.option("--unsafe", is_flag=True, help="Send POST, PUT, PATCH, DELETE too: they may change the site.")
-@click.option("--scope-any", "any_host", is_flag=True, help="Also ask hosts that nothing was recorded of.")
+@options_from(AmendOptions, without=LISTENING)
 @login_options
-@click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Of what failed.")
-@click.option(
-    "--page-timeout",
-    type=click.FloatRange(1),
-    default=45.0,
-    show_default=True,
-    help="Seconds for a navigation or a request.",
-)
-@click.option(
-    "--links",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Addresses at most that are opened, too, because a fetched page leads there (links, GET forms).",
-)
-@click.option(
-    "--values",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="What those forms are filled with, as of `record explore`. Repeatable.",
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be fetched; ask nobody, add nothing.")
-@reach_options
+@collections_option
+@certs_option
 @json_option
 @click.pass_context
-def amend_command(ctx: click.Context, /, **given: Any) -> None:
-    """Fetch what a replay missed into a collection, as a new version of it.
+def amend(ctx: click.Context, /, name: str, options: AmendOptions, **given: Any) -> None:
+    """Fetch the misses of a replay into a collection, as a new version of it.
 
-    Missed pages are visited by the browser, pinned as the recording was; anything else is asked for as
-    the client asked, with the cookies of its page. What the collection answers already it answers as
-    before; as it was it stays readable as NAME@1. Robots exclusion is not asked. Exit status 0 if all is
-    there, 1 if something is not, 130 after Ctrl-C; the same command then goes on.
+    The browser visits missed pages, pinned as the recording was. It sends other missed requests as the client
+    did, with the cookies of their page. Existing answers stay the same, and the version before remains
+    readable as NAME@1. robots.txt is ignored. Exit status 0 if every miss was recorded, 1 if not, 130 after
+    Ctrl-C; the same command then continues.
 
     \b
     Example:
@@ -80,23 +58,17 @@ def amend_command(ctx: click.Context, /, **given: Any) -> None:
       stillweb record amend shop --misses misses.jsonl
       echo https://shop.example/sale | stillweb record amend shop --misses -
     """  # noqa: D301  click reads \b itself
-    name = given["name"]
     collection = Collection.open(given["root"], name)
     misses, others = _of(name, _wanted(given["source"]))
     if others:
-        named = ", ".join(sorted(others))
-        stderr().print(f"{others.total()} misses are of other collections: {named}", markup=False)
-    login = login_given(given)
-    tell_stranger(collection, login)
-    options = AmendOptions(
-        record=record_options(given),
-        login=login,
-        values=read_values(given["values"]),
-        **{each: given[each] for each in _NAMES},
-    )
+        names = ", ".join(sorted(others))
+        stderr().print(f"{others.total()} misses belong to other collections: {names}", markup=False)
+    options = replace(options, login=login_from(given))
+    warn_if_logged_out(collection, options.login)
+    check_record_options(options.record)
     ca = CertAuthority.load_or_init(given["certs_dir"])
     with progress() as bar:
-        task = bar.add_task("asking", total=None)
+        task = bar.add_task("fetching", total=None)
 
         def show(outcome: ErrandOutcome, left: int) -> None:
             bar.advance(task)
@@ -104,16 +76,13 @@ def amend_command(ctx: click.Context, /, **given: Any) -> None:
             bar.update(task, total=done + left, description=f"{outcome.outcome}: {outcome.url[:60]}")
 
         try:
-            report = until_signal(amend(collection, misses, ca, options, show))
+            report = until_signal(amend_collection(collection, misses, ca, options, show))
         except click.Abort:
-            bar.console.print("what was fetched is kept; the same command goes on", markup=False)
+            bar.console.print("fetched answers are stored; the same command continues", markup=False)
             raise
-    _tell(report, name, as_json=given["as_json"])
+    _print_report(report, name, as_json=given["as_json"])
     if any(each.outcome in ("absent", "refused") for each in report.outcomes):
         ctx.exit(1)
-
-
-_NAMES = ("unsafe", "any_host", "retries", "page_timeout", "dry_run", "links")
 
 
 def _wanted(source: str) -> list[Missed]:
@@ -137,12 +106,12 @@ def _as_file(source: str) -> Iterator[Path]:
 
 
 def _of(name: str, misses: list[Missed]) -> tuple[list[Missed], Counter[str]]:
-    """Return the misses of a collection, whichever version was served, and the names of others."""
+    """Return the misses of all versions of a collection, and the other collections' names with counts."""
     mine = [each for each in misses if each.collection.partition("@")[0] in ("", name)]
     return mine, Counter(each.collection for each in misses if each not in mine)
 
 
-def _tell(report: AmendReport, name: str, *, as_json: bool) -> None:
+def _print_report(report: AmendReport, name: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"collection": name, **asdict(report)})
         return
@@ -153,10 +122,10 @@ def _tell(report: AmendReport, name: str, *, as_json: bool) -> None:
         for each in report.outcomes
     ]
     print_table(("outcome", "#times", "#status", "method", "url", "reason"), rows, title=f"{name}: {title}")
-    for what, count in report.notes.items():
-        click.echo(f"  {count} x {what}", err=True)
+    for note, count in report.notes.items():
+        click.echo(f"  {count} x {note}", err=True)
     if report.kept:
         click.echo(
-            f"{name} is version {report.version} now: {report.captures} captures and {len(report.pages)} "
-            f"pages added, environment {report.after[:12]}; as it was: {name}@{report.kept}"
+            f"{name} is now version {report.version}: {report.captures} captures and {len(report.pages)} "
+            f"pages added, environment {report.after[:12]}; version before: {name}@{report.kept}"
         )

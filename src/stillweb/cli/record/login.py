@@ -1,4 +1,4 @@
-"""Options of `record crawl` that say what is done with a page and as whom, and `record login`."""
+"""`stillweb record login`, and the login options of the other recording commands."""
 
 from __future__ import annotations
 
@@ -10,115 +10,67 @@ import click
 
 from stillweb.browser.profile import Profile
 from stillweb.certs import CertAuthority
-from stillweb.cli.options import certs_option
-from stillweb.cli.record.shared import until_signal
+from stillweb.cli.console import until_signal
+from stillweb.cli.options import certs_option, options_from
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import LOGIN
 from stillweb.errors import UsageError
-from stillweb.record.behaviors.behaviors import Behavior, Budget, parse_behaviours
 from stillweb.record.login.manual import ByHand, log_in_by_hand
 from stillweb.record.login.steps import Login, parse_sign, read_login, read_storage_state
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.resolve import parse_all
 
-__all__ = ["login_command", "login_given", "login_options", "tell_stranger", "visit_given", "visit_options"]
+__all__ = ["login", "login_from", "login_options", "warn_if_logged_out"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_USUAL = Budget()
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-
-
-def visit_options(command: F) -> F:
-    """Add what is done with a page, and as whom; `visit_given` reads them."""
-    options = (
-        click.option(
-            "--behaviours",
-            default="all",
-            show_default=True,
-            metavar="LIST",
-            help=f"What is done with a page: all, none, or some of {','.join(Behavior)}.",
-        ),
-        click.option(
-            "--scroll-screens",
-            type=click.IntRange(1),
-            default=_USUAL.screens,
-            show_default=True,
-            help="Screens of one page scrolled at most.",
-        ),
-        click.option(
-            "--behaviour-seconds",
-            type=click.FloatRange(1),
-            default=_USUAL.seconds,
-            show_default=True,
-            help="Seconds for each behaviour on one page.",
-        ),
-    )
-    command = login_options(command)
-    for option in reversed(options):
-        command = option(command)
-    return command
+_SIGN = "text:T|selector:CSS|url:PART"
 
 
 def login_options(command: F) -> F:
-    """Add as whom sites are visited; `login_given` reads it."""
-    options = (
+    """Add how to log in to the sites; `login_from` reads it."""
+    for option in (
+        click.option(
+            "--logged-in",
+            metavar=_SIGN,
+            help="Sign on a page that the login is still valid; checked again during the recording.",
+        ),
+        click.option(
+            "--login", type=_FILE, help="YAML file with the steps that log in to the site (docs/login.md)."
+        ),
         click.option(
             "--storage-state",
             type=_FILE,
-            help="Be logged in by cookies and local storage, as Playwright saves them.",
+            help="Cookies and local storage to start with, as Playwright saves them.",
         ),
-        click.option(
-            "--login", "login_steps", type=_FILE, help="Log in by the steps of a YAML file (docs/login.md)."
-        ),
-        click.option(
-            "--logged-in",
-            metavar="text:T|selector:CSS|url:PART",
-            help="What shows that the login holds; asked again during the crawl.",
-        ),
-    )
-    for option in reversed(options):
+    ):
         command = option(command)
     return command
 
 
-def visit_given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return members of `CrawlOptions`.
+def login_from(given: Mapping[str, Any]) -> Login | None:
+    """Return the login that the options describe; None without a login.
 
     Raises:
-        UsageError: if a behaviour, a file or a sign is none.
+        UsageError: if a file or a sign is invalid, or the options contradict each other.
     """
-    return {
-        "behaviours": parse_behaviours(given["behaviours"]),
-        "budget": Budget(screens=given["scroll_screens"], seconds=given["behaviour_seconds"]),
-        "login": login_given(given),
-    }
-
-
-def login_given(given: Mapping[str, Any]) -> Login | None:
-    """Return as whom sites are visited; None for nobody.
-
-    Raises:
-        UsageError: if a file or a sign is none, or there are two ways to log in.
-    """
-    state, steps, said = given["storage_state"], given["login_steps"], given["logged_in"]
+    state, steps, sign = given["storage_state"], given["login"], given["logged_in"]
     if state and steps:
-        raise UsageError("--storage-state and --login are two ways to log in", hint="give one of them")
-    if steps and said:
-        raise UsageError("--logged-in goes with --storage-state", hint="write logged_in into the steps file")
+        raise UsageError("--storage-state and --login are alternatives", hint="remove one of them")
+    if steps and sign:
+        raise UsageError("--logged-in requires --storage-state", hint="write logged_in into the steps file")
     if state:
-        return read_storage_state(state, parse_sign(said) if said else None)
-    if said:
-        raise UsageError("--logged-in goes with --storage-state", hint="say how to log in")
+        return read_storage_state(state, parse_sign(sign) if sign else None)
+    if sign:
+        raise UsageError("--logged-in requires --storage-state", hint="add --storage-state FILE")
     return read_login(steps) if steps else None
 
 
-def tell_stranger(collection: Collection, login: Login | None) -> None:
-    """Say so if a recording that is logged in is added to as nobody."""
+def warn_if_logged_out(collection: Collection, login: Login | None) -> None:
+    """Warn if a recording that was made with a login gets additions without one."""
     if login is None and collection.manifest().extra.get(LOGIN):
         click.echo(
-            f"{collection.name} was recorded logged in, and is added to as nobody: "
-            "--login or --storage-state logs in",
+            f"{collection.name} was recorded with a login; this run has none: add --login or --storage-state",
             err=True,
         )
 
@@ -129,32 +81,23 @@ def tell_stranger(collection: Collection, login: Login | None) -> None:
     "--save",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
-    help="File for the storage state.",
+    help="File to write the storage state to.",
 )
-@click.option("--until", metavar="text:T|selector:CSS|url:PART", help="End by itself when a page shows this.")
-@click.option(
-    "--resolve", "rules", multiple=True, metavar="HOST[:PORT]=ADDR[:PORT]", help="As in `record crawl`."
-)
-@click.option("--upstream-ca", type=_FILE, help="PEM file of a CA that the site uses besides the system's.")
+@click.option("--until", metavar=_SIGN, help="End as soon as a page shows this sign.")
+@options_from(RecordOptions, "record", only=("resolve", "upstream_ca"))
 @certs_option
-def login_command(**given: Any) -> None:
-    """Log in by hand, in a browser with a window, and save the storage state.
+def login(url: str, save: Path, until: str | None, record: RecordOptions, certs_dir: Path) -> None:
+    """Log in manually, in a browser with a window, and save the storage state.
 
-    The file lets whoever has it in: it is written for you alone (mode 0600), and nothing else is recorded.
+    The file gives access to your account: it is written with mode 0600. Nothing else is recorded.
 
     \b
     Example:
       stillweb record login https://site.example/login --save state.json
       stillweb record crawl https://site.example/ -c site --storage-state state.json
     """  # noqa: D301  click reads \b itself
-    chosen = ByHand(
-        given["url"],
-        given["save"],
-        parse_sign(given["until"]) if given["until"] else None,
-        RecordOptions(resolve=parse_all(given["rules"]), upstream_ca=given["upstream_ca"]),
-        Profile(),
-    )
-    ca = CertAuthority.load_or_init(given["certs_dir"])
-    told = "log in there; it ends by itself" if chosen.until else "log in there, then press Enter here"
-    state = until_signal(log_in_by_hand(ca, chosen, lambda _: click.echo(told, err=True)))
-    click.echo(f"{given['save']}: {len(state['cookies'])} cookies, {len(state['origins'])} origins")
+    chosen = ByHand(url, save, parse_sign(until) if until else None, record, Profile())
+    ca = CertAuthority.load_or_init(certs_dir)
+    prompt = "log in there; it ends automatically" if until else "log in there, then press Enter here"
+    state = until_signal(log_in_by_hand(ca, chosen, lambda _: click.echo(prompt, err=True)))
+    click.echo(f"{save}: {len(state['cookies'])} cookies, {len(state['origins'])} origins")

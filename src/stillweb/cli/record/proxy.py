@@ -1,4 +1,4 @@
-"""`stillweb record proxy`: record whatever goes through a proxy, with a line for each request."""
+"""`stillweb record proxy`: record the traffic through a proxy, with a line for each request."""
 
 from __future__ import annotations
 
@@ -6,54 +6,51 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import print_json, stderr
-from stillweb.cli.options import json_option
-from stillweb.cli.record.shared import name_options, reach_options, record_options, until_signal
-from stillweb.record.options import MEBIBYTE
+from stillweb.cli.console import print_json, stderr, until_signal
+from stillweb.cli.options import certs_option, collections_option, json_option, options_from
+from stillweb.cli.record.shared import check_record_options, name_options
+from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.control import HOST, is_loopback, parse_user
 from stillweb.record.proxy.proxy import RecordingProxy
 from stillweb.record.proxy.record import record_by_proxy
 from stillweb.record.proxy.running import RequestOutcome, RequestRecord
 from stillweb.record.recording import collection_to_fill
 
-__all__ = ["proxy_command"]
+__all__ = ["proxy"]
 
-_LISTED = 20  # failures at the end
+_LISTED = 20  # failures in the printed report
 
 
 @click.command("proxy")
 @name_options
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is all.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
-@click.option("--user", metavar="NAME:PASSWORD", help="What clients must give to use the proxy.")
+@options_from(RecordOptions(port=8080))
 @click.option(
-    "--max-body",
-    type=click.IntRange(1),
-    default=256,
-    show_default=True,
-    metavar="MIB",
-    help="A longer body passes through and is not recorded.",
+    "--user", metavar="NAME:PASSWORD", help="Name and password that clients must send to the proxy."
 )
 @click.option(
     "--until-idle",
     type=click.FloatRange(0.1),
     metavar="SECONDS",
-    help="End when no request was under way so long.",
+    help="End after this many seconds without a request in progress.",
 )
-@click.option("--time-limit", type=click.FloatRange(0.1), metavar="SECONDS", help="End after so long.")
-@click.option("--quiet", is_flag=True, help="No line for each request.")
-@reach_options
+@click.option(
+    "--time-limit", type=click.FloatRange(0.1), metavar="SECONDS", help="End after this many seconds."
+)
+@click.option("--quiet", is_flag=True, help="Print no line for each request.")
+@collections_option
+@certs_option
 @json_option
-def proxy_command(**given: Any) -> None:
-    """Record whatever goes through a proxy, until Ctrl-C.
+def proxy(options: RecordOptions, **given: Any) -> None:
+    """Record the traffic of any client through a proxy, until Ctrl-C.
 
     The client must trust the CA: see `stillweb certs trust`, or open http://stillweb.internal/ through the
-    proxy. An Env records when it is given the proxy's URL.
+    proxy. To record the episodes of an `Env`, pass it the proxy's URL.
 
     \b
     Example:
@@ -62,11 +59,8 @@ def proxy_command(**given: Any) -> None:
       stillweb record proxy -c phone --host 0.0.0.0 --user me:long-word
       stillweb record proxy -c site --until-idle 30 --quiet --json
     """  # noqa: D301  click reads \b itself
-    options = record_options(
-        given,
-        user=parse_user(given["user"]) if given["user"] else None,
-        max_body=given["max_body"] * MEBIBYTE,
-    )
+    options = replace(options, user=parse_user(given["user"]) if given["user"] else None)
+    check_record_options(options)
     ca = CertAuthority.load_or_init(given["certs_dir"])
     console = stderr()
     seen: list[RecordingProxy] = []
@@ -80,27 +74,19 @@ def proxy_command(**given: Any) -> None:
         if not is_loopback(options.host):
             say(f"other machines: set the proxy to this one, then open http://{HOST}/ for its certificate")
             if options.user is None:
-                say("warning: whoever reaches this port can use the proxy; --user NAME:PASSWORD stops that")
+                say("warning: any client can use this proxy; restrict it with --user NAME:PASSWORD")
         recording.warned.append(say)
         if not given["quiet"]:
             recording.told.append(lambda passed: say(_line(passed)))
 
     with collection_to_fill(given["root"], given["name"], append=given["append"]) as collection:
-        recording = record_by_proxy(
-            collection,
-            ca,
-            options,
-            started,
-            until_idle=given["until_idle"],
-            time_limit=given["time_limit"],
-        )
-        until_signal(_until_cancelled(recording))
+        limits = {name: given[name] for name in ("until_idle", "time_limit")}
+        until_signal(_until_cancelled(record_by_proxy(collection, ca, options, started, **limits)))
     for running in seen:
-        _tell(running, given)
+        _print_report(running, given)
 
 
 def _line(passed: RequestRecord) -> str:
-    """Return what is shown of a request."""
     if passed.outcome is RequestOutcome.RECORDED:
         about = f"{_size(passed.size)}, {passed.ms:.0f} ms, {passed.protocol}"
     else:
@@ -115,7 +101,7 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-def _tell(recording: RecordingProxy, given: dict[str, Any]) -> None:
+def _print_report(recording: RecordingProxy, given: dict[str, Any]) -> None:
     counts: Counter[str] = recording.account.counts
     if given["as_json"]:
         print_json(
@@ -129,8 +115,8 @@ def _tell(recording: RecordingProxy, given: dict[str, Any]) -> None:
             }
         )
         return
-    kept = "" if recording.exchanges or given["append"] else "; nothing to keep"
-    click.echo(f"{given['name']}: {recording.exchanges} exchanges, {recording.body_bytes} bytes{kept}")
+    empty = "" if recording.exchanges or given["append"] else "; no collection is stored"
+    click.echo(f"{given['name']}: {recording.exchanges} exchanges, {recording.body_bytes} bytes{empty}")
     for outcome in RequestOutcome:
         if outcome is not RequestOutcome.RECORDED and counts[outcome.value]:
             click.echo(f"  {counts[outcome.value]} x not recorded: {_WHY[outcome]}", err=True)
@@ -143,14 +129,14 @@ def _tell(recording: RecordingProxy, given: dict[str, Any]) -> None:
 
 
 _WHY = {
-    RequestOutcome.FAILED: "the site gave no whole answer",
-    RequestOutcome.ABORTED: "the client did not wait for the whole answer",
+    RequestOutcome.FAILED: "the site sent no complete answer",
+    RequestOutcome.ABORTED: "the client closed the connection before the answer was complete",
     RequestOutcome.TOO_LONG: "longer than --max-body",
-    RequestOutcome.OPEN: "not over when the recording ended",
+    RequestOutcome.OPEN: "still open when the recording ended",
 }
 
 
 async def _until_cancelled(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine for which Ctrl-C is the end, not an interruption."""
+    """Run a coroutine that Ctrl-C ends normally."""
     with suppress(asyncio.CancelledError):
         await main

@@ -1,4 +1,4 @@
-"""`stillweb record crawl --twice`: options, progress and what is told of the second recording."""
+"""`stillweb record crawl --twice`: options, progress and printed report of the second recording."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import stderr
-from stillweb.cli.record.limits import CrawlProgress
-from stillweb.cli.record.shared import until_signal
+from stillweb.cli.console import stderr, until_signal
+from stillweb.cli.record.report import CrawlProgress
 from stillweb.collections.layout import Collection
 from stillweb.record.crawl.twice import Twice, record_again
 from stillweb.record.options import CrawlOptions
@@ -21,32 +20,29 @@ _SHOWN = 10
 
 
 def twice_options(command: F) -> F:
-    """Add whether to record a second time."""
+    """Add `--twice` and `--keep-second`."""
     keep = click.option("--keep-second", is_flag=True, help="Keep the second recording as NAME@twice.")
     twice = click.option(
         "--twice",
         is_flag=True,
-        help="Then record the same pages again with another clock and seed, and learn what varies by itself.",
+        help="Then record the same pages again with another clock and seed, and learn the volatile values.",
     )
     return twice(keep(command))
 
 
-def twice_after(
-    collection: Collection, ca: CertAuthority, options: CrawlOptions, given: dict[str, Any]
-) -> Twice:
-    """Record a crawl's pages again; Ctrl-C keeps the first recording, and the second for --append."""
+def twice_after(collection: Collection, ca: CertAuthority, options: CrawlOptions, keep: bool) -> Twice:
+    """Record a crawl's pages again. After Ctrl-C both recordings stay, and --append resumes the second."""
     with CrawlProgress() as bar:
         bar.say("recording the same pages again")
         try:
-            again = record_again(collection, ca, options, bar.show, keep=given["keep_second"])
-            return until_signal(again)
+            return until_signal(record_again(collection, ca, options, bar.show, keep=keep))
         except click.Abort:
-            bar.say("the first recording is whole; the same with --append goes on with the second")
+            bar.say("the first recording is complete; run again with --append to continue the second")
             raise
 
 
-def tell_twice(name: str, twice: Twice) -> None:
-    """Print what the second recording came to."""
+def print_twice(name: str, twice: Twice) -> None:
+    """Print the rules that the second recording led to."""
     learned = twice.learned
     click.echo(f"{name}: {len(learned.rules)} rules learned from {twice.pages} pages recorded twice")
     for rule in learned.rules:

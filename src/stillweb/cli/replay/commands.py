@@ -1,4 +1,4 @@
-"""`stillweb replay`: serve collections; what asks a server is in `cli.ledger`."""
+"""`stillweb replay`: serve collections. Commands that query a running server are in `ledger`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stillweb.cli.console import on_signals, print_json, progress, stderr
-from stillweb.cli.options import certs_option, collections_option, json_option
+from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.replay.ledger import ledger, misses, sessions
+from stillweb.replay.pywb.backend import PywbOptions
+from stillweb.replay.server.server import ReplayOptions
 
 if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
@@ -27,24 +30,10 @@ class ServeByDefault(click.Group):
     """A group in which `replay shop` means `replay serve shop`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `serve` before what names no command."""
+        """Insert `serve` before an argument that is not a command."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = ["serve", *args]
         return super().parse_args(ctx, args)
-
-
-def _ports(ctx: click.Context, param: click.Parameter, value: str) -> range | None:
-    """Read `A-B` or `A`; None for `any`, ports that the system chooses."""
-    if value == "any":
-        return None
-    first, _, last = value.partition("-")
-    try:
-        ports = range(int(first), int(last or first) + 1)
-    except ValueError:
-        ports = range(0)
-    if not ports or ports.start < 1 or ports.stop > 65536:
-        raise click.BadParameter(f"{value!r} is no range of ports such as 18100-18163", ctx, param)
-    return ports
 
 
 @click.group(cls=ServeByDefault, no_args_is_help=True)
@@ -65,91 +54,60 @@ def replay() -> None:
 @click.argument("names", nargs=-1, envvar="STILLWEB_COLLECTION", metavar="[NAME]...")
 @collections_option
 @certs_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8080,
-    show_default=True,
-    help="Of proxy and control API; 0: any.",
-)
-@click.option(
-    "--session-ports",
-    callback=_ports,
-    metavar="A-B",
-    default="18100-18163",
-    show_default=True,
-    help="Of sessions; or: any.",
-)
+@options_from(ReplayOptions)
 @click.option(
     "--backend",
     type=click.Choice(["native", "pywb"]),
     default="native",
     show_default=True,
-    help="What answers: ours, or a pywb in proxy mode.",
+    help="Program that answers: stillweb's server, or pywb in proxy mode.",
 )
-@click.option(
-    "--traffic-port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    help="Of pywb's proxy, where pywb answers; 0: any.  [default: 0]",
-)
+@options_from(PywbOptions, "pywb")
 @click.option(
     "--on-miss",
     type=click.Choice(["pywb"]),
-    help="Ask pywb, by its own looser rules, for reads (GET, HEAD) that are missed. Not for training.",
-)
-@click.option("--pywb-fuzzy", is_flag=True, help="Let pywb answer with what merely looks like the request.")
-@click.option("--guessed", is_flag=True, help="Use rules that were guessed from a single recording, too.")
-@click.option(
-    "--fuzzy",
-    type=click.FloatRange(0, 1),
-    metavar="FLOOR",
-    help="Answer what was not recorded with what is as like as this (0 to 1). Not for training.",
-)
-@click.option(
-    "--pace",
-    type=click.Choice(["none", "recorded"]),
-    default="none",
-    show_default=True,
-    help="Of WebSocket frames and event streams: all that is due at once, or with the recorded pauses.",
-)
-@click.option(
-    "--ledger",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Append every answer here, as JSON lines.",
+    help="On a missed read (GET, HEAD), ask pywb, which matches less strictly. Not for training.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),
     default=1,
     show_default=True,
-    help="Programs that share the sessions; beside them one that watches.",
+    help="Worker processes that share the sessions, in addition to a supervisor.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Of the log on stderr.",
+    help="Format of the log on stderr.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    help="Log no less than this.  [default: as -v says, else warning]",
+    help="Minimum level of log messages.  [default: that of -v, else warning]",
 )
 @json_option
-def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **chosen: Any) -> None:
-    """Serve collections until Ctrl-C; the first is that of the proxy's own port. Without NAME, all there are.
+def serve(
+    names: tuple[str, ...],
+    root: Path,
+    certs_dir: Path,
+    options: ReplayOptions,
+    pywb: PywbOptions,
+    as_json: bool,
+    **chosen: Any,
+) -> None:
+    """Serve collections until Ctrl-C, by default all. The first is that of the proxy's own port.
 
-    Seals what is not sealed. Other sessions, each with a port and a ledger of its own, are opened by the
-    control API, which is at the proxy's own address. SIGTERM and Ctrl-C let the answers at hand go
-    out; a second one ends it at once. Every port takes TLS at once, too, and session ports plain requests by
-    Host: for clients that map host names to them and need no proxy.
+    The command seals unsealed collections first. The control API, at the proxy's address, opens more
+    sessions, each with its own port and ledger. After SIGTERM or Ctrl-C the server completes the answers in
+    progress; a second signal ends it immediately. Every port also accepts TLS directly. Session ports also
+    accept plain requests and route them by Host, for clients that map host names to the ports.
 
-    With --on-miss pywb the server is a process of its own behind a front, beside a pywb: what strict matching
-    does not have, and is no noise, pywb is asked for. The ledger shows such answers as tier `pywb`.
-    A POST, PUT, PATCH or DELETE is never asked: pywb would give it another one's answer.
+    With --on-miss pywb the server runs as a separate process behind a front, next to a pywb. The front
+    forwards to pywb the requests that strict matching misses and that are not noise. The ledger shows these
+    answers as tier `pywb`. The front never forwards a POST, PUT, PATCH or DELETE: pywb would return the
+    answer to another one.
 
     \b
     Example:
@@ -163,7 +121,7 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
     from stillweb.errors import CollectionNotFound
     from stillweb.replay.server.process import run
 
-    _check(chosen)
+    _check(chosen, options, pywb)
     _log(chosen)
     collections = [Collection.open(root, name) for name in dict.fromkeys(names)] or list_collections(root)
     if not collections:
@@ -173,36 +131,47 @@ def serve(names: tuple[str, ...], root: Path, certs_dir: Path, as_json: bool, **
     for collection in collections:
         seal_shown(collection)
     if not (certs_dir / "ca.pem").exists():
-        stderr().print(f"no CA in {certs_dir} yet: making one")
+        stderr().print(f"no CA in {certs_dir}; creating one")
     ca = CertAuthority.load_or_init(certs_dir)
     if chosen["on_miss"]:
-        run(_serve_front(collections, ca, chosen, as_json))
+        run(_serve_front(collections, ca, options, chosen, as_json))
     elif chosen["backend"] == "pywb":
-        run(_serve_pywb(collections, ca, chosen, as_json))
+        run(_serve_pywb(collections, ca, replace(pywb, host=options.host, port=options.port), as_json))
     else:
-        run(_serve_native(collections, ca, chosen, as_json))
+        run(_serve_native(collections, ca, options, chosen, as_json))
 
 
-def _check(chosen: dict[str, Any]) -> None:
-    """Refuse options that the chosen back-end does not have."""
-    if chosen["backend"] == "pywb" and chosen["ledger"] is not None:
-        raise click.UsageError("--ledger: pywb does not tell what it answered; leave out --backend pywb")
-    if chosen["backend"] == "pywb" and (chosen["guessed"] or chosen["fuzzy"] is not None):
-        raise click.UsageError("--guessed, --fuzzy: pywb has rules of its own; leave out --backend pywb")
-    if chosen["backend"] == "pywb" and chosen["pace"] != "none":
-        raise click.UsageError("--pace: pywb has neither frames nor streams; leave out --backend pywb")
-    if chosen["backend"] == "pywb" and chosen["on_miss"]:
-        raise click.UsageError("--on-miss: pywb answers everything already; leave out --backend pywb")
-    if chosen["on_miss"] and chosen["pywb_fuzzy"]:
-        raise click.UsageError("--pywb-fuzzy: --on-miss pywb asks it by its own rules already; leave it out")
-    if chosen["workers"] > 1 and (chosen["backend"] == "pywb" or chosen["on_miss"]):
-        raise click.UsageError("--workers: with pywb there is one; leave out --backend pywb and --on-miss")
-    if chosen["backend"] == "native" and chosen["pywb_fuzzy"]:
-        raise click.UsageError("--pywb-fuzzy: the native back-end does not guess; add --backend pywb")
+def _check(chosen: dict[str, Any], options: ReplayOptions, pywb: PywbOptions) -> None:
+    """Reject options that the chosen back end does not have."""
+    policy, on_miss = options.policy, chosen["on_miss"]
+    by_pywb = chosen["backend"] == "pywb"
+    for wrong, message in (
+        (by_pywb and options.ledger, "--ledger: pywb reports no answers; remove --backend pywb"),
+        (
+            by_pywb and (policy.guessed or policy.fuzzy is not None),
+            "--guessed, --fuzzy: pywb has its own rules; remove --backend pywb",
+        ),
+        (
+            by_pywb and policy.pace != "none",
+            "--pace: pywb replays neither frames nor streams; remove --backend pywb",
+        ),
+        (by_pywb and on_miss, "--on-miss: pywb answers everything already; remove --backend pywb"),
+        (
+            on_miss and pywb.fuzzy,
+            "--pywb-fuzzy: --on-miss pywb already uses pywb's own rules; remove --pywb-fuzzy",
+        ),
+        (
+            chosen["workers"] > 1 and (by_pywb or on_miss),
+            "--workers: pywb supports one only; remove --backend pywb and --on-miss",
+        ),
+        (not by_pywb and pywb.fuzzy, "--pywb-fuzzy: the native back end never guesses; add --backend pywb"),
+    ):
+        if wrong:
+            raise click.UsageError(message)
 
 
 def _log(chosen: dict[str, Any]) -> None:
-    """Choose the form of the log; its level is that of `-v` unless said."""
+    """Configure the log; the default level is that of `-v`."""
     from stillweb.replay.server import process as logs
 
     level = logging.getLevelName(logging.getLogger().level).lower()
@@ -211,7 +180,7 @@ def _log(chosen: dict[str, Any]) -> None:
 
 
 def seal_shown(collection: Collection) -> None:
-    """Seal a collection if it has to be, and tell so."""
+    """Seal a collection if necessary, with a progress bar."""
     from stillweb.replay import ensure_sealed, why_unsealed
 
     why = why_unsealed(collection)
@@ -229,19 +198,14 @@ def seal_shown(collection: Collection) -> None:
 
 
 async def _serve_native(
-    collections: list[Collection], ca: CertAuthority, chosen: dict[str, Any], as_json: bool
+    collections: list[Collection],
+    ca: CertAuthority,
+    options: ReplayOptions,
+    chosen: dict[str, Any],
+    as_json: bool,
 ) -> None:
-    from stillweb.matching.noise import default_noise
-    from stillweb.matching.resolver import Policy
-    from stillweb.replay import ReplayOptions, serve
+    from stillweb.replay import serve
 
-    options = ReplayOptions(
-        host=chosen["host"],
-        port=chosen["port"],
-        session_ports=chosen["session_ports"],
-        ledger=chosen["ledger"],
-        policy=Policy(default_noise(), guessed=chosen["guessed"], fuzzy=chosen["fuzzy"], pace=chosen["pace"]),
-    )
     serving: AbstractAsyncContextManager[ReplayServer | ReplayCluster]
     if chosen["workers"] > 1:
         from stillweb.replay import serve_cluster
@@ -254,24 +218,18 @@ async def _serve_native(
         stopped = on_signals()
         ports = (await server.info())["session_ports"]
         facts = {"proxy": server.url, "control": server.url, "session_ports": ports}
-        gc.freeze()  # to walk over what was loaded takes tens of ms, while answers wait
+        gc.freeze()  # a collection over the loaded packs takes tens of ms, while answers wait
         _announce(facts, collections, ca, as_json)
         await stopped.wait()
-        stderr().print("finishing the answers at hand ...")
+        stderr().print("completing the answers in progress ...")
     _print_totals(server.totals)
 
 
 async def _serve_pywb(
-    collections: list[Collection], ca: CertAuthority, chosen: dict[str, Any], as_json: bool
+    collections: list[Collection], ca: CertAuthority, options: PywbOptions, as_json: bool
 ) -> None:
-    from stillweb.replay.pywb.backend import PywbOptions, serve_pywb
+    from stillweb.replay.pywb.backend import serve_pywb
 
-    options = PywbOptions(
-        host=chosen["host"],
-        port=chosen["port"],
-        traffic_port=chosen["traffic_port"],
-        fuzzy=chosen["pywb_fuzzy"],
-    )
     async with serve_pywb(collections, ca, options) as server:
         stopped = on_signals()
         _announce({"proxy": server.proxy, "control": server.url}, collections, ca, as_json)
@@ -279,22 +237,24 @@ async def _serve_pywb(
 
 
 async def _serve_front(
-    collections: list[Collection], ca: CertAuthority, chosen: dict[str, Any], as_json: bool
+    collections: list[Collection],
+    ca: CertAuthority,
+    options: ReplayOptions,
+    chosen: dict[str, Any],
+    as_json: bool,
 ) -> None:
     from stillweb.replay.onmiss.fallback import FrontOptions, serve_front
     from stillweb.replay.onmiss.process import HermeticOptions
 
-    options = FrontOptions(
-        host=chosen["host"],
-        port=chosen["port"],
-        session_ports=chosen["session_ports"],
-        hermetic=HermeticOptions(
-            ledger=chosen["ledger"],
-            policy={name: chosen[name] for name in ("guessed", "fuzzy", "pace")},
-            log=(chosen["log_format"], chosen["log_level"]),
-        ),
+    policy = {name: getattr(options.policy, name) for name in ("guessed", "fuzzy", "pace")}
+    log = (chosen["log_format"], chosen["log_level"])
+    front_options = FrontOptions(
+        host=options.host,
+        port=options.port,
+        session_ports=options.session_ports,
+        hermetic=HermeticOptions(ledger=options.ledger, policy=policy, log=log),
     )
-    async with serve_front(collections, ca, options) as (front, hermetic):
+    async with serve_front(collections, ca, front_options) as (front, hermetic):
         stopped = on_signals()
         _announce({"proxy": front.url, "control": front.url, "on_miss": "pywb"}, collections, ca, as_json)
         await _until(stopped, hermetic.wait())
@@ -302,7 +262,7 @@ async def _serve_front(
 
 
 async def _until(stopped: asyncio.Event, failing: Coroutine[Any, Any, None]) -> None:
-    """Wait for a signal, or for what ends only by failing."""
+    """Wait for a signal, or for a coroutine that ends only by failing."""
     waits = asyncio.ensure_future(stopped.wait())
     failed = asyncio.ensure_future(failing)
     await asyncio.wait((waits, failed), return_when=asyncio.FIRST_COMPLETED)

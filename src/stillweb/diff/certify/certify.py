@@ -15,14 +15,15 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from playwright.async_api import Browser
 
 from stillweb import __version__, clock
 from stillweb.browser.launch import launch
-from stillweb.browser.profile import Level
+from stillweb.browser.profile import LEVEL, Level
 from stillweb.diff.certify.certificate import Certificate, CertifiedStep, RunGroup, TraceResult, this_machine
 from stillweb.diff.certify.divergence import explain
 from stillweb.diff.certify.runs import CertifySetup, Condition, TraceRepetition, make_runs, planned
@@ -30,6 +31,7 @@ from stillweb.diff.certify.watch import ContentStore, SeenStep
 from stillweb.env.observations.observation import Observe
 from stillweb.env.trajectories.trace import Trace
 from stillweb.errors import CollectionNotFound, StillwebError, UsageError
+from stillweb.options import Option, format_counts, parse_counts
 from stillweb.replay.client import ReplayClient
 
 FORMS = ("axtree", "dom", "screenshot")
@@ -41,21 +43,29 @@ class CertifyOptions:
     """Options of `certify`.
 
     Attributes:
-        runs: minimum number of runs of each trace under each condition.
-        jobs: numbers of concurrent sessions.
-        load: whether to repeat all runs with every CPU kept busy.
-        observe: forms of observation to compare; () for the default `FORMS`.
-        folder: folder for runs and observations, so a stopped certification resumes; None for a temporary
-            one.
+        folder: None for a temporary one.
         executable: path of the browser executable; None to search for one.
     """
 
-    runs: int = 20
-    jobs: tuple[int, ...] = (1, 8, 32)
-    level: str = "clock"
-    load: bool = False
-    observe: tuple[str, ...] = ()
-    folder: Path | None = None
+    runs: Annotated[int, Option("Minimum runs of each trace at each session count.", min=1)] = 20
+    jobs: Annotated[
+        tuple[int, ...],
+        Option("Session counts.", metavar="N,...", repeat=False, parse=parse_counts, format=format_counts),
+    ] = (1, 8, 32)
+    level: Annotated[str, replace(LEVEL, choices=(*reversed(LEVEL.choices), "live"))] = "clock"
+    load: Annotated[bool, Option("Run everything a second time with all processors busy.")] = False
+    observe: Annotated[
+        tuple[str, ...],
+        Option(
+            "Form of observation to compare. Repeatable.",
+            metavar="FORM",
+            default="axtree, dom and screenshot",
+        ),
+    ] = ()
+    folder: Annotated[
+        Path | None,
+        Option("Store runs in this folder, to resume an interrupted certification.", "--keep", path="folder"),
+    ] = None
     executable: Path | None = None
 
     @property

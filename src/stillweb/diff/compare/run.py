@@ -20,11 +20,13 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import TypeAdapter
 
 from stillweb import __version__, clock
 from stillweb.browser import Level, launch
+from stillweb.browser.profile import LEVEL
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
 from stillweb.diff.compare.pages import ComparisonContext, compare
@@ -33,6 +35,7 @@ from stillweb.diff.compare.visit import ReplayedPage, VisitSetup, visit_page
 from stillweb.diff.report.report import DiffReport, PageDiff
 from stillweb.errors import CollectionError, StillwebError, UsageError
 from stillweb.model import Page
+from stillweb.options import Option
 from stillweb.replay import ReplayClient, ReplayInfo
 from stillweb.text import well_formed
 from stillweb.urls import from_timestamp
@@ -124,27 +127,32 @@ class DiffOptions:
     """Options of `diff`.
 
     Attributes:
-        jobs: number of pages visited concurrently; the result does not depend on it.
-        limit: maximum number of pages, in the collection's order; None for all.
         gates: limits that every page must pass; None for those of the collection's `diff.yaml`.
-        level: determinism level; baselines are recorded at CLOCK.
         page_timeout: seconds for a navigation.
         browser: path of the browser executable; None to search for one.
         workers: number of comparison processes; 0 for threads. Processes are spawned, so the caller's main
             module must be import-safe.
-        work: folder for state and pictures; None for the collection's own.
-        fresh: discard the state of an interrupted comparison.
     """
 
-    jobs: int = 2
-    limit: int | None = None
+    jobs: Annotated[
+        int,
+        Option(
+            "Visit N pages at a time; the result does not depend on it.",
+            min=1,
+            default="two for each processor",
+        ),
+    ] = 2
+    limit: Annotated[int | None, Option("Compare the first N pages of the collection only.", min=1)] = None
     gates: Mapping[str, float] | None = None
-    level: Level = Level.CLOCK
+    level: Annotated[Level, LEVEL] = Level.CLOCK
     page_timeout: float = 45.0
     browser: Path | None = None
     workers: int = 0
-    work: Path | None = None
-    fresh: bool = False
+    work: Annotated[
+        Path | None,
+        Option("Folder for state and screenshots.", path="folder", default="diff/ in the collection"),
+    ] = None
+    fresh: Annotated[bool, Option("Start over instead of resuming an interrupted comparison.")] = False
 
 
 async def diff(

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import psutil
 from playwright.async_api import Browser, CDPSession
@@ -33,6 +33,7 @@ from playwright.async_api import Error as PlaywrightError
 from stillweb.browser.driver import as_playwright_error
 from stillweb.browser.launch import launch
 from stillweb.errors import EnvClosed, InfraError, StillwebError
+from stillweb.options import Option
 
 __all__ = ["BrowserLease", "BrowserPool", "BrowserProcess", "BrowserState", "PoolOptions"]
 
@@ -142,13 +143,14 @@ class PoolOptions:
     """Number and lifetime of a pool's browsers.
 
     Attributes:
-        browsers: simultaneous browsers, without those that drain.
         episodes: episodes that begin on a browser before it is replaced; a browser's memory grows with use.
         executable: browser to start; the default is `stillweb.browser.find_browser`.
         exact: True for level `exact`, False for the others.
     """
 
-    browsers: int = 1
+    browsers: Annotated[
+        int, Option("Browsers that share the sessions, not counting those that drain.", min=1, max=64)
+    ] = 1
     episodes: int = 500
     executable: Path | None = None
     headless: bool = True

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from io import StringIO
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
 from playwright.async_api import Browser
 
@@ -27,6 +28,7 @@ from stillweb.collections.reachability import Reach
 from stillweb.errors import CollectionError, RecordError
 from stillweb.matching.rules import Rule
 from stillweb.model import Page, Request
+from stillweb.options import Option
 from stillweb.record.amend.origin import Asker, OriginPage, asker
 from stillweb.record.amend.plan import Errand, FetchMethod
 from stillweb.record.amend.writer import NewOnlyWriter
@@ -37,7 +39,7 @@ from stillweb.record.explore.frontier import ExploreFrontier
 from stillweb.record.explore.journal import ExplorationJournal, RecordedActions
 from stillweb.record.explore.links import open_links
 from stillweb.record.explore.options import ExplorationContext, ExploreOptions, ExploreReport
-from stillweb.record.explore.values import Values
+from stillweb.record.explore.values import Values, read_values
 from stillweb.record.login.run import LoginSession, log_in_aside
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions, ScopeKind
@@ -173,28 +175,40 @@ class AmendOptions:
     """How misses are fetched.
 
     Attributes:
-        unsafe: whether requests are sent that may change the site (POST, PUT, PATCH, DELETE).
-        any_host: whether hosts are asked that nothing was recorded of.
-        login: who fetches them; None for nobody.
-        page_timeout: seconds for a navigation or a request.
-        retries: further attempts at what failed.
-        browser: its executable; None to look for one.
-        record: how the sites are reached.
-        dry_run: whether to say only what would be done.
-        links: addresses at most that are opened because a page that was fetched leads there.
-        values: of the forms among these.
+        login: None to fetch without a login.
+        browser: the browser's executable; None to search for one.
     """
 
-    unsafe: bool = False
-    any_host: bool = False
+    unsafe: Annotated[
+        bool, Option("Send POST, PUT, PATCH and DELETE requests too: they may change the site.")
+    ] = False
+    any_host: Annotated[
+        bool, Option("Also send requests to hosts that the collection has no recording of.", "--scope-any")
+    ] = False
     login: Login | None = None
-    page_timeout: float = 45.0
-    retries: int = 1
+    page_timeout: Annotated[
+        float, Option("Seconds for one navigation or request.", metavar="SECONDS", min=1)
+    ] = 45.0
+    retries: Annotated[int, Option("Retry a failed fetch up to N times.", min=0)] = 1
     browser: Path | None = None
     record: RecordOptions = field(default_factory=RecordOptions)
-    dry_run: bool = False
-    links: int = 0
-    values: Values = field(default_factory=Values)
+    dry_run: Annotated[bool, Option("Print the planned fetches; send and record nothing.")] = False
+    links: Annotated[
+        int,
+        Option(
+            "Open at most N more addresses that fetched pages lead to (links, GET forms).",
+            min=0,
+        ),
+    ] = 0
+    values: Annotated[
+        Values,
+        Option(
+            "YAML file of values to fill those forms with, as for `record explore`. Repeatable.",
+            path="existing file",
+            parse=read_values,
+            repeat=True,
+        ),
+    ] = field(default_factory=Values)
 
 
 @dataclass(slots=True)

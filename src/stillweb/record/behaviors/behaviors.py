@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Annotated, Any
 
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page
@@ -26,6 +26,7 @@ from stillweb.browser.input.elements import ActionFailed
 from stillweb.browser.settle import settle
 from stillweb.clock import monotonic
 from stillweb.errors import InfraError, UsageError
+from stillweb.options import Option
 
 FRAME_PATIENCE = 5.0
 """Seconds for one script in one frame, which may be busy."""
@@ -71,16 +72,17 @@ class Budget:
     """How much may be done with one page.
 
     Attributes:
-        screens: scrolled at most.
         controls: of each kind opened at most.
         variants: of images, fonts and sheets fetched at most.
-        seconds: real, for each behaviour.
     """
 
-    screens: int = 50
+    screens: Annotated[int, Option("Scroll at most N screens of one page.", "--scroll-screens", min=1)] = 50
     controls: int = 30
     variants: int = 200
-    seconds: float = 30.0
+    seconds: Annotated[
+        float,
+        Option("Real seconds for each behaviour on one page.", "--behaviour-seconds", "SECONDS", min=1),
+    ] = 30.0
 
 
 @dataclass(frozen=True, slots=True)

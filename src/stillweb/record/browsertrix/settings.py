@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 
 from stillweb.errors import UsageError
+from stillweb.options import Option
 from stillweb.record.behaviors.behaviors import ALL, Behavior
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.options import CrawlOptions, ScopeKind
@@ -40,23 +41,56 @@ _BEHAVIOURS = {
 _PYTHON_ONLY = re.compile(r"\(\?P|\(\?[aiLmsux]|\(\?>|\\[AZ]|\(\?\(|[*+?}]\+")
 
 
+def _parse_settings(texts: Iterable[str]) -> dict[str, Any]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise ValueError(f"{text!r} is not NAME=VALUE, such as blockAds=true")
+        try:
+            found[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"the value in {text!r} is not YAML") from None
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
-    """How the container is run.
+    """How the container runs.
 
     Attributes:
-        image: with its version.
-        program: `docker`, or one that takes the same arguments.
-        arguments: more for `run`, before the image.
-        settings: more for the YAML, on top of ours; its own names.
-        profile: a browser profile that `create-login-profile` of the image has made.
+        settings: precede ours in the YAML.
     """
 
-    image: str = IMAGE
-    program: str = "docker"
-    arguments: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    profile: Path | None = None
+    image: Annotated[str, Option("[browsertrix] Image of the container, with its version.")] = IMAGE
+    program: Annotated[
+        str, Option("[browsertrix] Program that runs containers, compatible with docker.", "--docker")
+    ] = "docker"
+    arguments: Annotated[
+        tuple[str, ...],
+        Option(
+            "[browsertrix] Additional argument of `docker run`: --docker-arg=--memory=4g. Repeatable.",
+            "--docker-arg",
+            "ARG",
+        ),
+    ] = ()
+    settings: Annotated[
+        Mapping[str, Any],
+        Option(
+            "[browsertrix] One of its own settings, the value in YAML: --set blockAds=true. Repeatable.",
+            "--set",
+            "NAME=VALUE",
+            parse=_parse_settings,
+        ),
+    ] = field(default_factory=dict)
+    profile: Annotated[
+        Path | None,
+        Option(
+            "[browsertrix] Browser profile from its create-login-profile, to record as logged in.",
+            "--browser-profile",
+            path="existing file",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

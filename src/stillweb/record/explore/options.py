@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from playwright.async_api import Browser
 
 from stillweb.browser.input.walker import Walker, walking
 from stillweb.browser.profile import Pinning, Profile
+from stillweb.options import Option
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
-from stillweb.record.explore.values import Values
+from stillweb.record.explore.values import Values, read_values
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.proxy import RecordingProxy
@@ -24,31 +25,53 @@ __all__ = ["ExplorationContext", "ExploreEvent", "ExploreOptions", "ExploreRepor
 
 @dataclass(frozen=True, slots=True)
 class ExploreOptions:
-    """How far and how an exploration goes.
+    """How far an exploration goes, and how.
 
     Attributes:
-        budget: acts at most; entering a state is one.
-        links: addresses at most that are opened only, beside the acts; None for as many as acts.
-        seconds: real time at most; None for no limit.
-        values: what forms are filled with.
-        avoid: controls to be left alone.
-        alike: of controls of one kind that are tried in one state.
-        accept: whether dialogs are accepted.
-        mutations: whether to try what changes the site at all.
-        login: who explores; None for nobody.
-        storage_state: cookies and local storage of every context; those of the login, if there is one.
-        browser: the browser's executable; None to look for one.
-        record: how the sites are reached.
+        links: None for as many as `budget`.
+        seconds: real time; None for no limit.
+        avoid: controls that the explorer must not use.
+        login: None to explore without a login.
+        storage_state: cookies and local storage of every context; a login's take precedence.
+        browser: the browser's executable; None to search for one.
     """
 
-    budget: int
-    links: int | None = None
-    seconds: float | None = None
-    values: Values = field(default_factory=Values)
+    budget: Annotated[int, Option("Take at most N actions; entering a state is one.", min=1)]
+    links: Annotated[
+        int | None,
+        Option(
+            "Record at most N more linked pages without exploring them.",
+            "--explore-links",
+            min=0,
+            default="the budget",
+        ),
+    ] = None
+    seconds: Annotated[
+        float | None, Option("Explore for at most this many seconds.", "--explore-time", "SECONDS", min=1)
+    ] = None
+    values: Annotated[
+        Values,
+        Option(
+            "YAML file of field names and values to fill forms with, or a task file. Repeatable.",
+            path="existing file",
+            parse=read_values,
+            repeat=True,
+        ),
+    ] = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
-    alike: int = 3
-    accept: bool = False
-    mutations: bool = True
+    alike: Annotated[
+        int,
+        Option(
+            "Try at most N controls of one kind, such as the rows of a table, in each state.",
+            "--explore-alike",
+            min=1,
+        ),
+    ] = 3
+    accept: Annotated[
+        bool,
+        Option("Also try controls that log out, delete, order or pay, and accept dialogs.", "--destructive"),
+    ] = False
+    mutations: Annotated[bool, Option("Send no form by POST.", "--read-only")] = True
     login: Login | None = None
     storage_state: Mapping[str, Any] | None = None
     browser: Path | None = None

@@ -14,13 +14,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from stillweb import __version__, clock
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import CollectionNotFound, UsageError
+from stillweb.options import Option
 from stillweb.replay.pywb.process import PywbProcess, Setup, find_pywb
 from stillweb.replay.server.control import DEFAULT_SESSION, ControlBackend
 from stillweb.replay.server.server import ReplayOptions, serve_desk
@@ -37,17 +38,27 @@ class PywbOptions:
     Attributes:
         host: address to listen on.
         port: of the control API; 0 for any.
-        traffic_port: of the proxy of the first collection, the next ones count up from it; 0 for any.
-        fuzzy: whether pywb's own rules may answer with what merely looks like the request: such an
-            answer is a wrong 200 as often as not (docs/replay-backends.md).
         program: pywb's `wayback`; `find_pywb` otherwise.
         start_timeout: seconds that pywb may take until it answers.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
-    traffic_port: int = 0
-    fuzzy: bool = False
+    traffic_port: Annotated[
+        int,
+        Option(
+            "Port of pywb's proxy for the first collection; others follow it. 0 for a free one.",
+            min=0,
+            max=65535,
+        ),
+    ] = 0
+    fuzzy: Annotated[
+        bool,
+        Option(
+            "Let pywb's own rules serve similar requests: often a wrong 200 (docs/replay-backends.md).",
+            "--pywb-fuzzy",
+        ),
+    ] = False
     program: Path | None = None
     start_timeout: float = 60.0
 

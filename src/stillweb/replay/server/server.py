@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from stillweb import __version__, clock
 from stillweb.certs import CertAuthority
@@ -28,6 +28,7 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.errors import CollectionNotFound, UsageError
 from stillweb.matching.noise import default_noise
 from stillweb.matching.resolver import Policy
+from stillweb.options import Option
 from stillweb.polling import poll
 from stillweb.replay.ledger.file import LedgerFile
 from stillweb.replay.server.connection import Connection, ListenerTarget
@@ -94,24 +95,50 @@ logger = logging.getLogger(__name__)
 SESSION_PORTS = range(18100, 18164)
 
 
+def parse_ports(text: str) -> range | None:
+    """Return the ports `A-B` or `A`; None for `any`."""
+    if text == "any":
+        return None
+    first, _, last = text.partition("-")
+    try:
+        ports = range(int(first), int(last or first) + 1)
+    except ValueError:
+        ports = range(0)
+    if not ports or ports.start < 1 or ports.stop > 65536:
+        raise ValueError(f"{text!r} is not a range of ports such as 18100-18163")
+    return ports
+
+
+def _format_ports(ports: range) -> str:
+    return f"{ports[0]}-{ports[-1]}"
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
     """How to serve.
 
     Attributes:
-        host: address to listen on.
-        port: of the proxy and the control API; 0 for any.
-        session_ports: of the other sessions; None for any that are free.
-        ledger: file to which every answer is appended as a line of JSON.
         drain: seconds that answers at hand are given at the end, and refusals to be read.
         hold_misses: whether a program in front says what becomes of misses (`replay.fallback`).
         private: Unix socket of the control API instead of `port`, where a supervisor has that one.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8080
-    session_ports: range | None = SESSION_PORTS
-    ledger: Path | None = None
+    host: Annotated[str, Option("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[
+        int, Option("Port of the proxy and the control API; 0 for a free one.", min=0, max=65535)
+    ] = 8080
+    session_ports: Annotated[
+        range | None,
+        Option(
+            "Ports of the other sessions, or `any` for free ones.",
+            metavar="A-B",
+            parse=parse_ports,
+            format=_format_ports,
+        ),
+    ] = SESSION_PORTS
+    ledger: Annotated[Path | None, Option("File to append every answer to, as JSON lines.", path="file")] = (
+        None
+    )
     policy: Policy = field(default_factory=lambda: Policy(default_noise()))
     drain: float = 5.0
     hold_misses: bool = False

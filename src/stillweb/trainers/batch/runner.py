@@ -17,10 +17,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from stillweb import clock
+from stillweb.browser.profile import LEVEL
 from stillweb.env.observations.observation import Observation, observe_kinds
 from stillweb.env.options import EnvOptions
 from stillweb.env.tasks.task import Task
@@ -28,6 +29,7 @@ from stillweb.env.vector.pool import PoolOptions
 from stillweb.env.vector.rollout import Agent, Planned, Policy, RolloutOptions
 from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import CollectionNotFound, UsageError
+from stillweb.options import Option, format_counts, parse_list
 from stillweb.replay.client import ReplayClient
 from stillweb.trainers.batch.folder import BatchFolder
 from stillweb.trainers.batch.results import Result
@@ -87,33 +89,56 @@ def _refuse(what: str, unknown: Sequence[str], known: Iterable[str]) -> None:
     )
 
 
+def _parse_seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, parse_list(text)))
+    except ValueError:
+        raise ValueError("expected numbers separated by commas, such as 7,8,9") from None
+
+
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
     """How a batch is played.
 
     Attributes:
-        episodes: of each task.
-        max_concurrent: episodes at once.
-        max_concurrent_launch: of these, how many may begin at once; 0 for all.
-        retries: further attempts of an episode that browser or proxy broke.
-        page_seeds: of the pages' randomness, for a task's episodes in turn; without any, the recording's.
-        collection: of tasks that name none.
-        max_steps: of an episode, where the task does not say.
-        browsers: at once.
         missing: whether episodes without a result are played.
         failed: whether episodes that ended without a reward are played again.
     """
 
-    episodes: int = 1
-    max_concurrent: int = 4
-    max_concurrent_launch: int = 0
-    retries: int = 2
-    page_seeds: tuple[int, ...] = ()
-    level: str = "clock"
-    observe: tuple[str, ...] = ("axtree",)
-    collection: str = ""
-    max_steps: int = 30
-    browsers: int = 1
+    episodes: Annotated[int, Option("Episodes of each task.", min=1)] = 1
+    max_concurrent: Annotated[int, Option("Maximum simultaneous episodes.", min=1, max=256)] = 4
+    max_concurrent_launch: Annotated[
+        int, Option("Maximum simultaneous episode starts, with their browsers; 0 for no limit.", min=0)
+    ] = 0
+    retries: Annotated[
+        int,
+        Option(
+            "Retry an episode up to N times if the browser or the proxy failed, never for another reason.",
+            "--retry",
+            min=0,
+        ),
+    ] = 2
+    page_seeds: Annotated[
+        tuple[int, ...],
+        Option(
+            "Seeds of the pages' random numbers, for a task's episodes in turn.",
+            metavar="N,...",
+            parse=_parse_seeds,
+            format=format_counts,
+            default="the recording's seed",
+            repeat=False,
+        ),
+    ] = ()
+    level: Annotated[str, LEVEL] = "clock"
+    observe: Annotated[
+        tuple[str, ...],
+        Option("Form of observation for the agent (docs/observations.md). Repeatable.", metavar="FORM"),
+    ] = ("axtree",)
+    collection: Annotated[str, Option("Collection of tasks that name none.", "-c --collection", "NAME")] = ""
+    max_steps: Annotated[
+        int, Option("Truncate an episode after N steps, unless its task sets a limit.", min=1)
+    ] = 30
+    browsers: Annotated[int, Option("Browsers that share the episodes.", min=1)] = 1
     missing: bool = True
     failed: bool = False
 
