@@ -19,4 +19,4 @@ def test_each_option_of_crawl_stands_in_its_help_once():
         param.opts[0] for param in params.values() if param.opts[0] != "urls"
     )
     assert len(begins) == len(set(begins))
-    assert text.index("Which pages:") < text.index("Sites and files:")
+    assert text.index("Pages to record:") < text.index("Sites and files:")

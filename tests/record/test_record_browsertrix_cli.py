@@ -37,15 +37,15 @@ def refusal(*arguments: str) -> tuple[str, str]:
 
 def test_what_it_cannot_be_told_is_refused_and_not_forgotten(tmp_path):
     words, hint = refusal(*CALL, "--seed", "7", "--dry-run")
-    assert words.startswith("--seed cannot be told to browsertrix")
+    assert words.startswith("--seed is not supported by --engine browsertrix")
     assert "--engine browser" in hint
     words, _ = refusal(*CALL, "--viewport", "800x600", "--dry-run")
     assert "1920x1080" in words
     words, _ = refusal(*CALL, "--no-baseline", "--dry-run")
-    assert words.startswith("--no-baseline cannot be told")
+    assert words.startswith("--no-baseline is not supported by --engine browsertrix")
 
 
 def test_what_only_it_has_needs_its_name(tmp_path):
     words, hint = refusal("record", "crawl", "https://site.test/", "-c", "shop", "--set", "blockAds=true")
-    assert words == "--set is for --engine browsertrix"
+    assert words == "--set requires --engine browsertrix"
     assert hint == "add --engine browsertrix"

@@ -106,14 +106,14 @@ def test_what_is_no_limit_is_told(tmp_path: Path, given: list[str]) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--values", "VALUES"], "--values says nothing without --explore"),
-        (["--explore-alike", "3"], "--explore-alike says nothing without --explore"),
-        (["--read-only"], "--read-only says nothing without --explore"),
-        (["--keep-second"], "--keep-second says nothing without --twice"),
+        (["--values", "VALUES"], "--values requires --explore"),
+        (["--explore-alike", "3"], "--explore-alike requires --explore"),
+        (["--read-only"], "--read-only requires --explore"),
+        (["--keep-second"], "--keep-second requires --twice"),
         (["--explore", "2", "--read-only", "--destructive"], "--read-only and --destructive contradict"),
         (["--keep-secrets", "--redact", "pin"], "--redact and --keep-secrets contradict"),
-        (["--redact", "Pin", "--no-redact", "pin"], "'Pin' is given to --redact and --no-redact"),
-        (["--locale", "!!"], "'!!' is no language tag"),
+        (["--redact", "Pin", "--no-redact", "pin"], "'Pin' is given to both --redact and --no-redact"),
+        (["--locale", "!!"], "'!!' is not a language tag"),
     ],
 )
 def test_options_that_would_say_nothing_are_refused(

@@ -89,7 +89,7 @@ class _Field:
     def kind(self) -> Any:
         """The type of one value: without None, and that of a container's items."""
         hint = self.hint
-        if isinstance(hint, types.UnionType):
+        if typing.get_origin(hint) in (typing.Union, types.UnionType):
             (hint,) = (each for each in typing.get_args(hint) if each is not types.NoneType)
         return typing.get_args(hint)[0] if typing.get_origin(hint) in (tuple, Mapping) else hint
 
@@ -114,19 +114,21 @@ class _Field:
             default //= option.unit
         if option.format:
             default = option.format(default)
+        elif isinstance(default, StrEnum):
+            default = default.value
         container = typing.get_origin(self.hint) in (tuple, Mapping)
         repeated = container if option.repeat is None else option.repeat
         if repeated:
             default = [] if option.parse else list(default)
-        bare: dict[str, Any] = {} if option.bare is None else {"is_flag": False, "flag_value": option.bare}
+        more: dict[str, Any] = {} if option.bare is None else {"is_flag": False, "flag_value": option.bare}
+        more |= {} if default in (None, MISSING) else {"default": default}
         return click.option(
             *flag.split(),
             type=self._click_type(),
-            **bare,
+            **more,
             multiple=repeated,
-            default=None if default is MISSING else default,
             required=default is MISSING,
-            show_default=option.default or default not in ("", None),
+            show_default=option.default or default not in ("", None, MISSING),
             metavar=option.metavar or ("N" if self.kind is int and option.parse is None else None),
             callback=None if option.parse is None else functools.partial(_parsed, parse=option.parse),
             help=option.help,
