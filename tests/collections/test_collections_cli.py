@@ -78,7 +78,7 @@ def test_people_read_words_and_an_empty_list_says_so(root, tmp_path):
 
 
 def test_rm_asks_for_yes(root):
-    with pytest.raises(UsageError, match="would remove") as caught:
+    with pytest.raises(UsageError, match="would delete") as caught:
         run(root, "rm", "shop")
     assert caught.value.hint == "stillweb collections rm shop --yes"
     assert run(root, "rm", "shop", "--yes") == f"{root / 'shop'}\n"

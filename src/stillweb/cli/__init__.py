@@ -1,11 +1,10 @@
-"""The command line: a thin click shell over the rooms, a file a room.
+"""The command line: click commands over the packages, one module for each package.
 
-Commands are imported when they are asked for, so that `stillweb --help` and shell
-completion do not wait for Playwright. This file alone turns a `StillwebError` into a
-message, a hint and an exit status; commands let it pass.
+A command is imported when it is looked up, so that `stillweb --help` and shell completion do not wait for
+Playwright. Only `main` turns a `StillwebError` into a message, a hint and an exit status.
 
-Exit status: 0 as asked; 1 a problem in the data, a peer or a gate that failed; 2 wrong use;
-130 stopped by Ctrl-C.
+Exit status: 0 success; 1 a problem in the data, a peer or a gate that failed; 2 wrong use; 130 stopped by
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,58 +19,58 @@ import click
 from stillweb import __version__
 from stillweb.errors import StillwebError
 
-# name on the command line -> (module, attribute, one line for --help)
+# name -> (module, attribute, one line for --help)
 COMMANDS = {
     "demo": (
         "stillweb.cli.demo",
         "demo",
-        "Record, seal, replay, run 8 episodes and compare: the whole street.",
+        "Record, seal, replay, run 8 episodes and compare: the whole pipeline.",
     ),
-    "setup": ("stillweb.cli.setup", "setup", "Install a browser, or pywb in an environment of its own."),
-    "certs": ("stillweb.cli.certs", "certs", "Make, show and trust the certificate authority."),
+    "setup": ("stillweb.cli.setup", "setup", "Install a browser, or pywb in a separate environment."),
+    "certs": ("stillweb.cli.certs", "certs", "Create, show and trust the certificate authority."),
     "record": ("stillweb.cli.record.commands", "record", "Record sites into a collection."),
     "collections": (
         "stillweb.cli.collections.commands",
         "collections",
-        "Import, check, seal and export collections.",
+        "Import, check, learn, seal, share and export collections.",
     ),
     "replay": (
         "stillweb.cli.replay.commands",
         "replay",
-        "Serve collections as a proxy in which real URLs replay frozen.",
+        "Serve collections as a proxy that replays real URLs.",
     ),
-    "env": ("stillweb.cli.env", "env", "Try tasks and actions on a replayed collection."),
+    "env": ("stillweb.cli.env", "env", "Check tasks and try actions on a replayed collection."),
     "serve": (
         "stillweb.cli.serve",
         "serve",
-        "Serve episodes to trainers over HTTP: leases, steps, pictures.",
+        "Serve episodes to trainers over HTTP: leases, steps, screenshots.",
     ),
-    "monitor": ("stillweb.cli.monitor", "monitor", "Show how a rollout server stands."),
+    "monitor": ("stillweb.cli.monitor", "monitor", "Show the state of a rollout server."),
     "cdp": (
         "stillweb.cli.cdp",
         "cdp",
-        "Start a browser that replays, for a harness that drives browsers by CDP.",
+        "Start a browser on a replay session, for harnesses that use CDP.",
     ),
-    "rollout": ("stillweb.cli.rollout", "rollout", "Play tasks with an agent, and keep every episode."),
-    "rescore": ("stillweb.cli.rescore", "rescore", "Score trajectories again, from what they hold."),
+    "rollout": ("stillweb.cli.rollout", "rollout", "Play tasks with an agent, and store every episode."),
+    "rescore": ("stillweb.cli.rescore", "rescore", "Score stored trajectories again, without a browser."),
     "diff": ("stillweb.cli.diff", "diff", "Compare a recording with its replay, page by page."),
     "certify": (
         "stillweb.cli.certify",
         "certify",
-        "Run traces again and again; certify that nothing differs.",
+        "Run traces repeatedly; certify that nothing differs.",
     ),
 }
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is looked up."""
+    """A click group that imports a command when it is looked up."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of the street."""
+        """Return the names in the order of the pipeline."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command; None if there is none of that name."""
+        """Import and return a command; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
@@ -79,16 +78,16 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of commands without importing one."""
+        """Write the table of commands without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="stillweb")
-@click.option("-v", "--verbose", count=True, help="Log more to stderr: -v information, -vv every request.")
+@click.option("-v", "--verbose", count=True, help="Log more to stderr: -v info, -vv every request.")
 def cli(verbose: int) -> None:
-    """Hold the web still, so that agents can learn in it.
+    """Record web sites, replay them deterministically, and run agents' episodes on the replay.
 
     \b
     Example:
@@ -105,11 +104,11 @@ def cli(verbose: int) -> None:
 
 def main() -> None:
     """Run the command line and exit with its status."""
-    # A large page's tree is some 100,000 objects that live for a moment. To look for circles among them after
-    # every 700 takes a fifth of the interpreter's time (`bench/diff.py`: 16.1 s, and 12.7 s without).
+    # The tree of a large page is about 100,000 short-lived objects. With the default threshold of 700,
+    # garbage collection takes a fifth of the run time (`bench/diff.py`: 16.1 s, with this setting 12.7 s).
     gc.set_threshold(100_000, 50, 50)
     try:
-        # Without `standalone_mode` click gives back what a command told `ctx.exit`.
+        # Without `standalone_mode` click returns the value of `ctx.exit`.
         status = cli.main(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
@@ -124,7 +123,7 @@ def main() -> None:
             click.echo(f"  next: {error.hint}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        # The disk is full, a folder belongs to somebody else: no fault in the program, so no traceback.
+        # The disk is full, or another user owns a folder: not a fault of the program, so no traceback.
         if error.filename is None:
             raise
         click.echo(f"stillweb: {error.filename}: {error.strerror}", err=True)

@@ -1,4 +1,4 @@
-"""Being stopped: how commands that run for long end on Ctrl-C and SIGTERM."""
+"""Terminal output (tables, JSON, progress bars) and the handling of Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, Task
 
-__all__ = ["Sectioned", "on_signals", "until_signal"]
+__all__ = ["Sectioned", "on_signals", "print_json", "print_table", "progress", "stderr", "until_signal"]
 
 
 def stderr() -> Console:
-    """Return a console on stderr."""
     from rich.console import Console
 
     return Console(file=sys.stderr, highlight=False)
@@ -30,7 +29,7 @@ def progress(*, rate: str = "") -> Progress:
     """Return a progress bar on stderr: description, bar, count, time.
 
     Args:
-        rate: what is counted, such as "pages"; then its rate and the time left are shown, too.
+        rate: unit of the count, such as "pages", to show its rate and the remaining time too.
     """
     from rich.progress import (
         BarColumn,
@@ -67,7 +66,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """Print a table to stdout; a column whose name starts with `#` is set to the right, without the sign."""
+    """Print a table to stdout; columns whose name starts with `#` are right-aligned."""
     from rich.console import Console
     from rich.table import Table
 
@@ -76,13 +75,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
         table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    # In a pipe there is no width to keep to, and a URL cut short is of no use to the next program.
+    # A pipe has no width, and the next program cannot use a truncated URL.
     width = None if sys.stdout.isatty() else 300
     Console(file=sys.stdout, highlight=False, width=width).print(table)
 
 
 def _cell(value: object) -> str:
-    """Return a value as people write it; programs ask for `--json`."""
     match value:
         case bool():
             return "yes" if value else "no"
@@ -95,10 +93,10 @@ def _cell(value: object) -> str:
 
 
 class Sectioned(click.Command):
-    """A command whose options stand in sections.
+    """A command with its options in sections.
 
     Args:
-        sections: by title the names of its parameters, in order; what none names comes first, as "Options".
+        sections: names of parameters by section title, in order; all others come first, as "Options".
     """
 
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **options: Any) -> None:
@@ -106,16 +104,16 @@ class Sectioned(click.Command):
         self.sections = sections
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each section with a heading of its own."""
-        told = {
+        """Write each section under its own heading."""
+        records = {
             each.name: each.get_help_record(ctx)
             for each in self.get_params(ctx)
             if isinstance(each, click.Option)
         }
         named = {name for names in self.sections.values() for name in names}
-        rest = [name for name in told if name not in named]
+        rest = [name for name in records if name not in named]
         for title, names in {"Options": rest, **self.sections}.items():
-            if lines := [line for name in names if (line := told[name])]:
+            if lines := [line for name in names if (line := records[name])]:
                 with formatter.section(title):
                     formatter.write_dl(lines)
 
@@ -124,12 +122,12 @@ T = TypeVar("T")
 
 
 def on_signals() -> asyncio.Event:
-    """Return an event that Ctrl-C and SIGTERM set; the next one ends the program at once."""
+    """Return an event that Ctrl-C and SIGTERM set; a second signal ends the program immediately."""
     stopped = asyncio.Event()
 
     def stop(number: int) -> None:
         if stopped.is_set():
-            os._exit(128 + number)  # not by its default action: the first program of a container has none
+            os._exit(128 + number)  # signals have no default action in the first process of a container
         stopped.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -138,7 +136,7 @@ def on_signals() -> asyncio.Event:
 
 
 def until_signal(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine; SIGINT and SIGTERM cancel it once, so that it can end cleanly.
+    """Run a coroutine that the first SIGINT or SIGTERM cancels.
 
     Raises:
         Abort: if it was cancelled; the command line then ends with status 130.
@@ -150,7 +148,7 @@ def until_signal(main: Coroutine[Any, Any, T]) -> T:
         def stop() -> None:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_DFL)  # a second signal ends the program at once
+                signal.signal(number, signal.SIG_DFL)  # a second signal ends the program
             if task is not None:
                 task.cancel()
 

@@ -13,9 +13,9 @@ from typing import Any
 import click
 from rich.progress import Progress, TaskID
 
-from stillweb.cli.collections.learn import learn_command, print_volatile
-from stillweb.cli.collections.push import pull_command, push_command
-from stillweb.cli.collections.reachability import reachability_command
+from stillweb.cli.collections.learn import learn, print_volatile
+from stillweb.cli.collections.push import pull, push
+from stillweb.cli.collections.reachability import reachability
 from stillweb.cli.console import print_json, print_table, progress, stderr
 from stillweb.cli.options import collections_option, json_option
 from stillweb.collections.amends import read_amends
@@ -33,29 +33,29 @@ from stillweb.errors import CollectionError, UsageError
 
 __all__ = ["print_redactions", "redacted_in_words"]
 
-_KINDS = {"given": "values of the login", "jwt": "signatures of JWTs", "unread": "bodies not searched"}
+_KINDS = {"given": "login values", "jwt": "JWT signatures", "unread": "bodies not searched"}
 
 
 def redacted_in_words(redactions: Iterable[Mapping[str, Any]]) -> str:
-    """Return in one line how often what was taken out; "" if nothing was."""
+    """Return the counts of redactions by kind in one line; "" without redactions."""
     counts: Counter[str] = Counter()
     for row in redactions:
         if row.get("kind") == "kept":
-            return "secrets were kept (--keep-secrets)"
+            return "secrets are stored (--keep-secrets)"
         counts[str(row.get("kind"))] += int(row.get("count", 0))
-    told = ", ".join(f"{count} x {_KINDS.get(kind, kind)}" for kind, count in sorted(counts.items()))
-    return f"redacted: {told}" if told else ""
+    listed = ", ".join(f"{count} x {_KINDS.get(kind, kind)}" for kind, count in sorted(counts.items()))
+    return f"redacted: {listed}" if listed else ""
 
 
 def print_redactions(redactions: Iterable[Mapping[str, Any]]) -> None:
-    """Print what was taken out where and how often; the placeholders of passwords log in at replay."""
+    """Print the redactions with their placeholders; those of passwords log in to the replay."""
     rows = []
     for row in redactions:
         if row.get("kind") == "kept":
-            click.echo("secrets were kept (--keep-secrets): whoever has this collection has them too")
+            click.echo("secrets are stored (--keep-secrets): anyone with this collection has them")
             continue
-        stand_ins = ", ".join(row.get("placeholders", ()))
-        rows.append([*(row.get(name) for name in ("kind", "where", "name", "host", "count")), stand_ins])
+        placeholders = ", ".join(row.get("placeholders", ()))
+        rows.append([*(row.get(name) for name in ("kind", "where", "name", "host", "count")), placeholders])
     if rows:
         columns = ["kind", "where", "name", "host", "#count", "placeholder"]
         print_table(columns, rows, title="redacted")
@@ -66,7 +66,7 @@ _SHOWN = 20
 
 @click.group()
 def collections() -> None:
-    """Import, check, learn about, seal and export collections.
+    """Import, check, learn, seal, share and export collections.
 
     \b
     Example:
@@ -77,16 +77,16 @@ def collections() -> None:
 
 @contextmanager
 def _bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar for each file that is told of."""
+    """Yield a function that shows a bar for each file."""
     tasks: dict[str, TaskID] = {}
     with progress() as bars:
 
-        def tell(name: str, read: int, total: int) -> None:
+        def advance(name: str, read: int, total: int) -> None:
             if name not in tasks:
                 tasks[name] = bars.add_task(name, total=total)
             _update(bars, tasks[name], read, total)
 
-        yield tell
+        yield advance
 
 
 def _update(bars: Progress, task: TaskID, read: int, total: int) -> None:
@@ -96,18 +96,18 @@ def _update(bars: Progress, task: TaskID, read: int, total: int) -> None:
 @collections.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-c", "--collection", "name", required=True, help="Name of the collection.")
-@click.option("--append", is_flag=True, help="Add to a collection that is there.")
+@click.option("--append", is_flag=True, help="Add to an existing collection.")
 @json_option
 @collections_option
-def import_command(files: tuple[Path, ...], name: str, append: bool, as_json: bool, root: Path) -> None:
+def import_(files: tuple[Path, ...], name: str, append: bool, as_json: bool, root: Path) -> None:
     """Import WARC, ARC, WACZ and HAR files, or folders of them, into a collection.
 
     \b
     Example:
       stillweb collections import crawl.wacz extra.warc.gz -c site
     """  # noqa: D301
-    with _bars() as tell:
-        report = import_files(files, root, name, append=append, on_progress=tell)
+    with _bars() as advance:
+        report = import_files(files, root, name, append=append, on_progress=advance)
     if as_json:
         print_json(asdict(report))
         return
@@ -118,8 +118,8 @@ def import_command(files: tuple[Path, ...], name: str, append: bool, as_json: bo
         title=f"{name}: {report.captures} captures, {report.pages} pages",
     )
     if skipped:
-        stderr().print(f"{len(skipped)} files of other kinds were passed over", markup=False)
-    _tell_defects(list(report.defects))
+        stderr().print(f"{len(skipped)} files of other kinds skipped", markup=False)
+    _print_defects(list(report.defects))
 
 
 def _file_row(file: FileReport) -> list[object]:
@@ -131,8 +131,8 @@ def _summary(defects: tuple[Defect, ...] | list[Defect]) -> str:
     return ", ".join(f"{count} {code}" for code, count in Counter(each.code for each in defects).items())
 
 
-def _tell_defects(defects: list[Defect]) -> None:
-    """Print defects to stderr, the grave ones first, and not thousands of them."""
+def _print_defects(defects: list[Defect]) -> None:
+    """Print the most severe defects to stderr."""
     order = list(Severity)
     console = stderr()
     for defect in sorted(defects, key=lambda each: order.index(each.severity))[:_SHOWN]:
@@ -144,8 +144,8 @@ def _tell_defects(defects: list[Defect]) -> None:
 @collections.command("list")
 @json_option
 @collections_option
-def list_command(as_json: bool, root: Path) -> None:
-    """List the collections there are.
+def list_(as_json: bool, root: Path) -> None:
+    """List the collections.
 
     \b
     Example:
@@ -188,11 +188,11 @@ def _overview(collection: Collection) -> dict[str, Any]:
 @collections.command("show")
 @click.argument("name")
 @click.option("--captures", "show_captures", is_flag=True, help="List every capture.")
-@click.option("--volatile", is_flag=True, help="List what varies by itself in its requests, by which rule.")
+@click.option("--volatile", is_flag=True, help="List the rules for volatile parts of its requests.")
 @json_option
 @collections_option
-def show_command(name: str, show_captures: bool, volatile: bool, as_json: bool, root: Path) -> None:
-    """Show what a collection holds.
+def show(name: str, show_captures: bool, volatile: bool, as_json: bool, root: Path) -> None:
+    """Show the contents of a collection.
 
     \b
     Example:
@@ -236,8 +236,8 @@ def show_command(name: str, show_captures: bool, volatile: bool, as_json: bool, 
         amended = [[each[column.lstrip("#")] for column in columns] for each in added]
         print_table(columns, amended, title="added by record amend")
     if lacking:
-        asked = [[each["method"], each["url"], each["reason"]] for each in lacking]
-        print_table(["method", "url", "reason"], asked, title="asked for in vain")
+        absences = [[each["method"], each["url"], each["reason"]] for each in lacking]
+        print_table(["method", "url", "reason"], absences, title="requested without success")
 
 
 def _show_captures(collection: Collection, as_json: bool) -> None:
@@ -252,11 +252,14 @@ def _show_captures(collection: Collection, as_json: bool) -> None:
 @collections.command("check")
 @click.argument("name")
 @click.option(
-    "--repair", "do_repair", is_flag=True, help="Repair what can be; nothing is lost (see damaged/)."
+    "--repair",
+    "do_repair",
+    is_flag=True,
+    help="Repair what is possible; damaged files move to damaged/.",
 )
 @json_option
 @collections_option
-def check_command(name: str, do_repair: bool, as_json: bool, root: Path) -> None:
+def check(name: str, do_repair: bool, as_json: bool, root: Path) -> None:
     """Report every defect of a collection by file and offset; exit status 1 if one is an error.
 
     \b
@@ -266,12 +269,12 @@ def check_command(name: str, do_repair: bool, as_json: bool, root: Path) -> None
     collection = Collection.open(root, name)
     repaired = []
     if do_repair:
-        with locked(collection):  # what is being written looks as if it broke off
+        with locked(collection):  # a file that is being written looks truncated
             repaired = repair_collection(collection)
     for line in repaired:
         stderr().print(f"repaired {line}", markup=False, soft_wrap=True)
-    with _bars() as tell:
-        defects = check_collection(collection, tell)
+    with _bars() as advance:
+        defects = check_collection(collection, advance)
     if as_json:
         print_json([asdict(defect) for defect in defects])
     else:
@@ -290,7 +293,7 @@ def check_command(name: str, do_repair: bool, as_json: bool, root: Path) -> None
 @click.argument("names", nargs=-1, required=True)
 @json_option
 @collections_option
-def seal_command(names: tuple[str, ...], as_json: bool, root: Path) -> None:
+def seal(names: tuple[str, ...], as_json: bool, root: Path) -> None:
     """Compile collections into the packs that replay serves.
 
     \b
@@ -301,8 +304,8 @@ def seal_command(names: tuple[str, ...], as_json: bool, root: Path) -> None:
     for name in names:
         collection = Collection.open(root, name)
         total = collection.count_lines()
-        with _bars() as tell:
-            info = seal_collection(collection, on_progress=partial(_sealed, tell, name, total))
+        with _bars() as advance:
+            info = seal_collection(collection, on_progress=partial(_sealed, advance, name, total))
         rows.append({"name": name, **asdict(info)})
         for warning in info.warnings[:_SHOWN]:
             stderr().print(warning, markup=False, soft_wrap=True)
@@ -313,17 +316,20 @@ def seal_command(names: tuple[str, ...], as_json: bool, root: Path) -> None:
     print_table(columns, [[row[column.lstrip("#")] for column in columns] for row in rows])
 
 
-def _sealed(tell: Callable[[str, int, int], None], name: str, total: int, count: int) -> None:
-    tell(name, count, total)
+def _sealed(advance: Callable[[str, int, int], None], name: str, total: int, count: int) -> None:
+    advance(name, count, total)
 
 
 @collections.command("export")
 @click.argument("name")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: NAME.wacz here."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write.  [default: NAME.wacz in the working folder]",
 )
 @collections_option
-def export_command(name: str, output: Path | None, root: Path) -> None:
+def export(name: str, output: Path | None, root: Path) -> None:
     """Write a collection as WACZ 1.1.1; equal collections give equal bytes.
 
     \b
@@ -337,10 +343,10 @@ def export_command(name: str, output: Path | None, root: Path) -> None:
 @click.argument("name")
 @click.argument("version", required=False, default="")
 @collections_option
-def keep_command(name: str, version: str, root: Path) -> None:
-    """Keep a collection as it is now as a version, to compare the next crawl with.
+def keep(name: str, version: str, root: Path) -> None:
+    """Keep the current state of a collection as a version, to compare the next crawl with.
 
-    VERSION is the time of the recording if it is not given. WARC files are linked, not copied.
+    VERSION defaults to the time of the recording. WARC files are linked, not copied.
 
     \b
     Example:
@@ -353,10 +359,12 @@ def keep_command(name: str, version: str, root: Path) -> None:
 
 @collections.command("rm")
 @click.argument("names", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Without this nothing is removed.")
+@click.option(
+    "--yes", is_flag=True, help="Remove the collections. Without this option the command only lists them."
+)
 @collections_option
-def rm_command(names: tuple[str, ...], yes: bool, root: Path) -> None:
-    """Remove collections with everything in them.
+def rm(names: tuple[str, ...], yes: bool, root: Path) -> None:
+    """Delete collections with all their files.
 
     \b
     Example:
@@ -366,7 +374,8 @@ def rm_command(names: tuple[str, ...], yes: bool, root: Path) -> None:
     if not yes:
         paths = ", ".join(str(each.path) for each in found)
         raise UsageError(
-            f"this would remove {paths}", hint=f"stillweb collections rm {' '.join(names)} --yes"
+            f"--yes is missing: this would delete {paths}",
+            hint=f"stillweb collections rm {' '.join(names)} --yes",
         )
     for collection in found:
         with locked(collection):
@@ -374,7 +383,7 @@ def rm_command(names: tuple[str, ...], yes: bool, root: Path) -> None:
         click.echo(collection.path)
 
 
-collections.add_command(learn_command)
-collections.add_command(reachability_command)
-collections.add_command(push_command)
-collections.add_command(pull_command)
+collections.add_command(learn)
+collections.add_command(reachability)
+collections.add_command(push)
+collections.add_command(pull)

@@ -11,7 +11,8 @@ import click
 from stillweb.cli.console import print_json, print_table, stderr
 from stillweb.cli.options import collections_option, json_option
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.rules import Learned, learn, learn_within, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import Learned, learn_within, merge, read_rules, write_rules
+from stillweb.collections.learn.rules import learn as learn_rules
 from stillweb.errors import UsageError
 from stillweb.matching.rules import Rule
 
@@ -22,14 +23,14 @@ _SHOWN = 20
 @click.command("learn")
 @click.argument("name")
 @click.option("--with", "other", metavar="OTHER", help="A second recording of the same pages.")
-@click.option("--dry-run", is_flag=True, help="Say what would be learned; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the rules; write nothing.")
 @json_option
 @collections_option
-def learn_command(name: str, other: str | None, dry_run: bool, as_json: bool, root: Path) -> None:
-    """Learn which parts of a collection's requests vary by themselves, into its rules.yaml.
+def learn(name: str, other: str | None, dry_run: bool, as_json: bool, root: Path) -> None:
+    """Learn the volatile parts of a collection's requests, and write them to its rules.yaml.
 
-    Compared with a second recording of the same pages, rules are learned and hold in strict replay. Without
-    one they are guessed, and hold only where replay is told to guess. Rules that somebody wrote are kept.
+    With a second recording of the same pages the rules are learned, and apply in strict replay. Without one
+    they are guessed, and apply only with `replay --guessed`. Rules written by hand stay.
 
     \b
     Example:
@@ -39,11 +40,11 @@ def learn_command(name: str, other: str | None, dry_run: bool, as_json: bool, ro
     """  # noqa: D301  click reads \b itself
     if other == name:
         raise UsageError(
-            "a recording compared with itself teaches nothing",
+            "--with names the same collection: compare it with another recording",
             hint="record the same pages again: stillweb record crawl URL... -c OTHER --seed 2",
         )
     collection = Collection.open(root, name)
-    found = learn(collection, Collection.open(root, other)) if other else learn_within(collection)
+    found = learn_rules(collection, Collection.open(root, other)) if other else learn_within(collection)
     before = read_rules(collection)
     after = merge(before, found)
     written = not dry_run and after.dump() != before.dump()
@@ -53,18 +54,18 @@ def learn_command(name: str, other: str | None, dry_run: bool, as_json: bool, ro
         print_json({"name": name, "with": other, "written": written, **asdict(found)})
         return
     print_table(_COLUMNS, map(_row, found.rules), title=_summary(name, other, found))
-    _tell(found, name, written=written)
+    _print_notes(found, name, written=written)
     if other and collection.manifest().seed == Collection.open(root, other).manifest().seed:
-        stderr().print("both were recorded with one --seed, so what is random did not differ", markup=False)
+        stderr().print("both recordings have the same --seed: random values did not differ", markup=False)
 
 
 def print_volatile(collection: Collection, *, as_json: bool) -> None:
-    """Print the rules that hold for a collection, stillweb's own at the end."""
+    """Print the rules that apply to a collection, stillweb's own last."""
     rules = read_rules(collection)
     if as_json:
         print_json([asdict(rule) for rule in rules.volatile])
         return
-    print_table(_COLUMNS, map(_row, rules.volatile), title=f"{collection.name}: what varies by itself")
+    print_table(_COLUMNS, map(_row, rules.volatile), title=f"{collection.name}: volatile parts")
     if rules.declared_polls:
         rows = ([poll.host, poll.path, poll.query] for poll in rules.declared_polls)
         print_table(["host", "path", "query"], rows, title="polls")
@@ -78,9 +79,7 @@ def _row(rule: Rule) -> list[Any]:
 def _summary(name: str, other: str | None, found: Learned) -> str:
     one, two = found.requests
     if other is None:
-        return (
-            f"{name}: {len(found.rules)} rules guessed from {one} requests, {found.pairs} pairs of them alike"
-        )
+        return f"{name}: {len(found.rules)} rules guessed from {one} requests, {found.pairs} similar pairs"
     left, right = found.unmatched
     return (
         f"{name} with {other}: {len(found.rules)} rules learned from {found.pairs} pairs; "
@@ -88,7 +87,7 @@ def _summary(name: str, other: str | None, found: Learned) -> str:
     )
 
 
-def _tell(found: Learned, name: str, *, written: bool) -> None:
+def _print_notes(found: Learned, name: str, *, written: bool) -> None:
     console = stderr()
     for each in found.rejected[:_SHOWN]:
         place = f"{each.where} {each.name or '(bare)'} of {each.host}{each.path}"
@@ -98,6 +97,6 @@ def _tell(found: Learned, name: str, *, written: bool) -> None:
         console.print(f"and {more} more: --json lists all of them", markup=False)
     if found.response_headers:
         fields = ", ".join(f"{field} {count}" for field, count in found.response_headers)
-        console.print(f"fields of answers that vary (no key depends on them): {fields}", markup=False)
+        console.print(f"volatile response fields (no key depends on them): {fields}", markup=False)
     if written:
         console.print(f"rules written; next: stillweb collections seal {name}", markup=False)

@@ -1,4 +1,4 @@
-"""`stillweb collections push` and `pull`: packs by digest on storage that machines share."""
+"""`stillweb collections push` and `pull`: packs by digest on shared storage."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from stillweb.collections.pack.publish import PackRemote, Progress, is_identifie
 @click.command("push")
 @click.argument("name")
 @click.argument("url")
-@click.option("--again", is_flag=True, help="Write the pack even if it is there: it is broken.")
+@click.option("--again", is_flag=True, help="Replace the pack at the URL, for example because it is damaged.")
 @json_option
 @collections_option
-def push_command(name: str, url: str, again: bool, as_json: bool, root: Path) -> None:
-    """Write the pack of a collection to a URL, under its identifier, for machines to pull.
+def push(name: str, url: str, again: bool, as_json: bool, root: Path) -> None:
+    """Write the pack of a collection to a URL, under its identifier, for other machines to pull.
 
-    URL is of any file system of fsspec: file:///share/packs, s3://bucket/packs (with s3fs installed). The
-    pack is sealed first if need be. NAME points to it there from then on.
+    URL is on any file system of fsspec: file:///share/packs, s3://bucket/packs (with s3fs installed). The
+    command seals the collection first if necessary. At the URL, NAME then refers to this pack.
 
-    The pack holds what the recording does, the login of its browser included: whoever can read the URL
-    has it.
+    The pack contains the recording and the login of its browser: anyone who can read the URL has both.
 
     \b
     Example:
@@ -39,53 +38,54 @@ def push_command(name: str, url: str, again: bool, as_json: bool, root: Path) ->
     """  # noqa: D301
     collection = Collection.open(root, name)
     seal_shown(collection)
-    with _bar(f"push {name}") as tell:
-        pushed = PackRemote(url).push(collection.pack, name, again=again, on_progress=tell)
+    with _bar(f"push {name}") as advance:
+        pushed = PackRemote(url).push(collection.pack, name, again=again, on_progress=advance)
     if as_json:
         print_json({"name": name, **asdict(pushed)})
         return
-    stderr().print(f"{name}: {'written' if pushed.written else 'was there'}: {pushed.url}", markup=False)
+    stderr().print(
+        f"{name}: {'written' if pushed.written else 'already present'}: {pushed.url}", markup=False
+    )
     click.echo(pushed.environment_id)
 
 
 @click.command("pull")
 @click.argument("which", metavar="ID|NAME")
 @click.argument("url")
-@click.option("-c", "--collection", "name", help="Name of the collection here.  [default: NAME, or ID]")
+@click.option("-c", "--collection", "name", help="Local name of the collection.  [default: NAME, or ID]")
 @click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
     envvar="STILLWEB_PACK_STORE",
-    help="Folder that keeps packs.  [default: the user's, for caches]",
+    help="Folder of downloaded packs.  [default: in the user's cache folder]",
 )
 @click.option(
     "--store-gib", type=click.FloatRange(0, min_open=True), default=50.0, show_default=True,
-    help="How much may lie there; the packs used longest ago go first.",
+    help="Maximum size of that folder in GiB; the least recently used packs are deleted first.",
 )  # fmt: skip
 @json_option
 @collections_option
-def pull_command(which: str, url: str, root: Path, as_json: bool, name: str | None, **store: Any) -> None:
-    """Fetch a pack that was pushed, compare all of it with its digests, and make it a collection here.
+def pull(which: str, url: str, root: Path, as_json: bool, name: str | None, **store: Any) -> None:
+    """Fetch a pushed pack, verify its digests, and make it a local collection.
 
-    It is replayed as any collection, under the same environment id, and cannot be sealed or added to. By its
-    identifier it is the same for ever; a name is what was pushed under it last.
+    The collection replays under the same environment id. It cannot be sealed or extended. An identifier
+    always names the same pack; a name refers to the pack that was pushed under it last.
 
     \b
     Example:
       stillweb collections pull shop s3://bucket/packs
       stillweb replay shop
     """  # noqa: D301
-    depot = PackRemote(url)
-    environment_id = which if is_identifier(which) else depot.find(which)
+    remote = PackRemote(url)
+    environment_id = which if is_identifier(which) else remote.find(which)
     packs = PackStore(store["store"], gib=store["store_gib"])
     with (
-        _bar(f"pull {which[:12]}") as tell,
-        packs.hold(environment_id, depot, on_progress=tell) as pack,
+        _bar(f"pull {which[:12]}") as advance,
+        packs.hold(environment_id, remote, on_progress=advance) as pack,
     ):
         collection = place(pack, root, name or which)
     if as_json:
-        told = {"name": collection.name, "environment_id": environment_id, "path": str(collection.path)}
-        print_json(told)
+        print_json({"name": collection.name, "environment_id": environment_id, "path": str(collection.path)})
         return
     click.echo(environment_id)
     stderr().print(f"next: stillweb replay {collection.name}", markup=False)

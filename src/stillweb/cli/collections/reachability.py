@@ -1,4 +1,4 @@
-"""`stillweb collections reachability`: the map that an exploration made, and whether its replay keeps it."""
+"""`stillweb collections reachability`: the map of an exploration, and its verification in the replay."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.reachability import FILE, Reach, Tried, read_reach
 from stillweb.errors import CollectionError
 
-__all__ = ["reachability_command"]
+__all__ = ["reachability"]
 
 
 @click.command("reachability")
 @click.argument("name")
-@click.option("--verify", is_flag=True, help="Take actions of the map on the replay, and compare.")
+@click.option("--verify", is_flag=True, help="Take actions of the map in the replay, and compare.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    help="Actions taken by --verify at most.",
+    help="Maximum number of actions that --verify takes.",
 )
-@click.option("--seed", default=0, show_default=True, help="By which they are drawn.")
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed of the sample of actions that --verify takes."
+)
 @click.option("--unanswered", is_flag=True, help="List the actions without an answer instead of the states.")
 @json_option
 @collections_option
 @certs_option
 @click.pass_context
-def reachability_command(ctx: click.Context, /, name: str, **given: Any) -> None:
-    """Show which actions from which state have an answer in the archive.
+def reachability(ctx: click.Context, /, name: str, **given: Any) -> None:
+    """Show the actions of each state that have an answer in the archive.
 
-    With --verify: exit status 1 if an action that was answered when it was recorded misses in the replay.
+    With --verify: exit status 1 if an action that had an answer in the recording misses in the replay.
 
     \b
     Example:
@@ -48,35 +50,35 @@ def reachability_command(ctx: click.Context, /, name: str, **given: Any) -> None
     collection = Collection.open(given["root"], name)
     if not (collection.path / FILE).exists():
         raise CollectionError(
-            f"{name} was never explored", path=collection.path / FILE, hint=f"stillweb record explore {name}"
+            f"{name} has no exploration", path=collection.path / FILE, hint=f"stillweb record explore {name}"
         )
     reach = read_reach(collection.path / FILE)
     if given["verify"]:
         checked = asyncio.run(_verified(collection, reach, given["certs_dir"], given["limit"], given["seed"]))
-        _tell_checked(name, checked, as_json=given["as_json"])
+        _print_checked(name, checked, as_json=given["as_json"])
         ctx.exit(0 if all(each["holds"] for each in checked) else 1)
     if given["as_json"]:
         states = [
-            {**asdict(state), "actions": [_told(each) for each in reach.of(state.state)]}
+            {**asdict(state), "actions": [_as_dict(each) for each in reach.of(state.state)]}
             for state in reach.states.values()
         ]
         print_json({"collection": name, "summary": reach.summary(), "states": states})
         return
-    _tell(name, reach, unanswered=given["unanswered"])
+    _print_map(name, reach, unanswered=given["unanswered"])
 
 
-def _told(tried: Tried) -> dict[str, Any]:
+def _as_dict(tried: Tried) -> dict[str, Any]:
     return {**asdict(tried), "answered": tried.answered}
 
 
-def _tell(name: str, reach: Reach, *, unanswered: bool) -> None:
-    said = reach.summary()
-    share = said["share_answered"]
-    hows = ", ".join(f"{count} {how}" for how, count in said["by_how"].items())
+def _print_map(name: str, reach: Reach, *, unanswered: bool) -> None:
+    totals = reach.summary()
+    share = totals["share_answered"]
+    hows = ", ".join(f"{count} {how}" for how, count in totals["by_how"].items())
     title = (
-        f"{name}: {said['states']} states, {said['actions']} actions ({hows}); "
-        f"{'-' if share is None else f'{100 * share:.1f} %'} of those judged are answered, "
-        f"{said['dead_ends']} dead ends"
+        f"{name}: {totals['states']} states, {totals['actions']} actions ({hows}); "
+        f"{'-' if share is None else f'{100 * share:.1f} %'} of the tried actions have an answer, "
+        f"{totals['dead_ends']} dead ends"
     )
     if unanswered:
         rows = [
@@ -101,7 +103,7 @@ def _tell(name: str, reach: Reach, *, unanswered: bool) -> None:
 async def _verified(
     collection: Collection, reach: Reach, certs: Path, limit: int, seed: int
 ) -> list[dict[str, Any]]:
-    from stillweb.browser.launch import launch  # Playwright, which only who verifies waits for
+    from stillweb.browser.launch import launch  # Playwright is slow to import
     from stillweb.cli.replay.started import replayed
     from stillweb.env.reachability import check_reach, sample_reach
     from stillweb.replay.client import ReplayClient
@@ -118,7 +120,7 @@ async def _verified(
     return [{**asdict(each), "holds": each.holds} for each in found]
 
 
-def _tell_checked(name: str, checked: list[dict[str, Any]], *, as_json: bool) -> None:
+def _print_checked(name: str, checked: list[dict[str, Any]], *, as_json: bool) -> None:
     holding = sum(each["holds"] for each in checked)
     counts = {
         "actions": len(checked),
