@@ -1,4 +1,4 @@
-"""Fixtures that every room's tests share."""
+"""Fixtures that all tests share, and the order of the tests."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# No deadlines: the machine is shared. The same examples in each run: what fails, fails again.
-# To look for new ones: pytest --hypothesis-profile=long --timeout=0 tests/replay tests/collections
+# No deadlines, because the machine is shared. Every run uses the same examples, so failures are reproducible.
+# To search for new ones: pytest --hypothesis-profile=long --timeout=0 tests/replay tests/collections
 settings.register_profile("quick", deadline=None, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("quick")
@@ -27,6 +27,16 @@ def shared() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what needs Docker last: a container that comes or goes changes the machine's network interfaces,
-    and Chromium then drops every connection of the tests beside it (net::ERR_NETWORK_CHANGED)."""
+    """Assign the tests of a file to one xdist worker, and sort slow folders and Docker tests.
+
+    Modules share fixtures, so the tests of a file stay together. Folders run in reverse order: the slow ones
+    (trainers, server, replay, record, pipeline, env) come first, so that both workers finish at about the
+    same time. Tests that need Docker come last and run in a process of their own (Makefile): a container that
+    starts or stops changes the network interfaces, and Chromium then drops every connection of concurrent
+    tests (net::ERR_NETWORK_CHANGED).
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(REPO).as_posix()))
+    items.sort(key=lambda item: item.path.parent, reverse=True)
     items.sort(key=lambda item: item.get_closest_marker("docker") is not None)
