@@ -26,6 +26,7 @@ def shared() -> Path:
     return folder
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Assign the tests of a file to one xdist worker, and sort slow folders and Docker tests.
 
