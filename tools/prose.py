@@ -1,9 +1,10 @@
 """Check the prose of the source code against the project's writing rules.
 
 The check reads docstrings, comments, string literals (messages and CLI help) and identifiers below
-`src/stillweb`. It counts two kinds of faults per package: words that plain technical English avoids, and
-sentences of docstrings with more than 25 words. `tools/prose.json` has the permitted number of faults per
-package. The numbers may only fall: `--lower` writes the current counts where they are smaller.
+`src/stillweb`, and the words of the documents. It counts two kinds of faults per package: words that plain
+technical English avoids, and sentences of docstrings with more than 25 words. `tools/prose.json` has the
+permitted number of faults per package. The numbers may only fall: `--lower` writes the current counts where
+they are smaller.
 
     python tools/prose.py                 # compare with the permitted numbers
     python tools/prose.py --list diff     # print every fault in one package
@@ -190,11 +191,27 @@ def _identifiers(path: Path, node: ast.AST) -> Iterator[Fault]:
 
 @cache
 def all_faults() -> dict[str, list[Fault]]:
-    """Return the faults of every package."""
-    found: dict[str, list[Fault]] = {}
+    """Return the faults of every package, and those of the documents as "docs"."""
+    found: dict[str, list[Fault]] = {
+        "docs": [fault for path in documents() for fault in document_faults(path)]
+    }
     for path in sorted(SOURCE.rglob("*.py")):
         found.setdefault(package_of(path), []).extend(faults(path))
     return found
+
+
+def documents() -> list[Path]:
+    """Return the written documents: generated pages and the changelog are excluded."""
+    found = [*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md")]
+    return sorted(path for path in found if path.name not in ("cli.md", "api.md", "CHANGELOG.md"))
+
+
+def document_faults(path: Path) -> Iterator[Fault]:
+    """Yield the avoided words of a Markdown document outside of code blocks."""
+    text = re.sub(
+        r"(?ms)^( *)```.*?^\1```", lambda block: "\n" * block[0].count("\n"), path.read_text("utf-8")
+    )
+    yield from _in_text(path, 1, re.sub(r"`[^`\n]*`", "``", text))
 
 
 def ceilings() -> dict[str, int]:
