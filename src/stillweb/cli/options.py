@@ -63,11 +63,11 @@ def option_names(source: Any, without: Collection[str] = ()) -> tuple[str, ...]:
 
 def option_for(name: str, hint: Any, default: Any, option: Option) -> Callable[[F], F]:
     """Return a decorator that adds one option, for a parameter that is in no dataclass."""
-    return _Field(name, hint, default, option).click_option()
+    return _OptionField(name, hint, default, option).click_option()
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _OptionField:
     """A dataclass field: one with an `Option`, or a nested dataclass (`option` is None)."""
 
     name: str
@@ -162,7 +162,7 @@ def _parsed(ctx: click.Context, param: click.Parameter, given: Any, *, parse: Ca
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-def _fields(source: Any) -> Iterator[_Field]:
+def _fields(source: Any) -> Iterator[_OptionField]:
     cls = source if isinstance(source, type) else type(source)
     hints = typing.get_type_hints(cls, include_extras=True)
     for field in fields(cls):
@@ -173,10 +173,10 @@ def _fields(source: Any) -> Iterator[_Field]:
         else:
             default = field.default if field.default_factory is MISSING else field.default_factory()
         if option or is_dataclass(default):
-            yield _Field(field.name, typing.get_args(hint)[0] if option else hint, default, option)
+            yield _OptionField(field.name, typing.get_args(hint)[0] if option else hint, default, option)
 
 
-def _leaves(source: Any, without: Collection[str]) -> Iterator[_Field]:
+def _leaves(source: Any, without: Collection[str]) -> Iterator[_OptionField]:
     for field in _fields(source):
         if field.option and field.param not in without:
             yield field
