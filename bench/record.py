@@ -51,7 +51,7 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import now
 from stillweb.collections.layout import Collection
 from stillweb.record.behaviors.actions import behave
-from stillweb.record.behaviors.behaviors import Behavior, BehaviorOptions, BehaviorTarget, parse_behaviours
+from stillweb.record.behaviors.behaviors import Behavior, BehaviorOptions, BehaviorTarget, parse_behaviors
 from stillweb.record.crawl import visit
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.crawl.visit import take_baseline
@@ -80,7 +80,7 @@ BROWSERTRIX = {
 def pages_of(site: str, count: int) -> list[str]:
     """Return the first pages of a site, as a crawl finds them."""
     with tempfile.TemporaryDirectory() as folder:
-        options = CrawlOptions(limit=count, behaviours=frozenset(), record=reach())
+        options = CrawlOptions(limit=count, behaviors=frozenset(), record=reach())
         collection = Collection.create(Path(folder), "found")
         ca = CertAuthority.load_or_init(Path(folder) / "certs")
         report = asyncio.run(crawl([f"https://{site}.test/"], collection, ca, options))
@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("urls", nargs="*")
     given = parser.parse_args()
     if given.side:
-        print(json.dumps(one(given.side, int(given.jobs), parse_behaviours(given.behaviours), given.urls)))
+        print(json.dumps(one(given.side, int(given.jobs), parse_behaviors(given.behaviours), given.urls)))
         return
     asked = [each.partition("=") for each in given.pages.split(",")]
     urls = given.urls or [url for site, _, count in asked for url in pages_of(site, int(count))]

@@ -22,8 +22,7 @@ from stillweb.collections.versions import open_version, versions
 from stillweb.env.env import Env
 from stillweb.matching.noise import default_noise
 from stillweb.matching.resolver import Policy, SessionState, advance, resolve
-from stillweb.record.amend.amend import AmendOptions, amend
-from stillweb.record.amend.run import AmendJournal
+from stillweb.record.amend.amend import AmendJournal, AmendOptions, amend
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.recording import collection_to_fill

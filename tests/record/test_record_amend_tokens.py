@@ -19,8 +19,8 @@ from stillweb.matching.parts import Where
 from stillweb.matching.rules import Rules
 from stillweb.model import Request
 from stillweb.record.amend.amend import AmendOptions, amend
-from stillweb.record.amend.origin import LivePage, renewed, rules_for, token_places
-from stillweb.record.behaviors.behaviors import parse_behaviours
+from stillweb.record.amend.origin import LivePage, rules_for, token_fields, with_fresh_tokens
+from stillweb.record.behaviors.behaviors import parse_behaviors
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.recording import collection_to_fill
@@ -85,7 +85,7 @@ async def played(collection: Collection, ca, url: str, button: str) -> tuple[lis
 
 
 async def recorded(root: Path, ca, url: str, reach: RecordOptions) -> Collection:
-    options = CrawlOptions(record=reach, scope=ScopeKind.PAGE, behaviours=parse_behaviours("none"))
+    options = CrawlOptions(record=reach, scope=ScopeKind.PAGE, behaviors=parse_behaviors("none"))
     with collection_to_fill(root, "site") as collection:
         await crawl([url], collection, ca, options)
     return collection
@@ -150,7 +150,7 @@ FIELDS = (("content-type", "application/x-www-form-urlencoded"), ("sec-fetch-des
 )
 def test_the_token_of_the_page_is_put_in_and_nothing_else(page: LivePage, sent: str) -> None:
     asked = Request("POST", f"{HOME}add", FIELDS, f"csrf_token={OLD}&n=1".encode())
-    made = renewed(asked, token_places(asked, Rules()), page)
+    made = with_fresh_tokens(asked, token_fields(asked, Rules()), page)
     assert made.raw_body == f"csrf_token={sent}&n=1".encode()
     assert (made.url, made.headers) == (asked.url, asked.headers)
     rules = rules_for(asked, made, HOME, Rules())
@@ -166,15 +166,15 @@ def test_a_place_that_a_rule_names_is_a_token_too_and_reads_have_none() -> None:
     rules = Rules.parse("version: 1\nvolatile:\n  - {where: form, name: stamp, shape: token, method: POST}\n")
     asked = Request("POST", f"{HOME}add", FIELDS, f"stamp={OLD}".encode())
     page = LivePage([(f"{HOME}add", {"stamp": NEW})])
-    made = renewed(asked, token_places(asked, rules), page)
+    made = with_fresh_tokens(asked, token_fields(asked, rules), page)
     assert made.raw_body == f"stamp={NEW}".encode()
     assert rules_for(asked, made, HOME, rules) == ()
-    assert token_places(asked, Rules()) == set()
-    assert token_places(Request("GET", f"{HOME}add?csrf_token={OLD}"), rules) == set()
+    assert token_fields(asked, Rules()) == set()
+    assert token_fields(Request("GET", f"{HOME}add?csrf_token={OLD}"), rules) == set()
 
 
 def test_scripts_send_what_their_page_holds_now() -> None:
     fields = (("content-type", "application/json"), ("sec-fetch-dest", "empty"), ("X-CSRFToken", OLD))
     asked = Request("POST", f"{HOME}api", fields, b"{}")
-    made = renewed(asked, set(), LivePage(cookies={"csrftoken": NEW}, metas={"csrf-token": OLD}))
+    made = with_fresh_tokens(asked, set(), LivePage(cookies={"csrftoken": NEW}, metas={"csrf-token": OLD}))
     assert made.headers == (*fields[:2], ("x-csrftoken", NEW), ("x-csrf-token", OLD))

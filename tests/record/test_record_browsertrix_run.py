@@ -146,7 +146,7 @@ async def test_a_state_is_that_of_its_seeds_alone(job):
     assert "finished" in plan(same).yaml
     assert "finished" not in plan(other).yaml
     (opened(same).path / "browsertrix/state.yaml").write_text("state: [")
-    with pytest.raises(CollectionError, match="not what a crawl left") as caught:
+    with pytest.raises(CollectionError, match="malformed crawl state") as caught:
         plan(same)
     assert "state.yaml" in caught.value.hint
 
@@ -204,7 +204,7 @@ async def test_each_end_keeps_what_was_recorded_and_says_what_happened(job, end)
 
 async def test_a_crawler_that_only_waits_for_its_store_is_given_up(job):
     crawl = BrowsertrixCrawl(job(END="redis", silence=1.0))
-    with pytest.raises(RecordError, match="it was stopped after 1 s"):
+    with pytest.raises(RecordError, match="it was killed after 1 s"):
         await crawl.run()
     assert crawl.log.pages == 0
     crawl.log.feed('{"logLevel":"warn","context":"state","message":"Waiting for redis at redis://localhost"}')
@@ -221,21 +221,21 @@ async def test_what_a_crawl_left_that_nobody_saw_end_is_taken_in(job):
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    with pytest.raises(CollectionExists, match="cut short"):
+    with pytest.raises(CollectionExists, match="was interrupted"):
         await BrowsertrixCrawl(job()).run()
     said: list[str] = []
     await BrowsertrixCrawl(job(append=True)).run(say=said.append)
-    assert "taking in what an earlier crawl left" in said
+    assert "importing the output of an earlier crawl" in said
     assert len(opened(job()).page_list()) == PAGES
 
 
 @pytest.mark.parametrize(
     ("wrong", "error", "words", "hint"),
     [
-        ("down", RecordError, "daemon does not answer", "systemctl start docker"),
-        ("denied", RecordError, "may not be used by this user", "usermod"),
+        ("down", RecordError, "daemon does not respond", "systemctl start docker"),
+        ("denied", RecordError, "rejects this user", "usermod"),
         ("unpullable", RecordError, "cannot be pulled: Error response from daemon", "docker pull"),
-        ("busy", UsageError, "runs already", "stop"),
+        ("busy", UsageError, "is running already", "stop"),
     ],
 )
 async def test_what_is_wrong_with_docker_is_told_with_the_next_step(

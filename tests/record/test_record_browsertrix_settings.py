@@ -49,7 +49,7 @@ def test_options_become_settings_of_the_same_meaning():
         robots=True,
         sitemap="",
         profile=Profile(locale="de-DE"),
-        behaviours=frozenset({Behavior.SCROLL}),
+        behaviors=frozenset({Behavior.SCROLL}),
     )
     settings = told(options).settings
     assert yaml.safe_load(dump(settings)) == settings
@@ -72,10 +72,10 @@ def test_what_the_user_sets_wins_and_a_state_goes_along():
 
 def test_all_behaviours_are_its_own_none_are_none_and_what_it_lacks_is_told():
     assert "behaviors" not in told().settings
-    assert told(CrawlOptions(behaviours=frozenset())).settings["behaviors"] == ""
-    some = told(CrawlOptions(behaviours=frozenset({Behavior.TABS, Behavior.MEDIA})))
+    assert told(CrawlOptions(behaviors=frozenset())).settings["behaviors"] == ""
+    some = told(CrawlOptions(behaviors=frozenset({Behavior.TABS, Behavior.MEDIA})))
     assert some.settings["behaviors"] == ["autoplay"]
-    assert some.notes == ("it has no behaviour like ours for tabs",)
+    assert some.notes == ("it has no behavior like ours for tabs",)
 
 
 @pytest.mark.parametrize("pattern", [r"(?P<x>a)", r"(?i)a", r"\Aa", r"a\Z", r"a++", r"(?>a)"])

@@ -16,7 +16,7 @@ from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.writer import CollectionWriter, sha256_digest
 from stillweb.errors import CollectionExists, UpstreamUnreachable
 from stillweb.record.crawl.crawl import CrawlEvent, CrawlReport, crawl
-from stillweb.record.explore.links import leads_of
+from stillweb.record.explore.links import find_candidates
 from stillweb.record.explore.values import Values
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.proxy.proxy import recording_proxy
@@ -175,7 +175,7 @@ async def test_links_lead_where_the_browser_goes(tmp_path: Path, ca, site, answe
             context = await open_context(browser, proxy=recording.url, profile=profile, pinning=pinning)
             tab = await context.new_page()
             await tab.goto(HOME)
-            leads = [lead.url.removeprefix(HOME) for lead in await leads_of(tab, Values())]
+            leads = [lead.url.removeprefix(HOME) for lead in await find_candidates(tab, Values())]
     assert leads == [*expected[1:], "find?q=a", "find?q=test"]
 
 

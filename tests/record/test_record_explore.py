@@ -12,11 +12,11 @@ from stillweb.browser.input.walker import Act
 from stillweb.collections.reachability import FILE, Reach, ReachedState, Tried, read_reach, to_line
 from stillweb.errors import CollectionError, UsageError
 from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.explore import resume
 from stillweb.record.explore.frontier import ExploreFrontier, FrontierState
 from stillweb.record.explore.journal import RECORDED, WAITING, RecordedActions
-from stillweb.record.explore.links import GetForm, Input, Lead, asked_by
+from stillweb.record.explore.links import GetForm, Input, LinkCandidate, form_requests
 from stillweb.record.explore.plan import AvoidRules, make_plan, other_fills
-from stillweb.record.explore.run import resume
 from stillweb.record.explore.values import Values, read_values
 from stillweb.record.options import ScopeKind
 
@@ -75,12 +75,15 @@ def test_links_are_led_to_by_address_and_those_away_are_left():
         control("4", "link", "mail", url="mailto:ada@site.test"),
     )
     assert [link.url for link in plan.links] == ["https://site.test/a"]
-    assert [(left.told, why) for left, why in plan.left] == [('click link "out"', "outside of the scope")]
+    assert [(left.description, why) for left, why in plan.left] == [
+        ('click link "out"', "outside of the scope")
+    ]
     assert {offer.act.control for offer in plan.offers if offer.act.do == "click"} == {"3", "4"}
 
 
 @pytest.mark.parametrize(
-    "name", ["Log out", "Sign-out", "Delete item", "Unsubscribe", "Place order", "Deploy", "Abmelden"]
+    "name",
+    ["Log out", "Sign-out", "Delete item", "Unsubscribe", "Place order", "Deploy", "Abmelden"],
 )
 def test_what_cannot_be_undone_is_left_alone_unless_asked_for(name):
     wanted = plan_of(control("1", "button", name), avoid=AvoidRules.of(destructive=True))
@@ -134,7 +137,7 @@ def test_what_is_asked_while_it_is_typed_is_typed_with_each_value():
     [first] = [each for each in make_plan(state, SCOPE, values, NOBODY).offers if each.act.do == "fill"]
     others = other_fills(state, first, values)
     assert [first.act.value, *(each.act.value for each in others)] == ["kettle", "lamp", "Ada"]
-    assert len({each.same for each in (first, *others)}) == 3  # none is known by another
+    assert len({each.identity for each in (first, *others)}) == 3  # none is known by another
     assert other_fills(state, others[0], values) == []
     assert other_fills(PageState("https://site.test/", "d", ()), first, values) == []
 
@@ -207,11 +210,13 @@ def test_what_a_form_asks_for_by_its_address_is_told_without_sending_it():
         Input("size", "radio", "s", on=True),
         Input("size", "radio", "l"),
         Input("", "text", "of no name"),
-        Input("go", "submit", "Find", told="Find"),
+        Input("go", "submit", "Find", description="Find"),
     )
-    found = asked_by(GetForm("https://site.test/find?old=1", fields), values)
+    found = form_requests(GetForm("https://site.test/find?old=1", fields), values)
     plain = "q=red+kettle&by=name&sort=up&size=s"
-    assert {lead.url.removeprefix("https://site.test/find?") for lead in found if lead.told != "button"} == {
+    assert {
+        lead.url.removeprefix("https://site.test/find?") for lead in found if lead.description != "button"
+    } == {
         f"{plain}&go=Find",
         "q=Ada%7E&by=name&sort=up&size=s&go=Find",
         "q=red+kettle&by=name&sort=down&size=s&go=Find",
@@ -219,8 +224,8 @@ def test_what_a_form_asks_for_by_its_address_is_told_without_sending_it():
         "q=red+kettle&by=name&sort=up&size=l&go=Find",
     }
     # By Enter or a script no button is named.
-    assert Lead(f"https://site.test/find?{plain}", "button") in found
-    assert asked_by(GetForm("", fields), values) == []
+    assert LinkCandidate(f"https://site.test/find?{plain}", "button") in found
+    assert form_requests(GetForm("", fields), values) == []
 
 
 def test_a_run_goes_on_with_links_that_were_only_opened_and_with_what_changes_the_site():
@@ -239,7 +244,7 @@ def test_a_run_goes_on_with_links_that_were_only_opened_and_with_what_changes_th
     assert addresses_of(frontier) == ["https://site.test/z", "https://site.test/a"]
     taken = frontier.take(mutated=True)
     assert taken is not None
-    assert (taken[0].base, taken[0].told) == ("first", "add")
+    assert (taken[0].base, taken[0].description) == ("first", "add")
     assert list(reach.states) == ["first"]  # the last one was perhaps not through
 
 
@@ -258,15 +263,15 @@ def test_a_control_is_known_when_it_did_the_same_on_two_pages_and_never_another_
     known = RecordedActions(["https://site.test/a"])
     assert "https://site.test/a" in known
     asked = (("GET", "https://site.test/search?q=x"),)
-    known.did("search", "one", asked, stayed=False)
-    assert known.does("search") is None
-    assert known.does("search", proven=1) == asked
-    known.did("search", "one", asked, stayed=False)
-    assert known.does("search") is None
-    known.did("search", "two", asked, stayed=False)
-    assert known.does("search") == asked
-    known.did("search", "three", (), stayed=True)
-    assert known.does("search") is None
+    known.add_effect("search", "one", asked, stayed=False)
+    assert known.effect("search") is None
+    assert known.effect("search", proven=1) == asked
+    known.add_effect("search", "one", asked, stayed=False)
+    assert known.effect("search") is None
+    known.add_effect("search", "two", asked, stayed=False)
+    assert known.effect("search") == asked
+    known.add_effect("search", "three", (), stayed=True)
+    assert known.effect("search") is None
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -32,7 +32,7 @@ pytestmark = [
 
 HOME = "https://site.test/"
 HTML = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
-QUICK = {"behaviours": frozenset()}
+QUICK = {"behaviors": frozenset()}
 SCRIPTS = {
     "/loop": b"for (;;);",
     "/dialogs": b"for (;;) alert('again');",
@@ -141,7 +141,7 @@ ERRS = {
     "https://other.site.test/": "ertificate",
     "https://plain.site.test/": "TLS|SSL",
 }
-NEVER_ENDS = "no document after|its document does not end|a script in it loops|not through after"
+NEVER_ENDS = "no document after|its document does not end|a script in it loops|not complete after"
 
 
 async def test_what_a_site_does_wrong_is_told_and_the_rest_is_recorded(tmp_path: Path, ca, faulty) -> None:
@@ -208,7 +208,7 @@ async def test_a_full_disk_loses_nothing_that_was_recorded(tmp_path: Path, ca, f
         ):
             await crawl([HOME], collection, ca, options, fill)
 
-    assert "free some space" in caught.value.hint
+    assert "free disk space" in caught.value.hint
     assert "--append" in caught.value.hint
     assert collection.manifest().state == "partial"
     assert whole_records(collection).count("response") >= 2

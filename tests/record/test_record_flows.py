@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stillweb.record.proxy.flows import client_left, end_to_end, upstream_fields, why_it_failed
+from stillweb.record.proxy.flows import client_aborted, end_to_end, failure_reason, upstream_fields
 
 
 def sent(method: str, *fields: tuple[str, str]) -> dict[str, str]:
@@ -76,8 +76,8 @@ def test_hop_by_hop_fields_go_and_the_rest_keeps_its_order_and_case() -> None:
 def test_a_failure_says_whose_doing_it_was(http2: bool, told: str, left: bool, why: str) -> None:
     flow = SimpleNamespace(error=SimpleNamespace(msg=told), request=SimpleNamespace(is_http2=http2))
 
-    assert client_left(flow) is left
-    assert why in why_it_failed(flow)
+    assert client_aborted(flow) is left
+    assert why in failure_reason(flow)
 
 
 def test_a_client_of_http2_may_ask_for_trailers() -> None:

@@ -21,8 +21,7 @@ from stillweb.collections.check import check
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
 from stillweb.options import parse_duration, parse_size
-from stillweb.record.crawl.crawl import CrawlReport, crawl
-from stillweb.record.crawl.run import CrawlLimits, Pace
+from stillweb.record.crawl.crawl import CrawlLimits, CrawlReport, Pace, crawl
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.options import CrawlOptions
 from stillweb.record.recording import collection_to_fill
@@ -171,7 +170,7 @@ def build(site) -> None:
 
 
 async def record(folder: Path, ca, site, *, append: bool = False, **options) -> CrawlReport:
-    options = {"record": site.options, "jobs": 1, "behaviours": frozenset()} | options
+    options = {"record": site.options, "jobs": 1, "behaviors": frozenset()} | options
     with collection_to_fill(folder, "site", append=append) as collection:
         return await crawl([HOME], collection, ca, CrawlOptions(**options))
 

@@ -9,7 +9,7 @@ import pytest
 
 from stillweb.collections.manifest import Manifest, storage_state_of, with_login
 from stillweb.errors import UsageError
-from stillweb.record.login.steps import parse_sign, read_login, read_storage_state
+from stillweb.record.login.steps import parse_indicator, read_login, read_storage_state
 
 STEPS = """
 logged_in: {text: Log Out}
@@ -39,7 +39,7 @@ def test_steps_take_their_values_from_the_environment(tmp_path: Path) -> None:
     assert login.steps[2].fill.value == "Pass-word-17"
     assert login.secrets == ("Pass-word-17",)  # not the user's name, which pages show
     assert "Pass-word-17" not in str(login.steps[2])
-    assert str(login.sign) == "text 'Log Out'"
+    assert str(login.indicator) == "text 'Log Out'"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_steps_take_their_values_from_the_environment(tmp_path: Path) -> None:
     [
         ("steps: []", "no list of steps"),
         ("steps: [", "cannot be read"),
-        ("steps: [{goto: x}]\nuser: me", "'user' means nothing here"),
+        ("steps: [{goto: x}]\nuser: me", "unknown key 'user'"),
         ("steps: [{goto: x, click: y}]", "step 1: a step is one of goto, fill, click"),
         ("steps: [{goto: x}, {tap: y}]", "step 2: tap: Extra inputs"),
         ("steps: [{fill: {selector: a}}]", "step 1: fill.value: Field required"),
@@ -115,11 +115,11 @@ def test_what_is_no_storage_state_is_refused(tmp_path: Path, state: object, said
 
 
 def test_a_sign_is_named_by_its_kind() -> None:
-    assert parse_sign("text:Log out").text == "Log out"
-    assert parse_sign("selector:a[href='x:y']").selector == "a[href='x:y']"
+    assert parse_indicator("text:Log out").text == "Log out"
+    assert parse_indicator("selector:a[href='x:y']").selector == "a[href='x:y']"
     for wrong in ("Log out", "text:", "xpath://a"):
-        with pytest.raises(UsageError, match="does not say how to see a login"):
-            parse_sign(wrong)
+        with pytest.raises(UsageError, match="is not a login indicator"):
+            parse_indicator(wrong)
 
 
 def test_a_manifest_keeps_a_state_whose_cookies_do_not_expire() -> None:

@@ -24,10 +24,10 @@ from stillweb.errors import RecordError, UsageError
 from stillweb.http.codec import decode
 from stillweb.matching.redaction import Placeholders, canonical, cookie_pairs, key_file
 from stillweb.model import header
-from stillweb.record.behaviors.behaviors import parse_behaviours
+from stillweb.record.behaviors.behaviors import parse_behaviors
 from stillweb.record.crawl.crawl import crawl
-from stillweb.record.login.manual import ByHand, full_browser, log_in_by_hand
-from stillweb.record.login.steps import Sign, read_login, read_storage_state
+from stillweb.record.login.manual import ManualLogin, full_browser, log_in_manually
+from stillweb.record.login.steps import LoginIndicator, read_login, read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.recording import collection_to_fill
 from stillweb.record.redaction.find import strong
@@ -44,7 +44,7 @@ HOME = "https://site.test/"
 
 
 def options(site, login, **more) -> CrawlOptions:
-    return CrawlOptions(record=site.options, login=login, behaviours=parse_behaviours("none"), jobs=1, **more)
+    return CrawlOptions(record=site.options, login=login, behaviors=parse_behaviors("none"), jobs=1, **more)
 
 
 def assert_baselines_tell_what_is_written(collection: Collection) -> None:
@@ -117,7 +117,7 @@ async def test_local_storage_of_a_state_is_there_when_pages_begin(tmp_path: Path
     path.write_text(json.dumps({"cookies": [cookie], "origins": origins}))
 
     with collection_to_fill(tmp_path, "site") as collection:
-        login = read_storage_state(path, Sign(text="Welcome back"))
+        login = read_storage_state(path, LoginIndicator(text="Welcome back"))
         report = await crawl([HOME], collection, ca, options(site, login, limit=1))
 
     assert "theme dark" in text_of(collection, report.pages[0])
@@ -216,7 +216,7 @@ async def test_a_real_site_is_replayed_as_it_was_to_who_was_logged_in(
     path = tmp_path / "steps.yaml"
     path.write_text(steps)
     login = read_login(path, ENVIRONMENT)
-    given = CrawlOptions(record=sites, login=login, behaviours=parse_behaviours("menus"), depth=0)
+    given = CrawlOptions(record=sites, login=login, behaviors=parse_behaviors("menus"), depth=0)
 
     with collection_to_fill(tmp_path, name) as collection:
         await crawl(pages, collection, ca, given)
@@ -263,9 +263,9 @@ def display(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_a_login_by_hand_needs_a_display(tmp_path: Path, ca, site, monkeypatch) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    chosen = ByHand(HOME, tmp_path / "state.json", None, site.options, Profile())
+    chosen = ManualLogin(HOME, tmp_path / "state.json", None, site.options, Profile())
     with pytest.raises(UsageError, match="no display"):
-        await log_in_by_hand(ca, chosen, lambda _: None)
+        await log_in_manually(ca, chosen, lambda _: None)
 
 
 async def test_a_login_by_hand_is_saved_when_its_sign_is_shown(tmp_path: Path, ca, site, display) -> None:
@@ -277,8 +277,8 @@ async def test_a_login_by_hand_is_saved_when_its_sign_is_shown(tmp_path: Path, c
         await page.click("button")
 
     save = tmp_path / "out" / "state.json"
-    chosen = ByHand(HOME + "login", save, Sign(text="Welcome back"), site.options, Profile())
-    await log_in_by_hand(ca, chosen, lambda page: typing.append(asyncio.ensure_future(by_hand(page))))
+    chosen = ManualLogin(HOME + "login", save, LoginIndicator(text="Welcome back"), site.options, Profile())
+    await log_in_manually(ca, chosen, lambda page: typing.append(asyncio.ensure_future(by_hand(page))))
 
     assert save.stat().st_mode & 0o777 == 0o600
     assert [cookie["value"] for cookie in read_storage_state(save).state["cookies"]] == members.issued[1:]

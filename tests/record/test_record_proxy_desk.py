@@ -17,7 +17,7 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import UsageError
 from stillweb.model import header
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.control import admits, is_loopback, parse_user
+from stillweb.record.proxy.control import is_authorized, is_loopback, parse_user
 from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
 
 # mitmproxy 11 and what its default addons import, not us.
@@ -133,7 +133,7 @@ async def test_a_password_is_asked_for_but_in_sessions(odd, collection, ca, site
 async def test_a_client_that_distrusts_the_ca_is_told_of(collection, ca, site) -> None:
     told: list[str] = []
     async with running(collection, ca, site.options) as recording:
-        recording.warned.append(told.append)
+        recording.on_warning.append(told.append)
         async with httpx.AsyncClient(proxy=recording.url) as client:
             with pytest.raises(httpx.ConnectError):
                 await client.get("https://site.test/")
@@ -149,9 +149,9 @@ async def test_a_client_that_distrusts_the_ca_is_told_of(collection, ca, site) -
     "given", ["", "Basic", "Basic !!", "Bearer bWU6eA==", "Basic bWU6eQ==", "Basic bWU="]
 )
 def test_only_the_right_words_admit(given: str) -> None:
-    assert not admits(("me", "x"), given)
-    assert admits(("me", "x"), "basic bWU6eA==")
-    assert admits(None, given)
+    assert not is_authorized(("me", "x"), given)
+    assert is_authorized(("me", "x"), "basic bWU6eA==")
+    assert is_authorized(None, given)
 
 
 @pytest.mark.parametrize("text", ["", "me", "me:", ":word"])

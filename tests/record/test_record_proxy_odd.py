@@ -187,7 +187,7 @@ async def test_an_endless_answer_is_let_go_with_its_client(odd, collection, ca) 
 async def test_what_is_not_over_at_the_end_is_told(odd, collection, ca) -> None:
     told: list[RequestRecord] = []
     async with recorded(collection, ca, odd.options) as (client, recording):
-        recording.told.append(told.append)
+        recording.on_request.append(told.append)
         asking = asyncio.ensure_future(client.get("/hang"))
         async with asyncio.timeout(10):
             while not odd.heads:  # noqa: ASYNC110

@@ -12,7 +12,7 @@ from stillweb.collections.layout import Collection
 from stillweb.model import Exchange, Request, Response
 from stillweb.record.crawl.crawl import CrawlEvent, crawl
 from stillweb.record.options import CrawlOptions
-from stillweb.record.proxy.samebodies import SameBodies, mark_of
+from stillweb.record.proxy.running import ProxyDigestCache, response_fingerprint
 
 STYLE = "https://site.test/style.css"
 
@@ -26,8 +26,8 @@ def exchange(body: bytes = b"p {}", **more) -> Exchange:
     return Exchange(Request("GET", STYLE), replace(response, **more), "20260101000000")
 
 
-def after(*marks: bytes) -> SameBodies:
-    same = SameBodies()
+def after(*marks: bytes) -> ProxyDigestCache:
+    same = ProxyDigestCache()
     for mark in marks:
         same.begin(STYLE)
         same.end(STYLE, mark)
@@ -35,7 +35,7 @@ def after(*marks: bytes) -> SameBodies:
 
 
 def test_what_was_told_once_holds_for_the_same_bytes():
-    mark = mark_of(exchange())
+    mark = response_fingerprint(exchange())
     same = after(mark)
     assert same.recall(asked()) == ""  # nobody has told
     same.learn(asked(), b"p {}")
@@ -46,7 +46,7 @@ def test_what_was_told_once_holds_for_the_same_bytes():
 
 
 def test_an_answer_under_way_may_be_another_one():
-    same = after(mark_of(exchange()))
+    same = after(response_fingerprint(exchange()))
     same.learn(asked(), b"p {}")
     same.begin(STYLE)
     assert same.recall(asked()) == ""
@@ -56,14 +56,14 @@ def test_an_answer_under_way_may_be_another_one():
     "other",
     [
         b"",  # it broke off, or was too long
-        mark_of(exchange(b"a {}")),
-        mark_of(exchange(status=404)),
-        mark_of(exchange(headers=(("Content-Type", "text/css; charset=utf-16"),))),
-        mark_of(exchange(headers=(("Content-Type", "text/css"), ("Content-Encoding", "gzip")))),
+        response_fingerprint(exchange(b"a {}")),
+        response_fingerprint(exchange(status=404)),
+        response_fingerprint(exchange(headers=(("Content-Type", "text/css; charset=utf-16"),))),
+        response_fingerprint(exchange(headers=(("Content-Type", "text/css"), ("Content-Encoding", "gzip")))),
     ],
 )
 def test_after_another_answer_nothing_is_certain_any_more(other: bytes):
-    mark = mark_of(exchange())
+    mark = response_fingerprint(exchange())
     same = after(mark)
     same.learn(asked(), b"p {}")
     for each in (other, mark):
@@ -76,7 +76,7 @@ def test_after_another_answer_nothing_is_certain_any_more(other: bytes):
 
 @pytest.mark.parametrize(("kind", "known"), [("stylesheet", False), ("image", True)])
 def test_a_text_beyond_ascii_may_be_read_as_its_document_is(kind: str, known: bool):
-    same = after(mark_of(exchange("ü".encode())))
+    same = after(response_fingerprint(exchange("ü".encode())))
     same.learn(asked(kind), "ü".encode())
     assert bool(same.recall(asked(kind))) == known
 
@@ -95,7 +95,7 @@ async def test_baselines_say_what_each_page_got(tmp_path: Path, ca, site, answer
         site.answers["/turn.js"] = answer(turns[event.pages % len(turns)], "text/javascript")
 
     collection = Collection.create(tmp_path, "site")
-    options = CrawlOptions(record=site.options, jobs=1, behaviours=frozenset())
+    options = CrawlOptions(record=site.options, jobs=1, behaviors=frozenset())
     report = await crawl(["https://site.test/"], collection, ca, options, turn)
 
     told = [

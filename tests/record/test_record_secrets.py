@@ -31,9 +31,8 @@ from stillweb.http.messages import request_block, response_block
 from stillweb.matching.keys import request_key
 from stillweb.matching.redaction import Placeholders, SecretFields
 from stillweb.model import Exchange, Request, Response, header
-from stillweb.record.redaction.find import Found, Names, strong, strong_password
-from stillweb.record.redaction.redactor import Secrets
-from stillweb.record.redaction.search import Search
+from stillweb.record.redaction.find import FoundSecret, Names, strong, strong_password
+from stillweb.record.redaction.redactor import Secrets, SecretSearch
 
 KEY = b"k" * 32
 SID = "ab12CD34ef56gh78IJ90"
@@ -208,7 +207,7 @@ def test_the_right_password_matches_at_replay_and_no_other_does(password, how):
 def test_pieces_of_an_event_stream_keep_their_sizes_and_lose_a_coding():
     body = f"data: {CSRF[:5]}".encode(), f"{CSRF[5:]}\n\ndata: end\n\n".encode()
     hiding = secrets()
-    hiding.learn(Found("token", "answer", "t", CSRF), "a.test")
+    hiding.learn(FoundSecret("token", "answer", "t", CSRF), "a.test")
     timed = Chunks(tuple(Chunk(at, len(piece)) for at, piece in enumerate(body)))
     given = exchange(None, b"".join(body), mime="text/event-stream")
     found, beside, _ = hiding.redact(given, chunks_beside(URL, timed))
@@ -249,7 +248,7 @@ def test_names_can_be_added_and_excepted():
     assert secrets().redact(given)[0].response.raw_body == body.replace(
         CSRF.encode(), Placeholders(KEY).of(CSRF).encode()
     )
-    both = secrets(redact={"visitorkey"}, spare={"session"}).redact(given)[0].response.raw_body
+    both = secrets(redact={"visitorkey"}, exempt={"session"}).redact(given)[0].response.raw_body
     assert CSRF.encode() in both
     assert SID.encode() not in both
 
@@ -280,7 +279,7 @@ def test_what_was_redacted_is_not_redacted_again():
 def test_many_secrets_are_found_as_by_replacing_one_by_one(values, data):
     """By the automaton as well as by single searches; none is a part of another here."""
     values = [value for value in values if not any(value != other and value in other for other in values)]
-    search, placeholders = Search(), Placeholders(KEY)
+    search, placeholders = SecretSearch(), Placeholders(KEY)
     for value in values:
         search.add(value, placeholders.of(value))
     order = data.draw(st.lists(st.sampled_from(values), max_size=20))
@@ -293,7 +292,7 @@ def test_many_secrets_are_found_as_by_replacing_one_by_one(values, data):
 
 
 def test_a_short_secret_is_found_as_a_whole_word_only():
-    search = Search()
+    search = SecretSearch()
     search.add("a1B2c3D4", "x9Y8z7W6")
     assert (
         search.sub(b"a1B2c3D4 xa1B2c3D4 a1B2c3D45 'a1B2c3D4'")[0]

@@ -162,7 +162,7 @@ def test_a_page_under_way_at_a_kill_is_replayed_as_its_second_visit_saw_it(
     assert after.returncode == 0
     collection = Collection.open(tmp_path / "c", "site")
     pages = {page.url: page for page in collection.page_list()}
-    assert pages[HOME + "new"].extra["visitedAgain"] == "the crawl went on"
+    assert pages[HOME + "new"].extra["visitedAgain"] == "the crawl was resumed"
     assert "visitedAgain" not in pages[HOME + "other"].extra
     assert sum(capture.url == HOME + "new" for capture in collection.captures()) == 2
     seal(collection)
@@ -245,12 +245,12 @@ async def test_the_proxy_mends_what_a_kill_left_and_finishes_no_crawl(
     told: list[str] = []
 
     def started(recording) -> None:
-        recording.warned.append(told.append)
+        recording.on_warning.append(told.append)
 
     await record_by_proxy(collection, ca, site.options, started, time_limit=0.1)
 
     assert [each for each in check(collection) if each.severity == "error"] == []
-    assert any(line.startswith("mended: ") for line in told)
+    assert any(line.startswith("repaired: ") for line in told)
     assert [capture.url for capture in collection.captures()] == [HOME + "a"]
     assert collection.manifest().state == state
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from stillweb.browser.profile import Profile
 from stillweb.options import Option, parse_duration, parse_size
-from stillweb.record.behaviors.behaviors import ALL, Behavior, Budget, parse_behaviours
+from stillweb.record.behaviors.behaviors import ALL, Behavior, Budget, parse_behaviors
 from stillweb.record.login.steps import Login
 from stillweb.record.proxy.resolve import ResolveRule, parse_all
 
@@ -37,7 +37,7 @@ class SecretsOptions:
         tuple[str, ...],
         Option("Redact the value of this field, cookie or JSON member too. Repeatable.", metavar="NAME"),
     ] = ()
-    spare: Annotated[
+    exempt: Annotated[
         tuple[str, ...],
         Option("Never redact the value of NAME, whatever the rules say. Repeatable.", "--no-redact", "NAME"),
     ] = ()
@@ -48,7 +48,7 @@ MEBIBYTE = 1 << 20
 
 
 class ScopeKind(StrEnum):
-    """How far from a seed the crawl may follow links."""
+    """How far from a seed the crawl follows links."""
 
     PAGE = "page"  # the seeds alone
     PREFIX = "prefix"  # same origin, below the seed's folder
@@ -99,12 +99,12 @@ class RecordOptions:
     operator: Annotated[str, Option("Operator, for the warcinfo records.", metavar="TEXT")] = ""
 
     def knowing(self, secrets: Iterable[str]) -> RecordOptions:
-        """Return the options of a recording that knows these secrets from the first request on."""
+        """Return the options with further secrets that are known from the first request on."""
         given = tuple(dict.fromkeys((*self.secrets.given, *secrets)))
         return replace(self, secrets=replace(self.secrets, given=given))
 
 
-def _format_behaviours(chosen: frozenset[Behavior]) -> str:
+def _format_behaviors(chosen: frozenset[Behavior]) -> str:
     return "all" if chosen == ALL else ",".join(sorted(chosen)) or "none"
 
 
@@ -185,13 +185,14 @@ class CrawlOptions:
             "--baseline/--no-baseline",
         ),
     ] = True
-    behaviours: Annotated[
+    behaviors: Annotated[
         frozenset[Behavior],
         Option(
             f"Interactions with each page after its baseline: all, none, or a list of {','.join(Behavior)}.",
-            metavar="LIST",
-            parse=parse_behaviours,
-            format=_format_behaviours,
+            "--behaviours",
+            "LIST",
+            parse=parse_behaviors,
+            format=_format_behaviors,
         ),
     ] = ALL
     budget: Budget = field(default_factory=Budget)

@@ -1,7 +1,7 @@
-"""What every recording begins and ends with.
+"""Steps that all recordings share: creating the collection, its manifest, repair, crawl state.
 
-A recording that fails before anything was written leaves nothing behind: `collection_to_fill`
-removes the collection that it made. One that was stopped keeps what it has.
+A recording that fails before it writes anything leaves nothing behind: `collection_to_fill` removes the
+collection that it created. A stopped recording keeps what it has.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ STOPPED = "stopped"  # member of the manifest: why a crawl is partial
 
 @contextmanager
 def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterator[Collection]:
-    """Make a collection for a recording, or open one to add to.
+    """Create a collection for a recording, or open one to add to.
 
-    One that was made here is removed when the recording fails without a page, or ends or is
-    stopped without a capture; not if its index could not be written, as on a full disk.
+    A created collection is removed if the recording fails without a page or ends without a capture. It stays
+    if its index could not be written, as on a full disk.
 
     Raises:
-        CollectionExists: if there is one and it is not to be added to.
+        CollectionExists: if it exists and `append` is false.
     """
     if append and (root / name).is_dir():
         collection = Collection.open(root, name)
@@ -54,30 +54,30 @@ def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterat
             shutil.rmtree(collection.path)
 
 
-def mend(collection: Collection, before: Manifest) -> list[str]:
-    """Cut off what a kill left broken, and make the index anew; return what was mended.
+def repair_archive(collection: Collection, before: Manifest) -> list[str]:
+    """Truncate what a killed recording left incomplete and rebuild the index; return what was repaired.
 
     Args:
-        collection: to be added to.
-        before: its manifest before `begin`. A recording that was killed says `partial` there, though a replay
-            may have made the index anew since, which leaves the archive as it is.
+        collection: collection to add to.
+        before: its manifest before `begin`. A killed recording leaves state `partial` there. The state counts
+            even if a replay has rebuilt the index since, because that does not touch the archive.
     """
     return [] if before.state == "complete" and is_fresh(collection) else repair(collection)
 
 
 def start_of_pages(at: datetime) -> datetime:
-    """Return when the pages of a recording begin, that is made now or a moment before.
+    """Return the virtual start time of the pages of a recording that begins at `at`.
 
-    Not on a whole minute: a page that tells its time at once would seem to ask for that very minute, and
-    nobody could learn that it does not (`stillweb.matching.values`).
+    The time is never a whole minute. A page that requests its start time would seem to request that very
+    minute, and the rules for volatile values could not learn otherwise (`stillweb.matching.values`).
     """
     return at if at.second else at + timedelta(seconds=1)
 
 
 def begin(collection: Collection, *, seed: int = 0, profile: dict[str, object] | None = None) -> Manifest:
-    """Write and return the manifest that a recording starts with, state `partial`.
+    """Write and return the manifest at the start of a recording, with state `partial`.
 
-    Clock, seed and profile are those of the recording before, if there was one.
+    An earlier recording of the collection determines clock, seed and profile.
     """
     manifest = collection.manifest()
     if not manifest.recorded_at:
@@ -96,10 +96,10 @@ def begin(collection: Collection, *, seed: int = 0, profile: dict[str, object] |
 
 
 def read_state(collection: Collection) -> CrawlState:
-    """Return where the crawl before left off; an empty state where there was none.
+    """Return the state of an unfinished crawl, an empty state if there is none.
 
     Raises:
-        CollectionError: if the file is none of ours.
+        CollectionError: if the file is malformed.
     """
     path = collection.path / STATE_FILE
     try:
@@ -110,20 +110,18 @@ def read_state(collection: Collection) -> CrawlState:
         return CrawlState()
     except (ValueError, TypeError, KeyError) as error:
         raise CollectionError(
-            f"not the state of a crawl ({error!r})",
-            path=path,
-            hint=f"rm {path}, to crawl from the seeds anew",
+            f"malformed crawl state: {error!r}", path=path, hint=f"rm {path}, to crawl from the seeds again"
         ) from error
 
 
 def write_state(collection: Collection, state: CrawlState) -> None:
-    """Write where a crawl is, for one that goes on from there."""
+    """Write the state from which a later crawl continues."""
     queue = [[visit.url, visit.depth, visit.seed] for visit in state.queue]
     content = json.dumps({"version": 1, "through": state.through, "queue": queue}, ensure_ascii=False)
     write_atomically(collection.path / STATE_FILE, content.encode("utf-8"))
 
 
 def pinning_of(manifest: Manifest) -> tuple[Profile, Pinning]:
-    """Return what the pages of a collection are recorded, replayed and compared with."""
+    """Return the profile and pinning with which a collection's pages are recorded, replayed and compared."""
     start = from_timestamp(manifest.recorded_at)
     return Profile.from_dict(manifest.profile), Pinning(Level.CLOCK, manifest.seed, start)

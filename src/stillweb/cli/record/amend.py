@@ -19,7 +19,7 @@ from stillweb.cli.options import certs_option, collections_option, json_option, 
 from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
 from stillweb.cli.record.shared import LISTENING, check_record_options
 from stillweb.collections.layout import Collection
-from stillweb.record.amend.amend import AmendOptions, AmendReport, ErrandOutcome
+from stillweb.record.amend.amend import AmendOptions, AmendReport, FetchOutcome
 from stillweb.record.amend.amend import amend as amend_collection
 from stillweb.record.amend.input import read_wanted
 
@@ -70,7 +70,7 @@ def amend(ctx: click.Context, /, name: str, options: AmendOptions, **given: Any)
     with progress() as bar:
         task = bar.add_task("fetching", total=None)
 
-        def show(outcome: ErrandOutcome, left: int) -> None:
+        def show(outcome: FetchOutcome, left: int) -> None:
             bar.advance(task)
             done = bar.tasks[0].completed
             bar.update(task, total=done + left, description=f"{outcome.outcome}: {outcome.url[:60]}")

@@ -15,8 +15,8 @@ from stillweb.cli.options import certs_option, options_from
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import LOGIN
 from stillweb.errors import UsageError
-from stillweb.record.login.manual import ByHand, log_in_by_hand
-from stillweb.record.login.steps import Login, parse_sign, read_login, read_storage_state
+from stillweb.record.login.manual import ManualLogin, log_in_manually
+from stillweb.record.login.steps import Login, parse_indicator, read_login, read_storage_state
 from stillweb.record.options import RecordOptions
 
 __all__ = ["login", "login_from", "login_options", "warn_if_logged_out"]
@@ -60,7 +60,7 @@ def login_from(given: Mapping[str, Any]) -> Login | None:
     if steps and sign:
         raise UsageError("--logged-in requires --storage-state", hint="write logged_in into the steps file")
     if state:
-        return read_storage_state(state, parse_sign(sign) if sign else None)
+        return read_storage_state(state, parse_indicator(sign) if sign else None)
     if sign:
         raise UsageError("--logged-in requires --storage-state", hint="add --storage-state FILE")
     return read_login(steps) if steps else None
@@ -96,8 +96,8 @@ def login(url: str, save: Path, until: str | None, record: RecordOptions, certs_
       stillweb record login https://site.example/login --save state.json
       stillweb record crawl https://site.example/ -c site --storage-state state.json
     """  # noqa: D301  click reads \b itself
-    chosen = ByHand(url, save, parse_sign(until) if until else None, record, Profile())
+    chosen = ManualLogin(url, save, parse_indicator(until) if until else None, record, Profile())
     ca = CertAuthority.load_or_init(certs_dir)
     prompt = "log in there; it ends automatically" if until else "log in there, then press Enter here"
-    state = until_signal(log_in_by_hand(ca, chosen, lambda _: click.echo(prompt, err=True)))
+    state = until_signal(log_in_manually(ca, chosen, lambda _: click.echo(prompt, err=True)))
     click.echo(f"{save}: {len(state['cookies'])} cookies, {len(state['origins'])} origins")

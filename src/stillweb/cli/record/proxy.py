@@ -75,9 +75,9 @@ def proxy(options: RecordOptions, **given: Any) -> None:
             say(f"other machines: set the proxy to this one, then open http://{HOST}/ for its certificate")
             if options.user is None:
                 say("warning: any client can use this proxy; restrict it with --user NAME:PASSWORD")
-        recording.warned.append(say)
+        recording.on_warning.append(say)
         if not given["quiet"]:
-            recording.told.append(lambda passed: say(_line(passed)))
+            recording.on_request.append(lambda passed: say(_line(passed)))
 
     with collection_to_fill(given["root"], given["name"], append=given["append"]) as collection:
         limits = {name: given[name] for name in ("until_idle", "time_limit")}

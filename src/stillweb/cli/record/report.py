@@ -9,7 +9,7 @@ import click
 from stillweb.cli.collections.commands import redacted_in_words
 from stillweb.cli.console import progress
 from stillweb.collections.layout import Collection
-from stillweb.record.behaviors.behaviors import in_words
+from stillweb.record.behaviors.behaviors import describe_actions
 from stillweb.record.crawl.report import CrawlEvent, CrawlReport
 
 __all__ = ["CrawlProgress", "print_crawl"]
@@ -61,7 +61,7 @@ def print_crawl(report: CrawlReport, collection: Collection) -> None:
     if report.files:
         click.echo(f"  {len(report.files)} linked files recorded (not counted as pages)")
     if report.behaviours:
-        click.echo(f"  page interactions: {in_words(report.behaviours)}")
+        click.echo(f"  page interactions: {describe_actions(report.behaviours)}")
     if redacted := redacted_in_words(collection.manifest().redactions):
         click.echo(f"  {redacted}")
     _print_gaps(report)

@@ -36,7 +36,7 @@ def check_record_options(options: RecordOptions) -> None:
         UsageError: if options contradict each other.
     """
     secrets = options.secrets
-    redact, spare = ({name.casefold(): name for name in names} for names in (secrets.redact, secrets.spare))
+    redact, spare = ({name.casefold(): name for name in names} for names in (secrets.redact, secrets.exempt))
     if redact and secrets.keep:
         raise UsageError("--redact and --keep-secrets contradict each other", hint="remove one of them")
     if both := redact.keys() & spare.keys():

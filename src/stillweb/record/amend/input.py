@@ -1,7 +1,7 @@
-"""Read what is to be fetched: a file of misses (docs/ledger.md), a HAR, or a plain list of URLs.
+"""Readers for the requests to fetch: a file of misses (docs/ledger.md), a HAR, or a list of URLs.
 
-Of a HAR those requests are taken that were answered whole, as an import takes them; who asks (cookies,
-authorization) is not, since a ledger does not hold it either.
+From a HAR, requests with complete responses are taken, as by an import. Cookies and authorization are
+dropped, because a ledger does not hold them either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stillweb.record.crawl.scope import seed_url
 
 __all__ = ["read_wanted"]
 
-# Who asks, and what is of one connection or message only.
+# Credentials, and fields of a single connection or message.
 _NOT_TAKEN = frozenset(
     (
         *("authorization", "cookie", "proxy-authorization", "host", "content-length", "connection"),
@@ -30,12 +30,12 @@ _NOT_TAKEN = frozenset(
 
 
 def read_wanted(path: Path) -> list[Missed]:
-    """Return the requests that a file holds, whichever of the three it is.
+    """Return the requests in a file of any of the three kinds.
 
     Raises:
-        CollectionError: if a line of misses is none.
+        CollectionError: if a line of misses is malformed.
         MalformedHar: if it is a HAR without entries.
-        UsageError: if a line of a list is no URL.
+        UsageError: if a line of a list is not a URL.
     """
     content = path.read_bytes().lstrip()
     if not content.startswith(b"{"):
@@ -52,7 +52,7 @@ def read_wanted(path: Path) -> list[Missed]:
     except CollectionError as error:
         if misses:
             raise
-        hint = "give a file of misses (stillweb replay misses ... --out FILE), a HAR or a list of URLs"
+        hint = "use a file of misses (stillweb replay misses ... --out FILE), a HAR or a list of URLs"
         raise CollectionError(error.what, path=path, hint=hint) from error
 
 
@@ -71,16 +71,18 @@ def _listed(text: str, path: Path) -> list[Missed]:
 
 def _of_har(path: Path) -> list[Missed]:
     found = []
-    for exchange in har.exchanges(path, har.read_har(path), _pass_over):
-        asked = exchange.request
-        kept = tuple((name.lower(), value) for name, value in asked.headers if name.lower() not in _NOT_TAKEN)
-        request = Request(asked.method, asked.url, kept, asked.raw_body)
-        found.append(_missed(request, header(asked.headers, "referer")))
+    for exchange in har.exchanges(path, har.read_har(path), _ignore):
+        original = exchange.request
+        fields = tuple(
+            (name.lower(), value) for name, value in original.headers if name.lower() not in _NOT_TAKEN
+        )
+        request = Request(original.method, original.url, fields, original.raw_body)
+        found.append(_missed(request, header(original.headers, "referer")))
     return found
 
 
-def _pass_over(defect: Defect) -> None:
-    """Pass over an entry without an answer: nobody was given anything."""
+def _ignore(defect: Defect) -> None:
+    """Ignore an entry without a response: the client received nothing."""
 
 
 def _missed(request: Request, referer: str) -> Missed:

@@ -1,4 +1,4 @@
-"""The page that misses come from, open while they are asked for: its cookies, its tokens, its forms."""
+"""The page that misses come from, open while they are fetched: its cookies, tokens and forms."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from stillweb.record.crawl.visit import CrawlContext
 from stillweb.urls import host_of, wire_url
 
 __all__ = [
-    "Asker",
     "LivePage",
     "OriginPage",
-    "asker",
+    "RequestSender",
     "browser_fields",
-    "renewed",
+    "request_sender",
     "rules_for",
-    "token_places",
+    "token_fields",
+    "with_fresh_tokens",
 ]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HOPS = 8
-# Of the browser's fields, those that do not depend on what is asked for.
+# Browser fields that do not depend on the request.
 _BROWSERS = (
     "user-agent",
     "accept-language",
@@ -52,41 +52,41 @@ _BROWSERS = (
     "sec-ch-ua-mobile",
     "sec-ch-ua-platform",
 )
-# Set anew: of one message, or of whoever asked then.
+# Set for each message.
 _REPLACED = frozenset({"host", "content-length", "connection", "cookie", "referer", "transfer-encoding"})
 
 
 def browser_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return what a browser sends with any request, from the fields of one that it has sent."""
+    """Return the fields that a browser sends with any request, from those of a sent one."""
     return {name: fields[name] for name in _BROWSERS if fields.get(name)}
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
-    """Sends requests.
+class RequestSender:
+    """Sends requests through the recording proxy.
 
     Attributes:
-        client: that goes through the recording proxy.
-        timeout: seconds for one.
+        client: client of the proxy.
+        timeout: seconds for one request.
     """
 
     client: httpx.AsyncClient
     timeout: float
 
-    async def ask(
+    async def send(
         self, request: Request, browsers: Mapping[str, str], referer: str, context: BrowserContext | None
     ) -> tuple[list[str], str]:
-        """Ask, and follow redirects as a browser does; return the URLs asked for and why there is no answer.
+        """Send a request and follow redirects; return the requested URLs and why there is no response.
 
         Args:
-            request: with the fields that the client had.
+            request: request with the client's fields.
             browsers: fields that the browser adds.
             referer: "" for none.
-            context: whose cookies are sent; None for none.
+            context: context whose cookies are sent; None for none.
         """
-        asked: list[str] = []
+        urls: list[str] = []
         for _ in range(_HOPS):
-            asked.append(request.url)
+            urls.append(request.url)
             fields = await _fields(request, browsers, referer, context)
             try:
                 async with self.client.stream(
@@ -99,26 +99,26 @@ class Asker:
                     async for _chunk in response.aiter_raw():
                         pass
             except httpx.TimeoutException:
-                return asked, f"no answer within {self.timeout:g} s"
+                return urls, f"no response within {self.timeout:g} s"
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                return asked, str(error) or type(error).__name__
+                return urls, str(error) or type(error).__name__
             location = response.headers.get("location", "")
             if response.status_code not in _REDIRECTS or not location:
-                return asked, ""
+                return urls, ""
             target = wire_url(urljoin(request.url, location).partition("#")[0])
-            if target in asked or not target.startswith(("http://", "https://")):
-                return asked, ""
-            request = _onward(request, response.status_code, target)
-        return asked, ""
+            if target in urls or not target.startswith(("http://", "https://")):
+                return urls, ""
+            request = _redirected(request, response.status_code, target)
+        return urls, ""
 
 
 @asynccontextmanager
-async def asker(proxy: str, ca: CertAuthority, timeout: float) -> AsyncIterator[Asker]:
-    """Open a client whose traffic goes through a recording proxy."""
+async def request_sender(proxy: str, ca: CertAuthority, timeout: float) -> AsyncIterator[RequestSender]:
+    """Open a client of a recording proxy."""
     trust = ssl.create_default_context(cafile=str(ca.ca_file))
     async with httpx.AsyncClient(proxy=httpx.Proxy(proxy), verify=trust, trust_env=False) as client:
-        client.headers.clear()  # nothing of its own: the site is to see a browser
-        yield Asker(client, timeout)
+        client.headers.clear()  # the site must see a browser's fields
+        yield RequestSender(client, timeout)
 
 
 async def _fields(
@@ -137,19 +137,19 @@ async def _fields(
     return fields
 
 
-def _onward(request: Request, status: int, url: str) -> Request:
-    """Return the request after a redirect (Fetch §4.4); 303 and, of a POST, 301 and 302 make a GET of it."""
+def _redirected(request: Request, status: int, url: str) -> Request:
+    """Return the request after a redirect (Fetch §4.4): a GET after 303, and after 301 or 302 to a POST."""
     if (status == 303 and request.method != "HEAD") or (status in (301, 302) and request.method == "POST"):
         body_fields = ("content-type", "content-length", "origin")
-        kept = tuple(field for field in request.headers if field[0].lower() not in body_fields)
-        return Request("GET", url, kept)
+        fields = tuple(field for field in request.headers if field[0].lower() not in body_fields)
+        return Request("GET", url, fields)
     return Request(request.method, url, request.headers, request.raw_body)
 
 
-Place = tuple[Where, str]
+TokenField = tuple[Where, str]
 
-# Fields by which scripts send them, and where frameworks have their scripts find them. Ledgers do not keep
-# these fields, and replay does not look at them (`collections.meaning`).
+# Fields in which scripts send tokens, by the cookie or meta element where frameworks put them. Ledgers omit
+# these fields, and replay ignores them (`collections.meaning`).
 _BY_COOKIE = {"XSRF-TOKEN": "x-xsrf-token", "csrftoken": "x-csrftoken"}
 _BY_META = {"csrf-token": "x-csrf-token", "_csrf": "x-csrf-token"}
 _FIELDS = frozenset((*_BY_COOKIE.values(), *_BY_META.values()))
@@ -157,12 +157,12 @@ _FIELDS = frozenset((*_BY_COOKIE.values(), *_BY_META.values()))
 
 @dataclass(frozen=True, slots=True)
 class LivePage:
-    """What a page says now.
+    """Current tokens of a page.
 
     Attributes:
-        forms: where each is sent, and its hidden fields.
+        forms: action and hidden fields of each form.
         metas: contents of `meta` elements by name.
-        cookies: by name.
+        cookies: cookies by name.
     """
 
     forms: Sequence[tuple[str, Mapping[str, str]]] = ()
@@ -170,19 +170,19 @@ class LivePage:
     cookies: Mapping[str, str] = field(default_factory=dict)
 
     def hidden(self, name: str, url: str) -> str:
-        """Return a hidden field's value, of the form that is sent there, else of any; "" if none has it."""
+        """Return a hidden field's value, preferably of the form with this action; "" if no form has it."""
         target = wire_url(url).partition("?")[0]
-        own = [held for action, held in self.forms if wire_url(action).partition("?")[0] == target]
-        found = (held[name] for held in (*own, *(held for _, held in self.forms)) if held.get(name))
+        own = [fields for action, fields in self.forms if wire_url(action).partition("?")[0] == target]
+        found = (fields[name] for fields in (*own, *(each for _, each in self.forms)) if fields.get(name))
         return next(found, "")
 
     def meta(self) -> str:
-        """Return a token that a script finds in the page; "" if there is none."""
+        """Return the token of a meta element; "" if there is none."""
         found = (text for name, text in self.metas.items() if is_csrf(Where.FORM, name, "POST"))
         return next((text for text in found if fits("token", text)), "")
 
     def fields(self) -> Headers:
-        """Return the request fields that scripts of the page send with what changes the site."""
+        """Return the fields that scripts of the page send with mutations."""
         cookies = {
             field: unquote(self.cookies[name]) for name, field in _BY_COOKIE.items() if name in self.cookies
         }
@@ -190,8 +190,8 @@ class LivePage:
         return tuple((cookies | metas).items())
 
 
-def token_places(request: Request, rules: Rules) -> set[Place]:
-    """Return where a request holds tokens that its page was given."""
+def token_fields(request: Request, rules: Rules) -> set[TokenField]:
+    """Return the fields of a request that hold tokens of its page."""
     if request.method not in MUTATIONS:
         return set()
     parts = Parts.of(request)
@@ -204,11 +204,11 @@ def token_places(request: Request, rules: Rules) -> set[Place]:
     return found
 
 
-def renewed(request: Request, places: set[Place], page: LivePage) -> Request:
-    """Return a request with the tokens of a page as it is now; those that it does not have stay."""
+def with_fresh_tokens(request: Request, tokens: set[TokenField], page: LivePage) -> Request:
+    """Return a request with the current tokens of a page; tokens that the page lacks stay."""
 
     def exchange(where: Where, name: str, value: str) -> str:
-        if (where, name) not in places:
+        if (where, name) not in tokens:
             return value
         return page.hidden(name, request.url) or page.meta() or value
 
@@ -220,13 +220,13 @@ def renewed(request: Request, places: set[Place], page: LivePage) -> Request:
 
 
 def rules_for(before: Request, after: Request, page: str, rules: Rules) -> tuple[Rule, ...]:
-    """Return the rules by which replay finds an answer to a request whose tokens were renewed.
+    """Return the rules by which replay matches a request whose tokens were replaced.
 
     Args:
-        before: as it was missed.
-        after: as it was sent.
-        page: that gave out both values.
-        rules: that there are; what they cover needs no other.
+        before: request as missed.
+        after: request as sent.
+        page: page that issued both values.
+        rules: existing rules; fields that they cover need no further rule.
     """
     parts = Parts.of(before)
     wheres = frozenset({Where.FORM, Where.MULTIPART})
@@ -273,16 +273,16 @@ _SEND = """([action, fields]) => {
 
 
 class OriginPage:
-    """A page in a context of its own; the bare context if there is none.
+    """A page in its own browser context; the bare context without a URL.
 
     Args:
-        browser: from `launch`.
-        setting: of the recording.
-        url: of the page; "" for none.
+        browser: browser from `launch`.
+        setting: settings of the recording.
+        url: URL of the page; "" for none.
 
     Attributes:
-        context: whose cookies are sent.
-        fields: what its browser sends with any request.
+        context: context whose cookies are sent.
+        fields: fields that its browser sends with any request.
     """
 
     def __init__(self, browser: Browser, setting: CrawlContext, url: str) -> None:
@@ -318,34 +318,36 @@ class OriginPage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.context is not None:
-            with suppress(PlaywrightError):  # the browser is gone already
+            with suppress(PlaywrightError):  # the browser has ended
                 await self.context.close()
 
-    async def renewed(self, request: Request, referer: str, rules: Rules) -> tuple[Request, tuple[Rule, ...]]:
-        """Return a request with the tokens that its page has now, and by which further rules replay finds it.
+    async def with_fresh_tokens(
+        self, request: Request, referer: str, rules: Rules
+    ) -> tuple[Request, tuple[Rule, ...]]:
+        """Return a request with the current tokens of its page, and the rules by which replay matches it.
 
         Args:
-            request: as it was missed.
-            referer: the page that sent it, as it said; looked at where the page that is open has no token.
-            rules: of the collection.
+            request: request as missed.
+            referer: page that sent it; opened if the open page has no token.
+            rules: rules of the collection.
         """
-        places = token_places(request, rules)
+        tokens = token_fields(request, rules)
         document = header(request.headers, "sec-fetch-dest") == "document"
-        if self._page is None or (document and not places):
+        if self._page is None or (document and not tokens):
             return request, ()
-        made = renewed(request, places, await self._look())
-        # A referrer policy may leave no more of it than the origin.
-        if places and made.raw_body == request.raw_body and made.url == request.url and referer != self._url:
+        made = with_fresh_tokens(request, tokens, await self._look())
+        # A referrer policy may reduce the referer to the origin.
+        if tokens and made.raw_body == request.raw_body and made.url == request.url and referer != self._url:
             if referer:
                 await self._open(referer)
-            made = renewed(request, places, await self._look())
+            made = with_fresh_tokens(request, tokens, await self._look())
         return made, rules_for(request, made, self._page.url, rules)
 
     async def submit(self, request: Request) -> bool:
-        """Send a form from the page, so that what it leads to brings with it what that asks for.
+        """Submit a form from the page, so that the resources of the result are recorded too.
 
         Returns:
-            False if it cannot be sent so: it is no plain form, or there is no page.
+            False if it is not a plain form or there is no page.
         """
         body = read_body(header(request.headers, "content-type"), request.raw_body)
         document = header(request.headers, "sec-fetch-dest") == "document"
@@ -357,12 +359,12 @@ class OriginPage:
             await settle(self._page, self._activity)
         except UnicodeDecodeError:
             return False
-        except (PlaywrightError, InfraError):  # what came of it, the proxy knows
+        except (PlaywrightError, InfraError):  # the proxy knows the outcome
             pass
         return True
 
     async def _open(self, url: str) -> None:
-        """Open a page in the context; without its cookies and tokens where it cannot be had."""
+        """Open a page in the context; the context stays without its cookies and tokens on failure."""
         assert self.context is not None
         assert self._activity is not None
         with suppress(PlaywrightError, InfraError):
@@ -378,9 +380,9 @@ class OriginPage:
         assert self.context is not None
         cookies = {each["name"]: each["value"] for each in await self.context.cookies(self._page.url)}
         try:
-            held = await fields_of(self._page)
+            fields = await fields_of(self._page)
             metas = await (await PageProbe.of(self._page)).evaluate(_METAS)
         except (PlaywrightError, FrameGone, InfraError):
             return LivePage(cookies=cookies)
-        forms = {id(each.form): each.form for each in held.values() if each.form}
+        forms = {id(each.form): each.form for each in fields.values() if each.form}
         return LivePage([(form.action, dict(form.hidden)) for form in forms.values()], metas, cookies)

@@ -1,12 +1,12 @@
-"""What is to be done about misses, and by which means; pure but for looking into the pack.
+"""Plan of an amend: which misses to fetch and how; pure except for reading the pack.
 
-Each missed request is an errand of one of three kinds. A *page* (a document without a body) is visited by
-the browser, so that all that it asks for comes with it; so is a *frame*, which is no page of the
-collection. Anything else is a plain *request*, sent with the fields that the client had and with the
-cookies of the page that it came from. Errands of one page stand together.
+Each miss becomes a fetch of one of three kinds. The browser visits a *page* (a document without a body), so
+that its resources are recorded too. It also visits a *frame*, which is not listed as a page. Anything else is
+a plain *request*, sent with the client's fields and the cookies of its page. Fetches of one page are
+adjacent.
 
-What a miss is, among requests for one URL: method, URL, body, and the fields that bear meaning
-(`identity`). Two misses that agree in that are one errand.
+`identity` distinguishes requests by method, URL, body and the fields that bear meaning. Misses of equal
+identity are one fetch.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from stillweb.matching.rules import Rules
 from stillweb.model import MUTATIONS, Request, header
 from stillweb.urls import host_of, other_scheme, wire_url
 
-__all__ = ["Errand", "FetchMethod", "RefusedMiss", "SealedIndex", "identity", "plan"]
+__all__ = ["FetchMethod", "FetchTask", "RefusedMiss", "SealedIndex", "identity", "plan"]
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _FRAMES = frozenset({"iframe", "frame", "embed", "object"})
 
 
 class FetchMethod(StrEnum):
-    """By which means a miss is fetched."""
+    """How a miss is fetched."""
 
     PAGE = "page"
     FRAME = "frame"
@@ -40,14 +40,14 @@ class FetchMethod(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """A request to make.
+class FetchTask:
+    """A miss to fetch.
 
     Attributes:
         id: `identity` of the request.
-        missed: as the ledger has it; the first of equal ones.
-        page: the document that asked for it, "" if unknown; its cookies are sent.
-        count: how often it was missed, equal ones together.
+        missed: ledger entry, the first of equal ones.
+        page: document that sent it, whose cookies are used; "" if unknown.
+        count: number of equal misses.
     """
 
     id: str
@@ -64,7 +64,7 @@ class Errand:
 
 @dataclass(frozen=True, slots=True)
 class RefusedMiss:
-    """A miss that is not fetched: `present` if it is in the collection already, else refused."""
+    """A miss that is not fetched: `present` if the collection answers it, else refused."""
 
     missed: Missed
     reason: str
@@ -72,7 +72,7 @@ class RefusedMiss:
 
 
 def identity(request: Request) -> str:
-    """Return which request this is, whoever sends it: 64 hex digits."""
+    """Return the identity of a request, independent of the client: 64 hex digits."""
     return _identity(request, _key(request))
 
 
@@ -82,23 +82,23 @@ def _key(request: Request) -> bytes:
 
 
 def _identity(request: Request, key: bytes) -> str:
-    told = {
+    fields = {
         name.lower(): value.strip()
         for name, value in request.headers
         if value.strip() and (name.lower() in MEANT or page_set(name.lower()))
     }
     accept = header(request.headers, "accept")
     if accept and "*/*" not in accept:
-        told["accept"] = accept
-    return sha256(key + repr(sorted(told.items())).encode()).hexdigest()
+        fields["accept"] = accept
+    return sha256(key + repr(sorted(fields.items())).encode()).hexdigest()
 
 
 class SealedIndex:
-    """What a sealed collection answers already, so that nothing is recorded beside it.
+    """The requests that a sealed collection answers.
 
     Args:
-        pack: of the collection; None if there is nothing in it.
-        rules: of the collection.
+        pack: pack of the collection; None if it is empty.
+        rules: its rules.
     """
 
     def __init__(self, pack: Pack | None, rules: Rules) -> None:
@@ -108,26 +108,26 @@ class SealedIndex:
 
     @property
     def hosts(self) -> Set[str]:
-        """The hosts that anything was recorded of."""
+        """The recorded hosts."""
         return self._hosts
 
     def likeness(self, request: Request) -> str:
-        """Return the same for requests that differ in what varies by itself only."""
+        """Return an identity that ignores learned volatile values."""
         aliases = [alias.key for alias in self._rules.aliases(request) if not alias.guessed]
         return _identity(request, aliases[0] if aliases else _key(request))
 
     def holds(self, request: Request) -> bool:
-        """Whether any capture could answer the request's method, URL and body, however it came about.
+        """Return True if any capture has the request's method, URL and body, whatever its fields.
 
-        By whatever replay looks under: the other scheme, the GET for a HEAD, the request without what varies
-        by itself. Another capture beside it would change what is answered.
+        All keys of a replay lookup count: the other scheme, GET for HEAD, the request without volatile
+        values. A further capture of such a key would change the answer.
         """
         return next(self._rows(request), None) is not None
 
     def answers(self, request: Request) -> bool:
-        """Whether a capture answers the request with the fields that it has."""
-        asked = RequestFields(request, lambda name: not self._rules.ignores(request, name))
-        return any(not asked.other_meaning(entry) for entry in self._rows(request))
+        """Return True if a capture answers the request with its fields."""
+        fields = RequestFields(request, lambda name: not self._rules.ignores(request, name))
+        return any(not fields.other_meaning(entry) for entry in self._rows(request))
 
     def _rows(self, request: Request) -> Iterator[Entry]:
         if self._pack is None:
@@ -138,14 +138,14 @@ class SealedIndex:
 
 
 def keys_of(request: Request, rules: Rules) -> Iterator[bytes]:
-    """Yield all keys under which replay finds an answer to a request."""
+    """Yield all keys under which replay looks up a request."""
     content_type = header(request.headers, "content-type")
     methods = ("HEAD", "GET") if request.method == "HEAD" else (request.method,)
     for url in filter(None, (request.url, other_scheme(request.url))):
         for method in methods:
             yield request_key(method, url, content_type, request.raw_body)
-            asked = Request(method, url, request.headers, request.raw_body)
-            yield from (alias.key for alias in rules.aliases(asked) if not alias.guessed)
+            variant = Request(method, url, request.headers, request.raw_body)
+            yield from (alias.key for alias in rules.aliases(variant) if not alias.guessed)
 
 
 def plan(
@@ -155,23 +155,23 @@ def plan(
     unsafe: bool = False,
     any_host: bool = False,
     begun: Set[str] = frozenset(),
-) -> tuple[list[Errand], list[RefusedMiss]]:
-    """Return what to fetch, pages first, and what not, with why.
+) -> tuple[list[FetchTask], list[RefusedMiss]]:
+    """Return what to fetch, pages first, and what not, with the reason.
 
     Args:
-        misses: in any order.
+        misses: misses in any order.
         known: what the collection answers.
-        unsafe: whether requests that may change the site are sent.
-        any_host: whether hosts are asked that nothing was recorded of.
-        begun: errands of a run that was cut short: they are done again, though their answer may be there.
+        unsafe: send requests that may change the site.
+        any_host: send requests to hosts that are not recorded.
+        begun: identities that an interrupted run started: they are fetched again even if they are answered.
     """
-    errands: dict[str, Errand] = {}
+    tasks: dict[str, FetchTask] = {}
     refusals = []
     for missed in misses:
         request = missed.request()
         name, same = identity(request), known.likeness(request)
-        if before := errands.get(same):
-            errands[same] = _counted(before, missed)
+        if before := tasks.get(same):
+            tasks[same] = _counted(before, missed)
             continue
         if name not in begun and known.answers(request):
             refusals.append(RefusedMiss(missed, "it is recorded already", present=True))
@@ -181,18 +181,18 @@ def plan(
             page = missed.first.page or missed.first.referer
             kind = _kind(missed)
             own = kind is not FetchMethod.REQUEST
-            errands[same] = Errand(
+            tasks[same] = FetchTask(
                 name, kind, missed, "" if own else _page(page, known, any_host), missed.count
             )
     order = list(FetchMethod)
-    # What changes the site comes last: till then it is as a session finds it that has changed nothing.
+    # Mutations come last: until then the site is as a session finds it that has changed nothing.
     return sorted(
-        errands.values(), key=lambda each: (order.index(each.kind), each.changes, each.page)
+        tasks.values(), key=lambda each: (order.index(each.kind), each.changes, each.page)
     ), refusals
 
 
-def _counted(errand: Errand, missed: Missed) -> Errand:
-    return Errand(errand.id, errand.kind, errand.missed, errand.page, errand.count + missed.count)
+def _counted(task: FetchTask, missed: Missed) -> FetchTask:
+    return FetchTask(task.id, task.kind, task.missed, task.page, task.count + missed.count)
 
 
 def _refused(missed: Missed, known: SealedIndex, unsafe: bool, any_host: bool) -> str:
@@ -202,13 +202,11 @@ def _refused(missed: Missed, known: SealedIndex, unsafe: bool, any_host: bool) -
     if missed.method in MUTATIONS and not unsafe:
         return f"a {missed.method} may change the site; --unsafe sends it"
     if missed.method not in _SAFE | MUTATIONS:
-        return f"{missed.method} is not a method to ask again with"
+        return f"cannot send a {missed.method} again"
     if host not in known.hosts and not any_host:
-        return f"nothing was recorded of {host}; --scope-any asks it"
+        return f"{host} is not recorded; --scope-any requests it"
     if not missed.whole:
-        return (
-            f"the ledger did not keep its body of {missed.body_size} bytes; stillweb record proxy records it"
-        )
+        return f"the ledger omits its body of {missed.body_size} bytes; stillweb record proxy records it"
     return ""
 
 
@@ -216,14 +214,14 @@ def _kind(missed: Missed) -> FetchMethod:
     if missed.method != "GET" or missed.body or header(missed.fields, "range"):
         return FetchMethod.REQUEST
     if any(page_set(name) for name, _ in missed.fields):
-        return FetchMethod.REQUEST  # a script's, for a part of a page
+        return FetchMethod.REQUEST  # a script requests a part of a page
     if missed.resource in _FRAMES:
         return FetchMethod.FRAME
-    # Of a URL in a list nothing is known: whatever it is, the browser takes it.
+    # Nothing is known of a listed URL: the browser handles any type.
     unknown = not missed.resource and not missed.fields
     return FetchMethod.PAGE if missed.resource == "document" or unknown else FetchMethod.REQUEST
 
 
 def _page(url: str, known: SealedIndex, any_host: bool) -> str:
-    there = url.startswith(("http://", "https://")) and (any_host or host_of(url) in known.hosts)
-    return wire_url(url) if there else ""
+    usable = url.startswith(("http://", "https://")) and (any_host or host_of(url) in known.hosts)
+    return wire_url(url) if usable else ""

@@ -1,8 +1,8 @@
-"""A writer that adds only what a collection cannot answer, so that nothing answers otherwise than before.
+"""A writer that adds only what a collection cannot answer, so that existing answers do not change.
 
-A page that is visited for one missing script asks for forty things that are there; a second capture of any of
-them would be another turn in its sequence, or be preferred for its fields. Such exchanges are left out,
-and so is a second answer to what this run has written.
+A page visited for one missing script requests forty resources that are recorded. A second capture of any of
+them would be another element of its sequence, or be preferred for its fields. Such exchanges are omitted, as
+is a second response to a request that this run has written.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ __all__ = ["NewOnlyWriter", "WriteOutcome"]
 
 
 class WriteOutcome:
-    """What came of a request.
+    """Outcome of a request.
 
     Attributes:
-        status: of the answer.
-        mime: without parameters.
-        kept: whether it is in the collection, now or since before.
+        status: status of the response.
+        mime: media type without parameters.
+        recorded: whether it is in the collection.
     """
 
-    __slots__ = ("kept", "mime", "status")
+    __slots__ = ("mime", "recorded", "status")
 
-    def __init__(self, status: int, mime: str, kept: bool) -> None:
-        self.status, self.mime, self.kept = status, mime, kept
+    def __init__(self, status: int, mime: str, recorded: bool) -> None:
+        self.status, self.mime, self.recorded = status, mime, recorded
 
 
 class NewOnlyWriter(CollectionWriter):
-    """Writes what is new.
+    """Collection writer that omits known requests.
 
     Args:
-        collection: to add to.
-        known: what it answers.
-        rules: of the collection.
-        wanted: requests, by identity, that are missed though another capture of their key is there.
+        collection: collection to add to.
+        known: index of what it answers.
+        rules: its rules.
+        wanted: identities of missed requests whose key has another capture.
 
     Attributes:
-        answers: by identity, what has come through so far.
-        last: by method and URL, the same: what was redacted has another identity than what was asked.
-        added: captures written.
+        answers: outcomes so far, by identity.
+        last: outcomes by method and URL, because redaction changes a request's identity.
+        added: number of captures written.
     """
 
     def __init__(
@@ -66,50 +66,51 @@ class NewOnlyWriter(CollectionWriter):
 
     @property
     def rules(self) -> Rules:
-        """The rules of the collection, with those learned since."""
+        """The rules of the collection, with those learned in this run."""
         return self._rules
 
     def learn(self, rules: tuple[Rule, ...]) -> None:
-        """Take note of what else varies by itself, before anything is written in which it does."""
+        """Add volatile rules before an exchange with such a value is written."""
         self._rules = replace(self._rules, volatile=self._rules.volatile + rules)
 
     def has(self, request: Request) -> bool:
-        """Whether this run has brought what answers a request.
+        """Return True if this run has recorded a response to a request.
 
-        A page's own request may have had fields that the ledger does not keep: without fields that bear
-        meaning, the same key is the same request.
+        The request of a page itself may have fields that the ledger omits. Without meaningful fields, the
+        same key is the same request.
         """
         answer = self.answers.get(identity(request))
         if answer is not None:
-            return answer.kept
+            return answer.recorded
         plain = not any(name.lower() in MEANT for name, _ in request.headers)
         return plain and not self._written.isdisjoint(keys_of(request, self._rules))
 
     def write(
         self, exchange: Exchange, beside: RecordFrames | None = None, redactions: Iterable[Redaction] = ()
     ) -> Capture:
-        """Append an exchange if it is new; what is left out lies nowhere, at offset -1."""
+        """Append an exchange if it is new; an omitted one has offset -1."""
         request, response = exchange.request, exchange.response
         name = identity(request)
         before = self.answers.get(name)
-        if before and before.kept:
+        if before and before.recorded:
             self.last[request.method, request.url] = before
-            return _nowhere(exchange)
-        # What a site was too busy for is to be asked again, and not to be replayed for ever.
+            return _omitted(exchange)
+        # A busy site must be asked again, and its error must not be replayed.
         failed = response.status in BUSY or (request.method in MUTATIONS and response.status >= 400)
-        # In this run, too, a key is written once; what differs in its fields only is wanted by name.
+        # This run also writes each key once; requests that differ only in their fields are wanted by
+        # identity.
         keys = frozenset(keys_of(request, self._rules))
         there = name not in self._wanted and (self._known.holds(request) or bool(keys & self._written))
-        answer = WriteOutcome(response.status, response.mime, kept=not failed)
+        answer = WriteOutcome(response.status, response.mime, recorded=not failed)
         self.answers[name] = self.last[request.method, request.url] = answer
         if failed or there:
-            return _nowhere(exchange)
+            return _omitted(exchange)
         self._written |= keys
         self.added += 1
         return super().write(exchange, beside, redactions)
 
 
-def _nowhere(exchange: Exchange) -> Capture:
+def _omitted(exchange: Exchange) -> Capture:
     request, response = exchange.request, exchange.response
     where = (request.url, request.method, "", response.status, response.mime, "", "")
     return Capture("", exchange.timestamp, *where, offset=-1, length=0)

@@ -1,4 +1,4 @@
-"""The behaviours in their order, on one page."""
+"""The behaviors in their order, on one page."""
 
 from __future__ import annotations
 
@@ -21,111 +21,115 @@ from stillweb.urls import wire_url
 
 __all__ = ["behave"]
 
-_PIECE = 1 << 20
-_PLAY_PATIENCE = 4.0
-_WHOLE = 200
+_CHUNK = 1 << 20  # bytes of a stream read at a time
+_PLAY_TIMEOUT = 4.0
+_OK = 200
 
 
-async def media(stage: BehaviorTarget) -> None:
-    """Play what the page has for a moment, and fetch its sources whole."""
-    found = [(frame, each) for frame, told in await stage.ask_all("behaviours.media()") for each in told]
-    playing = await stage.ask_all("behaviours.play()", _PLAY_PATIENCE)
-    stage.deeds.count("media", "played", sum(count for _, count in playing))
+async def media(target: BehaviorTarget) -> None:
+    """Play the media of a page for a moment, and fetch their complete sources."""
+    found = [
+        (frame, each) for frame, result in await target.evaluate_all("behaviours.media()") for each in result
+    ]
+    playing = await target.evaluate_all("behaviours.play()", _PLAY_TIMEOUT)
+    target.report.count("media", "played", sum(count for _, count in playing))
     if found or any(count for _, count in playing):
-        await stage.settle()
-    whole = {
+        await target.settle()
+    complete = {
         wire_url(each.url)
-        for each in stage.activity.requests
-        if each.ended and not each.failure and each.status == _WHOLE
+        for each in target.activity.requests
+        if each.ended and not each.failure and each.status == _OK
     }
     for frame, each in found:
         url = wire_url(each["url"])
-        if url in whole or url in stage.fetched:
+        if url in complete or url in target.fetched:
             continue
-        if not stage.in_time():
-            stage.deeds.cut_off("media")
+        if not target.has_time():
+            target.report.cut_off("media")
             break
-        came = await _drain(stage, frame, each)
-        stage.deeds.count("media", "fetched" if came else "failed")
-        if came:
-            stage.fetched.add(url)
-            whole.add(url)
+        fetched = await _drain(target, frame, each)
+        target.report.count("media", "fetched" if fetched else "failed")
+        if fetched:
+            target.fetched.add(url)
+            complete.add(url)
 
 
-async def variants(stage: BehaviorTarget) -> None:
-    """Fetch what srcset, picture and style sheets name and this screen does not show."""
-    known = {wire_url(each.url) for each in stage.activity.requests} | stage.fetched
-    found = await stage.ask_all("variants.find()")
-    if any([await _tell_unread(stage, frame, told["unread"]) for frame, told in found]):
-        found = await stage.ask_all("variants.find()")
-    left = stage.budget.variants
-    for frame, told in found:
-        wanted = [each for each in told["found"] if wire_url(each["url"]) not in known]
+async def variants(target: BehaviorTarget) -> None:
+    """Fetch the variants in srcset, picture and style sheets that this screen does not show."""
+    known = {wire_url(each.url) for each in target.activity.requests} | target.fetched
+    found = await target.evaluate_all("variants.find()")
+    if any([await _send_unread_sheets(target, frame, result["unread"]) for frame, result in found]):
+        found = await target.evaluate_all("variants.find()")
+    left = target.budget.variants
+    for frame, result in found:
+        wanted = [each for each in result["found"] if wire_url(each["url"]) not in known]
         known |= {wire_url(each["url"]) for each in wanted}
         taken, left = wanted[:left], max(0, left - len(wanted))
         if len(taken) < len(wanted):
-            stage.deeds.cut_off("variants")
+            target.report.cut_off("variants")
         if taken:
-            await _fetch(stage, frame, taken)
+            await _fetch(target, frame, taken)
 
 
-async def _fetch(stage: BehaviorTarget, frame: FrameInfo, wanted: list[dict[str, Any]]) -> None:
-    seconds = stage.time_left
+async def _fetch(target: BehaviorTarget, frame: FrameInfo, wanted: list[dict[str, Any]]) -> None:
+    seconds = target.time_left
     call = f"variants.fetchAll({json.dumps(wanted)}, {1000 * seconds:.0f})"
-    done = await stage.ask(call, frame, seconds + 5)
+    done = await target.evaluate(call, frame, seconds + 5)
     if done is None:
-        stage.deeds.cut_off("variants")
+        target.report.cut_off("variants")
         return
-    stage.fetched.update(wire_url(url) for url in done["came"])
-    stage.deeds.count("variants", "fetched", len(done["came"]))
-    stage.deeds.count("variants", "failed", len(wanted) - len(done["came"]) - done["left"])
+    target.fetched.update(wire_url(url) for url in done["came"])
+    target.report.count("variants", "fetched", len(done["came"]))
+    target.report.count("variants", "failed", len(wanted) - len(done["came"]) - done["left"])
     if done["left"]:
-        stage.deeds.cut_off("variants")
+        target.report.cut_off("variants")
 
 
-async def _tell_unread(stage: BehaviorTarget, frame: FrameInfo, sheets: list[str]) -> bool:
-    """Give a frame the text of sheets whose rules it may not read; return whether there are any."""
-    told = False
+async def _send_unread_sheets(target: BehaviorTarget, frame: FrameInfo, sheets: list[str]) -> bool:
+    """Give a frame the text of style sheets whose rules it may not read; return True if there are any."""
+    sent = False
     for url in sheets:
-        with suppress(FrameGone, InfraError):  # of a sheet that has gone
-            loaded = await stage.probe.send("Page.getResourceContent", frameId=frame.id, url=url)
+        with suppress(FrameGone, InfraError):  # the style sheet no longer exists
+            loaded = await target.probe.send("Page.getResourceContent", frameId=frame.id, url=url)
             if not loaded["base64Encoded"]:
-                await stage.ask(f"variants.tell({json.dumps(loaded['content'])}, {json.dumps(url)})", frame)
-                told = True
-    return told
+                await target.evaluate(
+                    f"variants.tell({json.dumps(loaded['content'])}, {json.dumps(url)})", frame
+                )
+                sent = True
+    return sent
 
 
-async def _drain(stage: BehaviorTarget, frame: FrameInfo, source: dict[str, str]) -> bool:
+async def _drain(target: BehaviorTarget, frame: FrameInfo, source: dict[str, str]) -> bool:
     call = f"behaviours.drain({json.dumps(source['url'])}, {json.dumps(source['cors'])})"
-    if await stage.ask(call, frame, max(1.0, stage.time_left)):
+    if await target.evaluate(call, frame, max(1.0, target.time_left)):
         return True
-    return await _load(stage, frame, source["url"])
+    return await _load(target, frame, source["url"])
 
 
-async def _load(stage: BehaviorTarget, frame: FrameInfo, url: str) -> bool:
-    """Load what a frame may show but not fetch, with its cookies, and with the browser's own User-Agent."""
+async def _load(target: BehaviorTarget, frame: FrameInfo, url: str) -> bool:
+    """Load a URL that a frame may show but not fetch, with its cookies and the browser's own User-Agent."""
     with suppress(FrameGone, InfraError):
-        told = await stage.probe.send(
+        result = await target.probe.send(
             "Network.loadNetworkResource",
             frameId=frame.id,
             url=url,
             options={"disableCache": True, "includeCredentials": True},
         )
-        resource = told["resource"]
-        return bool(resource["success"]) and await _read(stage, resource["stream"])
+        resource = result["resource"]
+        return bool(resource["success"]) and await _read(target, resource["stream"])
     return False
 
 
-async def _read(stage: BehaviorTarget, stream: str) -> bool:
-    """Read a stream to its end; return whether there was time for that."""
+async def _read(target: BehaviorTarget, stream: str) -> bool:
+    """Read a stream to its end; return False if time ran out."""
     try:
-        while stage.in_time():
-            piece = await stage.probe.send("IO.read", handle=stream, size=_PIECE)
+        while target.has_time():
+            piece = await target.probe.send("IO.read", handle=stream, size=_CHUNK)
             if piece["eof"]:
                 return True
     finally:
-        await stage.probe.send("IO.close", handle=stream)
-    stage.deeds.cut_off("media")
+        await target.probe.send("IO.close", handle=stream)
+    target.report.cut_off("media")
     return False
 
 
@@ -133,8 +137,8 @@ _DOCUMENTS = [{"urlPattern": "*", "resourceType": "Document", "requestStage": "R
 
 
 @asynccontextmanager
-async def staying(page: Page, probe: PageProbe, deeds: BehaviorReport) -> AsyncIterator[None]:
-    """Keep a page where it is, and alone, while within."""
+async def navigation_blocked(page: Page, probe: PageProbe, report: BehaviorReport) -> AsyncIterator[None]:
+    """Block navigations and pop-ups of a page within the context."""
     main = (await probe.frames())[0].id
     tasks: set[asyncio.Task[None]] = set()
 
@@ -144,20 +148,20 @@ async def staying(page: Page, probe: PageProbe, deeds: BehaviorReport) -> AsyncI
         task.add_done_callback(tasks.discard)
 
     async def decide(event: dict[str, Any]) -> None:
-        with suppress(FrameGone, InfraError):  # the page has gone, and its request with it
+        with suppress(FrameGone, InfraError):  # the page and its request no longer exist
             if event["frameId"] == main or event["request"]["method"] != "GET":
-                deeds.count("stopped", "navigations")
+                report.count("stopped", "navigations")
                 await probe.send("Fetch.failRequest", requestId=event["requestId"], errorReason="Aborted")
             else:
                 await probe.send("Fetch.continueRequest", requestId=event["requestId"])
 
-    async def shut(popup: Page) -> None:
-        deeds.count("stopped", "popups")
+    async def close_popup(popup: Page) -> None:
+        report.count("stopped", "popups")
         with suppress(PlaywrightError):
             await popup.close()
 
     def on_page(popup: Page) -> None:
-        spawn(shut(popup))
+        spawn(close_popup(popup))
 
     probe.hear("Fetch.requestPaused", lambda event: spawn(decide(event)))
     await probe.send("Fetch.enable", patterns=_DOCUMENTS)
@@ -168,79 +172,79 @@ async def staying(page: Page, probe: PageProbe, deeds: BehaviorReport) -> AsyncI
         page.context.remove_listener("page", on_page)
         while tasks:
             await asyncio.wait(list(tasks))
-        with suppress(FrameGone, InfraError):  # closed by itself
+        with suppress(FrameGone, InfraError):  # the page closed itself
             await probe.send("Fetch.disable")
 
 
 OPENERS = (Behavior.DETAILS, Behavior.MENUS, Behavior.TABS)
-_HOVER = "hover"  # of menus, too, and counted beside those that are clicked
+_HOVER = "hover"  # menus that open on hover; counted as menus
 
 _IS_OPEN = "function () { return this.getAttribute('aria-expanded') === 'true'; }"
 
 
-async def scroll(stage: BehaviorTarget) -> None:
-    """Scroll page and scrollable parts a screen at a time, until they grow no more, and back to the top."""
+async def scroll(target: BehaviorTarget) -> None:
+    """Scroll the page and its scrollable parts by screens until nothing grows, then back to the top."""
     screens = grown = 0
     rested = True
     while True:
-        moved = sum(count for _, count in await stage.ask_all("behaviours.scrollOn()"))
+        moved = sum(count for _, count in await target.evaluate_all("behaviours.scrollOn()"))
         if moved:
             grown += rested and screens > 0
             rested = False
             screens += 1
-            if screens >= stage.budget.screens or not stage.in_time():
-                stage.deeds.cut_off("scroll")
+            if screens >= target.budget.screens or not target.has_time():
+                target.report.cut_off("scroll")
                 break
         elif rested:
             break
         else:
-            await stage.settle()
+            await target.settle()
             rested = True
     if screens:
-        stage.deeds.count("scroll", "screens", screens)
-        stage.deeds.count("scroll", "grown", grown)
-        await stage.ask_all("behaviours.scrollBack()")
-        await stage.settle()
+        target.report.count("scroll", "screens", screens)
+        target.report.count("scroll", "grown", grown)
+        await target.evaluate_all("behaviours.scrollBack()")
+        await target.settle()
 
 
 class Opening:
-    """The controls of a page, tried one after the other.
+    """The controls of a page, tried one after another.
 
     Args:
-        stage: the page.
-        wanted: which kinds of controls.
+        target: the page.
+        wanted: kinds of controls.
     """
 
-    def __init__(self, stage: BehaviorTarget, wanted: Collection[Behavior]) -> None:
-        self._stage = stage
+    def __init__(self, target: BehaviorTarget, wanted: Collection[Behavior]) -> None:
+        self._target = target
         kinds: list[str] = [kind for kind in OPENERS if kind in wanted]
         if Behavior.MENUS in wanted:
             kinds.insert(kinds.index(Behavior.MENUS), _HOVER)
-        self._left = {kind: stage.budget.controls for kind in kinds}
+        self._left = {kind: target.budget.controls for kind in kinds}
         self._through: set[str] = set()
 
-    async def run(self, stage: BehaviorTarget) -> None:
-        """Try what there is: all that a tab holds before the next tab."""
+    async def run(self, target: BehaviorTarget) -> None:
+        """Try the controls; all controls inside a tab come before the next tab."""
         href, index = await self._where() or ("", 0)
         while found := await self._next():
             await self._try(*found)
             now = await self._where()
             if now is None:
                 return
-            if now[0] != href and now[1] > index:  # a view of its own, without a request for a document
-                stage.deeds.count("stopped", "moves")
-                frames = await stage.probe.frames()
-                await stage.ask("void history.back()", frames[0])  # of one frame: they share it
-                await stage.settle()
+            if now[0] != href and now[1] > index:  # the page pushed a URL without requesting a document
+                target.report.count("stopped", "moves")
+                frames = await target.probe.frames()
+                await target.evaluate("void history.back()", frames[0])  # frames share one history
+                await target.settle()
                 now = await self._where()
             if now is None:
                 return
             href, index = now
 
     async def _where(self) -> tuple[str, int] | None:
-        frames = await self._stage.probe.frames()
-        told = await self._stage.ask("behaviours.place()", frames[0])
-        return (str(told[0]), int(told[1])) if told else None
+        frames = await self._target.probe.frames()
+        result = await self._target.evaluate("behaviours.place()", frames[0])
+        return (str(result[0]), int(result[1])) if result else None
 
     async def _next(self) -> tuple[str, ActionTarget] | None:
         for kind, left in self._left.items():
@@ -248,74 +252,74 @@ class Opening:
                 continue
             element = await self._find(kind)
             if element is None:
-                continue  # what another one opens may hold more
-            if left and self._stage.in_time():
+                continue  # another control may reveal more
+            if left and self._target.has_time():
                 self._left[kind] -= 1
                 return kind, element
             self._through.add(kind)
-            self._stage.deeds.cut_off(_told_as(kind))
+            self._target.report.cut_off(_reported_kind(kind))
         return None
 
     async def _find(self, kind: str) -> ActionTarget | None:
-        probe = self._stage.probe
+        probe = self._target.probe
         for frame in await probe.frames():
             with suppress(FrameGone, TimeoutError):
-                text, nodes = await self._stage.ask_nodes(f"behaviours.next('{kind}')", frame)
+                text, nodes = await self._target.evaluate_nodes(f"behaviours.next('{kind}')", frame)
                 if nodes:
                     handle = await probe.handle(frame.id, nodes[0])
                     return ActionTarget(repr(text), probe, handle, nodes[0], frame.id)
         return None
 
     async def _try(self, kind: str, element: ActionTarget) -> None:
-        stage = self._stage
-        pointer = await Pointer.of(stage.page)
+        target = self._target
+        pointer = await Pointer.of(target.page)
         try:
             at = await place(element)
             await (pointer.move(at) if kind == _HOVER else pointer.click(at))
-            await stage.settle()
+            await target.settle()
             if kind == Behavior.MENUS:
                 await self._close(element)
         except (ActionFailed, FrameGone):
-            stage.deeds.count(_told_as(kind), "out of reach")
-            await press(stage.page, "Escape")  # what lies over it may go by that
+            target.report.count(_reported_kind(kind), "out of reach")
+            await press(target.page, "Escape")  # may close an element that covers it
             return
-        stage.deeds.count(_told_as(kind), "hovered" if kind == _HOVER else "opened")
+        target.report.count(_reported_kind(kind), "hovered" if kind == _HOVER else "opened")
 
     async def _close(self, element: ActionTarget) -> None:
-        await press(self._stage.page, "Escape")
-        told = await element.probe.send(
+        await press(self._target.page, "Escape")
+        result = await element.probe.send(
             "Runtime.callFunctionOn",
             functionDeclaration=_IS_OPEN,
             objectId=element.object_id,
             returnByValue=True,
         )
-        if told["result"].get("value"):
-            await (await Pointer.of(self._stage.page)).click(await place(element))
-        await self._stage.settle()
+        if result["result"].get("value"):
+            await (await Pointer.of(self._target.page)).click(await place(element))
+        await self._target.settle()
 
 
-def _told_as(kind: str) -> str:
+def _reported_kind(kind: str) -> str:
     return Behavior.MENUS if kind == _HOVER else kind
 
 
-async def behave(stage: BehaviorTarget) -> BehaviorReport:
-    """Do with a page what is wanted; return what was done.
+async def behave(target: BehaviorTarget) -> BehaviorReport:
+    """Run the requested behaviors on a page; return their counts.
 
     Raises:
-        InfraError: if browser or machine failed a request of the page.
+        InfraError: if browser or machine made a request of the page fail.
     """
-    wanted = stage.wanted
+    wanted = target.wanted
     if not wanted:
-        return stage.deeds
-    async with staying(stage.page, stage.probe, stage.deeds):
+        return target.report
+    async with navigation_blocked(target.page, target.probe, target.report):
         if Behavior.SCROLL in wanted:
-            await stage.go("scroll", scroll)
+            await target.run_behavior("scroll", scroll)
         if openers := [kind for kind in OPENERS if kind in wanted]:
-            await stage.go("controls", Opening(stage, openers).run)
+            await target.run_behavior("controls", Opening(target, openers).run)
         if Behavior.MEDIA in wanted:
-            await stage.go("media", media)
+            await target.run_behavior("media", media)
         if Behavior.VARIANTS in wanted:
-            await stage.go("variants", variants)
-        submits = sum(count for _, count in await stage.ask_all("behaviours.take()"))
-        stage.deeds.count("stopped", "submits", submits)
-    return stage.deeds
+            await target.run_behavior("variants", variants)
+        submits = sum(count for _, count in await target.evaluate_all("behaviours.take()"))
+        target.report.count("stopped", "submits", submits)
+    return target.report

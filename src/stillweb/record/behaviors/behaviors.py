@@ -1,9 +1,9 @@
-"""What a recording does with a page after its baseline was taken, so that a visitor's clicks find answers.
+"""Behaviors of a recording: actions on a page after its baseline, so that an agent's clicks find responses.
 
-Scrolling through lists that grow, opening menus, disclosures and tabs, playing media, and fetching
-what the page would load on another screen. Each behaviour has a budget, counted first and timed second,
-so that as a rule not the machine's load but the page decides what is recorded. None of them leaves
-the page or sends a form: `behaviours_guard` stops what would.
+They scroll growing lists, open menus, disclosures and tabs, play media, and fetch what the page would load on
+another screen. Each behavior has a budget of counts first and of seconds second, so that the page rather than
+the machine's load decides what is recorded. No behavior leaves the page or sends a form: `navigation_blocked`
+prevents it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from stillweb.clock import monotonic
 from stillweb.errors import InfraError, UsageError
 from stillweb.options import Option
 
-FRAME_PATIENCE = 5.0
+FRAME_TIMEOUT = 5.0
 """Seconds for one script in one frame, which may be busy."""
 
-_CAP = 10.0  # real seconds for settling after one deed
-_GRACE = 5.0  # real seconds beyond its own for a behaviour that looks at the clock too seldom
+_SETTLE_CAP = 10.0  # real seconds for settling after one action
+_GRACE = 5.0  # real seconds beyond its budget for a behavior that rarely checks the time
 
 
 class Behavior(StrEnum):
-    """What may be done with a page."""
+    """A kind of action on a page."""
 
     SCROLL = "scroll"
     MENUS = "menus"
@@ -49,11 +49,11 @@ class Behavior(StrEnum):
 ALL = frozenset(Behavior)
 
 
-def parse_behaviours(text: str) -> frozenset[Behavior]:
-    """Return the behaviours that a list with commas names; `all` and `none` are words for the ends.
+def parse_behaviors(text: str) -> frozenset[Behavior]:
+    """Parse a comma-separated list of behaviors, `all` or `none`.
 
     Raises:
-        UsageError: if there is no such behaviour.
+        UsageError: if a name is unknown.
     """
     if text.strip() in ("all", "none"):
         return ALL if text.strip() == "all" else frozenset()
@@ -61,7 +61,7 @@ def parse_behaviours(text: str) -> frozenset[Behavior]:
     unknown = [name for name in names if name not in set(Behavior)]
     if unknown:
         raise UsageError(
-            f"there is no behaviour {unknown[0]!r}",
+            f"unknown behavior {unknown[0]!r}",
             hint=f"--behaviours takes all, none, or some of {','.join(Behavior)}",
         )
     return frozenset(Behavior(name) for name in names)
@@ -69,11 +69,11 @@ def parse_behaviours(text: str) -> frozenset[Behavior]:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much may be done with one page.
+    """Bounds of the behaviors on one page.
 
     Attributes:
-        controls: of each kind opened at most.
-        variants: of images, fonts and sheets fetched at most.
+        controls: maximum number of controls of each kind.
+        variants: maximum number of images, fonts and style sheets fetched.
     """
 
     screens: Annotated[int, Option("Scroll at most N screens of one page.", "--scroll-screens", min=1)] = 50
@@ -87,12 +87,12 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class BehaviorOptions:
-    """What a crawl does with all its pages.
+    """Behaviors of a crawl.
 
     Attributes:
-        wanted: which behaviours.
-        budget: of each page.
-        fetched: variants that were fetched on earlier pages, in wire spelling: once a crawl is enough.
+        wanted: behaviors to run.
+        budget: bounds for each page.
+        fetched: variants fetched on earlier pages, in wire spelling; each is fetched once per crawl.
     """
 
     wanted: frozenset[Behavior] = ALL
@@ -101,62 +101,61 @@ class BehaviorOptions:
 
 
 class BehaviorReport:
-    """What was done with a page.
+    """Counts of the behaviors on one page.
 
     Attributes:
-        counts: by behaviour, and by what it did.
-        cut: behaviours that the budget ended.
+        counts: by behavior and effect.
+        cut: behaviors that the budget ended.
     """
 
     def __init__(self) -> None:
         self.counts: dict[str, dict[str, int]] = {}
         self.cut: list[str] = []
 
-    def count(self, behaviour: str, what: str, number: int = 1) -> None:
-        """Count something that was done."""
+    def count(self, behavior: str, what: str, number: int = 1) -> None:
         if number:
-            counted = self.counts.setdefault(behaviour, {})
+            counted = self.counts.setdefault(behavior, {})
             counted[what] = counted.get(what, 0) + number
 
-    def cut_off(self, behaviour: str) -> None:
-        """Remember that a behaviour was not through when its budget was used up."""
-        if behaviour not in self.cut:
-            self.cut.append(behaviour)
+    def cut_off(self, behavior: str) -> None:
+        """Note that the budget ended a behavior."""
+        if behavior not in self.cut:
+            self.cut.append(behavior)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all that was counted; {} if nothing was done."""
+        """Return all counts; {} if nothing was done."""
         return {**self.counts, **({"cut": self.cut} if self.cut else {})}
 
 
-def in_words(deeds: Mapping[str, Any]) -> str:
-    """Return what was done with a page in one line, as its entry in the list of pages says it."""
-    said = []
-    for behaviour, counted in deeds.items():
+def describe_actions(report: Mapping[str, Any]) -> str:
+    """Return the counts as one line for the page list."""
+    parts = []
+    for behavior, counted in report.items():
         if isinstance(counted, Mapping):
             counted = [f"{number} {what}" for what, number in counted.items()]
-        said.append(f"{behaviour}: {', '.join(counted)}")
-    return "; ".join(said)
+        parts.append(f"{behavior}: {', '.join(counted)}")
+    return "; ".join(parts)
 
 
 def total(entries: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return the sums over the entries of several pages; under `cut`, on how many each behaviour was."""
-    deeds = BehaviorReport()
+    """Return the sums over several pages; `cut` counts the pages on which the budget ended each behavior."""
+    report = BehaviorReport()
     for entry in entries:
-        for behaviour, counted in entry.items():
+        for behavior, counted in entry.items():
             for what in counted:
-                deeds.count(behaviour, what, counted[what] if isinstance(counted, dict) else 1)
-    return deeds.counts
+                report.count(behavior, what, counted[what] if isinstance(counted, dict) else 1)
+    return report.counts
 
 
 class BehaviorTarget:
-    """A page on which something is done.
+    """A page with its probe, budget and counts.
 
     Args:
         page, activity: of a context opened by `open_context`.
-        probe: of the page.
-        conduct: what is wanted.
-        gather: called when the page may show something new, for its links.
-        seconds: that all of it may take.
+        probe: probe of the page.
+        options: behaviors and budget.
+        gather: called when the page may show new links.
+        seconds: time for all behaviors.
     """
 
     def __init__(
@@ -164,7 +163,7 @@ class BehaviorTarget:
         page: Page,
         probe: PageProbe,
         activity: Activity,
-        conduct: BehaviorOptions,
+        options: BehaviorOptions,
         gather: Callable[[], Awaitable[None]],
         *,
         seconds: float,
@@ -172,77 +171,79 @@ class BehaviorTarget:
         self.page = page
         self.probe = probe
         self.activity = activity
-        self.wanted = conduct.wanted
-        self.budget = conduct.budget
-        self.fetched = conduct.fetched
+        self.wanted = options.wanted
+        self.budget = options.budget
+        self.fetched = options.fetched
         self.gather = gather
-        self.deeds = BehaviorReport()
+        self.report = BehaviorReport()
         self._end = monotonic() + seconds
         self._deadline = 0.0
 
-    def in_time(self) -> bool:
-        """Whether the behaviour under way has time left."""
+    def has_time(self) -> bool:
+        """Return True if the running behavior has time left."""
         return monotonic() < self._deadline
 
     @property
     def time_left(self) -> float:
-        """Seconds that the behaviour under way has left."""
+        """Seconds that the running behavior has left."""
         return max(0.0, self._deadline - monotonic())
 
     async def settle(self) -> None:
-        """Let the page come to rest, and look for links."""
-        await settle(self.page, self.activity, cap=_CAP)
+        """Wait until the page settles, and collect its links."""
+        await settle(self.page, self.activity, cap=_SETTLE_CAP)
         await self.gather()
 
-    async def ask(self, expression: str, frame: FrameInfo, patience: float = FRAME_PATIENCE) -> Any:
-        """Return what a script of `behaviours*.js` says in a frame; None if that does not answer."""
+    async def evaluate(self, expression: str, frame: FrameInfo, timeout: float = FRAME_TIMEOUT) -> Any:
+        """Return the value of a `behaviours*.js` expression in a frame; None without a response."""
         with suppress(FrameGone, TimeoutError):
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 return await self.probe.evaluate(f"{_scripts()}{expression}", frame)
         return None
 
-    async def ask_nodes(self, expression: str, frame: FrameInfo) -> tuple[str, list[int]]:
-        """Return the text and the nodes that a script finds in a frame.
+    async def evaluate_nodes(self, expression: str, frame: FrameInfo) -> tuple[str, list[int]]:
+        """Return the text and the nodes that an expression finds in a frame.
 
         Raises:
-            FrameGone: if the frame is.
-            TimeoutError: if it does not answer.
+            FrameGone: if the frame no longer exists.
+            TimeoutError: if it does not respond.
         """
-        async with asyncio.timeout(FRAME_PATIENCE):
+        async with asyncio.timeout(FRAME_TIMEOUT):
             return await self.probe.evaluate_nodes(f"{_scripts()}{expression}", frame)
 
-    async def ask_all(self, expression: str, patience: float = FRAME_PATIENCE) -> list[tuple[FrameInfo, Any]]:
-        """Return what a script says in each frame that answers."""
+    async def evaluate_all(
+        self, expression: str, timeout: float = FRAME_TIMEOUT
+    ) -> list[tuple[FrameInfo, Any]]:
+        """Return the value of an expression in each frame that responds."""
         frames = await self.probe.frames()
-        told = await asyncio.gather(*(self.ask(expression, frame, patience) for frame in frames))
-        return [(frame, each) for frame, each in zip(frames, told, strict=True) if each is not None]
+        values = await asyncio.gather(*(self.evaluate(expression, frame, timeout) for frame in frames))
+        return [(frame, each) for frame, each in zip(frames, values, strict=True) if each is not None]
 
-    async def go(self, behaviour: str, deed: Callable[[BehaviorTarget], Awaitable[None]]) -> None:
-        """Do one thing, within its time. A page that does not let it happen is no failure of the visit.
+    async def run_behavior(self, behavior: str, action: Callable[[BehaviorTarget], Awaitable[None]]) -> None:
+        """Run one behavior within its time; a page that prevents it does not fail the visit.
 
         Raises:
-            InfraError: if browser or machine failed a request of the page.
+            InfraError: if browser or machine made a request of the page fail.
         """
         self._deadline = min(self._end, monotonic() + self.budget.seconds)
-        if not self.in_time():
-            return self.deeds.cut_off(behaviour)
+        if not self.has_time():
+            return self.report.cut_off(behavior)
         try:
             async with asyncio.timeout(self.time_left + _GRACE):
-                await deed(self)
+                await action(self)
         except TimeoutError:
-            self.deeds.cut_off(behaviour)
+            self.report.cut_off(behavior)
         except (FrameGone, ActionFailed):
-            self.deeds.count(behaviour, "broke off")
+            self.report.count(behavior, "broke off")
         except (InfraError, PlaywrightError):
             if self.activity.broken or self.page.is_closed():
                 raise
-            self.deeds.count(behaviour, "broke off")
+            self.report.count(behavior, "broke off")
         return None
 
 
 @cache
 def _scripts() -> str:
-    """Return what makes `behaviours` and `variants` known in a world where they are not."""
+    """Return the scripts that define `behaviours` and `variants` in an isolated world."""
     folder = resources.files("stillweb.browser").joinpath("js")
     return "".join(
         folder.joinpath(name).read_text("utf-8") for name in ("behaviours.js", "behaviours_variants.js")

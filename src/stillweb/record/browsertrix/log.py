@@ -1,6 +1,6 @@
-"""How browsertrix-crawler ended: its exit code and last words, as a collection's state or an error; pure.
+"""Log and exit code of browsertrix-crawler, as progress, a collection's state or an error; pure.
 
-Whatever it left is imported first, so that an error never costs what was recorded.
+The output is imported before an error is raised, so that an error never loses recorded pages.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from stillweb.record.crawl.report import CrawlEvent
 __all__ = ["CrawlExit", "Log", "judge"]
 
 _VERSION = re.compile(r"Browsertrix-Crawler ([\w.-]+)")
-_SHOWN = 20  # lines that are no JSON, and faults
+_SHOWN = 20  # stray lines and faults to keep
 
 
 @dataclass(slots=True)
 class Log:
-    """What the lines so far have told.
+    """State read from the log lines so far.
 
     Attributes:
-        version: of the crawler.
-        pages, total, failed: of its last statistics.
-        limit_hit: whether it left pages out because of a limit of pages.
+        version: version of the crawler.
+        pages, total, failed: last statistics.
+        limit_hit: whether it skipped pages because of a page limit.
         failed_pages: URL -> why it could not be loaded.
-        failed_requests: URL -> the browser's word for why.
-        fatal: its last word before it gave up, "" if it did not.
-        faults: the last messages of level `error`.
-        stray: the last lines that were no JSON of this form.
-        waiting: whether all that it says is that it waits for its store.
-        body_bytes: set by who looks at the archive; sent on with each event.
+        failed_requests: URL -> the browser's error.
+        fatal: its message before it gave up, "" if it did not.
+        faults: last messages of level `error`.
+        stray: last lines that are not log entries.
+        waiting: whether its last entry says that it waits for its store.
+        body_bytes: set by the caller; sent with each event.
     """
 
     version: str = ""
@@ -51,19 +51,19 @@ class Log:
     body_bytes: int = 0
 
     def feed(self, line: str) -> CrawlEvent | None:
-        """Read a line; return an event if it tells of progress."""
-        told = _object(line)
-        if told is None:
+        """Read a line; return an event if it reports progress."""
+        entry = _object(line)
+        if entry is None:
             if line.strip():
                 self.stray = [*self.stray[1 - _SHOWN :], line.strip()]
             return None
-        context, message = str(told.get("context", "")), str(told.get("message", ""))
-        details = told.get("details")
+        context, message = str(entry.get("context", "")), str(entry.get("message", ""))
+        details = entry.get("details")
         details = details if isinstance(details, dict) else {}
         self.waiting = context in ("redis", "state") and "redis" in message
         if (found := _VERSION.match(message)) and not self.version:
             self.version = found[1]
-        level = told.get("logLevel")
+        level = entry.get("logLevel")
         if level == "fatal":
             self.fatal = message.removesuffix(" Quitting").strip()
         elif level == "error":
@@ -105,17 +105,17 @@ class Log:
 
 def _object(line: str) -> dict[str, Any] | None:
     try:
-        told = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return told if isinstance(told, dict) and "logLevel" in told else None
+    return entry if isinstance(entry, dict) and "logLevel" in entry else None
 
 
 def _whole(value: object, otherwise: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else otherwise
 
 
-_ON = "what is recorded is kept; the same with --append goes on"
+_CONTINUE = "what is recorded is kept; the same command with --append continues"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,27 +123,27 @@ class CrawlExit:
     """How a crawl ended.
 
     Attributes:
-        stopped: why it is not complete, "" if it is.
-        error: to be raised when what there is has been imported; None if the user asked for this end.
+        stopped: why it is incomplete, "" if it is complete.
+        error: error to raise after the import; None if the user requested this end.
     """
 
     stopped: str = ""
     error: StillwebError | None = None
 
 
-# Ends that the user asked for: partial, and no error.
-_ASKED = {14: "the limit of size", 15: "the limit of time"}
-# What went wrong while pages were recorded, and what to do.
-_BROKE = {
-    3: ("the disk is full", f"make room; {_ON}"),
-    8: ("its store, Redis, did not answer", f"try again; {_ON}"),
-    10: ("its browser crashed", f"give the container more memory, or --jobs 1; {_ON}"),
-    16: ("the disk is too full for it", f"make room, or --set diskUtilization=0; {_ON}"),
-    18: ("the site limits how often it is asked", f"--rate 10; {_ON}"),
-    21: ("the proxy that it was told to use does not answer", "see proxyServer in --set"),
-    22: ("its upload failed", "leave it to stillweb: no STORE_ variables in --docker-arg"),
-    137: ("the container was killed, by a person or for want of memory", _ON),
-    139: ("a program in the container crashed", _ON),
+# Exit codes of ends that the user requested: partial, and not an error.
+_REQUESTED = {14: "the limit of size", 15: "the limit of time"}
+# Exit codes of failures while pages were recorded, and what to do.
+_FAILURES = {
+    3: ("the disk is full", f"free disk space; {_CONTINUE}"),
+    8: ("its store, Redis, did not answer", f"try again; {_CONTINUE}"),
+    10: ("its browser crashed", f"give the container more memory, or --jobs 1; {_CONTINUE}"),
+    16: ("the disk is too full for it", f"free disk space, or --set diskUtilization=0; {_CONTINUE}"),
+    18: ("the site limits the request rate", f"--rate 10; {_CONTINUE}"),
+    21: ("its proxy does not respond", "see proxyServer in --set"),
+    22: ("its upload failed", "leave uploads to stillweb: no STORE_ variables in --docker-arg"),
+    137: ("the container was killed, by a user or for lack of memory", _CONTINUE),
+    139: ("a program in the container crashed", _CONTINUE),
 }
 
 
@@ -151,10 +151,10 @@ def judge(code: int, log: Log, container: Container, *, interrupted: bool = Fals
     """Return how a crawl ended.
 
     Args:
-        code: of the call of Docker, which is that of the crawler but for 125 to 127; negative for a signal.
-        log: all that was said.
-        container: as it was run.
-        interrupted: whether we told it to stop.
+        code: exit code of Docker, which is the crawler's except for 125 to 127; negative for a signal.
+        log: state of its log.
+        container: how it was run.
+        interrupted: whether we sent a signal.
     """
     if code in (125, 126, 127):
         return CrawlExit("it did not start", _not_started(code, log, container))
@@ -162,23 +162,21 @@ def judge(code: int, log: Log, container: Container, *, interrupted: bool = Fals
         return CrawlExit()
     if code in (11, 13) or (interrupted and code != 1):
         return CrawlExit("a signal")
-    if code in _ASKED:
-        return CrawlExit(_ASKED[code])
+    if code in _REQUESTED:
+        return CrawlExit(_REQUESTED[code])
     if code in (1, 9, 12, 17):
         return _failed(code, log)
-    what, hint = _BROKE.get(code, (f"it ended with status {code}", f"its log says more; {_ON}"))
-    return CrawlExit(what, RecordError(f"browsertrix stopped: {what}{_words(log)}", hint=hint))
+    what, hint = _FAILURES.get(code, (f"it ended with status {code}", f"its log says more; {_CONTINUE}"))
+    return CrawlExit(what, RecordError(f"browsertrix stopped: {what}{_last_message(log)}", hint=hint))
 
 
 def _failed(code: int, log: Log) -> CrawlExit:
-    """Return the end of a crawl that gave up: at its arguments, its seeds, or its number of failures."""
+    """Return the end of a crawl that gave up because of its settings, its seeds or its failures."""
     first = next(iter(log.failed_pages.items()), None)
     if code == 1 and not log.version and not log.fatal:
-        last = log.stray[-1] if log.stray else "it does not say why"
-        hint = "check the values of --set; --dry-run shows what it is told"
-        return CrawlExit(
-            "its settings", UsageError(f"browsertrix does not take its settings: {last}", hint=hint)
-        )
+        last = log.stray[-1] if log.stray else "no message"
+        hint = "check the values of --set; --dry-run shows the settings"
+        return CrawlExit("its settings", UsageError(f"browsertrix rejects its settings: {last}", hint=hint))
     if code == 17 and "seed" in log.fatal.lower():
         return CrawlExit("its seeds", UsageError(f"browsertrix: {log.fatal}", hint="check the URLs"))
     if code == 12 or first is None:
@@ -186,25 +184,25 @@ def _failed(code: int, log: Log) -> CrawlExit:
         hint = "its log says more; see failOnFailedSeed and failOnFailedLimit, if --set has them"
         return CrawlExit(what, RecordError(f"browsertrix gave up: {what}", hint=hint))
     url, why = first
-    hint = f"check that the site is up, seen from a container: curl -v {url}"
+    hint = f"check that the site is reachable from a container: curl -v {url}"
     return CrawlExit(why, UpstreamUnreachable(f"{url} cannot be reached: {why}", hint=hint))
 
 
 def _not_started(code: int, log: Log, container: Container) -> StillwebError:
-    said = next((line for line in log.stray if "rror" in line), log.stray[0] if log.stray else "")
-    said = said or f"status {code}"
-    if "is already in use" in said:
+    output = next((line for line in log.stray if "rror" in line), log.stray[0] if log.stray else "")
+    output = output or f"status {code}"
+    if "is already in use" in output:
         return UsageError(
-            "a container of this collection runs already",
+            "a container of this collection is running already",
             hint=f"wait for it, or: {container.program} stop its name, which `{container.program} ps` shows",
         )
     if code == 125:
-        hint = "--dry-run shows the call; try it by hand"
-        return RecordError(f"{container.program} run failed: {said}", hint=hint)
-    what = f"{container.image} has no program `crawl`: {said}"
+        hint = "--dry-run shows the command; run it by hand"
+        return RecordError(f"{container.program} run failed: {output}", hint=hint)
+    what = f"{container.image} has no program `crawl`: {output}"
     return ProgramNotFound(what, hint="name an image of browsertrix-crawler by --image")
 
 
-def _words(log: Log) -> str:
-    said = log.fatal or (log.faults[-1] if log.faults else "")
-    return f" ({said})" if said else ""
+def _last_message(log: Log) -> str:
+    output = log.fatal or (log.faults[-1] if log.faults else "")
+    return f" ({output})" if output else ""

@@ -1,8 +1,8 @@
-"""Our options as browsertrix-crawler's YAML and as the arguments of `docker run`; pure.
+"""Our options as browsertrix-crawler's YAML and as arguments of `docker run`; pure.
 
-What it cannot be told is a note for the user, or an error where the recording would be another one than was
-asked for. Its browser finds hosts by `--host-resolver-rules`; its own fetches (sitemaps, robots.txt, files
-that are no pages) only by names in the container, so that a rule with a port or `*` does not reach these.
+An option that it does not support gives a note for the user, or an error if the recording would differ from
+the requested one. Its browser resolves hosts by `--host-resolver-rules`. Its own fetches (sitemaps,
+robots.txt, downloads) use host names in the container only. A rule with a port or `*` does not affect them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ IMAGE = "webrecorder/browsertrix-crawler:1.14.1"
 CONFIG = "config.yaml"
 VOLUME, _FILES = "/crawls", "/stillweb"
 _CA, _PROFILE = "upstream-ca.pem", "profile.tar.gz"
-_SHM = "1g"  # Docker's own 64 MB is too little for a browser
+_SHM = "1g"  # Docker's default of 64 MB is too small for a browser
 
-_BEHAVIOURS = {
+_BEHAVIORS = {
     Behavior.SCROLL: "autoscroll",
     Behavior.MEDIA: "autoplay",
     Behavior.VARIANTS: "autofetch",
 }
-# Python's regular expressions that JavaScript does not know, or knows as something else.
+# Python regular expression syntax that JavaScript lacks or interprets differently.
 _PYTHON_ONLY = re.compile(r"\(\?P|\(\?[aiLmsux]|\(\?>|\\[AZ]|\(\?\(|[*+?}]\+")
 
 
@@ -59,7 +59,7 @@ class Container:
     """How the container runs.
 
     Attributes:
-        settings: precede ours in the YAML.
+        settings: replace ours in the YAML.
     """
 
     image: Annotated[str, Option("[browsertrix] Image of the container, with its version.")] = IMAGE
@@ -95,11 +95,11 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class CrawlerSettings:
-    """What is told to the crawler, and what could not be.
+    """Settings for the crawler, and what it does not support.
 
     Attributes:
         settings: its YAML.
-        notes: a clause each, for the user.
+        notes: one clause each, for the user.
     """
 
     settings: dict[str, Any]
@@ -113,75 +113,75 @@ def settings_of(
     container: Container,
     state: Mapping[str, Any] | None = None,
 ) -> CrawlerSettings:
-    """Return the YAML for a crawl.
+    """Return the settings for a crawl.
 
     Args:
-        name: of the collection.
-        seeds: as given.
-        options: of `record crawl`.
-        container: what the user adds.
-        state: that an interrupted crawl of the same options left.
+        name: name of the collection.
+        seeds: seeds as given.
+        options: options of `record crawl`.
+        container: the user's additions.
+        state: state of an interrupted crawl with the same options.
 
     Raises:
-        UsageError: if a seed is no URL, or a pattern is none or not one of JavaScript.
+        UsageError: if a seed is not a URL, or a pattern is not a JavaScript regular expression.
     """
     scope = Scope.of(options.scope, seeds, options.include, options.exclude)
     notes: list[str] = []
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "collection": name,
         "crawlId": name,
         "generateWACZ": True,
         "text": ["to-warc"],
         "screenshot": ["view"],
-        "saveState": "always",  # so that a crawl whose container was killed goes on, too
+        "saveState": "always",  # so that a crawl continues after its container was killed
         "saveStateInterval": 60,
         "workers": options.jobs,
         "pageLoadTimeout": round(options.page_timeout),
         "maxPageRetries": options.retries,
         "lang": options.profile.locale,
     }
-    told |= _reach(scope, options) | _limits(options)
-    told |= _behaviours(options.behaviours, notes)
+    values |= _reach(scope, options) | _limits(options)
+    values |= _behavior_settings(options.behaviors, notes)
     if options.record.resolve:
-        told["extraChromeArgs"] = [f"--host-resolver-rules={resolver_rules(options.record.resolve)}"]
+        values["extraChromeArgs"] = [f"--host-resolver-rules={resolver_rules(options.record.resolve)}"]
         if any(not _by_name(rule) for rule in options.record.resolve):
             notes.append("--resolve with a port or * reaches pages, but not its sitemaps and plain downloads")
     if options.record.upstream_ca:
-        notes.append("its browser takes any certificate; --upstream-ca counts for its plain downloads alone")
+        notes.append("its browser accepts any certificate; --upstream-ca applies to its plain downloads only")
     if container.profile:
-        told["profile"] = f"{_FILES}/{_PROFILE}"
-    told["seeds"] = [{"url": url} for url in scope.seeds]
-    told |= dict(container.settings)
+        values["profile"] = f"{_FILES}/{_PROFILE}"
+    values["seeds"] = [{"url": url} for url in scope.seeds]
+    values |= dict(container.settings)
     if state:
-        told["state"] = dict(state)
-    return CrawlerSettings(told, tuple(notes))
+        values["state"] = dict(state)
+    return CrawlerSettings(values, tuple(notes))
 
 
 def _reach(scope: Scope, options: CrawlOptions) -> dict[str, Any]:
-    told: dict[str, Any] = {"scopeType": scope.kind.value}
+    values: dict[str, Any] = {"scopeType": scope.kind.value}
     patterns = [*(pattern.pattern for pattern in (*scope.include, *scope.exclude))]
     for pattern in patterns:
         if _PYTHON_ONLY.search(pattern):
             hint = "write it without (?P<...>), (?i), \\A and the like"
-            raise UsageError(f"{pattern!r} is no regular expression of JavaScript's", hint=hint)
+            raise UsageError(f"{pattern!r} is not a JavaScript regular expression", hint=hint)
     if scope.include:
-        # Its `include` takes the place of the scope; ours must hold besides it.
-        asked = "|".join(f"(?:{pattern.pattern})" for pattern in scope.include)
-        told["scopeType"] = "custom"
-        told["include"] = [f"^(?=.*(?:{asked})){_near(scope.kind, seed)}" for seed in scope.seeds]
+        # Its `include` replaces the scope; ours restricts it.
+        included = "|".join(f"(?:{pattern.pattern})" for pattern in scope.include)
+        values["scopeType"] = "custom"
+        values["include"] = [f"^(?=.*(?:{included})){_near(scope.kind, seed)}" for seed in scope.seeds]
     if scope.exclude:
-        told["exclude"] = [pattern.pattern for pattern in scope.exclude]
+        values["exclude"] = [pattern.pattern for pattern in scope.exclude]
     if options.depth is not None:
-        told["depth"] = options.depth
+        values["depth"] = options.depth
     if options.sitemap is not None:
-        told["sitemap"] = options.sitemap or True
+        values["sitemap"] = options.sitemap or True
     if options.robots:
-        told["useRobots"] = True
-    return told
+        values["useRobots"] = True
+    return values
 
 
 def _near(kind: ScopeKind, seed: str) -> str:
-    """Return the JavaScript pattern of a scope, as our `Scope` understands it."""
+    """Return the JavaScript pattern of a scope, equivalent to our `Scope`."""
     if kind is ScopeKind.PAGE:
         return f"{_escaped(seed)}$"
     if kind is ScopeKind.PREFIX:
@@ -198,42 +198,42 @@ def _escaped(text: str) -> str:
 
 
 def _limits(options: CrawlOptions) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if options.limit is not None:
-        told["pageLimit"] = options.limit
+        values["pageLimit"] = options.limit
     if options.time_limit is not None:
-        told["timeLimit"] = round(options.time_limit)
+        values["timeLimit"] = round(options.time_limit)
     if options.size_limit is not None:
-        told["sizeLimit"] = options.size_limit
+        values["sizeLimit"] = options.size_limit
     if options.record.warc_size is not None:
-        told["rolloverSize"] = options.record.warc_size
-    # Each worker waits by itself, after each page.
+        values["rolloverSize"] = options.record.warc_size
+    # Each worker waits separately, after each page.
     wait = max(options.delay, 60 / options.rate if options.rate else 0.0) * options.jobs
     if wait:
-        told["pageExtraDelay"] = round(wait, 3)
-    return told
+        values["pageExtraDelay"] = round(wait, 3)
+    return values
 
 
-def _behaviours(wanted: frozenset[Behavior], notes: list[str]) -> dict[str, Any]:
+def _behavior_settings(wanted: frozenset[Behavior], notes: list[str]) -> dict[str, Any]:
     if wanted == ALL:
-        return {}  # its own, with those that it knows for certain sites
-    if lost := sorted(wanted - set(_BEHAVIOURS)):
-        notes.append(f"it has no behaviour like ours for {', '.join(lost)}")
-    named = [name for ours, name in _BEHAVIOURS.items() if ours in wanted]
+        return {}  # its own defaults, with site-specific behaviors
+    if missing := sorted(wanted - set(_BEHAVIORS)):
+        notes.append(f"it has no behavior like ours for {', '.join(missing)}")
+    named = [name for ours, name in _BEHAVIORS.items() if ours in wanted]
     return {"behaviors": named or ""}
 
 
 def resolver_rules(rules: Iterable[ResolveRule]) -> str:
-    """Return rules in Chromium's form, of which the first that fits counts, not the most specific."""
+    """Return rules in Chromium's form, where the first match wins instead of the most specific one."""
     ordered = sorted(reversed(list(rules)), key=lambda rule: rule.weight, reverse=True)
-    return ", ".join(f"MAP {_asked(rule)} {_found(rule)}" for rule in ordered)
+    return ", ".join(f"MAP {_chromium_pattern(rule)} {_chromium_target(rule)}" for rule in ordered)
 
 
-def _asked(rule: ResolveRule) -> str:
+def _chromium_pattern(rule: ResolveRule) -> str:
     return rule.pattern if rule.port is None else f"{_literal(rule.pattern)}:{rule.port}"
 
 
-def _found(rule: ResolveRule) -> str:
+def _chromium_target(rule: ResolveRule) -> str:
     address = _literal(rule.address)
     return address if rule.to_port is None else f"{address}:{rule.to_port}"
 
@@ -243,7 +243,7 @@ def _literal(host: str) -> str:
 
 
 def _by_name(rule: ResolveRule) -> bool:
-    """Whether `--add-host` can say a rule: one name, any port, and an address."""
+    """Return True if `--add-host` can express a rule: one name, any port, and an address."""
     return (
         not rule.pattern.startswith("*") and rule.port is rule.to_port is None and _address(rule) is not None
     )
@@ -259,14 +259,14 @@ def _address(rule: ResolveRule) -> ipaddress.IPv4Address | ipaddress.IPv6Address
 def run_arguments(
     label: str, work: Path, options: CrawlOptions, container: Container, files: Mapping[str, Path]
 ) -> list[str]:
-    """Return the call of Docker.
+    """Return the Docker command.
 
     Args:
-        label: of the container.
-        work: folder that becomes its volume; the image works as the user who owns it.
-        options: of `record crawl`.
-        container: what the user adds.
-        files: of `mounted_files`.
+        label: name of the container.
+        work: folder mounted as its volume; the image works as the folder's owner.
+        options: options of `record crawl`.
+        container: the user's additions.
+        files: result of `mounted_files`.
     """
     call = [container.program, "run", "--rm", "--name", label, "--shm-size", _SHM]
     call += ["-v", f"{work.resolve()}:{VOLUME}"]
@@ -277,8 +277,8 @@ def run_arguments(
     call += ["-e", f"TZ={options.profile.timezone}"]
     for rule in filter(_by_name, options.record.resolve):
         call += ["--add-host", f"{rule.pattern}:{rule.address}"]
-    if any(_is_here(rule) for rule in options.record.resolve) and not _has_network(container.arguments):
-        call += ["--network", "host"]  # a container's own loopback leads nowhere
+    if any(_is_loopback(rule) for rule in options.record.resolve) and not _has_network(container.arguments):
+        call += ["--network", "host"]  # a container's own loopback does not reach the host
     return [*call, *container.arguments, container.image, "crawl", "--config", f"{VOLUME}/{CONFIG}"]
 
 
@@ -288,7 +288,7 @@ def mounted_files(options: CrawlOptions, container: Container) -> dict[str, Path
     return {name: path for name, path in files.items() if path}
 
 
-def _is_here(rule: ResolveRule) -> bool:
+def _is_loopback(rule: ResolveRule) -> bool:
     address = _address(rule)
     return rule.address == "localhost" if address is None else address.is_loopback
 
@@ -298,5 +298,5 @@ def _has_network(arguments: Iterable[str]) -> bool:
 
 
 def dump(settings: Mapping[str, Any]) -> str:
-    """Return settings as YAML, in their order."""
+    """Return settings as YAML in their order."""
     return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, width=1000)

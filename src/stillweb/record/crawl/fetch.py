@@ -1,7 +1,7 @@
-"""The pages that a site's sitemaps list: sitemaps.org XML, its index files, one URL a line; plain or gzip.
+"""robots.txt and sitemaps: sitemaps.org XML, index files, or one URL a line; plain or gzip.
 
-Bounded: so many files, so many URLs. What is wrong with a file is told and passed over, since a crawl has
-links to go by as well.
+The number of files and of URLs is bounded. A malformed file is reported and skipped, because the crawl also
+has links to follow.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from stillweb.urls import origin_of, wire_url
 __all__ = ["Robots", "Sitemaps", "parse_sitemap"]
 
 AGENT = "stillweb"
-"""The name that robots.txt may speak of us by."""
+"""User agent name that robots.txt rules may address."""
 
 LIMIT = 50 * 1024 * 1024
-"""Bytes, unpacked: what a sitemap may have (sitemaps.org), far above the 500 KiB of RFC 9309 §2.5."""
+"""Maximum bytes of a decompressed sitemap (sitemaps.org); far above the 500 KiB of RFC 9309 §2.5."""
 
 _REDIRECTIONS = 5  # RFC 9309 §2.3.1.2
 _TIMEOUT = 15.0
@@ -43,12 +43,12 @@ _GZIP = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """An answer.
+    """A response.
 
     Attributes:
-        url: where it came from in the end.
-        status: of the last answer.
-        body: unpacked, also where the file itself is gzip.
+        url: URL after redirects.
+        status: status of the last response.
+        body: decompressed body, also if the file itself is gzip.
     """
 
     url: str
@@ -57,12 +57,12 @@ class Fetched:
 
 
 class Fetcher:
-    """Fetches over connections of its own; use it as an asynchronous context."""
+    """HTTP client with its own connections; an asynchronous context manager."""
 
     def __init__(self, options: RecordOptions) -> None:
         self._rules = options.resolve
         self._client = httpx.AsyncClient(
-            verify=_trust(options.upstream_ca),
+            verify=_tls_context(options.upstream_ca),
             trust_env=False,
             timeout=_TIMEOUT,
             headers={"User-Agent": f"{AGENT}/{__version__}", "Accept": "*/*"},
@@ -77,10 +77,10 @@ class Fetcher:
         await self._client.aclose()
 
     async def get(self, url: str) -> Fetched:
-        """Fetch a file, redirections followed.
+        """Fetch a file and follow redirects.
 
         Raises:
-            UpstreamUnreachable: if there is no answer, or one without end.
+            UpstreamUnreachable: if there is no complete response.
         """
         try:
             for _ in range(_REDIRECTIONS + 1):
@@ -88,24 +88,26 @@ class Fetcher:
                 answer = await self._client.send(request, stream=True)
                 try:
                     if not answer.has_redirect_location:
-                        return Fetched(url, answer.status_code, _unpacked(await _read(answer)))
+                        return Fetched(url, answer.status_code, _decompressed(await _read(answer)))
                     url = urljoin(url, answer.headers["location"])
                 finally:
                     await answer.aclose()
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, zlib.error) as error:
             raise UpstreamUnreachable(f"{url}: {error or type(error).__name__}") from error
-        raise UpstreamUnreachable(f"{url}: more than {_REDIRECTIONS} redirections")
+        raise UpstreamUnreachable(f"{url}: more than {_REDIRECTIONS} redirects")
 
     def _request(self, url: str) -> httpx.Request:
-        asked = httpx.URL(url)
-        if asked.scheme not in ("http", "https") or not asked.host:
-            raise ValueError(f"no http or https URL: {url}")
-        port = asked.port or (443 if asked.scheme == "https" else 80)
-        address, to_port = resolve(self._rules, asked.host, port)
+        parsed = httpx.URL(url)
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ValueError(f"not an http or https URL: {url}")
+        port = parsed.port or (443 if parsed.scheme == "https" else 80)
+        address, to_port = resolve(self._rules, parsed.host, port)
         request = self._client.build_request(
-            "GET", asked.copy_with(host=address, port=to_port), headers={"Host": asked.netloc.decode("ascii")}
+            "GET",
+            parsed.copy_with(host=address, port=to_port),
+            headers={"Host": parsed.netloc.decode("ascii")},
         )
-        request.extensions["sni_hostname"] = asked.host  # also the name looked for in the certificate
+        request.extensions["sni_hostname"] = parsed.host  # also the name verified in the certificate
         return request
 
 
@@ -119,17 +121,17 @@ async def _read(answer: httpx.Response) -> bytes:
     return b"".join(pieces)
 
 
-def _unpacked(body: bytes) -> bytes:
+def _decompressed(body: bytes) -> bytes:
     if not body.startswith(_GZIP):
         return body
     unpacker = zlib.decompressobj(wbits=31)
     plain = unpacker.decompress(body, LIMIT)
     if unpacker.unconsumed_tail:
-        raise ValueError(f"longer than {LIMIT} bytes, unpacked")
+        raise ValueError(f"longer than {LIMIT} bytes when decompressed")
     return plain
 
 
-def _trust(upstream_ca: Path | None) -> ssl.SSLContext:
+def _tls_context(upstream_ca: Path | None) -> ssl.SSLContext:
     context = httpx.create_ssl_context(trust_env=False)
     if upstream_ca is not None:
         try:
@@ -141,16 +143,16 @@ def _trust(upstream_ca: Path | None) -> ssl.SSLContext:
     return context
 
 
-_FORBIDS_ALL = "User-agent: *\nDisallow: /"
-_MOST_DELAY = 60.0  # seconds; a file may ask for any
+_FORBID_ALL = "User-agent: *\nDisallow: /"
+_MAX_DELAY = 60.0  # seconds; caps the delay that a file requests
 
 
 @dataclass(slots=True)
 class Robots:
-    """The robots.txt of the origins met so far.
+    """The robots.txt files of the origins seen so far.
 
     Attributes:
-        fetcher: how they are read.
+        fetcher: client for the files.
         unread: origin -> why its file could not be read.
     """
 
@@ -159,17 +161,16 @@ class Robots:
     _read: dict[str, Protego] = field(default_factory=dict)
 
     async def allows(self, url: str) -> bool:
-        """Tell whether a page may be visited."""
+        """Return True if a page may be visited."""
         rules = await self._of(url)
         return bool(rules.can_fetch(url, AGENT))
 
     async def delay(self, url: str) -> float:
-        """Return the seconds that the site wants between two pages; 0 if it does not say."""
-        asked = (await self._of(url)).crawl_delay(AGENT)
-        return min(float(asked or 0), _MOST_DELAY)
+        """Return the seconds that the site wants between two pages; 0 if it states none."""
+        return min(float((await self._of(url)).crawl_delay(AGENT) or 0), _MAX_DELAY)
 
     async def sitemaps(self, url: str) -> list[str]:
-        """Return the sitemaps that the file of a URL's origin names."""
+        """Return the sitemaps named in the file of a URL's origin."""
         return list((await self._of(url)).sitemaps)
 
     async def _of(self, url: str) -> Protego:
@@ -183,25 +184,25 @@ class Robots:
             fetched = await self.fetcher.get(f"{origin}/robots.txt")
         except UpstreamUnreachable as error:
             self.unread[origin] = str(error)
-            return _FORBIDS_ALL
+            return _FORBID_ALL
         if fetched.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             self.unread[origin] = f"status {fetched.status}"
-            return _FORBIDS_ALL
+            return _FORBID_ALL
         return fetched.body.decode("utf-8", "replace") if fetched.status == HTTPStatus.OK else ""
 
 
-MOST_FILES = 500
-MOST_PAGES = 200_000
+MAX_FILES = 500
+MAX_PAGES = 200_000
 
 
 @dataclass(slots=True)
 class Sitemaps:
-    """The walk through a site's sitemaps.
+    """Breadth-first walk through a site's sitemaps.
 
     Attributes:
-        pages: in the order of the files.
-        problems: URL of a file -> what is wrong with it.
-        files: how many were read.
+        pages: URLs in the order of the files.
+        problems: URL of a file -> its error.
+        files: number of files read.
     """
 
     pages: list[str] = field(default_factory=list)
@@ -209,21 +210,21 @@ class Sitemaps:
     files: int = 0
 
     async def walk(self, fetcher: Fetcher, starts: Iterable[str]) -> None:
-        """Read the sitemaps given and those that they name, breadth first."""
+        """Read the given sitemaps and those that they name, breadth first."""
         queue = list(dict.fromkeys(starts))
         known, pages = set(queue), dict.fromkeys(self.pages)
         for url in queue:
-            if self.files >= MOST_FILES or len(pages) >= MOST_PAGES:
-                self.problems[url] = f"not read: {self.files} files with {len(pages)} pages were before it"
+            if self.files >= MAX_FILES or len(pages) >= MAX_PAGES:
+                self.problems[url] = f"not read: after the limit of {self.files} files or {len(pages)} pages"
                 break
             self.files += 1
             found, more = await self._read(fetcher, url)
             pages |= dict.fromkeys(page_links((each, url) for each in found))
             for each in more:
-                if (place := urljoin(url, each)) not in known:
-                    known.add(place)
-                    queue.append(place)
-        self.pages = list(pages)[:MOST_PAGES]
+                if (target := urljoin(url, each)) not in known:
+                    known.add(target)
+                    queue.append(target)
+        self.pages = list(pages)[:MAX_PAGES]
 
     async def _read(self, fetcher: Fetcher, url: str) -> tuple[list[str], list[str]]:
         try:
@@ -241,7 +242,7 @@ class Sitemaps:
 
 
 async def sitemaps_of(robots: Robots, seeds: Iterable[str]) -> list[str]:
-    """Return where the sitemaps of the seeds' sites are: as robots.txt says, else /sitemap.xml."""
+    """Return the sitemap URLs of the seeds' sites: those in robots.txt, else /sitemap.xml."""
     found: list[str] = []
     for origin in dict.fromkeys(map(origin_of, seeds)):
         found += await robots.sitemaps(origin + "/") or [f"{origin}/sitemap.xml"]
@@ -249,9 +250,9 @@ async def sitemaps_of(robots: Robots, seeds: Iterable[str]) -> list[str]:
 
 
 def parse_sitemap(body: bytes) -> tuple[list[str], list[str], str]:
-    """Return the pages and the further sitemaps that a file names, and what is wrong with it.
+    """Return the pages and the further sitemaps that a file names, and its error.
 
-    A file that breaks off gives what stands before the break.
+    A truncated file yields the entries before the break.
     """
     if not body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
         lines = [line.strip() for line in body.decode("utf-8-sig", "replace").splitlines()]
@@ -268,9 +269,9 @@ def parse_sitemap(body: bytes) -> tuple[list[str], list[str], str]:
 
 
 def _locations(body: bytes) -> Iterable[tuple[str, str]]:
-    """Yield (name of the element around it, text) of each `loc` below `url` or `sitemap`, in document order.
+    """Yield (parent element, text) of each `loc` below `url` or `sitemap`, in document order.
 
-    Expat (2.4 and later) refuses entities that multiply.
+    Expat (2.4 and later) refuses exponential entity expansion.
     """
     path: list[str] = []
     for event, element in iterparse(BytesIO(body), ("start", "end")):

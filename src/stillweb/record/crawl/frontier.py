@@ -1,11 +1,10 @@
-"""The crawl's queue: breadth first, in an order that does not depend on how many pages run at a time.
+"""The crawl queue: breadth first, in an order that does not depend on the number of concurrent pages. Pure.
 
-Pages are handed out in queue order. What they link to joins the queue in the order of the pages
-too: the outcome of a page that overtook an earlier one is held until that one's is known. So
-queue, ids and the list of pages are the same for any number of jobs.
+Pages leave the queue in order, and their links join it in the order of the pages: the outcome of a page that
+finished early waits for those before it. So queue, ids and page list are equal for any number of jobs.
 
-The queue holds all that was found, also beyond the limit of this crawl: `state` is what a later
-crawl goes on from. Pure.
+The queue holds every page found, also those beyond the limit of this crawl: `state` lets a later crawl
+continue.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ class Visit:
     """A page to visit.
 
     Attributes:
-        index: place in the queue, from 0.
-        url: in wire spelling.
-        depth: links away from a seed.
-        seed: whether it was given, not found.
+        index: position in the queue, from 0.
+        url: URL in wire spelling.
+        depth: number of links between a seed and the page.
+        seed: whether the page was given as a seed.
     """
 
     index: int
@@ -35,11 +34,11 @@ class Visit:
 
 
 class VisitOutcome(Protocol):
-    """What a visit brought, as far as the frontier needs it."""
+    """The part of a visit's outcome that the frontier uses."""
 
     @property
     def links(self) -> Iterable[str]:
-        """Where the page links to, in document order and wire spelling."""
+        """Links of the page in document order and wire spelling."""
 
 
 T = TypeVar("T", bound=VisitOutcome)
@@ -47,11 +46,11 @@ T = TypeVar("T", bound=VisitOutcome)
 
 @dataclass(frozen=True, slots=True)
 class CrawlState:
-    """What a crawl leaves to the next one.
+    """State from which a later crawl continues.
 
     Attributes:
         queue: every page found, in order.
-        through: how many of them, from the first on, were visited.
+        through: number of pages visited, from the start of the queue.
     """
 
     queue: tuple[Visit, ...] = ()
@@ -59,19 +58,18 @@ class CrawlState:
 
 
 class Frontier(Generic[T]):
-    """Queue of the pages to visit, and the order of what came of them.
+    """Queue of the pages to visit, and the order of their outcomes.
 
     Args:
-        scope: which links count; its seeds are queued.
-        depth: of the pages to queue at most.
-        limit: pages to hand out at most.
-        files: whether links to files to save are queued, too.
-        state: of the crawl before.
-        recorded: URLs of the pages recorded before; others that were visited failed, and may be
-            queued anew.
+        scope: which links are in scope; its seeds are queued.
+        depth: maximum depth of queued pages.
+        limit: maximum number of pages to hand out.
+        files: queue links to downloads, too.
+        state: state of an earlier crawl.
+        recorded: URLs of pages recorded earlier; other visited URLs failed and may be queued again.
 
     Attributes:
-        files_left: links in scope to files, where those are not queued, in the order of finding.
+        files_left: links in scope to downloads that are not queued, in the order of discovery.
     """
 
     def __init__(
@@ -91,7 +89,7 @@ class Frontier(Generic[T]):
         self._queue = list(state.queue)
         self._taken = self._in_order = state.through
         self._end = None if limit is None else state.through + limit
-        self._held: dict[int, T] = {}
+        self._waiting_outcomes: dict[int, T] = {}
         self._known = {
             visit.url for visit in self._queue if visit.index >= state.through or visit.url in recorded
         }
@@ -100,48 +98,46 @@ class Frontier(Generic[T]):
 
     @property
     def waiting(self) -> int:
-        """How many pages are still to be handed out, as far as is known."""
+        """Number of known pages not handed out yet."""
         found = len(self._queue)
         return max(0, (found if self._end is None else min(found, self._end)) - self._taken)
 
     @property
     def state(self) -> CrawlState:
-        """What a later crawl goes on from."""
         return CrawlState(tuple(self._queue), self._in_order)
 
     @property
     def cut(self) -> bool:
-        """Whether the limit keeps pages from being handed out."""
+        """Whether the limit withholds pages."""
         return self._end is not None and self._taken >= self._end and len(self._queue) > self._end
 
     @property
     def next(self) -> Visit | None:
-        """The page that `take` would hand out."""
         return self._queue[self._taken] if self.waiting else None
 
     def take(self) -> Visit | None:
-        """Hand out the next page; None if there is none at the moment."""
+        """Hand out the next page; None if there is none at present."""
         visit = self.next
         if visit is not None:
             self._taken += 1
         return visit
 
     def add(self, urls: Iterable[str]) -> None:
-        """Queue pages that were found elsewhere than on a page, as in a sitemap, if they are in scope."""
+        """Queue in-scope pages from another source than a page, such as a sitemap."""
         for url in urls:
-            self._found(url, depth=0)
+            self._add_link(url, depth=0)
 
-    def spare(self) -> None:
-        """Do not count a page that was handed out towards the limit: it is not visited."""
+    def exclude_from_limit(self) -> None:
+        """Do not count a handed-out page towards the limit."""
         if self._end is not None:
             self._end += 1
 
     def put(self, visit: Visit, outcome: T) -> list[T]:
-        """Take in what came of a visit; return the outcomes that are now next in order."""
-        self._held[visit.index] = outcome
+        """Store the outcome of a visit; return the outcomes that are next in order."""
+        self._waiting_outcomes[visit.index] = outcome
         ready = []
-        while self._in_order in self._held:
-            outcome = self._held.pop(self._in_order)
+        while self._in_order in self._waiting_outcomes:
+            outcome = self._waiting_outcomes.pop(self._in_order)
             parent = self._queue[self._in_order]
             self._in_order += 1
             self._follow(parent, outcome.links)
@@ -149,16 +145,16 @@ class Frontier(Generic[T]):
         return ready
 
     def rest(self) -> list[T]:
-        """Return the outcomes still held, in order; for a crawl that was stopped."""
-        return [self._held[index] for index in sorted(self._held)]
+        """Return the outcomes that still wait, in order; for a stopped crawl."""
+        return [self._waiting_outcomes[index] for index in sorted(self._waiting_outcomes)]
 
     def _follow(self, parent: Visit, links: Iterable[str]) -> None:
         if self._depth is not None and parent.depth >= self._depth:
             return
         for url in links:
-            self._found(url, depth=parent.depth + 1)
+            self._add_link(url, depth=parent.depth + 1)
 
-    def _found(self, url: str, *, depth: int) -> None:
+    def _add_link(self, url: str, *, depth: int) -> None:
         if not self._scope.contains(url):
             return
         if self._files or url in self._known or not is_file(url):

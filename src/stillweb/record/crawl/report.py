@@ -1,4 +1,4 @@
-"""What a crawl tells: after each page how far it is, and at its end what came of it."""
+"""Progress events and the final report of a crawl."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["CrawlEvent", "CrawlReport"]
 
 @dataclass(frozen=True, slots=True)
 class CrawlEvent:
-    """How far a crawl is; sent after each page.
+    """Progress of a crawl after one page.
 
     Attributes:
-        url: the page that is through.
+        url: the completed page.
         error: why it could not be recorded, "" if it was.
-        pages, queued, failed: recorded, still to visit, and not loaded.
+        pages, queued, failed: numbers of recorded, waiting and failed pages.
         exchanges, body_bytes: written so far.
-        per_minute: pages through in this run, by its time so far.
-        retried: why the page was tried again, "" if it was not.
-        files: recorded, but no pages.
+        per_minute: completed pages per minute of this run.
+        retried: why the page was visited again, "" if it was not.
+        files: number of recorded downloads.
     """
 
     url: str
@@ -37,24 +37,24 @@ class CrawlEvent:
 
 @dataclass(slots=True)
 class CrawlReport:
-    """What a crawl has recorded.
+    """Results of a crawl; the field names are those of `--json`.
 
     Attributes:
-        seeds: in wire spelling.
-        pages: of the whole collection; those of this crawl in the order of its queue.
-        files: URLs that turned out to be files to save; recorded, but no pages.
-        files_left: URLs of linked files that were not asked for.
+        seeds: seeds in wire spelling.
+        pages: pages of the whole collection; those of this crawl in queue order.
+        files: URLs that turned out to be downloads; recorded, but not pages.
+        files_left: linked downloads that were not requested.
         failed_pages: URL -> why it could not be loaded.
-        retried_pages: URL -> why its first attempt failed, whatever became of it then.
+        retried_pages: URL -> why its first attempt failed, whatever the outcome.
         forbidden: URLs that robots.txt forbids; not visited.
-        sitemaps: URL of a sitemap or robots.txt -> what was wrong with it.
-        repaired: what was mended of a collection whose recording had been killed.
-        failed_requests: URL -> why the site gave no answer.
-        notes: what passed without being recorded, with counts.
+        sitemaps: URL of a sitemap or robots.txt -> its error.
+        repaired: repairs to a collection whose recording was killed.
+        failed_requests: URL -> why the site sent no response.
+        notes: traffic that passed without being recorded, with counts.
         exchanges, body_bytes, captures: written; captures in the index of the whole collection.
-        seconds: that the visits of this crawl took.
-        behaviours: what was done with the pages of this crawl, in sums.
-        stopped: the limit that ended the crawl before its end, as it was given; "" if none did.
+        seconds: duration of the visits of this crawl.
+        behaviours: sums of the behaviors on the pages of this crawl.
+        stopped: the limit that ended the crawl early, as given; "" if none did.
     """
 
     seeds: tuple[str, ...] = ()

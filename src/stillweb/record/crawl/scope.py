@@ -1,8 +1,7 @@
-"""Which links a crawl follows, and in which spelling; pure.
+"""Scope of a crawl and spelling of its links; pure.
 
-Links are compared in their wire spelling without fragment, so that `#section` links do not
-make pages of their own. A seed is always inside. An `include` or `exclude` pattern is searched
-anywhere in the link; `exclude` wins.
+Links are compared in wire spelling without fragment, so that `#section` links are not pages of their own. A
+seed is always in scope. `include` and `exclude` patterns match anywhere in the link; `exclude` wins.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from stillweb.errors import UsageError
 from stillweb.record.options import ScopeKind
 from stillweb.urls import host_of, origin_of, wire_url
 
-# Links to these are files to save, not pages; a navigation to one is a download and shows nothing.
+# Links with these endings are downloads; a navigation to one shows nothing.
 _FILES = re.compile(
     r"\.(7z|apk|avi|bin|bz2|csv|deb|dmg|docx?|epub|exe|gz|iso|jar|mov|mp[34]|msi|ods|odt|ogg|pdf|pptx?|"
     r"rar|rpm|tar|tgz|txz|wav|webm|whl|xlsx?|xz|zip|zst)$",
     re.IGNORECASE,
 )
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?![0-9])")  # `site.test:8080` has a port, no scheme
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?![0-9])")  # `site.test:8080` has a port, not a scheme
 
 
 LEADS_TO = """const leadsTo = (element, attribute) => {
@@ -31,20 +30,20 @@ LEADS_TO = """const leadsTo = (element, attribute) => {
       return typeof element.href === "string" ? element.href : url;
     } catch { return ""; }
   };"""
-"""Tells in a page where an attribute leads: the browser reads addresses otherwise than urljoin.
+"""JavaScript function that resolves a link as the browser does, which differs from urljoin.
 
-`href` of an HTML link knows the page's encoding, too; that of an SVG link is no string.
+`href` of an HTML link also applies the page's encoding; `href` of an SVG link is not a string.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is inside a crawl.
+    """Which links a crawl follows.
 
     Attributes:
         kind: how far from a seed.
-        seeds: the seeds in wire spelling.
-        include, exclude: compiled patterns; see the module.
+        seeds: seeds in wire spelling.
+        include, exclude: compiled patterns.
     """
 
     kind: ScopeKind
@@ -60,10 +59,10 @@ class Scope:
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
     ) -> Scope:
-        """Make a scope from what the command line holds.
+        """Make a scope from command-line values.
 
         Raises:
-            UsageError: if a seed is no http(s) URL or a pattern no regular expression.
+            UsageError: if a seed is not an http(s) URL or a pattern is not a regular expression.
         """
         return cls(
             ScopeKind(kind),
@@ -73,7 +72,7 @@ class Scope:
         )
 
     def contains(self, url: str) -> bool:
-        """Tell whether the crawl follows a link, given in wire spelling."""
+        """Return True if the crawl follows a link, given in wire spelling."""
         if url in self.seeds:
             return True
         if any(pattern.search(url) for pattern in self.exclude):
@@ -95,10 +94,10 @@ class Scope:
 
 
 def seed_url(text: str) -> str:
-    """Return a seed in wire spelling; a bare host name counts as https.
+    """Return a seed in wire spelling; a bare host name means https.
 
     Raises:
-        UsageError: if it is no http(s) URL.
+        UsageError: if it is not an http(s) URL.
     """
     text = text.strip()
     if not _SCHEME.match(text):
@@ -111,7 +110,7 @@ def seed_url(text: str) -> str:
 
 
 def page_link(href: str, base: str) -> str | None:
-    """Return where a link of a list leads, in wire spelling; None if that is no page and no file."""
+    """Return the target of a listed link in wire spelling; None if it is not http(s)."""
     try:
         return page_url(urljoin(base, href.strip()))
     except ValueError:  # "http://[" and the like
@@ -119,19 +118,19 @@ def page_link(href: str, base: str) -> str | None:
 
 
 def page_url(url: str) -> str | None:
-    """Return where an absolute URL leads, in wire spelling; None if that is no page and no file."""
+    """Return an absolute URL in wire spelling; None if it is not http(s)."""
     if not url.lower().startswith(("http://", "https://")) or not host_of(url):
         return None
     return wire_url(url)
 
 
 def is_file(url: str) -> bool:
-    """Tell whether a link, by the look of its path, leads to a file to save, not to a page."""
+    """Return True if the path of a link ends like a download."""
     return _FILES.search(urlsplit(url).path) is not None
 
 
 def page_links(links: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the pages and files that (href, base) pairs lead to, each once, in document order."""
+    """Return the distinct targets of (href, base) pairs in document order."""
     found = (page_link(href, base) for href, base in links)
     return list(dict.fromkeys(url for url in found if url is not None))
 
@@ -144,4 +143,4 @@ def _compiled(pattern: str, option: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"--{option} {pattern!r} is no regular expression: {error}") from error
+        raise UsageError(f"--{option} {pattern!r} is not a regular expression: {error}") from error

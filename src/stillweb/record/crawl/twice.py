@@ -1,7 +1,7 @@
-"""Record the same pages again, at another time and with another seed, and learn what varies by itself.
+"""A second recording of the same pages with another time and seed, from which volatile values are learned.
 
-The second recording lies aside, as the version `twice` of the first; it is there to be compared with and
-goes when rules are learned, unless it is kept. One that was cut short goes on. (docs/volatility.md)
+The second recording is stored as the version `twice` of the collection. It is deleted when the rules are
+learned, unless the caller keeps it. An interrupted one is resumed (docs/volatility.md).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ VERSION = "twice"
 
 @dataclass(frozen=True, slots=True)
 class Twice:
-    """What the second recording came to.
+    """Result of the second recording.
 
     Attributes:
-        learned: from both.
-        pages, failed: of the second recording.
-        written: whether the rules changed.
-        kept: name of the second recording, "" if it is gone.
+        learned: rules learned from both.
+        pages, failed: pages of the second recording.
+        written: whether the collection's rules changed.
+        kept: name of the second recording, "" if it was deleted.
     """
 
     learned: Learned
@@ -55,24 +55,24 @@ async def record_again(
     *,
     keep: bool = False,
 ) -> Twice:
-    """Record a collection's pages again and write the rules that the two recordings teach.
+    """Record a collection's pages again, and write the rules that the two recordings prove.
 
     Args:
-        collection: whose crawl is through.
-        ca: of the recording proxy.
-        options: of the first recording.
-        on_event: told of each page.
-        keep: whether the second recording stays, as `NAME@twice`.
+        collection: collection whose crawl is complete.
+        ca: CA of the recording proxy.
+        options: options of the first recording.
+        on_event: called after each page.
+        keep: keep the second recording as `NAME@twice`.
 
     Raises:
-        RecordError: if there is no page to record again.
-        UpstreamUnreachable: if no page answered the second time.
+        RecordError: if the collection has no page.
+        UpstreamUnreachable: if no page responded the second time.
     """
     first = collection.manifest()
     pages = [page.url for page in collection.page_list()]
     if not pages:
         raise RecordError("no page to record again", hint="stillweb record crawl URL... -c NAME --twice")
-    second = _begun(collection, first)
+    second = _second_recording(collection, first)
     again = replace(
         options,
         scope=ScopeKind.PAGE,
@@ -80,7 +80,7 @@ async def record_again(
         limit=None,
         seed=first.seed + 1,
         profile=Profile.from_dict(first.profile),
-        # The pages there are, whatever led to them, and no others.
+        # Exactly the recorded pages, however they were found.
         include=(),
         exclude=(),
         sitemap=None,
@@ -96,17 +96,17 @@ async def record_again(
     if written:
         write_rules(collection, after)
     seen = second.manifest()
-    said = {"recorded_at": seen.recorded_at, "seed": seen.seed, "pages": len(report.pages)}
-    said |= {"rules": len(learned.rules), "kept": keep}
-    collection.write_manifest(replace(first, extra=first.extra | {"twice": said}))
+    summary = {"recorded_at": seen.recorded_at, "seed": seen.seed, "pages": len(report.pages)}
+    summary |= {"rules": len(learned.rules), "kept": keep}
+    collection.write_manifest(replace(first, extra=first.extra | {"twice": summary}))
     if not keep:
         remove_collection(second.path)
     name = f"{collection.name}@{VERSION}" if keep else ""
     return Twice(learned, len(report.pages), dict(report.failed_pages), written, name)
 
 
-def _begun(collection: Collection, first: Manifest) -> Collection:
-    """Return the second recording: one that was cut short, or a new one with a clock of its own."""
+def _second_recording(collection: Collection, first: Manifest) -> Collection:
+    """Return an interrupted second recording, or a new one with its own clock."""
     second = Collection(collection.path / FOLDER, VERSION)
     if second.path.exists():
         if second.manifest().state == "partial":
@@ -114,7 +114,7 @@ def _begun(collection: Collection, first: Manifest) -> Collection:
         remove_collection(second.path)
     second = Collection.create(second.root, second.name)
     started = now()
-    if to_timestamp(started) <= first.recorded_at:  # the first took no second
+    if to_timestamp(started) <= first.recorded_at:  # both in the same second
         started = from_timestamp(first.recorded_at) + timedelta(seconds=1)
     started = start_of_pages(started)
     manifest = Manifest(

@@ -1,8 +1,7 @@
-"""One page of a crawl: load, settle, take the baseline, do what a visitor might, collect links.
+"""One page visit: load, settle, take the baseline, run the behaviors, collect links.
 
-Each page gets a browser context of its own: no cookies, storage or HTTP cache of the pages
-before it. A replay that loads the page alone, with the same seed and clock, then asks for
-exactly what was recorded here.
+Each page gets its own browser context, without cookies, storage or HTTP cache of earlier pages. A replay that
+loads the page alone, with the same seed and clock, sends exactly the recorded requests.
 """
 
 from __future__ import annotations
@@ -33,36 +32,41 @@ from stillweb.collections.baselines import RecordedResponse, write_baseline
 from stillweb.errors import InfraError
 from stillweb.model import BUSY, VISITED_AGAIN
 from stillweb.record.behaviors.actions import behave
-from stillweb.record.behaviors.behaviors import FRAME_PATIENCE, BehaviorOptions, BehaviorTarget, in_words
+from stillweb.record.behaviors.behaviors import (
+    FRAME_TIMEOUT,
+    BehaviorOptions,
+    BehaviorTarget,
+    describe_actions,
+)
 from stillweb.record.crawl.frontier import Visit
 from stillweb.record.crawl.scope import LEADS_TO, page_url
-from stillweb.record.login.run import LoginCheck, LoginSession
+from stillweb.record.login.run import ContextSettings, LoginSession
 from stillweb.urls import to_timestamp
 
 
-async def take_baseline(page: BrowserPage, witness: PageRecorder, rest: Settled, folder: Path) -> None:
-    """Write what the page looks like and what led to it into a new folder."""
-    pending = witness.pending()
-    requests = request_list(await witness.requests())
+async def take_baseline(page: BrowserPage, recorder: PageRecorder, rest: Settled, folder: Path) -> None:
+    """Write a page's appearance and requests into a new folder."""
+    pending = recorder.pending()
+    requests = request_list(await recorder.requests())
     seen = await take_snapshot(page)
     write_baseline(
         folder,
         seen.picture,
         {"text": seen.text, "axtree": seen.axtree, "dom": seen.dom},
         requests,
-        RecordedResponse(seen.url, rest.settled, rest.reason, pending, witness.complaints, witness.load_ms),
+        RecordedResponse(seen.url, rest.settled, rest.reason, pending, recorder.complaints, recorder.load_ms),
     )
 
 
-_FOR_BEHAVIOURS = 0.75  # of a page's time may be gone when the last of them ends
-_FOR_NAVIGATION, _FOR_SETTLING, _FOR_VISIT = 0.5, 1 / 3, 0.9  # of a page's time, at most
+_BEHAVIOR_SHARE = 0.75  # share of a page's timeout by which the last behavior ends
+_NAVIGATION_SHARE, _SETTLE_SHARE, _VISIT_SHARE = 0.5, 1 / 3, 0.9  # of a page's timeout
 _CLOSE_SECONDS = 15.0
-_AFTER_A_BREAK = 2.0  # seconds for the end of a navigation whose document has failed
-_ABORTED = "net::ERR_ABORTED"  # by the page itself, which goes elsewhere
-_LAST_ANSWERS = 5.0  # seconds for answers that are under way when the page is left
+_AFTER_FAILURE = 2.0  # seconds for a navigation to end after its document failed
+_ABORTED = "net::ERR_ABORTED"  # the page itself navigates elsewhere
+_DRAIN_SECONDS = 5.0  # for responses in flight when the page is left
 
 
-# In an isolated world: the page can neither see nor break it. Through open shadow roots, in tree order.
+# Runs in an isolated world, which the page cannot observe. Includes open shadow roots, in tree order.
 _LINKS = f"""(() => {{
   {LEADS_TO}
   const found = [];
@@ -81,18 +85,19 @@ _LINKS = f"""(() => {{
 
 @dataclass(frozen=True, slots=True)
 class CrawlContext:
-    """What all pages of a crawl share.
+    """Settings that all pages of a crawl share.
 
     Attributes:
         proxy: URL of the recording proxy.
-        profile, pinning: what their contexts are told.
-        page_timeout: seconds for one attempt at a page, all in all.
+        profile, pinning: settings of the browser contexts.
+        page_timeout: seconds for one attempt at a page.
         retries: further attempts at a page that failed.
-        conduct: what is done with a page after its baseline was taken.
-        login: what every page's context starts with; None where nobody is logged in.
-        same: answers whose digests need not be asked for again.
-        baseline: whether what a page looks like is kept.
-        at_rest: told of the WebSockets and requests of a page that has settled; within it nothing new comes.
+        at_rest: called with the open sockets and streams of a settled page; holds them back within its
+            context.
+        behaviors: actions on a page after its baseline.
+        login: login with which every context starts; None to stay anonymous.
+        digests: cache of body digests.
+        baseline: store the page's appearance.
     """
 
     proxy: str
@@ -101,34 +106,33 @@ class CrawlContext:
     page_timeout: float
     retries: int
     at_rest: Callable[[Iterable[str]], AbstractContextManager[None]]
-    conduct: BehaviorOptions = field(default_factory=BehaviorOptions)
+    behaviors: BehaviorOptions = field(default_factory=BehaviorOptions)
     login: LoginSession | None = None
-    same: BodyDigestCache | None = None
+    digests: BodyDigestCache | None = None
     baseline: bool = True
 
     @property
-    def hold(self) -> LoginCheck:
-        """What contexts of the recording are opened with."""
-        return LoginCheck(self.proxy, self.profile, self.pinning)
+    def context_settings(self) -> ContextSettings:
+        return ContextSettings(self.proxy, self.profile, self.pinning)
 
 
 @dataclass(frozen=True, slots=True)
 class Visited:
-    """What came of a visit.
+    """Outcome of a visit.
 
     Attributes:
-        visit: the page asked for.
-        timestamp: 14 digits, when it was asked for.
-        status: HTTP status of its document, 0 if there was no answer.
-        title: "" if it has none.
+        visit: the requested page.
+        timestamp: 14 digits, the start of the visit.
+        status: HTTP status of the document, 0 without a response.
+        title: title of the page, "" if it has none.
         links: pages that it links to, in document order.
         error: why it could not be loaded, "" if it could.
-        unsettled: why it did not come to rest, "" if it did.
+        unsettled: why it did not settle, "" if it did.
         disturbed: whether browser or machine, not the site, made a request fail.
-        deeds: what was done with it (`Deeds.to_dict`).
-        cut: what of the visit had to be left out, "" if nothing.
-        retried: why the attempt before this one failed, "" if this is the first.
-        is_file: whether it is no page but a file to save, which has come whole.
+        actions: counts of the behaviors (`BehaviorReport.to_dict`).
+        cut: which part of the visit was skipped, "" if none.
+        retried: why the previous attempt failed, "" for the first attempt.
+        is_file: whether the URL is a complete download instead of a page.
     """
 
     visit: Visit
@@ -139,38 +143,42 @@ class Visited:
     error: str = ""
     unsettled: str = ""
     disturbed: bool = False
-    deeds: Mapping[str, Any] = field(default_factory=dict)
+    actions: Mapping[str, Any] = field(default_factory=dict)
     cut: str = ""
     retried: str = ""
     is_file: bool = False
 
 
 def extra_of(visited: Visited, again: str = "") -> dict[str, str]:
-    """Return what a page's entry says besides what every tool knows.
+    """Return the additional members of a page's entry.
 
     Args:
-        visited: what came of its visit.
+        visited: outcome of its visit.
         again: why an earlier crawl may have visited it.
     """
-    said = {"unsettled": visited.unsettled, "cut": visited.cut, "behaviours": in_words(visited.deeds)}
+    said = {
+        "unsettled": visited.unsettled,
+        "cut": visited.cut,
+        "behaviours": describe_actions(visited.actions),
+    }
     said[VISITED_AGAIN] = visited.retried or again
     return {name: value for name, value in said.items() if value}
 
 
 async def visit_page(browser: Browser, setting: CrawlContext, visit: Visit, baseline: Path) -> Visited:
-    """Visit a page, again if it fails or the site is too busy; write its baseline, unless none is wanted."""
+    """Visit a page, again if it fails or the site is busy; write its baseline unless disabled."""
     retried = ""
     for attempt in range(setting.retries + 1):
         visited = replace(await _attempt(browser, setting, visit, baseline), retried=retried)
-        wrong = _why_again(visited)
+        wrong = _retry_reason(visited)
         if not wrong or attempt == setting.retries or not browser.is_connected():
             break
         retried = wrong
     return visited
 
 
-def _why_again(visited: Visited) -> str:
-    """Return why a page is to be visited again; "" if all went well."""
+def _retry_reason(visited: Visited) -> str:
+    """Return why a page must be visited again; "" if it need not."""
     if visited.error or visited.disturbed:
         return visited.error or "the machine's network changed"
     return f"status {visited.status}" if visited.status in BUSY else ""
@@ -192,7 +200,7 @@ async def _attempt(browser: Browser, setting: CrawlContext, visit: Visit, baseli
         async with asyncio.timeout(setting.page_timeout):
             return await _load(browser, context, setting, visit, baseline)
     except TimeoutError:
-        return Visited(visit, timestamp, error=f"not through after {setting.page_timeout:g} s")
+        return Visited(visit, timestamp, error=f"not complete after {setting.page_timeout:g} s")
     except (PlaywrightError, InfraError) as error:
         return Visited(visit, timestamp, error=_first_line(error))
     finally:
@@ -200,8 +208,8 @@ async def _attempt(browser: Browser, setting: CrawlContext, visit: Visit, baseli
 
 
 async def _close(browser: Browser, context: BrowserContext) -> None:
-    """Close a context; a browser that does not is ended, since the page would go on in it for ever."""
-    with suppress(PlaywrightError):  # the browser is gone already
+    """Close a context; close the browser if the context does not close, because its page would run on."""
+    with suppress(PlaywrightError):  # the browser has ended
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await context.close()
@@ -213,71 +221,71 @@ async def _load(
     browser: Browser, context: BrowserContext, setting: CrawlContext, visit: Visit, baseline: Path
 ) -> Visited:
     timestamp = to_timestamp(now())
-    witness = PageRecorder(context, setting.same, bodies=setting.baseline)
-    activity = witness.activity
+    recorder = PageRecorder(context, setting.digests, bodies=setting.baseline)
+    activity = recorder.activity
     page = await context.new_page()
     download: asyncio.Future[Download] = asyncio.get_running_loop().create_future()
 
-    def begun(it: Download) -> None:  # a function: Playwright marks its listeners, and no built-in can be
+    def begun(it: Download) -> None:  # a function, because Playwright sets attributes on listeners
         download.set_result(it)
 
     page.once("download", begun)
     began = perf()
-    end = asyncio.get_running_loop().time() + _FOR_VISIT * setting.page_timeout
+    end = asyncio.get_running_loop().time() + _VISIT_SHARE * setting.page_timeout
     try:
-        loaded = await _navigate(page, visit.url, _FOR_NAVIGATION * setting.page_timeout)
+        loaded = await _navigate(page, visit.url, _NAVIGATION_SHARE * setting.page_timeout)
     except PlaywrightError as error:
         if DOWNLOAD not in error.message:
             raise
-        return await _saved(await download, visit, timestamp)
-    witness.load_ms = 1000 * (perf() - began)
-    if not loaded and (lost := _lost_document(page.url, activity)):
-        return Visited(visit, timestamp, error=lost)
-    rest = await settle(page, activity, cap=_FOR_SETTLING * setting.page_timeout)
+        return await _await_download(await download, visit, timestamp)
+    recorder.load_ms = 1000 * (perf() - began)
+    if not loaded and (missing := _missing_document(page.url, activity)):
+        return Visited(visit, timestamp, error=missing)
+    rest = await settle(page, activity, cap=_SETTLE_SHARE * setting.page_timeout)
     open_ones = [*activity.websockets, *(each.url for each in activity.requests if not each.ended)]
     with setting.at_rest(open_ones):
         if setting.baseline:
-            await take_baseline(page, witness, rest, baseline)
+            await take_baseline(page, recorder, rest, baseline)
     if setting.login:
-        await setting.login.see(browser, setting.hold, page)
+        await setting.login.check_page(browser, setting.context_settings, page)
     probe = await PageProbe.of(page)
     links = dict.fromkeys(await _links(probe))
 
     async def gather() -> None:
         links.update(dict.fromkeys(await _links(probe)))
 
-    left = _FOR_BEHAVIOURS * setting.page_timeout - (perf() - began)
-    stage = BehaviorTarget(page, probe, activity, setting.conduct, gather, seconds=left)
+    left = _BEHAVIOR_SHARE * setting.page_timeout - (perf() - began)
+    target = BehaviorTarget(page, probe, activity, setting.behaviors, gather, seconds=left)
     title = cut = ""
     try:
         async with asyncio.timeout_at(end):
-            await behave(stage)
+            await behave(target)
             title = await page.title()
     except TimeoutError:
-        cut = f"not through after {_FOR_VISIT * setting.page_timeout:g} s"
-    deeds = stage.deeds
+        cut = f"not complete after {_VISIT_SHARE * setting.page_timeout:g} s"
+    actions = target.report
     status = _document_status(activity)
-    patience = min(_LAST_ANSWERS, (1 - _FOR_VISIT) / 2 * setting.page_timeout)
-    with suppress(TimeoutError):  # what has not come by then is cut off, and not recorded
-        await asyncio.wait_for(activity.idle(), patience)
-    lost = _lost_document(page.url, activity)
-    await witness.close()
+    timeout = min(_DRAIN_SECONDS, (1 - _VISIT_SHARE) / 2 * setting.page_timeout)
+    with suppress(TimeoutError):  # responses that take longer are cut off and not recorded
+        await asyncio.wait_for(activity.idle(), timeout)
+    missing = _missing_document(page.url, activity)
+    await recorder.close()
     return Visited(
         visit,
         timestamp,
         status,
         title,
         tuple(links),
-        error=lost,
+        error=missing,
         unsettled="" if rest.settled else rest.reason,
         disturbed=any(is_ours(entry.failure) for entry in activity.requests),
-        deeds=deeds.to_dict(),
+        actions=actions.to_dict(),
         cut=cut,
     )
 
 
-async def _saved(download: Download, visit: Visit, timestamp: str) -> Visited:
-    """Have a file come whole: the browser drops it with its context, and then it would not be recorded."""
+async def _await_download(download: Download, visit: Visit, timestamp: str) -> Visited:
+    """Wait for a complete download: the browser drops it with its context, and it would not be recorded."""
     if failure := await download.failure():
         return Visited(visit, timestamp, error=f"its download failed: {failure}")
     await download.delete()
@@ -285,7 +293,7 @@ async def _saved(download: Download, visit: Visit, timestamp: str) -> Visited:
 
 
 async def _navigate(page: BrowserPage, url: str, timeout: float) -> bool:
-    """Go to a page; return whether it has told that it is loaded."""
+    """Go to a page; return True if its load event fired."""
     broken = asyncio.Event()
 
     def failed(request: Request) -> None:
@@ -297,15 +305,15 @@ async def _navigate(page: BrowserPage, url: str, timeout: float) -> bool:
     breaking = asyncio.create_task(broken.wait())
     try:
         await asyncio.wait({going, breaking}, return_when=asyncio.FIRST_COMPLETED)
-        if not going.done():  # a document that broke off may never be told to be loaded
-            await asyncio.wait({going}, timeout=_AFTER_A_BREAK)
+        if not going.done():  # the load event of a truncated document may never fire
+            await asyncio.wait({going}, timeout=_AFTER_FAILURE)
         if not going.done():
             return False
         await going
     except PlaywrightTimeout:
         if page.url == "about:blank":
             raise PlaywrightTimeout(f"no document after {timeout:g} s") from None
-        return False  # something in it never ends loading
+        return False  # one of its resources never finishes loading
     finally:
         page.remove_listener("requestfailed", failed)
         for task in (going, breaking):
@@ -317,20 +325,20 @@ async def _navigate(page: BrowserPage, url: str, timeout: float) -> bool:
 def _is_main_document(page: BrowserPage, request: Request) -> bool:
     try:
         return request.is_navigation_request() and request.frame == page.main_frame
-    except PlaywrightError:  # its frame is not there yet, or has gone
+    except PlaywrightError:  # its frame does not exist yet, or no longer
         return False
 
 
 def _document_status(activity: Activity) -> int:
-    """Return the status of the page's document, redirects followed; 0 if there was no answer."""
+    """Return the status of the page's document after redirects; 0 without a response."""
     found = (entry.status for entry in activity.requests if entry.resource_type == "document")
     return next((status for status in found if status and not 300 <= status < 400), 0)
 
 
-def _lost_document(url: str, activity: Activity) -> str:
-    """Return why the document that a page shows has not come whole, and so is not recorded; "" if it has.
+def _missing_document(url: str, activity: Activity) -> str:
+    """Return why a page's document is incomplete and so not recorded; "" if it is complete.
 
-    A page that has gone to an address of its own (`pushState`) shows none that was asked for by that.
+    A page that changed its URL with `pushState` has no document of that URL.
     """
     place = urldefrag(url).url
     found = [
@@ -347,16 +355,16 @@ def _lost_document(url: str, activity: Activity) -> str:
 
 
 async def _links(probe: PageProbe) -> list[str]:
-    """Return the pages that the frames link to, each once, parents before children."""
-    found = await _patiently(probe.evaluate_all(_LINKS, await probe.frames())) or []
+    """Return the distinct links of all frames, parents before children."""
+    found = await _with_timeout(probe.evaluate_all(_LINKS, await probe.frames())) or []
     urls = (page_url(url) for frame in found for url in frame or ())
     return list(dict.fromkeys(url for url in urls if url is not None))
 
 
-async def _patiently(evaluation: Coroutine[Any, Any, Any]) -> Any:
-    """Return what a script gives; None where its frame has gone or does not answer."""
+async def _with_timeout(evaluation: Coroutine[Any, Any, Any]) -> Any:
+    """Return the value of a script; None if its frame has gone or does not respond."""
     try:
-        async with asyncio.timeout(FRAME_PATIENCE):
+        async with asyncio.timeout(FRAME_TIMEOUT):
             return await evaluation
     except (FrameGone, InfraError, TimeoutError):
         return None

@@ -1,4 +1,4 @@
-"""What an exploration writes down as it goes: the map, line by line, and what is recorded by now."""
+"""Journal of an exploration: the map, written line by line, and what is recorded so far."""
 
 from __future__ import annotations
 
@@ -14,75 +14,74 @@ from stillweb.record.explore.plan import ActionPlan, Link, OfferedAction
 from stillweb.record.proxy.proxy import RecordingProxy
 from stillweb.urls import wire_url
 
-__all__ = ["PROVEN", "RECORDED", "WAITING", "Asked", "ExplorationJournal", "RecordedActions"]
+__all__ = ["PROVEN", "RECORDED", "WAITING", "ExplorationJournal", "RecordedActions", "RequestList"]
 
-PROVEN = 2  # pages on which a control did the same
+PROVEN = 2  # pages on which a control must have had the same effect
 
-Asked = tuple[tuple[str, str], ...]
+RequestList = tuple[tuple[str, str], ...]  # (method, URL) pairs
 
 
 @dataclass(slots=True)
-class _Did:
-    asked: frozenset[tuple[str, str]]
+class _Effect:
+    requests: frozenset[tuple[str, str]]
     stayed: bool
     states: set[str] = field(default_factory=set)
-    steady: bool = True
+    constant: bool = True
 
 
 class RecordedActions:
-    """Addresses that are recorded, and what controls did.
+    """Recorded URLs, and the effects of controls.
 
     Args:
-        urls: of the captures there are.
+        urls: URLs of the existing captures.
     """
 
     def __init__(self, urls: Iterable[str] = ()) -> None:
         self._urls = {wire_url(url) for url in urls}
-        self._did: dict[str, _Did] = {}
+        self._effects: dict[str, _Effect] = {}
 
     def add(self, url: str) -> None:
-        """Take note that an address was recorded."""
         self._urls.add(wire_url(url))
 
     def __contains__(self, url: str) -> bool:
         return wire_url(url) in self._urls
 
-    def did(self, same: str, state: str, asked: Asked, *, stayed: bool) -> None:
-        """Take note of what a control did in a state."""
-        requests = frozenset(asked)
-        known = self._did.setdefault(same, _Did(requests, stayed))
+    def add_effect(self, identity: str, state: str, requests: RequestList, *, stayed: bool) -> None:
+        """Note the effect of a control in a state."""
+        sent = frozenset(requests)
+        known = self._effects.setdefault(identity, _Effect(sent, stayed))
         known.states.add(state)
-        known.steady = known.steady and known.asked == requests and known.stayed == stayed
+        known.constant = known.constant and known.requests == sent and known.stayed == stayed
 
-    def does(self, same: str, *, proven: int = PROVEN) -> Asked | None:
-        """Return what a control asks for wherever it is; None where that has to be seen.
+    def effect(self, identity: str, *, proven: int = PROVEN) -> RequestList | None:
+        """Return the requests that a control sends on every page; None if they are not known yet.
 
         Args:
-            same: what the control is on every page.
-            proven: pages on which it must have done the same.
+            identity: identity of the control across pages.
+            proven: number of pages on which it must have had the same effect.
         """
-        known = self._did.get(same)
-        if known is None or not known.steady or len(known.states) < proven:
+        known = self._effects.get(identity)
+        if known is None or not known.constant or len(known.states) < proven:
             return None
-        return tuple(sorted(known.asked))
+        return tuple(sorted(known.requests))
 
 
 WAITING = "not come to"
 RECORDED = "recorded"
-_LISTED = 60  # requests of one act
-_ABORTED = "ERR_ABORTED"  # what became a download, or was overtaken: the proxy knows whether it was recorded
+_LISTED = 60  # requests listed for one action
+_ABORTED = "ERR_ABORTED"  # a download, or superseded: the proxy knows whether it was recorded
 
 
 class ExplorationJournal:
-    """The account of one run.
+    """Journal of one run.
 
     Args:
-        reach: the map so far; added to.
-        known: what is recorded; added to.
-        lines: the file of the map.
-        report: added to.
-        recording: by which everything passes.
-        on_event: told after each act.
+        reach: map so far; extended.
+        known: what is recorded; extended.
+        lines: file of the map.
+        report: updated.
+        recording: proxy of all requests.
+        on_event: called after each action.
     """
 
     def __init__(
@@ -102,31 +101,32 @@ class ExplorationJournal:
         self._on_event = on_event
 
     def write(self, line: ReachedState | Tried) -> None:
-        """Add a line to the map and its file."""
         self.reach.add(line)
         self._lines.write(to_line(line))
         self._lines.flush()
 
     def tried(self, tried: Tried) -> None:
-        """Write down what came of an act, of its requests the first ones."""
+        """Write the outcome of an action, with its first requests."""
         self.write(replace(tried, requests=tried.requests[:_LISTED]))
 
-    def leave(self, state: PageState, what: OfferedAction | Link, how: str, asked: Asked = ()) -> None:
-        """Write down that something is not tried, unless the map says what came of it."""
+    def leave(
+        self, state: PageState, what: OfferedAction | Link, how: str, requests: RequestList = ()
+    ) -> None:
+        """Write that an action is not tried, unless the map has its outcome."""
         if not self.reach.tried(state.digest, what.act.to_dict()):
-            self.write(Tried(state.digest, what.act.to_dict(), what.told, asked, how=how))
+            self.write(Tried(state.digest, what.act.to_dict(), what.description, requests, how=how))
 
     def knows(self, state: PageState, offer: OfferedAction) -> bool:
-        """Return whether it is known from other pages what an offer does; then it is written down so."""
-        # What a form asks for by its address and its fields is the same wherever it stands.
-        asked = self.known.does(offer.same, proven=1 if offer.act.do == "submit" else PROVEN)
-        if asked is None:
+        """Return True if the effect of an action is known from other pages, and write it into the map."""
+        # The request of a form follows from its URL and its fields, on any page.
+        requests = self.known.effect(offer.identity, proven=1 if offer.act.do == "submit" else PROVEN)
+        if requests is None:
             return False
-        self.leave(state, offer, RECORDED, asked)
+        self.leave(state, offer, RECORDED, requests)
         return True
 
     def knows_all(self, state: PageState, plan: ActionPlan) -> bool:
-        """Return whether nothing of a plan is left to be tried; what is known is written down."""
+        """Return True if nothing of a plan remains to be tried; write what is known into the map."""
         return all(
             [
                 self.reach.tried(state.digest, each.act.to_dict()) or self.knows(state, each)
@@ -134,37 +134,36 @@ class ExplorationJournal:
             ]
         )
 
-    def recorded(self, requests: Sequence[Requested]) -> tuple[Asked, Asked]:
-        """Take note of what was recorded; return what was asked for, and of that what was not answered."""
+    def recorded(self, requests: Sequence[Requested]) -> tuple[RequestList, RequestList]:
+        """Note what was recorded; return all requests, and those without a response."""
         recording = self._recording
-        asked, unanswered = [], []
+        sent, unanswered = [], []
         for request in requests:
             url = wire_url(request.url)
-            asked.append((request.method, url))
+            sent.append((request.method, url))
             lost = request.failure and _ABORTED not in request.failure
             if lost or url in recording.failed or url in recording.aborted:
                 unanswered.append((request.method, url))
             elif request.method == "GET":
                 self.known.add(url)
-        return tuple(dict.fromkeys(asked)), tuple(dict.fromkeys(unanswered))
+        return tuple(dict.fromkeys(sent)), tuple(dict.fromkeys(unanswered))
 
-    def count(self, told: str, waiting: int) -> None:
-        """Count an act, and tell of it."""
+    def count(self, description: str, waiting: int) -> None:
+        """Count an action and report progress."""
         self.report.acts += 1
-        self._tell(told, waiting)
+        self._report(description, waiting)
 
     def count_opened(self, url: str, waiting: int) -> None:
-        """Count a link that was only opened, and tell of it."""
+        """Count a link that was only opened, and report progress."""
         self.report.opened += 1
-        self._tell(f"open only {url}", waiting)
+        self._report(f"open only {url}", waiting)
 
-    def _tell(self, told: str, waiting: int) -> None:
-        self._on_event(
-            ExploreEvent(told, self.report.acts, len(self.reach.states), waiting, self._recording.body_bytes)
-        )
+    def _report(self, description: str, waiting: int) -> None:
+        states, size = len(self.reach.states), self._recording.body_bytes
+        self._on_event(ExploreEvent(description, self.report.acts, states, waiting, size))
 
     def close(self, waiting: int) -> None:
-        """Say of each link that waited whether it was come to, and sum up."""
+        """Write for each waiting link whether it was recorded meanwhile, and complete the report."""
         for tried in list(self.reach.actions.values()):
             if tried.how == WAITING and any(url in self.known for _, url in tried.requests):
                 self.write(Tried(tried.state, tried.action, tried.told, tried.requests, how=RECORDED))

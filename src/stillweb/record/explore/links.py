@@ -1,10 +1,9 @@
-"""Open what waits and will not be come to: links, by weight, only to have them recorded.
+"""Open the links that exploration will not reach, by weight, only to record them.
 
-A state costs a fresh context, a survey of the page and all that is tried there. Where the budget ends, most
-of what somebody who clicks about would miss is plain pages, one link away from what was entered: to open them
-takes a fraction of that. Nothing has changed the site by then, so they are recorded as a session finds them
-that has changed nothing. What they, and states that were entered, lead to by address (`exploreleads`) is
-opened in its turn.
+Exploring a state costs a fresh context, an observation of the page and all trials in it. After the budget,
+most misses of a random visitor would be plain pages one link away from an entered state. Opening such a page
+takes a fraction of that time. The site has not been changed at that time, so the pages are recorded as a
+session finds them that changed nothing. The links and GET forms of opened pages are opened in turn.
 """
 
 from __future__ import annotations
@@ -21,24 +20,32 @@ from playwright.async_api import Page
 from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.browser.input.walker import Act, Walker
 from stillweb.errors import InfraError
-from stillweb.record.behaviors.behaviors import FRAME_PATIENCE
+from stillweb.record.behaviors.behaviors import FRAME_TIMEOUT
 from stillweb.record.crawl.scope import LEADS_TO, page_url
-from stillweb.record.explore.frontier import KEPT, ExploreFrontier
+from stillweb.record.explore.frontier import DAMPING, ExploreFrontier
 from stillweb.record.explore.journal import ExplorationJournal
 from stillweb.record.explore.options import ExplorationContext
 from stillweb.record.explore.plan import OPTIONS, SENT
 from stillweb.record.explore.values import Values
 from stillweb.urls import wire_url
 
-__all__ = ["GetForm", "Input", "Lead", "asked_by", "leads_of", "note_leads", "open_links"]
+__all__ = [
+    "GetForm",
+    "Input",
+    "LinkCandidate",
+    "add_candidates",
+    "find_candidates",
+    "form_requests",
+    "open_links",
+]
 
-_A_FORM = 60  # addresses of one form at most
+_A_FORM = 60  # maximum number of URLs of one form
 _TOGGLED = frozenset(("checkbox", "radio"))
 _TYPED = frozenset(("text", "search", "number", "email", "tel", "url", "date", "textarea"))
 _SENDING = frozenset(("submit", "image"))
 _NEVER_SENT = frozenset(("button", "reset", "file"))
 
-# In an isolated world, through open shadow roots.
+# Runs in an isolated world, through open shadow roots.
 _LOOK = (
     "(() => {"
     + LEADS_TO
@@ -48,7 +55,7 @@ _LOOK = (
     (element.getAttribute("aria-label") || element.textContent || "").trim().slice(0, 120);
   const field = (e) => ({ name: e.name, type: e.type, value: e.value, on: Boolean(e.checked), id: e.id,
     placeholder: e.placeholder || "", required: Boolean(e.required),
-    options: e.options ? [...e.options].map((option) => option.value) : [], told: words(e) || e.value });
+    options: e.options ? [...e.options].map((option) => option.value) : [], words: words(e) || e.value });
   const walk = (root) => {
     for (const element of root.querySelectorAll("*")) {
       if (element.shadowRoot) walk(element.shadowRoot);
@@ -70,22 +77,22 @@ _LOOK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
-    """An address that a page leads to, and how what leads there is named (`Control.told`)."""
+class LinkCandidate:
+    """A URL that a page leads to, and the description of its control (`Control.told`)."""
 
     url: str
-    told: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A field of a form, as the DOM has it.
+    """A form field as in the DOM.
 
     Attributes:
         on: whether it is checked.
-        names: by which people who write values may call it, besides its name.
-        options: of a list, by their values.
-        told: its words, if it sends the form.
+        names: further names by which a values file may address it.
+        options: values of a list's options.
+        description: text of a button that sends the form.
     """
 
     name: str
@@ -95,42 +102,46 @@ class Input:
     required: bool = False
     names: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    told: str = ""
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class GetForm:
-    """A form that is sent by GET."""
+    """A form with method GET."""
 
     action: str
     fields: tuple[Input, ...]
 
 
-async def leads_of(page: Page, values: Values) -> list[Lead]:
-    """Return where a page leads, in document order, links first; nothing if it does not answer."""
-    found: list[Lead] = []
+async def find_candidates(page: Page, values: Values) -> list[LinkCandidate]:
+    """Return where a page leads, in document order, links first; [] if the page does not respond."""
+    found: list[LinkCandidate] = []
     with suppress(FrameGone, InfraError, TimeoutError):
-        async with asyncio.timeout(FRAME_PATIENCE):
+        async with asyncio.timeout(FRAME_TIMEOUT):
             probe = await PageProbe.of(page)
-            told = await probe.evaluate_all(_LOOK, await probe.frames())
-            for frame in (each for each in told if each):
-                found += [Lead(page_url(url) or "", f'link "{words}"') for url, words in frame["links"]]
+            result = await probe.evaluate_all(_LOOK, await probe.frames())
+            for frame in (each for each in result if each):
+                found += [
+                    LinkCandidate(page_url(url) or "", f'link "{words}"') for url, words in frame["links"]
+                ]
                 for action, fields in frame["forms"]:
                     form = GetForm(page_url(action) or "", tuple(_input(each) for each in fields))
-                    found += asked_by(form, values)
-    return [lead for lead in dict.fromkeys(found) if lead.url]
+                    found += form_requests(form, values)
+    return [each for each in dict.fromkeys(found) if each.url]
 
 
-def asked_by(form: GetForm, values: Values) -> list[Lead]:
-    """Return what a form asks for: as it is, and with one field another; for each button that sends it."""
+def form_requests(form: GetForm, values: Values) -> list[LinkCandidate]:
+    """Return a form's requests: unchanged, and with one changed field each; for each button that sends it."""
     buttons = [each for each in form.fields if each.type in _SENDING]
-    # A script sends it without a button, when an option is chosen.
+    # Without a button a script sends the form, for example when an option is chosen.
     pressed: list[Input | None] = [*buttons] if buttons else [None]
     if any(each.name for each in buttons):
         pressed.append(None)
     target = form.action.partition("?")[0]
     found = [
-        Lead(f"{target}?{_encoded(pairs, button)}", f'button "{button.told}"' if button else "button")
+        LinkCandidate(
+            f"{target}?{_encoded(pairs, button)}", f'button "{button.description}"' if button else "button"
+        )
         for pairs in _fillings(form.fields, values)
         for button in pressed
     ]
@@ -138,11 +149,11 @@ def asked_by(form: GetForm, values: Values) -> list[Lead]:
 
 
 def _fillings(fields: Sequence[Input], values: Values) -> Iterator[list[tuple[str, str]]]:
-    """Yield the pairs that a form sends."""
-    kept = [_as_is(each, values) for each in fields]
+    """Yield the name-value pairs of each submission."""
+    unchanged = [_as_is(each, values) for each in fields]
 
     def with_other(at: int, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        return [pair for number, own in enumerate(kept) for pair in (pairs if number == at else own)]
+        return [pair for number, own in enumerate(unchanged) for pair in (pairs if number == at else own)]
 
     yield with_other(-1, [])
     for at, each in enumerate(fields):
@@ -154,7 +165,7 @@ def _fillings(fields: Sequence[Input], values: Values) -> Iterator[list[tuple[st
         elif each.type == "checkbox":
             yield with_other(at, [] if each.on else [(each.name, each.value)])
         elif each.type == "radio" and not each.on:
-            yield [pair for number, own in enumerate(kept) for pair in _chosen(fields, number, at, own)]
+            yield [pair for number, own in enumerate(unchanged) for pair in _chosen(fields, number, at, own)]
         elif each.type in _TYPED:
             texts = values.named((each.name, *each.names), each.type)[:SENT]
             for text in texts:
@@ -164,7 +175,7 @@ def _fillings(fields: Sequence[Input], values: Values) -> Iterator[list[tuple[st
 def _chosen(
     fields: Sequence[Input], number: int, at: int, own: list[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """Return what a field sends when another radio button of its group, or itself, is chosen."""
+    """Return what a field sends when another radio button of its group, or the field itself, is chosen."""
     each, chosen = fields[number], fields[at]
     if each.type != "radio" or each.name != chosen.name:
         return own
@@ -182,7 +193,7 @@ def _as_is(each: Input, values: Values) -> list[tuple[str, str]]:
 
 
 def _encoded(pairs: list[tuple[str, str]], button: Input | None) -> str:
-    """Return pairs as browsers send them (URL Standard §5.2)."""
+    """Return pairs encoded as browsers do (URL Standard §5.2)."""
     sent = [*pairs, *([(button.name, button.value)] if button and button.name else [])]
     return "&".join(f"{_escaped(name)}={_escaped(value)}" for name, value in sent)
 
@@ -191,72 +202,72 @@ def _escaped(text: str) -> str:
     return quote_plus(text, safe="*").replace("~", "%7E")
 
 
-def _input(told: Mapping[str, Any]) -> Input:
-    names = tuple(told[each] for each in ("id", "placeholder") if told[each])
-    own = (told["name"], told["type"], told["value"], told["on"], told["required"])
-    return Input(*own, names, tuple(told["options"]), told["told"])
+def _input(fields: Mapping[str, Any]) -> Input:
+    names = tuple(fields[each] for each in ("id", "placeholder") if fields[each])
+    own = (fields["name"], fields["type"], fields["value"], fields["on"], fields["required"])
+    return Input(*own, names, tuple(fields["options"]), fields["words"])
 
 
-_A_CONTEXT = 20  # links; then a fresh one, since what a site remembers of its visitors grows
-_LAST_ANSWERS = 5.0  # seconds for answers under way when a context is left
+_CONTEXT_LINKS = 20  # links per context; a fresh one limits what a site stores about its visitor
+_DRAIN_SECONDS = 5.0  # for responses in flight when a context is left
 
 
 async def open_links(
-    grounds: ExplorationContext,
-    book: ExplorationJournal,
+    context: ExplorationContext,
+    journal: ExplorationJournal,
     frontier: ExploreFrontier,
     limit: int,
     is_late: Callable[[], bool],
 ) -> None:
-    """Open addresses that wait and are not recorded, the likeliest first.
+    """Open waiting URLs that are not recorded, the likeliest first.
 
     Args:
-        grounds: where.
-        book: what is written down.
-        frontier: where they wait; they go on waiting to be entered.
-        limit: how many at most.
-        is_late: whether to stop.
+        context: browser, proxy and settings.
+        journal: journal to write to.
+        frontier: waiting URLs; they stay in the queue.
+        limit: maximum number of URLs.
+        is_late: returns True to stop.
 
     Raises:
         RecordError: if an exchange could not be written.
     """
     tried: set[str] = set()
 
-    def passed(url: str) -> bool:
-        return url in tried or url in book.known
+    def excluded(url: str) -> bool:
+        return url in tried or url in journal.known
 
-    while len(tried) < limit and not is_late() and frontier.likeliest(passed):
+    while len(tried) < limit and not is_late() and frontier.likeliest(excluded):
         try:
-            async with grounds.walking() as walker:
-                for _ in range(min(_A_CONTEXT, limit - len(tried))):
-                    found = frontier.likeliest(passed)
+            async with context.walking() as walker:
+                for _ in range(min(_CONTEXT_LINKS, limit - len(tried))):
+                    found = frontier.likeliest(excluded)
                     if found is None or is_late():
                         break
                     tried.add(found[0])
                     await walker.do(Act("open", value=found[0]))
-                    book.recorded(walker.take_requests())
-                    await note_leads(grounds, frontier, walker, found[1])
-                    book.count_opened(found[0], len(frontier))
-                    grounds.recording.check()
+                    journal.recorded(walker.take_requests())
+                    await add_candidates(context, frontier, walker, found[1])
+                    journal.count_opened(found[0], len(frontier))
+                    context.recording.check()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(grounds.recording.idle(), _LAST_ANSWERS)
-        except InfraError as error:  # a page that the browser does not stand; the others have their turn
-            book.report.faults.append(f"opening links: {error}")
-            if not grounds.browser.is_connected():
+                    await asyncio.wait_for(context.recording.idle(), _DRAIN_SECONDS)
+        except InfraError as error:  # a page that the browser cannot load; continue with the others
+            journal.report.faults.append(f"opening links: {error}")
+            if not context.browser.is_connected():
                 return
 
 
-async def note_leads(
-    grounds: ExplorationContext, frontier: ExploreFrontier, walker: Walker, weight: float
+async def add_candidates(
+    context: ExplorationContext, frontier: ExploreFrontier, walker: Walker, weight: float
 ) -> None:
-    """Hand the weight of a page on to where it leads by address, to be opened if nobody enters it."""
-    if not grounds.scope.contains(wire_url(walker.page.url)):
+    """Pass the weight of a page on to the URLs that it leads to, to be opened if they are not entered."""
+    if not context.scope.contains(wire_url(walker.page.url)):
         return
-    options = grounds.options
-    leads = [
-        lead.url
-        for lead in await leads_of(walker.page, options.values)
-        if grounds.scope.contains(lead.url) and not options.avoid.forbids(lead.told, lead.url)
+    options = context.options
+    candidates = [
+        each.url
+        for each in await find_candidates(walker.page, options.values)
+        if context.scope.contains(each.url) and not options.avoid.forbids(each.description, each.url)
     ]
-    for url in leads:
-        frontier.note(url, weight * KEPT / len(leads))
+    for url in candidates:
+        frontier.note(url, weight * DAMPING / len(candidates))

@@ -1,4 +1,4 @@
-"""Where an exploration goes, and how: the browser, the recording proxy, and the contexts between them."""
+"""Options, progress and report of an exploration, and its browser contexts."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ class ExploreOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExploreEvent:
-    """How far an exploration is; told after each act."""
+    """Progress of an exploration after one action."""
 
-    told: str
+    description: str
     acts: int
     states: int
     waiting: int
@@ -91,16 +91,16 @@ class ExploreEvent:
 
 @dataclass(slots=True)
 class ExploreReport:
-    """What came of an exploration.
+    """Outcome of an exploration; the field names are those of `--json`.
 
     Attributes:
-        acts, seconds: spent.
-        opened: links that were opened beside, without being explored.
+        acts, seconds: actions performed and duration.
+        opened: links that were opened without being explored.
         exchanges, body_bytes: written by this run.
-        waiting: states that it did not come to.
-        faults: what the browser did not stand, one line each.
-        summary: of the map.
-        repaired: what a kill had left broken, one line each.
+        waiting: states that were not entered.
+        faults: browser failures, one line each.
+        summary: summary of the map.
+        repaired: repairs after a killed recording, one line each.
     """
 
     acts: int = 0
@@ -116,7 +116,7 @@ class ExploreReport:
 
 @dataclass(frozen=True, slots=True)
 class ExplorationContext:
-    """Where an exploration goes, and how."""
+    """Browser, proxy and settings of an exploration."""
 
     browser: Browser
     recording: RecordingProxy
@@ -126,7 +126,7 @@ class ExplorationContext:
     options: ExploreOptions
 
     def walking(self) -> AbstractAsyncContextManager[Walker]:
-        """Return a fresh context to walk in."""
+        """Return a walker in a fresh browser context."""
         return walking(
             self.browser,
             proxy=self.recording.url,

@@ -1,9 +1,9 @@
-"""What is tried in a state, in which order, and what is left alone and why. Pure.
+"""Plan for one state: what to try, in which order, and what to leave alone and why. Pure.
 
-Each distinct control once: links are followed by their addresses, since those are pages of their own; lists
-choose each of their options, fields are filled, forms are sent once for each value of each field, what opens
-is hovered over as well. Of controls of one kind a few are tried. What changes the site (a form that is
-posted) comes after what does not.
+Each distinct control is tried once. Links are followed by URL, because their targets are pages of their own.
+Every option of a list is chosen and every field is filled. Forms are sent once for each value of each field.
+Controls with a popup are also hovered over. Of controls of one kind a few are tried. Actions that change the
+site (forms sent by POST) come last.
 """
 
 from __future__ import annotations
@@ -31,43 +31,45 @@ _CHECKS = frozenset(("checkbox", "radio", "switch"))
 _TYPED = frozenset(
     ("textbox", "searchbox", "spinbutton", "combobox", "Date", "DateTime", "InputTime", "ColorWell")
 )
-SENT = 6  # values of one field that a form is sent with
-OPTIONS = 12  # of a list
+SENT = 6  # values of one field for which a form is sent
+OPTIONS = 12  # options tried of a list
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedAction:
-    """Something to try.
+    """An action to try.
 
     Attributes:
-        same: what it is on every page: tried on a few pages without another result, it is known.
-        mutates: whether it is likely to change the site.
+        description: the action in words.
+        kind: kind of control and action within a state.
+        identity: identity of control and action across pages: an effect proven on some pages is known.
+        mutates: whether it probably changes the site.
     """
 
     act: Act
-    told: str
+    description: str
     kind: str
-    same: str
+    identity: str
     mutates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link to follow by its address."""
+    """A link to follow by its URL."""
 
     act: Act
-    told: str
+    description: str
     url: str
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
 class ActionPlan:
-    """What to do in a state.
+    """Actions for a state.
 
     Attributes:
-        offers: to try, those that change the site last.
-        links: to follow.
+        offers: actions to try; those that change the site come last.
+        links: links to follow.
         left: what is not tried, with the reason.
     """
 
@@ -78,28 +80,28 @@ class ActionPlan:
 
 @dataclass(frozen=True, slots=True)
 class AvoidRules:
-    """Controls to be left alone, by patterns of their names and addresses."""
+    """Controls to leave alone, by patterns of their names and URLs."""
 
     names: tuple[re.Pattern[str], ...] = ()
     addresses: tuple[re.Pattern[str], ...] = ()
 
     @classmethod
     def of(cls, skip: Sequence[str] = (), *, destructive: bool = False) -> AvoidRules:
-        """Return what is avoided: the list of destructive controls unless they are wanted, and one's own."""
+        """Return the list of destructive controls, unless they are wanted, and the user's patterns."""
         own = tuple(re.compile(pattern, re.IGNORECASE) for pattern in skip)
         listed = _listed()
         return cls(own, own) if destructive else cls(listed.names + own, listed.addresses + own)
 
     def hits(self, control: Control) -> bool:
-        """Return whether a control is to be left alone."""
+        """Return True if a control must be left alone."""
         addresses = [control.url]
         if control.field and control.field.form and control.field.method:
             addresses.append(control.field.form.action)
         return self.forbids(control.told, *addresses)
 
-    def forbids(self, told: str, *addresses: str) -> bool:
-        """Return whether what is named so (`Control.told`), or leads to one of these, is to be left alone."""
-        return any(pattern.search(told) for pattern in self.names) or any(
+    def forbids(self, description: str, *addresses: str) -> bool:
+        """Return True if a control must be left alone by its description (`Control.told`) or URLs."""
+        return any(pattern.search(description) for pattern in self.names) or any(
             pattern.search(address) for pattern in self.addresses for address in addresses if address
         )
 
@@ -117,15 +119,15 @@ def _listed() -> AvoidRules:
 def make_plan(
     state: PageState, scope: Scope, values: Values, avoid: AvoidRules, *, alike: int = 3, seed: int = 0
 ) -> ActionPlan:
-    """Return what is tried in a state.
+    """Return what to try in a state.
 
     Args:
-        state: as it was looked at.
-        scope: which addresses may be led to.
-        values: of fields.
-        avoid: controls to be left alone.
-        alike: of controls of one kind that are tried; drawn, by the seed, from all of them.
-        seed: of the draw.
+        state: the observed state.
+        scope: URLs that may be followed.
+        values: values for fields.
+        avoid: controls to leave alone.
+        alike: maximum number of controls of one kind; drawn at random from all of them.
+        seed: seed of the draw.
     """
     draft = _Draft(state, scope, values, avoid)
     draft.collect()
@@ -135,7 +137,7 @@ def make_plan(
 
 
 def other_fills(state: PageState, offer: OfferedAction, values: Values) -> list[OfferedAction]:
-    """Return the offers to fill a field with its other values, for one that asks while it is typed into."""
+    """Return the actions that fill a field with its other values."""
     control = state.find(offer.act.control)
     if control is None:
         return []
@@ -189,17 +191,17 @@ class _Draft:
         if control.opens:
             self.offers.append(_offer(Act("hover", control.key), control))
         if not url or (url == wire_url(self.state.url) and "#" in control.url):
-            # A script's, or a place in this page: there is no address to lead to.
+            # A script's link or a fragment of this page: no URL to follow.
             self.offers.append(_offer(Act("click", control.key), control))
             return
-        link = Link(Act("click", control.key), _told("click", control), url, control.kind)
+        link = Link(Act("click", control.key), _describe("click", control), url, control.kind)
         if self.scope.contains(url):
             self.links.append(link)
         else:
             self.left.append((link, "outside of the scope"))
 
     def _form(self, form: PageForm, members: Sequence[Control]) -> None:
-        """Offer to send a form: for each value of each field, the other fields as they are or must be."""
+        """Offer to send a form once for each value of each field; other fields keep or need their value."""
         buttons = [each for each in members if each.field and each.field.method and not self.avoid.hits(each)]
         stopped = [each for each in members if each.field and each.field.method and self.avoid.hits(each)]
         if stopped and not buttons:
@@ -207,14 +209,16 @@ class _Draft:
         fields = [each for each in members if _is_field(each)]
         needed = {each.key: self.values.for_field(each)[0] for each in fields if _must(each)}
         if not buttons and not any(each.role in _TYPED and each.tag != "select" for each in fields):
-            return  # nothing to press Enter in: it is sent by its own script
+            return  # no field in which Enter submits: its own script sends it
         pressed: list[Control | None] = [*buttons] or [None]
         for button in pressed:
             for filled in self._fillings(fields, needed):
                 act = Act("submit", button.key if button else "", "", tuple(filled.items()))
                 method = (button.field.method if button and button.field else form.method).upper()
                 owner = button or fields[-1]
-                self.offers.append(_offer(act, owner, _said(filled, fields), mutates=method in MUTATIONS))
+                self.offers.append(
+                    _offer(act, owner, _values_text(filled, fields), mutates=method in MUTATIONS)
+                )
 
     def _fillings(self, fields: Sequence[Control], needed: dict[str, str]) -> Iterator[dict[str, str]]:
         seen: set[tuple[tuple[str, str], ...]] = set()
@@ -222,7 +226,7 @@ class _Draft:
         for each in fields:
             fillings += [{**needed, each.key: value} for value in self._choices(each)]
         for filled in fillings:
-            # In the order of the page, so that equal values are equal acts.
+            # In page order, so that equal values give equal actions.
             ordered = {each.key: filled[each.key] for each in fields if each.key in filled}
             if tuple(ordered.items()) not in seen:
                 seen.add(tuple(ordered.items()))
@@ -257,22 +261,22 @@ def _must(control: Control) -> bool:
 
 def _offer(act: Act, control: Control, value: str = "", *, mutates: bool = False) -> OfferedAction:
     presses = act.do == "click" and control.field is not None and control.field.method.upper() in MUTATIONS
-    # Other values are no other kind; but each value is tried.
+    # Another value is the same kind of action; but each value is tried.
     mark = f"{act.do} {value}" if act.do != "click" else "click"
     return OfferedAction(
         act,
-        _told(act.do, control, value),
+        _describe(act.do, control, value),
         f"{control.kind} {mark}",
         f"{control.same} {mark}",
         mutates or presses,
     )
 
 
-def _told(do: str, control: Control, value: str = "") -> str:
+def _describe(do: str, control: Control, value: str = "") -> str:
     return f"{do} {control.told}" + (f": {value}" if value else "")
 
 
-def _said(filled: dict[str, str], fields: Sequence[Control]) -> str:
+def _values_text(filled: dict[str, str], fields: Sequence[Control]) -> str:
     names = {each.key: each.name or (each.label or ("",))[0] for each in fields}
     return ", ".join(f"{names[key]}={value}" for key, value in filled.items())
 
@@ -280,7 +284,7 @@ def _said(filled: dict[str, str], fields: Sequence[Control]) -> str:
 def _sampled(
     offers: Sequence[OfferedAction], alike: int, rng: object
 ) -> tuple[list[OfferedAction], list[OfferedAction]]:
-    """Return those to try, what changes the site last, and those that are left for being alike."""
+    """Return the actions to try, mutations last, and those omitted as alike."""
     counts = Counter(offer.kind for offer in offers)
     drawn: dict[str, set[int]] = {}
     for kind, count in counts.items():

@@ -1,13 +1,14 @@
-"""What forms are filled with: values that people wrote for the tasks, else what is typical. Pure.
+"""Values for form fields: from files that people wrote, else a typical value for the type. Pure.
 
 A values file is YAML:
 
     fields:
-      q: [kettle, lamp]            # by name, id, placeholder or label, in any case; * and ? as in file names
-      "*": [Ada, "7"]              # any field to type into
+      q: [kettle, lamp]            # by name, id, placeholder or label, ignoring case; * and ? as in file
+          names
+      "*": [Ada, "7"]              # any field that takes text
 
-A file of tasks is taken too (a list, or `tasks:`): what stands in quotation marks in a goal is typed
-into every field, parameters of start addresses into the fields of their names.
+A task file is accepted too (a list, or `tasks:`). Quoted words of a goal are typed into every text field, and
+parameters of start URLs into the fields of their names.
 """
 
 from __future__ import annotations
@@ -52,17 +53,17 @@ _GOALS = ("goal", "intent", "question", "instruction")
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Values by the name of a field, in lower case, as a glob."""
+    """Values by lower-case glob of a field's name."""
 
     by_name: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def for_field(self, control: Control) -> tuple[str, ...]:
-        """Return what a field is filled with: values of its names, then any field's; else what is usual."""
+        """Return the values for a field: those of its names, then those of any field, else a typical one."""
         kind = control.field.type if control.field else ""
         return self.named((*control.label, control.name), kind)
 
     def named(self, called: Iterable[str], kind: str) -> tuple[str, ...]:
-        """Return what a field of these names is filled with, at least one value; `kind` is its DOM type."""
+        """Return at least one value for a field with these names; `kind` is its DOM type."""
         names = [name.casefold() for name in called if name]
         own = [
             value
@@ -75,10 +76,10 @@ class Values:
 
 
 def read_values(paths: Iterable[Path]) -> Values:
-    """Read files of values, and of tasks.
+    """Read value files and task files.
 
     Raises:
-        UsageError: if one is neither.
+        UsageError: if a file is neither.
     """
     found: dict[str, list[str]] = {}
     for path in paths:
@@ -103,7 +104,7 @@ def _take_fields(found: dict[str, list[str]], fields: Mapping[Any, Any], path: P
     for name, values in fields.items():
         listed = values if isinstance(values, list) else [values]
         if not all(isinstance(value, str | int | float) for value in listed):
-            raise UsageError(f"{path}: values of {name!r} are no texts", hint=_HINT)
+            raise UsageError(f"{path}: values of {name!r} are not texts", hint=_HINT)
         found.setdefault(str(name).casefold(), []).extend(map(str, listed))
 
 

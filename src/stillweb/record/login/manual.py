@@ -1,4 +1,4 @@
-"""Logging in by hand, in a browser with a window; only the storage state is kept."""
+"""Manual login in a browser with a window; only the storage state is stored."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from stillweb.clock import now
 from stillweb.errors import InfraError, ProgramNotFound, RecordError, UsageError
 from stillweb.polling import poll
 from stillweb.record.crawl.scope import seed_url
-from stillweb.record.login.run import passing_proxy, shows
-from stillweb.record.login.steps import Sign
+from stillweb.record.login.run import discarding_proxy, is_shown
+from stillweb.record.login.steps import LoginIndicator
 from stillweb.record.options import RecordOptions
 
-__all__ = ["ByHand", "full_browser", "log_in_by_hand"]
+__all__ = ["ManualLogin", "full_browser", "log_in_manually"]
 
 _A_DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class ByHand:
-    """What is to be done by hand.
+class ManualLogin:
+    """A manual login.
 
     Attributes:
-        url: where to begin.
+        url: page to start with.
         save: file for the storage state.
-        until: ends it when a page shows this; None waits for Enter.
+        until: indicator that ends the login; None waits for Enter.
         record: how the site is reached.
-        profile: what it sees of the browser.
+        profile: what the site sees of the browser.
     """
 
     url: str
     save: Path
-    until: Sign | None
+    until: LoginIndicator | None
     record: RecordOptions
     profile: Profile
 
 
 def full_browser() -> Path:
-    """Return a browser that can have a window: chromium-headless-shell has none.
+    """Return a browser that can open a window, which chromium-headless-shell cannot.
 
     Raises:
         ProgramNotFound: if there is none.
@@ -73,73 +73,75 @@ def full_browser() -> Path:
 def _require_display() -> None:
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         raise UsageError(
-            "there is no display here for a browser with a window",
-            hint="log in where there is a screen and copy the file; or: record crawl --login STEPS.yaml",
+            "no display for a browser with a window",
+            hint="log in on a machine with a screen and copy the file; or: record crawl --login STEPS.yaml",
         )
 
 
-async def log_in_by_hand(
-    ca: CertAuthority, chosen: ByHand, on_open: Callable[[Page], None]
+async def log_in_manually(
+    ca: CertAuthority, chosen: ManualLogin, on_open: Callable[[Page], None]
 ) -> dict[str, Any]:
-    """Open a window, wait until somebody has logged in, and save the storage state.
+    """Open a window, wait for the login, and save the storage state.
 
-    The site is reached as in a crawl, by a recording proxy; what passes it is thrown away.
+    The site is reached through a recording proxy, as in a crawl; its exchanges are discarded.
 
     Raises:
-        RecordError: if the window is closed before.
-        ProgramNotFound: if there is no browser with a window.
-        UsageError: if there is no display for a window.
-        InfraError: if it does not start.
+        RecordError: if the window is closed first.
+        ProgramNotFound: if no browser can open a window.
+        UsageError: if there is no display.
+        InfraError: if the browser does not start.
     """
     url = seed_url(chosen.url)
     _require_display()
     async with (
-        passing_proxy(ca, chosen.record) as passing,
+        discarding_proxy(ca, chosen.record) as proxy,
         launch(spki=ca.spki_hashes(), executable=full_browser(), headless=False) as browser,
     ):
         context = await open_context(
-            browser, proxy=passing.url, profile=chosen.profile, pinning=Pinning(Level.LIVE, 0, now())
+            browser, proxy=proxy.url, profile=chosen.profile, pinning=Pinning(Level.LIVE, 0, now())
         )
         page = await context.new_page()
         await page.goto(url)
         on_open(page)
-        state = await _until(browser, context, chosen.until)
+        state = await _wait_for_login(browser, context, chosen.until)
     _save(chosen.save, state)
     return state
 
 
-async def _until(browser: Browser, context: BrowserContext, until: Sign | None) -> dict[str, Any]:
-    """Return the state once it is said, or seen, that somebody has logged in."""
+async def _wait_for_login(
+    browser: Browser, context: BrowserContext, until: LoginIndicator | None
+) -> dict[str, Any]:
+    """Return the state when the user presses Enter or the indicator appears."""
     closed = asyncio.Event()
     browser.on("disconnected", lambda _: closed.set())
     context.on("close", lambda _: closed.set())
-    said = asyncio.ensure_future(_shown(context, until) if until else _entered())
-    shut = asyncio.ensure_future(closed.wait())
+    done = asyncio.ensure_future(_wait_for_indicator(context, until) if until else _wait_for_enter())
+    closing = asyncio.ensure_future(closed.wait())
     try:
-        await asyncio.wait({said, shut}, return_when=asyncio.FIRST_COMPLETED)
-        if not said.done():
+        await asyncio.wait({done, closing}, return_when=asyncio.FIRST_COMPLETED)
+        if not done.done():
             raise RecordError("the window was closed before the login was saved", hint="press Enter first")
-        said.result()
+        done.result()
         return dict(await context.storage_state())
     except PlaywrightError as error:
         raise RecordError(f"the browser ended: {str(error).partition(chr(10))[0]}") from error
     finally:
-        said.cancel()
-        shut.cancel()
+        done.cancel()
+        closing.cancel()
 
 
-async def _shown(context: BrowserContext, until: Sign) -> None:
+async def _wait_for_indicator(context: BrowserContext, until: LoginIndicator) -> None:
     async def shown() -> bool:
         for page in context.pages:
-            with suppress(PlaywrightError, InfraError):  # it is on its way elsewhere
-                if await shows(page, until):
+            with suppress(PlaywrightError, InfraError):  # the page is navigating
+                if await is_shown(page, until):
                     return True
         return False
 
     await poll(shown, timeout=_A_DAY, interval=0.3)
 
 
-async def _entered() -> None:
+async def _wait_for_enter() -> None:
     """Wait for a line on standard input."""
     loop = asyncio.get_running_loop()
     entered = asyncio.Event()
@@ -152,7 +154,7 @@ async def _entered() -> None:
 
 
 def _save(path: Path, state: dict[str, Any]) -> None:
-    """Write the state for its owner alone."""
+    """Write the state with permissions for its owner only."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)

@@ -1,13 +1,14 @@
-"""Logging in beside a recording: by a proxy whose exchanges are thrown away.
+"""Logins before a recording, through a proxy whose exchanges are discarded.
 
-The pages of a crawl are to be the first that its archive has of them: what a login loads on its way would
-be found before them, as of the same user, and show another time. So the state is made aside, and
-the login is recorded when the crawl is through (`loginrun`).
+The crawl's visits must be the first captures of their pages. Pages loaded during a login would precede them,
+for the same user and with another clock. So the steps run through a discarding proxy first, and `crawl`
+records the login after its last page.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -28,20 +29,75 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import InfraError, RecordError
+from stillweb.model import Exchange, Request, Response, header
 from stillweb.polling import poll
-from stillweb.record.login.steps import Login, LoginStep, Sign, secrets_in_state
+from stillweb.record.login.steps import Login, LoginIndicator, LoginStep, secrets_in_state
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
+from stillweb.record.redaction.redactor import Secrets
 
-__all__ = ["LoginCheck", "LoginSession", "log_in", "log_in_aside", "passing_proxy", "shows"]
+__all__ = [
+    "ContextSettings",
+    "LoginSession",
+    "discarding_proxy",
+    "is_shown",
+    "log_in",
+    "log_in_separately",
+    "redacted_state",
+]
+
+_NO_TIME = "20250101000000"
+_FLAGS = (("HttpOnly", "httpOnly"), ("Secure", "secure"))
+
+
+def redacted_state(state: Mapping[str, Any], secrets: Secrets | None) -> dict[str, Any]:
+    """Return the state with placeholders for secrets; unchanged if secrets are kept."""
+    if secrets is None:
+        return dict(state)
+    cookies = [{**cookie, "value": _cookie(cookie, secrets)} for cookie in state.get("cookies", ())]
+    origins = [
+        {
+            **origin,
+            "localStorage": [
+                {**entry, "value": _entry(origin["origin"], entry, secrets)}
+                for entry in origin.get("localStorage", ())
+            ],
+        }
+        for origin in state.get("origins", ())
+    ]
+    return {"cookies": cookies, "origins": origins}
+
+
+def _cookie(cookie: Mapping[str, Any], secrets: Secrets) -> str:
+    scheme = "https" if cookie.get("secure") else "http"
+    url = cookie.get("url") or f"{scheme}://{str(cookie.get('domain', '')).removeprefix('.')}/"
+    pair = f"{cookie['name']}={cookie['value']}"
+    line = [pair, *(flag for flag, member in _FLAGS if cookie.get(member))]
+    secrets.redact(_exchange(url, (), (("Set-Cookie", "; ".join(line)),), b""))  # learns the value
+    made = secrets.redact(_exchange(url, (("Cookie", pair),), (), b""))[0]
+    return header(made.request.headers, "cookie").partition("=")[2]
+
+
+def _entry(origin: str, entry: Mapping[str, Any], secrets: Secrets) -> str:
+    body = json.dumps({entry["name"]: entry["value"]}).encode()
+    exchange = _exchange(f"{origin}/", (), (("Content-Type", "application/json"),), body)
+    made = secrets.redact(exchange)[0]
+    return str(next(iter(json.loads(made.response.raw_body).values())))
+
+
+def _exchange(
+    url: str, sent: tuple[tuple[str, str], ...], given: tuple[tuple[str, str], ...], body: bytes
+) -> Exchange:
+    return Exchange(Request("GET", url, sent), Response(200, "OK", given, body), _NO_TIME)
+
 
 _STEP_SECONDS = 20.0
-_RARELY = 10  # pages for one question whether the login holds
+_CHECK_INTERVAL = 10  # pages between two checks of the login
 
 
 @dataclass(frozen=True, slots=True)
-class LoginCheck:
-    """What a browser context of the recording is opened with."""
+class ContextSettings:
+    """Settings of a recording's browser contexts."""
 
     proxy: str
     profile: Profile
@@ -50,146 +106,155 @@ class LoginCheck:
 
 @dataclass(slots=True)
 class LoginSession:
-    """A login that was made, while a crawl uses it.
+    """A login in use by a recording.
 
     Attributes:
         login: how it was made.
-        state: Playwright's storage state; every page's context starts with it.
-        at: the page that shows that it holds; "" if nobody said by what to see that.
+        state: Playwright storage state with which every context starts.
+        at: URL of the page that shows the indicator; "" without an indicator.
     """
 
     login: Login
     state: Mapping[str, Any]
     at: str = ""
-    _unsure: list[str] = field(default_factory=list)
+    _unconfirmed: list[str] = field(default_factory=list)
     _pages: int = 0
-    _asked: int = -_RARELY
-    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _last_check: int = -_CHECK_INTERVAL
+    _checking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What a recording must not write: what the login was given, and what it was let in by."""
+        """Values that a recording must not write: inputs of the login and its cookies and tokens."""
         return (*self.login.secrets, *secrets_in_state(self.state))
 
-    async def see(self, browser: Browser, hold: LoginCheck, page: Page) -> None:
-        """Look whether a page shows that the login holds; ask another one if it does not.
+    async def check_page(self, browser: Browser, settings: ContextSettings, page: Page) -> None:
+        """Check whether a page shows the indicator; if not, check the page at `at` from time to time.
 
         Raises:
-            RecordError: if it does not hold any more.
+            RecordError: if the login is no longer valid.
         """
-        sign = self.login.sign
-        if sign is None or not self.at:
+        indicator = self.login.indicator
+        if indicator is None or not self.at:
             return
         self._pages += 1
-        if not sign.url and await shows(page, sign):
-            self._unsure.clear()
+        if not indicator.url and await is_shown(page, indicator):
+            self._unconfirmed.clear()
             return
-        self._unsure.append(page.url)
-        async with self._asking:
-            if self._pages - self._asked >= _RARELY:
-                self._asked = self._pages
-                await self.ask(browser, hold)
+        self._unconfirmed.append(page.url)
+        async with self._checking:
+            if self._pages - self._last_check >= _CHECK_INTERVAL:
+                self._last_check = self._pages
+                await self.check(browser, settings)
 
-    async def ask(self, browser: Browser, hold: LoginCheck) -> None:
-        """Load the page that must show that the login holds.
+    async def check(self, browser: Browser, settings: ContextSettings) -> None:
+        """Load the page that must show the indicator.
 
         Raises:
             RecordError: if it does not show it.
         """
-        sign = self.login.sign
-        if sign is None or not self.at:
+        indicator = self.login.indicator
+        if indicator is None or not self.at:
             return
         context = await open_context(
-            browser, proxy=hold.proxy, profile=hold.profile, pinning=hold.pinning, storage_state=self.state
+            browser,
+            proxy=settings.proxy,
+            profile=settings.profile,
+            pinning=settings.pinning,
+            storage_state=self.state,
         )
         try:
             activity = Activity(context)
             page = await context.new_page()
             await page.goto(self.at)
             await settle(page, activity)
-            if await shows(page, sign):
-                self._unsure.clear()
+            if await is_shown(page, indicator):
+                self._unconfirmed.clear()
                 return
-            since = f"; not sure of {', '.join(self._unsure[:5])}" if self._unsure else ""
+            unsure = (
+                f"; possibly anonymous since {', '.join(self._unconfirmed[:5])}" if self._unconfirmed else ""
+            )
             raise RecordError(
-                f"not logged in: {page.url} does not show {sign}{since}",
-                hint=f"make {self.login.source} anew, then the same with --append goes on",
+                f"not logged in: {page.url} does not show {indicator}{unsure}",
+                hint=f"renew {self.login.source}, then the same command with --append continues",
             )
         finally:
             await context.close()
 
 
-async def log_in(browser: Browser, hold: LoginCheck, login: Login) -> LoginSession:
-    """Take the steps of a login.
+async def log_in(browser: Browser, settings: ContextSettings, login: Login) -> LoginSession:
+    """Run the steps of a login.
 
     Raises:
-        RecordError: if one fails, or what shows the login is not there in the end; says which.
+        RecordError: if a step fails or the indicator is missing at the end.
     """
-    context = await open_context(browser, proxy=hold.proxy, profile=hold.profile, pinning=hold.pinning)
+    context = await open_context(
+        browser, proxy=settings.proxy, profile=settings.profile, pinning=settings.pinning
+    )
     try:
         activity = Activity(context)
         page = await context.new_page()
         for number, step in enumerate(login.steps, 1):
-            place = f"{login.source}: step {number} ({step})"
+            location = f"{login.source}: step {number} ({step})"
             try:
-                await _take(page, activity, step)
+                await _run_step(page, activity, step)
             except (PlaywrightError, InfraError) as error:
                 raise RecordError(
-                    f"{place}: {_first_line(error)}", hint=f"the page is {page.url}; look at it in a browser"
+                    f"{location}: {_first_line(error)}",
+                    hint=f"the page is {page.url}; look at it in a browser",
                 ) from error
             except TimeoutError:
                 raise RecordError(
-                    f"{place}: not within {_STEP_SECONDS:g} s", hint=f"the page is {page.url}"
+                    f"{location}: not done within {_STEP_SECONDS:g} s", hint=f"the page is {page.url}"
                 ) from None
-        held = LoginSession(login, dict(await context.storage_state()))
-        if sign := login.sign:
-            held.at = sign.at or page.url
-            if not await shows(page, sign):
-                await held.ask(browser, hold)
-        return held
+        session = LoginSession(login, dict(await context.storage_state()))
+        if indicator := login.indicator:
+            session.at = indicator.at or page.url
+            if not await is_shown(page, indicator):
+                await session.check(browser, settings)
+        return session
     finally:
         await context.close()
 
 
-async def _take(page: Page, activity: Activity, step: LoginStep) -> None:
-    within = 1000 * _STEP_SECONDS
+async def _run_step(page: Page, activity: Activity, step: LoginStep) -> None:
+    timeout = 1000 * _STEP_SECONDS
     if step.goto:
-        await page.goto(step.goto, timeout=within)
+        await page.goto(step.goto, timeout=timeout)
     elif step.fill:
-        await page.fill(step.fill.selector, step.fill.value, timeout=within)
+        await page.fill(step.fill.selector, step.fill.value, timeout=timeout)
     elif step.click:
-        await page.click(step.click, timeout=within)
+        await page.click(step.click, timeout=timeout)
     elif step.check:
-        await page.check(step.check, timeout=within)
+        await page.check(step.check, timeout=timeout)
     elif step.press and step.press.selector:
-        await page.press(step.press.selector, step.press.key, timeout=within)
+        await page.press(step.press.selector, step.press.key, timeout=timeout)
     elif step.press:
         await page.keyboard.press(step.press.key)
     await settle(page, activity, cap=_STEP_SECONDS)
-    if (wanted := step.wait_for) and not await shows(page, wanted):
-        await _until_shown(page, activity, wanted)
+    if (indicator := step.wait_for) and not await is_shown(page, indicator):
+        await _wait_for(page, activity, indicator)
 
 
-async def _until_shown(page: Page, activity: Activity, wanted: Sign) -> None:
+async def _wait_for(page: Page, activity: Activity, indicator: LoginIndicator) -> None:
     async def shown() -> bool:
         await settle(page, activity, cap=_STEP_SECONDS)
-        return await shows(page, wanted)
+        return await is_shown(page, indicator)
 
     if not await poll(shown, timeout=_STEP_SECONDS):
         raise TimeoutError
 
 
-async def shows(page: Page, sign: Sign) -> bool:
-    """Whether a page shows a sign now; texts in any case, as styles may change it.
+async def is_shown(page: Page, indicator: LoginIndicator) -> bool:
+    """Return True if a page shows an indicator now; text is compared ignoring case, which styles may change.
 
     Raises:
-        PlaywrightError: if the selector is none.
+        PlaywrightError: if the selector is invalid.
     """
-    if sign.url:
-        return sign.url in page.url
-    if sign.selector:
-        return await page.locator(sign.selector).first.is_visible()
-    return sign.text.casefold() in (await observe.page_text(page)).casefold()
+    if indicator.url:
+        return indicator.url in page.url
+    if indicator.selector:
+        return await page.locator(indicator.selector).first.is_visible()
+    return indicator.text.casefold() in (await observe.page_text(page)).casefold()
 
 
 def _first_line(error: Exception) -> str:
@@ -197,16 +262,16 @@ def _first_line(error: Exception) -> str:
 
 
 @asynccontextmanager
-async def passing_proxy(ca: CertAuthority, options: RecordOptions) -> AsyncIterator[RecordingProxy]:
-    """Run a recording proxy that leaves nothing behind."""
+async def discarding_proxy(ca: CertAuthority, options: RecordOptions) -> AsyncIterator[RecordingProxy]:
+    """Run a recording proxy whose exchanges are deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix="stillweb-") as scratch:
-        passing = Collection.create(Path(scratch), "login")
-        with CollectionWriter(passing) as writer:
+        scratch_collection = Collection.create(Path(scratch), "login")
+        with CollectionWriter(scratch_collection) as writer:
             async with recording_proxy(writer, ca, replace(options, port=0)) as proxy:
                 yield proxy
 
 
-async def log_in_aside(
+async def log_in_separately(
     ca: CertAuthority,
     login: Login,
     pinning: tuple[Profile, Pinning],
@@ -215,28 +280,28 @@ async def log_in_aside(
     *,
     executable: Path | None = None,
 ) -> LoginSession:
-    """Return the login that a recording uses; its steps are taken now.
+    """Log in through a discarding proxy and return the session for a recording.
 
     Args:
-        ca: signs for the sites.
-        login: how.
-        pinning: of the recording.
-        seed: page that shows whether a storage state holds, if nobody said another.
+        ca: signs certificates for the sites.
+        login: steps or storage state.
+        pinning: profile and pinning of the recording.
+        seed: page to check a storage state with, if its indicator names none.
         record: how the sites are reached.
-        executable: of the browser; None to look for one.
+        executable: browser executable; None to look for one.
 
     Raises:
-        RecordError: if a step fails, or what shows the login is not there in the end.
+        RecordError: if a step fails or the indicator is missing at the end.
     """
-    held = LoginSession(login, login.state, (login.sign.at or seed) if login.sign else "")
-    if not (login.steps or held.at):
-        return held
+    session = LoginSession(login, login.state, (login.indicator.at or seed) if login.indicator else "")
+    if not (login.steps or session.at):
+        return session
     async with (
-        passing_proxy(ca, record) as proxy,
+        discarding_proxy(ca, record) as proxy,
         launch(spki=ca.spki_hashes(), executable=executable) as browser,
     ):
-        hold = LoginCheck(proxy.url, *pinning)
+        settings = ContextSettings(proxy.url, *pinning)
         if login.steps:
-            return await log_in(browser, hold, login)
-        await held.ask(browser, hold)
-        return held
+            return await log_in(browser, settings, login)
+        await session.check(browser, settings)
+        return session

@@ -1,7 +1,6 @@
-"""Who a crawl is logged in as: a storage state, or the steps that lead to one, and how to see that it holds.
+"""Login files: a Playwright storage state, or a list of steps, and the indicator of a valid login.
 
-A storage state is Playwright's (`context.storage_state`): cookies and what sites keep in local storage. A
-steps file is YAML:
+A storage state (`context.storage_state`) holds cookies and local storage. A steps file is YAML:
 
     logged_in: {text: Log Out}
     steps:
@@ -11,9 +10,9 @@ steps file is YAML:
       - click: button[type=submit]
       - wait_for: {text: Log Out}
 
-`check` ticks a box, `press` presses a key, in the element that has the focus or in one that is named.
-Values of `${NAME}` are of the environment, so that no password need stand in the file. Nothing here
-opens a browser (`loginrun` does).
+`check` ticks a box. `press` presses a key in the focused or the selected element. `${NAME}` reads an
+environment variable, so that the file need not contain a password. `stillweb.record.login.run` runs the steps
+in a browser.
 """
 
 from __future__ import annotations
@@ -33,22 +32,30 @@ from stillweb.errors import UsageError
 from stillweb.matching.redaction import canonical
 from stillweb.record.redaction.find import strong, strong_password
 
-__all__ = ["Login", "LoginStep", "Sign", "parse_sign", "read_login", "read_storage_state", "secrets_in_state"]
+__all__ = [
+    "Login",
+    "LoginIndicator",
+    "LoginStep",
+    "parse_indicator",
+    "read_login",
+    "read_storage_state",
+    "secrets_in_state",
+]
 
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 _SECRET = re.compile(r"pass|pwd|secret|token|otp|pin|key", re.IGNORECASE)
-_SIGNS = ("selector", "text", "url")
+_INDICATORS = ("selector", "text", "url")
 
 
 class _LoginModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Sign(_LoginModel):
-    """What a page shows only to who is logged in: an element that is visible, a text, or a part of its URL.
+class LoginIndicator(_LoginModel):
+    """Sign of a valid login on a page: a visible element, a text, or a part of the URL.
 
     Attributes:
-        at: a page that shows it; the one where the login ended, or the crawl's first, if none is named.
+        at: page that shows it; by default the last page of the login, or the crawl's first page.
     """
 
     selector: str = ""
@@ -57,14 +64,13 @@ class Sign(_LoginModel):
     at: str = ""
 
     @model_validator(mode="after")
-    def _one(self) -> Sign:
-        if sum(bool(getattr(self, name)) for name in _SIGNS) != 1:
+    def _exactly_one(self) -> LoginIndicator:
+        if sum(bool(getattr(self, name)) for name in _INDICATORS) != 1:
             raise ValueError("one of selector, text and url is needed")
         return self
 
     def __str__(self) -> str:
-        """Return it in words."""
-        return next(f"{name} {value!r}" for name in _SIGNS if (value := getattr(self, name)))
+        return next(f"{name} {value!r}" for name in _INDICATORS if (value := getattr(self, name)))
 
 
 class _Fill(_LoginModel):
@@ -78,30 +84,30 @@ class _Press(_LoginModel):
 
 
 class LoginStep(_LoginModel):
-    """One step; exactly one of these is set."""
+    """One step; exactly one field is set."""
 
     goto: str = ""
     fill: _Fill | None = None
     click: str = ""
     press: _Press | None = None
     check: str = ""
-    wait_for: Sign | None = None
+    wait_for: LoginIndicator | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, step: Any) -> Any:
+    def _expand_press(cls, step: Any) -> Any:
         if isinstance(step, Mapping) and isinstance(step.get("press"), str):
             return {**step, "press": {"key": step["press"]}}
         return step
 
     @model_validator(mode="after")
-    def _one(self) -> LoginStep:
+    def _exactly_one(self) -> LoginStep:
         if len([name for name in type(self).model_fields if getattr(self, name)]) != 1:
             raise ValueError("a step is one of " + ", ".join(type(self).model_fields))
         return self
 
     def __str__(self) -> str:
-        """Return it in words, without what is filled in."""
+        """Return the step without the value that it fills in."""
         name = next(name for name in type(self).model_fields if getattr(self, name))
         value = getattr(self, name)
         return f"{name} {value.selector if isinstance(value, _Fill) else value}"
@@ -120,7 +126,7 @@ class _Cookie(BaseModel):
     sameSite: Literal["Strict", "Lax", "None"] = "Lax"
 
     @model_validator(mode="after")
-    def _somewhere(self) -> _Cookie:
+    def _has_scope(self) -> _Cookie:
         if not self.domain and not self.url:
             raise ValueError("a cookie needs a domain or a url")
         return self
@@ -146,30 +152,30 @@ class _State(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How a crawl is logged in.
+    """How to log in.
 
     Attributes:
         kind: `storage-state` or `steps`.
-        source: the file, for messages.
-        state: of the file; {} where the steps bring it.
-        steps: what to do.
-        sign: by what to see that it holds; None if nobody says.
-        secrets: values of the state and of the environment, which are not to be written anywhere.
+        source: path of the file, for messages.
+        state: storage state; {} for steps.
+        steps: steps to run.
+        indicator: sign of a valid login; None if unknown.
+        secrets: values of the state and the environment that must not be written.
     """
 
     kind: Literal["storage-state", "steps"]
     source: str
     state: Mapping[str, Any] = field(default_factory=dict)
     steps: tuple[LoginStep, ...] = ()
-    sign: Sign | None = None
+    indicator: LoginIndicator | None = None
     secrets: tuple[str, ...] = ()
 
 
-def read_storage_state(path: Path, sign: Sign | None = None) -> Login:
+def read_storage_state(path: Path, indicator: LoginIndicator | None = None) -> Login:
     """Read a storage state as Playwright writes it.
 
     Raises:
-        UsageError: if it is none; says what is wrong and where.
+        UsageError: if the file is not a storage state.
     """
     try:
         state = json.loads(path.read_bytes())
@@ -181,14 +187,14 @@ def read_storage_state(path: Path, sign: Sign | None = None) -> Login:
         _State.model_validate(state)
     except ValidationError as error:
         raise UsageError(
-            f"{path}: not a storage state: {_complaint(error)}",
-            hint="it is what Playwright's context.storage_state() gives: cookies and origins",
+            f"{path}: not a storage state: {_first_error(error)}",
+            hint="write it with Playwright's context.storage_state(), which gives cookies and origins",
         ) from None
-    return Login("storage-state", str(path), state, sign=sign, secrets=secrets_in_state(state))
+    return Login("storage-state", str(path), state, indicator=indicator, secrets=secrets_in_state(state))
 
 
 def secrets_in_state(state: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the values that look like secrets; by their names others are known when they are sent."""
+    """Return the values that look random; other secrets are recognised by their field names when sent."""
     values = [canonical(cookie["value"]) for cookie in state["cookies"]]
     for origin in state.get("origins", ()):
         values += [entry["value"] for entry in origin.get("localStorage", ())]
@@ -196,10 +202,10 @@ def secrets_in_state(state: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def read_login(path: Path, environment: Mapping[str, str] | None = None) -> Login:
-    """Read a steps file; `${NAME}` is of the environment.
+    """Read a steps file; `${NAME}` reads an environment variable.
 
     Raises:
-        UsageError: if it is none, or a variable is not set; says in which step.
+        UsageError: if the file is malformed or a variable is not set.
     """
     environment = os.environ if environment is None else environment
     try:
@@ -207,46 +213,46 @@ def read_login(path: Path, environment: Mapping[str, str] | None = None) -> Logi
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: cannot be read: {error}", hint="docs/login.md shows one") from error
     if not isinstance(content, dict) or not isinstance(content.get("steps"), list) or not content["steps"]:
-        raise UsageError(f"{path}: there is no list of steps", hint="docs/login.md shows one")
+        raise UsageError(f"{path}: no list of steps", hint="docs/login.md shows one")
     if unknown := sorted(map(str, content.keys() - {"steps", "logged_in"})):
-        raise UsageError(f"{path}: {unknown[0]!r} means nothing here", hint="it has steps and logged_in")
+        raise UsageError(f"{path}: unknown key {unknown[0]!r}", hint="use steps and logged_in")
     used: list[str] = []
     steps = tuple(
         _read(LoginStep, raw, f"{path}: step {number}", environment, used)
         for number, raw in enumerate(content["steps"], 1)
     )
-    sign = None
+    indicator = None
     if "logged_in" in content:
-        sign = _read(Sign, content["logged_in"], f"{path}: logged_in", environment, [])
-    return Login("steps", str(path), steps=steps, sign=sign, secrets=tuple(dict.fromkeys(used)))
+        indicator = _read(LoginIndicator, content["logged_in"], f"{path}: logged_in", environment, [])
+    return Login("steps", str(path), steps=steps, indicator=indicator, secrets=tuple(dict.fromkeys(used)))
 
 
-def parse_sign(text: str) -> Sign:
-    """Return what `selector:CSS`, `text:TEXT` or `url:PART` says.
+def parse_indicator(text: str) -> LoginIndicator:
+    """Parse `selector:CSS`, `text:TEXT` or `url:PART`.
 
     Raises:
-        UsageError: if it is none of these.
+        UsageError: for any other form.
     """
     name, colon, value = text.partition(":")
-    if name not in _SIGNS or not colon or not value.strip():
+    if name not in _INDICATORS or not colon or not value.strip():
         raise UsageError(
-            f"{text!r} does not say how to see a login",
+            f"{text!r} is not a login indicator",
             hint="write 'text:Log out', 'selector:#logout' or 'url:/account'",
         )
-    return Sign.model_validate({name: value.strip()})
+    return LoginIndicator.model_validate({name: value.strip()})
 
 
-def _read(model: type[Any], raw: Any, place: str, environment: Mapping[str, str], used: list[str]) -> Any:
-    """Return a part of the file, checked; remember the values of the environment that it uses."""
+def _read(model: type[Any], raw: Any, location: str, environment: Mapping[str, str], used: list[str]) -> Any:
+    """Return a validated part of the file; add the secret variables that it uses to `used`."""
     try:
-        return model.model_validate(_filled(raw, place, environment, used))
+        return model.model_validate(_filled(raw, location, environment, used))
     except ValidationError as error:
-        raise UsageError(f"{place}: {_complaint(error)}", hint="docs/login.md lists the steps") from None
+        raise UsageError(f"{location}: {_first_error(error)}", hint="docs/login.md lists the steps") from None
 
 
-def _filled(raw: Any, place: str, environment: Mapping[str, str], used: list[str]) -> Any:
+def _filled(raw: Any, location: str, environment: Mapping[str, str], used: list[str]) -> Any:
     if isinstance(raw, dict):
-        return {name: _filled(value, place, environment, used) for name, value in raw.items()}
+        return {name: _filled(value, location, environment, used) for name, value in raw.items()}
     if not isinstance(raw, str):
         return raw
 
@@ -255,18 +261,18 @@ def _filled(raw: Any, place: str, environment: Mapping[str, str], used: list[str
         value = environment.get(name, "")
         if not value:
             raise UsageError(
-                f"{place}: the environment variable {name!r} is not set", hint=f"export {name}=..."
+                f"{location}: the environment variable {name!r} is not set", hint=f"export {name}=..."
             )
         if _SECRET.search(name) and strong_password(value):
-            used.append(value)  # a user's name is none, and may stand in every page
+            used.append(value)  # a user name is not secret, and may occur in every page
         return value
 
     return _VARIABLE.sub(value_of, raw)
 
 
-def _complaint(error: ValidationError) -> str:
-    """Return the first thing that is wrong, without the values: they may be secrets."""
+def _first_error(error: ValidationError) -> str:
+    """Return the first validation error without the values, which may be secret."""
     first = error.errors(include_input=False, include_url=False)[0]
-    place = ".".join(map(str, first["loc"]))
+    location = ".".join(map(str, first["loc"]))
     what = first["msg"].removeprefix("Value error, ")
-    return f"{place}: {what}" if place else what
+    return f"{location}: {what}" if location else what

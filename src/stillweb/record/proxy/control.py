@@ -1,15 +1,15 @@
-"""What a recording proxy answers itself: the page that hands out the CA, and the control API of an `Env`.
+"""The recording proxy's own responses: the page that offers the CA, and the control API for an `Env`.
 
-    http://stillweb.internal/            through the proxy: the page (`stillweb.record.proxy.control`)
+    http://stillweb.internal/            through the proxy: the page
     http://HOST:PORT/                    of the proxy itself: the page, too
-    GET    /health /info                 as a replay server has them: `backend` is "record"
-    GET    /sessions, POST /sessions     all; {"collection": NAME or null} opens one, with a port of its own
-    GET    /sessions/ID                  how it stands: in_flight, requests, counts
-    GET    /sessions/ID/ledger?after=N   what became of its requests; waits a moment for those under way
+    GET    /health /info                 as on a replay server; `backend` is "record"
+    GET    /sessions, POST /sessions     list; {"collection": NAME or null} opens one with its own port
+    GET    /sessions/ID                  status: in_flight, requests, counts
+    GET    /sessions/ID/ledger?after=N   outcomes of its requests; waits briefly for those in flight
     DELETE /sessions/ID                  closes it and its connections
 
-The page needs no password, since a CA's certificate is public. The control API answers programs on this
-machine only, and no web page. Nothing of all this is recorded.
+The page requires no password, because a CA certificate is public. The control API answers programs on the
+same machine only, and no web page. None of this is recorded.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
     "HOST",
     "ControlAnswer",
     "RecorderControl",
-    "admits",
+    "is_authorized",
     "is_loopback",
     "parse_user",
     "welcome",
@@ -55,10 +55,10 @@ CHALLENGE = 'Basic realm="stillweb", charset="UTF-8"'
 
 
 def parse_user(text: str) -> tuple[str, str]:
-    """Read NAME:PASSWORD.
+    """Parse NAME:PASSWORD.
 
     Raises:
-        UsageError: if one of the two is missing.
+        UsageError: if name or password is missing.
     """
     name, colon, password = text.partition(":")
     if not (name and colon and password):
@@ -66,20 +66,20 @@ def parse_user(text: str) -> tuple[str, str]:
     return name, password
 
 
-def admits(user: tuple[str, str] | None, given: str) -> bool:
-    """Tell whether the value of a `Proxy-Authorization` field lets somebody in; without a user all are."""
+def is_authorized(user: tuple[str, str] | None, given: str) -> bool:
+    """Return True if a `Proxy-Authorization` value matches; without a user every value does."""
     if user is None:
         return True
     scheme, _, encoded = given.strip().partition(" ")
     try:
-        told = b64decode(encoded.strip(), validate=True)
+        credentials = b64decode(encoded.strip(), validate=True)
     except (Base64Error, ValueError):
         return False
-    return scheme.lower() == "basic" and hmac.compare_digest(told, ":".join(user).encode("utf-8"))
+    return scheme.lower() == "basic" and hmac.compare_digest(credentials, ":".join(user).encode("utf-8"))
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether an address or host name is this machine's own, for nobody else to reach."""
+    """Return True if an address or host name is this machine's loopback."""
     try:
         return ip_address(address.strip("[]")).is_loopback
     except ValueError:
@@ -88,12 +88,12 @@ def is_loopback(address: str) -> bool:
 
 HOST = "stillweb.internal"
 
-_AS_FILE = (("Cache-Control", "no-store"),)
+_NO_STORE = (("Cache-Control", "no-store"),)
 
 
 @dataclass(frozen=True, slots=True)
 class ControlAnswer:
-    """An answer of the proxy's own."""
+    """A response of the proxy itself."""
 
     status: int
     type: str
@@ -102,43 +102,43 @@ class ControlAnswer:
 
 
 def welcome(path: str, *, ca_pem: bytes, fingerprint: str, collection: str) -> ControlAnswer | None:
-    """Return what lies at a path, None if nothing does."""
+    """Return the response for a path of the page, None for any other path."""
     match path.partition("?")[0]:
         case "/":
             page = Template(files("stillweb.record.proxy").joinpath("welcome.html").read_text("utf-8"))
             text = page.substitute(
                 collection=html.escape(collection), fingerprint=html.escape(_grouped(fingerprint))
             )
-            return ControlAnswer(200, "text/html; charset=utf-8", text.encode("utf-8"), _AS_FILE)
+            return ControlAnswer(200, "text/html; charset=utf-8", text.encode("utf-8"), _NO_STORE)
         case "/stillweb-ca.pem":
-            # This type is what makes phones offer to install it.
-            return ControlAnswer(200, "application/x-x509-ca-cert", ca_pem, _saved_as("stillweb-ca.pem"))
+            # This media type makes phones offer to install the certificate.
+            return ControlAnswer(200, "application/x-x509-ca-cert", ca_pem, _attachment("stillweb-ca.pem"))
         case "/stillweb-ca.crt":
             der = ssl.PEM_cert_to_DER_cert(ca_pem.decode("ascii"))
-            return ControlAnswer(200, "application/x-x509-ca-cert", der, _saved_as("stillweb-ca.crt"))
+            return ControlAnswer(200, "application/x-x509-ca-cert", der, _attachment("stillweb-ca.crt"))
     return None
 
 
-def _saved_as(name: str) -> tuple[tuple[str, str], ...]:
-    return (*_AS_FILE, ("Content-Disposition", f'attachment; filename="{name}"'))
+def _attachment(name: str) -> tuple[tuple[str, str], ...]:
+    return (*_NO_STORE, ("Content-Disposition", f'attachment; filename="{name}"'))
 
 
 def _grouped(fingerprint: str) -> str:
-    """Return a fingerprint in groups, as people compare it."""
+    """Return a fingerprint in groups of four digits, for comparison by eye."""
     digits = fingerprint.replace(":", "").upper()
     return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
 
 
 BACKEND = "record"
-ENVIRONMENT = "recording"  # where a replay has the digest of its pack: a live site has none
+ENVIRONMENT = "recording"  # a replay has the digest of its pack here; a live site has none
 DEFAULT_SESSION = "default"
 _ONE = re.compile(r"/sessions/([A-Za-z0-9-]+)(/ledger)?")
-_PATIENCE = 2.0  # seconds that a ledger waits for answers under way
+_LEDGER_TIMEOUT = 2.0  # seconds that a ledger waits for requests in flight
 _STATUS = ((CollectionNotFound, 404), (PortInUse, 503), (UsageError, 404), (StillwebError, 500))
 
 
 class RecorderControl:
-    """Answers for a recording into one collection."""
+    """Responses of the proxy of one collection."""
 
     def __init__(
         self,
@@ -153,17 +153,16 @@ class RecorderControl:
         self._ca = ca
 
     def is_session(self, port: int) -> bool:
-        """Tell whether a port is a session's."""
         return self._sessions.is_session(port)
 
     def owns(self, flow: Any) -> bool:
-        """Tell whether a request is for the proxy itself; such need no password."""
+        """Return True if a request addresses the proxy itself; such requests need no password."""
         request, here = flow.request, flow.client_conn.sockname or ("", 0)
         to_self = request.port == here[1] and (request.host == here[0] or is_loopback(request.host))
         return bool(to_self or request.host == HOST)
 
     async def answer(self, flow: Any) -> Any:
-        """Return mitmproxy's response to such a request."""
+        """Return mitmproxy's response to a request for the proxy itself."""
         from mitmproxy import http
 
         served = self._page(flow) or await self._control(flow)
@@ -188,15 +187,15 @@ class RecorderControl:
 
     async def _control(self, flow: Any) -> ControlAnswer:
         headers, peer = flow.request.headers, flow.client_conn.peername or ("", 0)
-        from_a_page = "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
-        if flow.request.host == HOST or from_a_page or not is_loopback(peer[0]):
-            return _json(403, {"error": "this answers programs on the machine of the proxy only"})
+        from_page = "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
+        if flow.request.host == HOST or from_page or not is_loopback(peer[0]):
+            return _json(403, {"error": "only programs on the proxy's machine may use the control API"})
         path, _, query = flow.request.path.partition("?")
         verbs = self._verbs(path.rstrip("/"), query, flow.request)
         if not verbs:
-            return _json(404, {"error": f"no {path} here", "hint": "GET /, /health, /info or /sessions"})
+            return _json(404, {"error": f"no path {path}", "hint": "GET /, /health, /info or /sessions"})
         if flow.request.method not in verbs:
-            return _json(405, {"error": f"{path} takes {', '.join(verbs)}"})
+            return _json(405, {"error": f"{path} accepts {', '.join(verbs)}"})
         try:
             return await verbs[flow.request.method]()
         except StillwebError as error:
@@ -238,8 +237,8 @@ class RecorderControl:
         )
 
     async def _list(self) -> ControlAnswer:
-        first = {"id": DEFAULT_SESSION, "proxy": self._recording.url, **self._stands(None)}
-        return _json(200, {"sessions": [first, *(self._shown(each) for each in self._sessions)]})
+        first = {"id": DEFAULT_SESSION, "proxy": self._recording.url, **self._status_of(None)}
+        return _json(200, {"sessions": [first, *(self._session_json(each) for each in self._sessions)]})
 
     async def _open(self, raw_body: bytes) -> ControlAnswer:
         try:
@@ -248,16 +247,16 @@ class RecorderControl:
             return _json(400, {"error": 'the body must be JSON such as {"collection": "shop"}'})
         if wanted not in (None, self._collection.name):
             raise CollectionNotFound(
-                f"{wanted!r} is not what is recorded here",
+                f"the proxy does not record into {wanted!r}",
                 hint=f"this proxy records into {self._collection.name!r}",
             )
         self._recording.check()
-        return _json(201, self._shown(await self._sessions.open()))
+        return _json(201, self._session_json(await self._sessions.open()))
 
     async def _one(self, session_id: str) -> ControlAnswer:
         if session_id == DEFAULT_SESSION:
-            return _json(200, {"id": DEFAULT_SESSION, "proxy": self._recording.url, **self._stands(None)})
-        return _json(200, self._shown(self._sessions.find(session_id)))
+            return _json(200, {"id": DEFAULT_SESSION, "proxy": self._recording.url, **self._status_of(None)})
+        return _json(200, self._session_json(self._sessions.find(session_id)))
 
     async def _ledger(self, session_id: str, query: str) -> ControlAnswer:
         self._recording.check()
@@ -266,22 +265,22 @@ class RecorderControl:
         if session_id == DEFAULT_SESSION:
             return _json(200, self._recording.account.to_dict(number))
         session = self._sessions.find(session_id)
-        # The last byte reaches the client before we know that it was the last.
-        await poll(lambda: not self._recording.in_flight_by(session.port), timeout=_PATIENCE)
+        # The client gets the last byte before we know that it was the last.
+        await poll(lambda: not self._recording.in_flight_by(session.port), timeout=_LEDGER_TIMEOUT)
         self._recording.check()
         return _json(200, session.account.to_dict(number))
 
     async def _close(self, session_id: str) -> ControlAnswer:
         if session_id == DEFAULT_SESSION:
-            return _json(409, {"error": "the default session lives as long as the proxy"})
+            return _json(409, {"error": "the default session ends with the proxy; close another one"})
         await self._sessions.close(self._sessions.find(session_id))
         return ControlAnswer(204, "application/json", b"")
 
-    def _shown(self, session: RecordingSession) -> dict[str, Any]:
+    def _session_json(self, session: RecordingSession) -> dict[str, Any]:
         proxy = f"http://{LOOPBACK}:{session.port}"
-        return {"id": session.id, "proxy": proxy, **self._stands(session)}
+        return {"id": session.id, "proxy": proxy, **self._status_of(session)}
 
-    def _stands(self, session: RecordingSession | None) -> dict[str, Any]:
+    def _status_of(self, session: RecordingSession | None) -> dict[str, Any]:
         recording, account = self._recording, (session or self._recording).account
         ledger = account.to_dict(account.total)
         return {

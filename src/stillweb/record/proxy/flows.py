@@ -1,7 +1,7 @@
-"""What of a flow is kept while it passes: bodies, pieces of event streams with their time, WebSocket frames.
+"""The parts of a mitmproxy flow that are archived: bodies, timed event-stream chunks, WebSocket frames.
 
-mitmproxy calls a body with each piece and with b"" at the end. All are bounded: what is longer than the
-limit passes on, and is forgotten.
+mitmproxy calls a body with each piece, and with b"" at the end. Every buffer has a limit: a longer body
+passes through and its bytes are dropped.
 """
 
 from __future__ import annotations
@@ -41,15 +41,14 @@ HOP_BY_HOP = frozenset(
 )
 _VALIDATORS = frozenset(("if-none-match", "if-modified-since", "if-range", "if-match", "if-unmodified-since"))
 _DICTIONARY = frozenset(("available-dictionary", "dictionary-id"))
-_CLIENT_WENT_AWAY = "Client disconnected."  # mitmproxy/proxy/layers/http/_http1.py, `wait`
+_CLIENT_DISCONNECTED = "Client disconnected."  # mitmproxy/proxy/layers/http/_http1.py, `wait`
 _CLIENT_RESET = "stream reset by client"  # _http2.py, `handle_h2_event`, of either end
 _PEER_CLOSED = "peer closed connection"  # _http2.py, of either end
-_OPENSSL = re.compile(
-    r"OpenSSL Error\(\[\('[^']*', '[^']*', '([^']+)'\)\]\)"
-)  # a tuple that nobody formatted
-_PLAINER = {
-    "server closed connection": "the site closed the connection without an answer",
-    _PEER_CLOSED: "the site closed the connection before the end of the answer",
+# mitmproxy formats this tuple of OpenSSL's as it is.
+_OPENSSL = re.compile(r"OpenSSL Error\(\[\('[^']*', '[^']*', '([^']+)'\)\]\)")
+_REWORDED = {
+    "server closed connection": "the site closed the connection without a response",
+    _PEER_CLOSED: "the site closed the connection before the end of the response",
 }
 _DECODABLE = frozenset(("gzip", "x-gzip", "deflate", "br", "zstd", "identity", "*"))
 
@@ -57,10 +56,10 @@ _DECODABLE = frozenset(("gzip", "x-gzip", "deflate", "br", "zstd", "identity", "
 def upstream_fields(
     method: str, fields: RawHeaders, *, http2: bool = False
 ) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the request fields to send to the site; see the module for what is left out.
+    """Return the request fields to send to the site, without hop-by-hop fields, validators and dictionaries.
 
-    Transfer-Encoding stays: it is how mitmproxy knows to send a body in chunks. A client of HTTP/2 is one
-    that reads trailers if it says so, as gRPC must (`TE: trailers`).
+    Transfer-Encoding stays, because mitmproxy chunks the body by it. `TE: trailers` of an HTTP/2 client stays
+    too: gRPC requires it.
     """
     fields = list(fields)
     dropped = (HOP_BY_HOP - {"transfer-encoding"}) | _DICTIONARY | _connection_options(fields)
@@ -68,19 +67,19 @@ def upstream_fields(
         dropped -= {"te"}
     if method in ("GET", "HEAD"):
         dropped |= _VALIDATORS
-    kept = []
+    selected = []
     for name, value in fields:
         lower = name.lower().decode("latin-1")
         if lower in dropped or (lower == "range" and value.strip() == b"bytes=0-"):
             continue
         if lower == "accept-encoding":
             value = _decodable(value)
-        kept.append((name, value))
-    return tuple(kept)
+        selected.append((name, value))
+    return tuple(selected)
 
 
-def asks_with_a_body(request: Any) -> bool:
-    """Tell whether a request has a body, or may have one (HTTP/2 does not say it beforehand)."""
+def has_request_body(request: Any) -> bool:
+    """Return True if a request has a body or may have one (HTTP/2 does not announce it)."""
     headers = request.headers
     if "content-length" in headers:
         return bool(headers["content-length"].strip() != "0")
@@ -89,31 +88,31 @@ def asks_with_a_body(request: Any) -> bool:
     return bool(request.is_http2 and request.method in ("POST", "PUT", "PATCH"))
 
 
-def client_left(flow: Any) -> bool:
-    """Tell whether a flow failed because its client did not wait for the answer."""
+def client_aborted(flow: Any) -> bool:
+    """Return True if a flow failed because its client did not wait for the response."""
     reason = str(flow.error.msg)
     if flow.request.is_http2:
         return reason.startswith(_CLIENT_RESET) or reason == _PEER_CLOSED
-    return reason == _CLIENT_WENT_AWAY
+    return reason == _CLIENT_DISCONNECTED
 
 
-def why_it_failed(flow: Any) -> str:
-    """Return why a flow failed, in words that say whose doing it was; mitmproxy's are from one end's view."""
+def failure_reason(flow: Any) -> str:
+    """Return why a flow failed, naming the side at fault; mitmproxy words it from one end's view."""
     reason = str(flow.error.msg)
-    if client_left(flow):
-        return "the client did not wait for the answer"
+    if client_aborted(flow):
+        return "the client did not wait for the response"
     if reason.startswith(_CLIENT_RESET):
         return "the site reset the stream" + reason.removeprefix(_CLIENT_RESET)
     if found := _OPENSSL.search(reason):
         return f"TLS: {found[1]}"
-    return _PLAINER.get(reason, reason)
+    return _REWORDED.get(reason, reason)
 
 
-def trailers_beside(url: str, trailers: Any) -> RecordFrames | None:
-    """Return the record of a response's trailer fields, if it has any.
+def trailer_record(url: str, trailers: Any) -> RecordFrames | None:
+    """Return the record of a response's trailer fields, None if it has none.
 
-    A `metadata` record behind the response, as WARC fields: one line `trailer: NAME: VALUE` each. Merged into
-    the head they would be what the site did not say there (RFC 9110 §6.5.1).
+    The record is a `metadata` record of WARC fields after the response, one `trailer: NAME: VALUE` line each.
+    Trailers must not be merged into the head (RFC 9110 §6.5.1).
     """
     if not trailers:
         return None
@@ -122,31 +121,27 @@ def trailers_beside(url: str, trailers: Any) -> RecordFrames | None:
 
 
 def exchange_of(flow: Any, body: bytes, upload: bytes = b"") -> Exchange:
-    """Make the exchange of a completed `mitmproxy.http.HTTPFlow` whose response body is `body`.
+    """Return the exchange of a completed `mitmproxy.http.HTTPFlow`.
 
     Args:
-        flow: mitmproxy's.
-        body: of the response, as received.
-        upload: body of the request, where it passed as it came.
+        flow: mitmproxy's flow.
+        body: response body as received.
+        upload: request body, if it was streamed.
     """
     return _exchange(flow, wire_url(flow.request.url), body, end_to_end, upload)
 
 
 def handshake_of(flow: Any, body: bytes = b"") -> Exchange:
-    """Make the exchange of a WebSocket's handshake; `body` is that of a refusal.
-
-    Its hop-by-hop fields are what it is about, so they are kept.
-    """
-    return _exchange(flow, socket_url(flow), body, _but_the_proxy)
+    """Return the exchange of a WebSocket handshake; `body` is that of a refusal. Hop-by-hop fields stay."""
+    return _exchange(flow, socket_url(flow), body, _without_proxy_fields)
 
 
 def socket_url(flow: Any) -> str:
-    """Return the `ws:` or `wss:` URL of a handshake."""
     return "ws" + wire_url(flow.request.url).removeprefix("http")
 
 
 def _exchange(
-    flow: Any, url: str, body: bytes, kept: Callable[[RawHeaders], Headers], upload: bytes = b""
+    flow: Any, url: str, body: bytes, select: Callable[[RawHeaders], Headers], upload: bytes = b""
 ) -> Exchange:
     request, response = flow.request, flow.response
     h2 = response.http_version.startswith("HTTP/2")
@@ -155,13 +150,13 @@ def _exchange(
         Request(
             method=request.method,
             url=url,
-            headers=kept(request.headers.fields),
+            headers=select(request.headers.fields),
             raw_body=request.raw_content or upload,
         ),
         Response(
             status=response.status_code,
             reason=_reason(response.status_code) if h2 else response.reason,
-            headers=kept(response.headers.fields),
+            headers=select(response.headers.fields),
             raw_body=body,
         ),
         timestamp=to_timestamp(datetime.fromtimestamp(request.timestamp_start, UTC)),
@@ -171,15 +166,15 @@ def _exchange(
 
 
 def end_to_end(fields: RawHeaders) -> Headers:
-    """Return header fields as text without those that are about one connection only."""
+    """Return header fields as text, without those of a single connection."""
     fields = list(fields)
     dropped = HOP_BY_HOP | _connection_options(fields)
     decoded = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
     return tuple((name, value) for name, value in decoded if name.lower() not in dropped)
 
 
-def _but_the_proxy(fields: RawHeaders) -> Headers:
-    """Return header fields as text without those that are between client and proxy."""
+def _without_proxy_fields(fields: RawHeaders) -> Headers:
+    """Return header fields as text, without those between client and proxy."""
     decoded = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
     return tuple((name, value) for name, value in decoded if not name.lower().startswith("proxy-"))
 
@@ -193,8 +188,8 @@ def _connection_options(fields: RawHeaders) -> set[str]:
 
 def _decodable(value: bytes) -> bytes:
     codings = [coding.strip() for coding in value.decode("latin-1").split(",")]
-    kept = [coding for coding in codings if coding.partition(";")[0].strip().lower() in _DECODABLE]
-    return ", ".join(kept or ["identity"]).encode("latin-1")
+    accepted = [coding for coding in codings if coding.partition(";")[0].strip().lower() in _DECODABLE]
+    return ", ".join(accepted or ["identity"]).encode("latin-1")
 
 
 def _reason(status: int) -> str:
@@ -204,15 +199,15 @@ def _reason(status: int) -> str:
         return ""
 
 
-_NO_STATUS, _ABNORMAL = 1005, 1006  # RFC 6455 §7.4.1: never on the wire
+_NO_STATUS, _ABNORMAL = 1005, 1006  # RFC 6455 §7.4.1: never sent on the wire
 
 
 class Body:
-    """A body, up to a limit.
+    """Collects a body up to a limit.
 
     Attributes:
-        size: bytes that came.
-        overflow: whether it was longer.
+        size: bytes received.
+        overflow: whether the body exceeded the limit.
     """
 
     def __init__(self, limit: int) -> None:
@@ -222,10 +217,10 @@ class Body:
         self.overflow = False
 
     def __call__(self, piece: bytes) -> bytes | tuple[()]:
-        """Keep a piece and let it pass."""
+        """Store a piece and pass it on."""
         if not piece:
             # An empty DATA frame of HTTP/2. Passed on, it would become a chunk of size 0, which ends the
-            # body (RFC 9112 §7.1): what follows would be taken for the next answer.
+            # body (RFC 9112 §7.1): the client would read the rest as the next response.
             return ()
         self.size += len(piece)
         if self.size > self._limit:
@@ -236,16 +231,15 @@ class Body:
         return piece
 
     def content(self) -> bytes:
-        """Return what came."""
         return b"".join(self._pieces)
 
 
 class EventStream(Body):
-    """The body of an event stream, whose head has just come.
+    """Collects the body of an event stream and the time of each piece; made when the head has arrived.
 
     Attributes:
-        flow: mitmproxy's.
-        rest_ms: when its page had settled; None before that.
+        flow: mitmproxy's flow.
+        rest_ms: milliseconds until its page settled; None before that.
     """
 
     def __init__(self, limit: int, flow: Any) -> None:
@@ -256,7 +250,6 @@ class EventStream(Body):
         self.rest_ms: int | None = None
 
     def __call__(self, piece: bytes) -> bytes | tuple[()]:
-        """Keep a piece and its time and let it pass."""
         if piece and not self.overflow:
             self._chunks.append(Chunk(self._now(), len(piece)))
         return super().__call__(piece)
@@ -265,22 +258,21 @@ class EventStream(Body):
         return round((clock.monotonic() - self._began) * 1000)
 
     def chunks(self, end: ConnectionEnd) -> Chunks:
-        """Return the timing of a stream that has come to an end."""
+        """Return the timing of a stream that has ended."""
         return Chunks(tuple(self._chunks), end, self._now(), self.rest_ms)
 
-    def rest(self) -> None:
-        """Note that the page has settled."""
+    def mark_settled(self) -> None:
         self.rest_ms = self._now()
 
 
 class Socket:
-    """The frames of a WebSocket, whose handshake has just been answered.
+    """Collects the frames of a WebSocket; made when the handshake is complete.
 
     Attributes:
-        flow: mitmproxy's.
-        size: bytes of their payloads.
-        overflow: whether they were longer than the limit.
-        rest_ms: when its page had settled; None before that.
+        flow: mitmproxy's flow.
+        size: bytes of all payloads.
+        overflow: whether the payloads exceeded the limit.
+        rest_ms: milliseconds until its page settled; None before that.
     """
 
     def __init__(self, limit: int, flow: Any) -> None:
@@ -295,7 +287,7 @@ class Socket:
         self._frames: list[Frame] = []
 
     def take(self) -> None:
-        """Take the message that has just come from mitmproxy, which would keep it till the end."""
+        """Take the newest message from mitmproxy, which would hold it until the connection ends."""
         message = self.flow.websocket.messages.pop()
         self.size += len(message.content)
         self.overflow = self.overflow or self.size > self._limit
@@ -309,30 +301,28 @@ class Socket:
         return round((clock.monotonic() - self._began) * 1000)
 
     def frames(self) -> Frames:
-        """Return the frames, and how the connection ended, if it has."""
-        told, now = self.flow.websocket, self._now()
-        if told.timestamp_end is None:
+        """Return the frames, and how the connection ended (`OPEN` if it has not)."""
+        websocket, now = self.flow.websocket, self._now()
+        if websocket.timestamp_end is None:
             return Frames(tuple(self._frames), ConnectionEnd.OPEN, now, self.rest_ms)
-        by_page = bool(told.closed_by_client)
+        by_page = bool(websocket.closed_by_client)
         frames = list(self._frames)
-        code = told.close_code
+        code = websocket.close_code
         if code is not None and code != _ABNORMAL:
-            reason = (told.close_reason or "").encode("utf-8")
+            reason = (websocket.close_reason or "").encode("utf-8")
             payload = b"" if code == _NO_STATUS else int(code).to_bytes(2, "big") + reason
             frames.append(Frame(now, by_page, CLOSE, payload))
         return Frames(
             tuple(frames), ConnectionEnd.CLIENT if by_page else ConnectionEnd.SITE, now, self.rest_ms
         )
 
-    def rest(self) -> None:
-        """Note that the page has settled, and let no frame through until `go_on`."""
+    def mark_settled(self) -> None:
+        """Note that the page has settled, and hold frames back until `resume`."""
         self.rest_ms = self._now()
         self._open.clear()
 
-    def go_on(self) -> None:
-        """Let frames through again."""
+    def resume(self) -> None:
         self._open.set()
 
-    async def may_pass(self) -> None:
-        """Wait until frames are let through."""
+    async def wait_until_open(self) -> None:
         await self._open.wait()

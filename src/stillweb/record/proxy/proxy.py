@@ -1,15 +1,15 @@
-"""The recording proxy: mitmproxy in our event loop, writing what passes through it.
+"""The recording proxy: mitmproxy in the caller's event loop, writing each exchange to a collection.
 
-A browser talks HTTP/1.1 to it, as it will talk to the replay, so that the number of
-connections and `nextHopProtocol` are the same then; the site is spoken to in what it prefers.
-Answers are passed on while they arrive and written when they are complete. An exchange that
-failed, was cut off or is longer than `max_body` is remembered in `RecordingProxy` and never
-written. WebSockets and event streams are written when they end, by whosoever's hand, or when
-the recording does: a kill loses those that are open.
-Passwords, tokens and cookies are written as placeholders (`secrets`), unless they are to be kept.
+Browsers speak HTTP/1.1 to the proxy, as they do to the replay, so that the number of connections and
+`nextHopProtocol` are equal in both. The proxy speaks to the site in the protocol that the site prefers.
+Responses are streamed, and written when they are complete. An exchange that failed, broke off or is longer
+than `max_body` is listed in `RecordingProxy` and never written. WebSockets and event streams are written when
+they end or when the recording ends; a killed process loses the open ones. Secrets become placeholders
+(`redaction`) unless the options keep them.
 
-mitmproxy is imported when a proxy is started, since only those who record install it. It keeps
-its state in module globals: one recording proxy per program at a time.
+mitmproxy is imported when a proxy starts, because only the `record` extra installs it. It keeps state in
+module
+globals: run one recording proxy per process at a time.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
     from stillweb.collections.warc.writer import CollectionWriter
 
-__all__ = ["RecordingProxy", "interim_and_trailers", "recording_proxy"]
+__all__ = ["RecordingProxy", "http1_extensions", "recording_proxy"]
 
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
 _NO_BODY = (204, 304)
-_LONGEST = 13  # bytes that the pattern looks at
+_PATTERN_LENGTH = 13  # bytes that _INTERIM examines
 
 
 @contextmanager
-def interim_and_trailers() -> Iterator[None]:
-    """Let mitmproxy read interim responses, trailer fields and lengths that are said twice."""
+def http1_extensions() -> Iterator[None]:
+    """Make mitmproxy accept interim responses, trailer fields and repeated equal Content-Length fields."""
     from mitmproxy.net.http import http1
     from mitmproxy.proxy.layers.http import _http1
 
     client = _http1.Http1Client
     read_headers, make_reader = client.read_headers, _http1.make_body_reader
     read_head = http1.read_response_head
-    http1.read_response_head = lambda lines: _of_one_length(read_head(lines))
-    client.read_headers = _past_interim(read_headers)
+    http1.read_response_head = lambda lines: _with_single_length(read_head(lines))
+    client.read_headers = _skip_interim(read_headers)
     client.read_body = _with_trailers(client.read_body)
     _http1.make_body_reader = lambda size: _TrailerReader(make_reader(size))
     try:
@@ -58,11 +58,11 @@ def interim_and_trailers() -> Iterator[None]:
     finally:
         client.read_headers, _http1.make_body_reader = read_headers, make_reader
         http1.read_response_head = read_head
-        del client.read_body  # it is its parent's
+        del client.read_body  # restores the inherited method
 
 
-def _of_one_length(response: Any) -> Any:
-    """Return a response whose head says one length of its body, as a browser reads it."""
+def _with_single_length(response: Any) -> Any:
+    """Return a response with a single body length in its head, as a browser reads it."""
     fields, lengths = response.headers, response.headers.get_all("content-length")
     if "transfer-encoding" in fields:
         fields.pop("content-length" if response.status_code not in _NO_BODY else "transfer-encoding", None)
@@ -72,7 +72,7 @@ def _of_one_length(response: Any) -> Any:
 
 
 class _TrailerReader:
-    """A body's reader, which keeps the trailer fields to itself."""
+    """Wraps a body reader and stores the trailer fields."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -84,28 +84,28 @@ class _TrailerReader:
 
         event = self._reader(buffer)
         if isinstance(event, h11.EndOfMessage) and event.headers:
-            self.trailers = [(bytes(name), bytes(value)) for name, value in _as_they_came(event.headers)]
+            self.trailers = [(bytes(name), bytes(value)) for name, value in _raw_items(event.headers)]
             return h11.EndOfMessage()
         return event
 
 
-def _as_they_came(headers: Any) -> Any:
-    """Return fields with their names as on the wire; those that h11 shows are in lower case."""
+def _raw_items(headers: Any) -> Any:
+    """Return fields with their names as sent; h11 lower-cases the names that it shows."""
     return headers.raw_items() if hasattr(headers, "raw_items") else headers
 
 
-def _past_interim(read_headers: Any) -> Any:
+def _skip_interim(read_headers: Any) -> Any:
     from mitmproxy.proxy.events import DataReceived
 
-    def past_interim(self: Any, event: Any) -> Iterator[Any]:
+    def skip_interim(self: Any, event: Any) -> Iterator[Any]:
         if isinstance(event, DataReceived) and self.request:
-            while _INTERIM.match(bytes(self.buf)[:_LONGEST]) and self.buf.maybe_extract_lines():
+            while _INTERIM.match(bytes(self.buf)[:_PATTERN_LENGTH]) and self.buf.maybe_extract_lines():
                 pass
-            if _INTERIM.match(bytes(self.buf)[:_LONGEST]):
-                return  # the rest of it is still to come
+            if _INTERIM.match(bytes(self.buf)[:_PATTERN_LENGTH]):
+                return  # the interim head is incomplete
         yield from read_headers(self, event)
 
-    return past_interim
+    return skip_interim
 
 
 def _with_trailers(read_body: Any) -> Any:
@@ -116,9 +116,9 @@ def _with_trailers(read_body: Any) -> Any:
     def with_trailers(self: Any, event: Any) -> Iterator[Any]:
         reader = self.body_reader
         for command in read_body(self, event):
-            told = getattr(command, "event", None)
-            if isinstance(told, ResponseEndOfMessage) and reader.trailers:
-                yield ReceiveHttp(ResponseTrailers(told.stream_id, Headers(reader.trailers)))
+            event = getattr(command, "event", None)
+            if isinstance(event, ResponseEndOfMessage) and reader.trailers:
+                yield ReceiveHttp(ResponseTrailers(event.stream_id, Headers(reader.trailers)))
             yield command
 
     return with_trailers
@@ -140,10 +140,10 @@ async def recording_proxy(
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="stillweb-"))
         trusted = _trusted_bundle(Path(scratch), options.upstream_ca)
-        stack.enter_context(interim_and_trailers())
+        stack.enter_context(http1_extensions())
         proxyserver = _proxyserver()
-        desk = RecorderControl(recording, RecordingSessions(recording, proxyserver), writer.collection, ca)
-        recorder = Recorder(writer, options, recording, desk)
+        control = RecorderControl(recording, RecordingSessions(recording, proxyserver), writer.collection, ca)
+        recorder = Recorder(writer, options, recording, control)
         master = _master(ca, options, trusted, (recorder, proxyserver))
         try:
             await _start(master, proxyserver, options)
@@ -174,7 +174,7 @@ def _proxyserver() -> Any:
 
 
 def _authority(host: str, port: int) -> str:
-    """Return host and port as this machine reaches them."""
+    """Return host and port by which this machine reaches the listener."""
     reached = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{reached}]:{port}" if ":" in reached else f"{reached}:{port}"
 
@@ -188,28 +188,28 @@ def _master(ca: CertAuthority, options: RecordOptions, trusted: Path, ours: tupl
         listen_host=options.host,
         listen_port=options.port,
         confdir=str(ca.folder / "mitmproxy"),
-        upstream_cert=False,  # the client's certificate is made from the name alone
+        upstream_cert=False,  # the client's certificate follows from the host name alone
         ssl_verify_upstream_trusted_ca=str(trusted),
         http2=True,
         rawtcp=False,
     )
     made = master.Master(settings)
-    # Only what an explicit proxy needs; mitmproxy's default set of 30 costs time at each hook.
+    # Only what an explicit proxy needs; mitmproxy's default set of 30 add-ons costs time at each hook.
     made.addons.add(*ours, next_layer.NextLayer(), tlsconfig.TlsConfig())
-    # Heads that mitmproxy calls invalid, and answers with a page of its own, browsers take.
+    # mitmproxy answers heads that it considers invalid with its own page; browsers accept them.
     settings.update(connection_strategy="lazy", validate_inbound_headers=False)
     return made
 
 
 async def _start(master: Any, proxyserver: Any, options: RecordOptions) -> None:
-    # Not Master.run(): it replaces the loop's exception handler and task factory, and waits for ever.
+    # Not Master.run(): it replaces the loop's exception handler and task factory, and never returns.
     if not await proxyserver.setup_servers():
         error = next((s.last_exception for s in proxyserver.servers if s.last_exception), None)
-        place = f"{options.host}:{options.port}"
+        address = f"{options.host}:{options.port}"
         if isinstance(error, OSError):
-            why = os.strerror(error.errno).lower() if error.errno else str(error)  # mitmproxy says it twice
-            raise PortInUse(f"cannot listen on {place}: {why}", hint="give another --port") from error
-        raise RecordError(f"the recording proxy did not start on {place}: {error}") from error
+            why = os.strerror(error.errno).lower() if error.errno else str(error)  # mitmproxy repeats it
+            raise PortInUse(f"cannot listen on {address}: {why}", hint="choose another --port") from error
+        raise RecordError(f"the recording proxy did not start on {address}: {error}") from error
     await master.running()
 
 
@@ -220,7 +220,7 @@ async def _stop(master: Any, proxyserver: Any) -> None:
 
 
 def _trusted_bundle(scratch: Path, upstream_ca: Path | None) -> Path:
-    """Write the system's CAs and the one given into one file, as mitmproxy wants them."""
+    """Write the system's CAs and the given one into one file, the only form that mitmproxy accepts."""
     import certifi
 
     system = ssl.get_default_verify_paths()

@@ -1,4 +1,4 @@
-"""The recording of whatever goes through a proxy, from its beginning to its end."""
+"""A recording through the proxy alone: any client may send requests until a limit or a cancellation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import RecordError
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
-from stillweb.record.recording import STOPPED, begin, mend
+from stillweb.record.recording import STOPPED, begin, repair_archive
 
 __all__ = ["record_by_proxy"]
 
@@ -29,18 +29,18 @@ async def record_by_proxy(
     until_idle: float | None = None,
     time_limit: float | None = None,
 ) -> None:
-    """Record what goes through a proxy until cancelled, or until one of the limits.
+    """Record what passes through a proxy until cancelled or until a limit.
 
     Args:
-        collection: to write into.
-        ca: signs for the sites.
-        options: how to listen and reach them.
-        on_start: given the running proxy.
-        until_idle: seconds without a request in flight after which it ends; open streams do not count.
-        time_limit: seconds after which it ends.
+        collection: collection to write to.
+        ca: signs certificates for the sites.
+        options: listener, upstream and redaction.
+        on_start: called with the running proxy.
+        until_idle: end after this many seconds without a request in flight; open streams do not count.
+        time_limit: end after this many seconds.
 
     Raises:
-        PortInUse: if the port is taken.
+        PortInUse: if the port is in use.
         RecordError: if an exchange could not be written.
         CollectionError: if another process records into the collection.
     """
@@ -56,36 +56,38 @@ async def _record(
     limits: tuple[float | None, float | None],
 ) -> None:
     prior = collection.manifest()
-    manifest = begin(collection)  # it says `partial` until the end
-    mended = mend(collection, prior)
+    manifest = begin(collection)  # its state is `partial` until the end
+    repaired = repair_archive(collection, prior)
     try:
         with CollectionWriter(collection) as writer:
             async with recording_proxy(writer, ca, options) as recording:
                 on_start(recording)
-                for line in mended:
-                    recording.warn(f"mended: {line}")
-                with suppress(asyncio.CancelledError):  # Ctrl-C is the way to end it
-                    await _until_over(recording, *limits)
+                for line in repaired:
+                    recording.warn(f"repaired: {line}")
+                with suppress(asyncio.CancelledError):  # Ctrl-C is the normal end
+                    await _wait_until_end(recording, *limits)
     except OSError as error:
         raise RecordError(
             f"the index could not be written: {error}",
-            hint=f"what was recorded is valid; make room, then: stillweb collections check {collection.name}",
+            hint=f"the archive is valid; free disk space, then: stillweb collections check {collection.name}",
         ) from error
     if not collection.page_list():
         collection.write_pages(find_pages(collection, list(collection.captures())))
-    if STOPPED not in manifest.extra:  # else a crawl is to be gone on with, before and after this
+    if STOPPED not in manifest.extra:  # else an unfinished crawl still resumes from it
         collection.write_manifest(replace(manifest, state="complete"))
 
 
-async def _until_over(recording: RecordingProxy, until_idle: float | None, time_limit: float | None) -> None:
+async def _wait_until_end(
+    recording: RecordingProxy, until_idle: float | None, time_limit: float | None
+) -> None:
     """Return when a limit is reached; raise when nothing can be written any more."""
     ends: list[Coroutine[Any, Any, None]] = [recording.broken()]
     if until_idle is not None:
         ends.append(recording.quiet(until_idle))
     tasks = [asyncio.ensure_future(end) for end in ends]
     try:
-        over, _ = await asyncio.wait(tasks, timeout=time_limit, return_when=asyncio.FIRST_COMPLETED)
-        for task in over:
+        done, _ = await asyncio.wait(tasks, timeout=time_limit, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
             task.result()
     finally:
         for task in tasks:

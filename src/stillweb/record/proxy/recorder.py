@@ -1,7 +1,7 @@
-"""The mitmproxy addon that turns flows into exchanges.
+"""The mitmproxy add-on that turns flows into exchanges.
 
-mitmproxy calls the hooks by name, one flow at a time and in our event loop. It logs and forgets
-what they raise, which would be a loss that nobody sees: `_loud` keeps the first failure in
+mitmproxy calls the hooks by name, one flow at a time, in the caller's event loop. It logs exceptions of a
+hook and continues, which would lose exchanges silently: `_guarded` stores the first failure in
 `RecordingProxy`, and the recording stops with it.
 """
 
@@ -22,23 +22,22 @@ from stillweb.collections.warc.frames import (
     frames_beside,
 )
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.control import CHALLENGE, admits
+from stillweb.record.proxy.control import CHALLENGE, is_authorized
 from stillweb.record.proxy.flows import (
     Body,
     EventStream,
     Socket,
-    asks_with_a_body,
-    client_left,
+    client_aborted,
     exchange_of,
+    failure_reason,
     handshake_of,
+    has_request_body,
     socket_url,
-    trailers_beside,
+    trailer_record,
     upstream_fields,
-    why_it_failed,
 )
 from stillweb.record.proxy.resolve import resolve
-from stillweb.record.proxy.running import RecordingProxy, RequestOutcome, RequestRecord
-from stillweb.record.proxy.samebodies import mark_of
+from stillweb.record.proxy.running import RecordingProxy, RequestOutcome, RequestRecord, response_fingerprint
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.record.redaction.sweep import sweep, sweep_baseline
 from stillweb.urls import wire_url
@@ -50,12 +49,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Recorder", "RecordingProxy"]
 
-_OURS = "stillweb"  # in a flow's metadata: it is answered here, and never recorded
+_OWN = "stillweb"  # key of a flow's metadata: the proxy answers the flow itself and never records it
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A request that is under way, with what is kept of it."""
+    """A request in flight, with its buffered bodies."""
 
     flow: Any
     url: str
@@ -67,27 +66,27 @@ class _Pending:
 Hook = Callable[["Recorder", Any], None]
 
 
-def _loud(hook: Hook) -> Hook:
-    """Make a hook's failure the recording's failure."""
+def _guarded(hook: Hook) -> Hook:
+    """Turn a hook's failure into the recording's failure."""
 
     @functools.wraps(hook)
-    def loud(self: Recorder, event: Any) -> None:
+    def guarded(self: Recorder, event: Any) -> None:
         try:
             hook(self, event)
         except Exception as error:  # noqa: BLE001  the root of what mitmproxy calls
             self.recording.fail(error)
 
-    return loud
+    return guarded
 
 
 class Recorder:
-    """The addon; its public methods are mitmproxy's hooks.
+    """mitmproxy add-on; its public methods are mitmproxy's hooks.
 
     Args:
-        writer: of the collection.
-        options: see there.
-        recording: the account to keep.
-        desk: what the proxy answers itself; None for nothing.
+        writer: writer of the collection.
+        options: limits, addresses and redaction.
+        recording: state to update.
+        control: answers requests to the proxy itself; None to record every request.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Recorder:
         writer: CollectionWriter,
         options: RecordOptions,
         recording: RecordingProxy,
-        desk: RecorderControl | None = None,
+        control: RecorderControl | None = None,
     ) -> None:
         self._writer = writer
         writer.settle(rotate=options.warc_size, operator=options.operator)
@@ -104,74 +103,73 @@ class Recorder:
             recording.sweep = lambda folder: sweep_baseline(folder, secrets)
         self._options = options
         self.recording = recording
-        self._desk = desk
+        self._control = control
         self._pending: dict[str, _Pending] = {}
-        self._asked_for: dict[str, tuple[str, int]] = {}
-        self._admitted: set[str] = set()
+        self._requested_addresses: dict[str, tuple[str, int]] = {}
+        self._authorized_connections: set[str] = set()
 
     # --- connections -------------------------------------------------------------------------------
 
-    @_loud
+    @_guarded
     def http_connect(self, flow: Any) -> None:
-        """Ask for name and password before a tunnel is opened."""
-        if self._admits(flow):
-            self._admitted.add(flow.client_conn.id)
+        """Demand name and password before opening a tunnel."""
+        if self._is_authorized(flow):
+            self._authorized_connections.add(flow.client_conn.id)
         else:
             flow.response = _refusal()
 
-    @_loud
+    @_guarded
     def client_disconnected(self, client: Any) -> None:
-        """Forget a connection."""
-        self._admitted.discard(client.id)
+        self._authorized_connections.discard(client.id)
 
-    @_loud
+    @_guarded
     def tls_clienthello(self, hello: Any) -> None:
-        """Speak HTTP/1.1 with the client, whatever the site speaks; HTTP/2 with who offers nothing else."""
+        """Speak HTTP/1.1 with the client, and HTTP/2 only if the client offers nothing else."""
         client = hello.context.client
         if b"http/1.1" in (client.alpn_offers or ()):
             client.alpn = b"http/1.1"
 
-    @_loud
+    @_guarded
     def tls_failed_client(self, failed: Any) -> None:
-        """Tell of a client that does not trust the CA."""
+        """Warn of a client that does not trust the CA."""
         host = failed.context.client.sni or (failed.context.server.address or ("?",))[0]
-        self.recording.warn(f"a client did not take our certificate for {host}: does it trust the CA?")
+        self.recording.warn(f"a client rejected our certificate for {host}: does it trust the CA?")
 
-    @_loud
+    @_guarded
     def server_connect(self, connecting: Any) -> None:
-        """Send the connection to where `--resolve` says."""
+        """Redirect the connection to the address given by `--resolve`."""
         server = connecting.server
         if server.address is None:
             return
-        self._asked_for[server.id] = server.address
+        self._requested_addresses[server.id] = server.address
         server.address = resolve(self._options.resolve, *server.address[:2])
 
-    @_loud
+    @_guarded
     def server_connected(self, connecting: Any) -> None:
-        """Give the connection its name back: mitmproxy finds connections to use again by it."""
-        # `Server.__setattr__` forbids this on open connections, since it cannot mean a reconnect here.
-        vars(connecting.server)["address"] = self._asked_for.pop(connecting.server.id)
+        """Restore the connection's host name: mitmproxy reuses connections by it."""
+        # `Server.__setattr__` forbids this on an open connection; here it does not cause a reconnect.
+        vars(connecting.server)["address"] = self._requested_addresses.pop(connecting.server.id)
 
-    @_loud
+    @_guarded
     def server_connect_error(self, connecting: Any) -> None:
-        """Give the connection its name back, so that errors speak of it."""
-        if address := self._asked_for.pop(connecting.server.id, None):
+        """Restore the connection's host name for error messages."""
+        if address := self._requested_addresses.pop(connecting.server.id, None):
             connecting.server.address = address
 
     # --- exchanges ---------------------------------------------------------------------------------
 
-    @_loud
+    @_guarded
     def requestheaders(self, flow: Any) -> None:
-        """Make the request one that is answered in full."""
-        if self._desk and self._desk.owns(flow):
-            flow.metadata[_OURS] = True
-        elif not self._admits(flow):
-            flow.metadata[_OURS] = True
+        """Rewrite the request so that the site sends a complete response."""
+        if self._control and self._control.owns(flow):
+            flow.metadata[_OWN] = True
+        elif not self._is_authorized(flow):
+            flow.metadata[_OWN] = True
             flow.response = _refusal()
-        if flow.metadata.get(_OURS):
+        if flow.metadata.get(_OWN):
             return
         pending = self._pending[flow.id] = _Pending(flow, _url(flow), clock.perf())
-        self.recording.same.begin(pending.url)
+        self.recording.digests.begin(pending.url)
         if _is_websocket(flow):
             return
         self.recording.begin(flow.id, _port(flow))
@@ -179,22 +177,22 @@ class Recorder:
         request.headers.fields = upstream_fields(
             request.method, request.headers.fields, http2=request.is_http2
         )
-        if asks_with_a_body(request):
+        if has_request_body(request):
             if "content-length" not in request.headers:
                 request.headers["transfer-encoding"] = "chunked"  # for HTTP/1.1; HTTP/2 drops it
             request.stream = pending.upload = Body(self._options.max_body)
 
     async def request(self, flow: Any) -> None:
-        """Answer what is asked of the proxy itself."""
-        if flow.metadata.get(_OURS) and flow.response is None and self._desk:
+        """Answer a request to the proxy itself."""
+        if flow.metadata.get(_OWN) and flow.response is None and self._control:
             try:
-                flow.response = await self._desk.answer(flow)
-            except Exception as error:  # noqa: BLE001  as for `_loud`
+                flow.response = await self._control.answer(flow)
+            except Exception as error:  # noqa: BLE001  as in `_guarded`
                 self.recording.fail(error)
 
-    @_loud
+    @_guarded
     def responseheaders(self, flow: Any) -> None:
-        """Pass the body on as it comes, keeping what is to be written."""
+        """Stream the body to the client and buffer what is written."""
         response, pending = flow.response, self._pending.get(flow.id)
         if pending is None or _is_websocket(flow):
             return
@@ -205,17 +203,16 @@ class Recorder:
         else:
             response.stream = pending.body = Body(self._options.max_body)
         if response.is_http2 and "content-length" not in response.headers and _has_body(flow):
-            # Otherwise mitmproxy ends the body by closing the client's connection, TLS and all.
+            # Without it mitmproxy ends the body by closing the client's TLS connection.
             response.headers["transfer-encoding"] = "chunked"
 
-    @_loud
+    @_guarded
     def response(self, flow: Any) -> None:
-        """Write a completed exchange."""
-        if flow.metadata.get(_OURS):
+        if flow.metadata.get(_OWN):
             return
         trailers, client = flow.response.trailers, flow.request
         if trailers and not (client.is_http2 or client.is_http3):
-            flow.response.trailers = None  # mitmproxy cannot say them in HTTP/1.1
+            flow.response.trailers = None  # mitmproxy cannot send them in HTTP/1.1
         pending = self._pending.get(flow.id)
         self.recording.end(flow.id)
         if pending is None:
@@ -228,50 +225,48 @@ class Recorder:
         elif self._is_short_enough(pending):
             body = flow.response.raw_content or (pending.body.content() if pending.body else b"")
             exchange = exchange_of(flow, body, pending.upload.content() if pending.upload else b"")
-            self._write(flow, exchange, trailers_beside(exchange.request.url, trailers))
+            self._write(flow, exchange, trailer_record(exchange.request.url, trailers))
 
-    @_loud
+    @_guarded
     def error(self, flow: Any) -> None:
-        """Remember why there is no answer, and let the browser see a broken connection."""
-        if flow.metadata.get(_OURS):
+        """Store the reason of a failure, and let the browser see a broken connection."""
+        if flow.metadata.get(_OWN):
             return
         self.recording.end(flow.id)
         if stream := self.recording.streams.pop(flow.id, None):
             return self._write_stream(
-                stream, ConnectionEnd.CLIENT if client_left(flow) else ConnectionEnd.SITE
+                stream, ConnectionEnd.CLIENT if client_aborted(flow) else ConnectionEnd.SITE
             )
         if flow.id in self._pending:
-            outcome = RequestOutcome.ABORTED if client_left(flow) else RequestOutcome.FAILED
-            self._over(flow, outcome, why_it_failed(flow))
+            outcome = RequestOutcome.ABORTED if client_aborted(flow) else RequestOutcome.FAILED
+            self._finish(flow, outcome, failure_reason(flow))
         if flow.response is None and flow.killable:
-            # mitmproxy would answer with a page of its own and status 502, which no site sent.
+            # mitmproxy would answer with its own page and status 502, which the site did not send.
             flow.kill()
         return None
 
-    @_loud
+    @_guarded
     def websocket_start(self, flow: Any) -> None:
-        """Begin to keep the frames of a WebSocket."""
         self.recording.sockets[flow.id] = Socket(self._options.max_body, flow)
 
     async def websocket_message(self, flow: Any) -> None:
-        """Keep a frame, and let it pass unless its page is being written down."""
-        self._keep_frame(flow)
+        """Store a frame; hold it back while the baseline of its page is taken."""
+        self._store_frame(flow)
         if socket := self.recording.sockets.get(flow.id):
-            await socket.may_pass()
+            await socket.wait_until_open()
 
-    @_loud
-    def _keep_frame(self, flow: Any) -> None:
+    @_guarded
+    def _store_frame(self, flow: Any) -> None:
         if socket := self.recording.sockets.get(flow.id):
             socket.take()
 
-    @_loud
+    @_guarded
     def websocket_end(self, flow: Any) -> None:
-        """Write the frames of a WebSocket that was closed."""
         if socket := self.recording.sockets.pop(flow.id, None):
             self._write_socket(socket)
 
     def finish(self) -> None:
-        """Write what is still open, and tell of what is lost: the recording ends."""
+        """Write open streams and sockets, and list requests that are lost; the recording ends."""
         streams, sockets = list(self.recording.streams.values()), list(self.recording.sockets.values())
         self.recording.streams.clear()
         self.recording.sockets.clear()
@@ -280,11 +275,11 @@ class Recorder:
         for socket in sockets:
             self._write_socket(socket)
         for pending in list(self._pending.values()):
-            self._over(pending.flow, RequestOutcome.OPEN, "not over when the recording ended")
+            self._finish(pending.flow, RequestOutcome.OPEN, "not complete when the recording ended")
         if self._secrets is not None:
             sweep(self._writer, self._secrets)
 
-    # --- what came of them -------------------------------------------------------------------------
+    # --- outcomes ----------------------------------------------------------------------------------
 
     def _write_stream(self, stream: EventStream, end: ConnectionEnd) -> None:
         pending = self._pending.get(stream.flow.id)
@@ -296,30 +291,33 @@ class Recorder:
 
     def _write_socket(self, socket: Socket) -> None:
         if socket.overflow:
-            return self._over(socket.flow, RequestOutcome.TOO_LONG, self._longer)
+            return self._finish(socket.flow, RequestOutcome.TOO_LONG, self._too_long_reason)
         handshake = handshake_of(socket.flow)
         return self._write(
             socket.flow, handshake, frames_beside(handshake.request.url, socket.frames()), socket.size
         )
 
     def _is_short_enough(self, pending: _Pending) -> bool:
-        """Tell whether both bodies were kept whole; if not, note that they were not."""
+        """Return True if both bodies were buffered completely; otherwise list the request as too long."""
         if (pending.upload and pending.upload.overflow) or (pending.body and pending.body.overflow):
-            self._over(
-                pending.flow, RequestOutcome.TOO_LONG, self._longer, pending.body.size if pending.body else 0
+            self._finish(
+                pending.flow,
+                RequestOutcome.TOO_LONG,
+                self._too_long_reason,
+                pending.body.size if pending.body else 0,
             )
             return False
         return True
 
     @property
-    def _longer(self) -> str:
+    def _too_long_reason(self) -> str:
         return f"longer than {self._options.max_body} bytes"
 
     def _write(
         self, flow: Any, exchange: Exchange, beside: RecordFrames | None = None, size: int = -1
     ) -> None:
         recording = self.recording
-        mark = b"" if beside else mark_of(exchange)
+        fingerprint = b"" if beside else response_fingerprint(exchange)
         if self._secrets is None:
             self._writer.write(exchange, beside)
         else:
@@ -328,16 +326,16 @@ class Recorder:
         recording.body_bytes += len(exchange.response.raw_body)
         recording.failed.pop(exchange.request.url, None)
         size = size if size >= 0 else len(exchange.response.raw_body)
-        self._over(flow, RequestOutcome.RECORDED, size=size, mark=mark)
+        self._finish(flow, RequestOutcome.RECORDED, size=size, fingerprint=fingerprint)
 
-    def _over(
-        self, flow: Any, outcome: RequestOutcome, reason: str = "", size: int = 0, mark: bytes = b""
+    def _finish(
+        self, flow: Any, outcome: RequestOutcome, reason: str = "", size: int = 0, fingerprint: bytes = b""
     ) -> None:
         pending = self._pending.pop(flow.id, None)
         if pending:
-            self.recording.same.end(pending.url, mark)
+            self.recording.digests.end(pending.url, fingerprint)
         request, response = flow.request, flow.response
-        self.recording.over(
+        self.recording.finish(
             RequestRecord(
                 request.method,
                 pending.url if pending else _url(flow),
@@ -353,12 +351,14 @@ class Recorder:
             )
         )
 
-    def _admits(self, flow: Any) -> bool:
-        """Tell whether who sends this may use the proxy; a session's port is open to this machine only."""
+    def _is_authorized(self, flow: Any) -> bool:
+        """Return True if the client may use the proxy; session ports listen on loopback only."""
         given = flow.request.headers.pop("proxy-authorization", "")
-        if flow.client_conn.id in self._admitted or (self._desk and self._desk.is_session(_port(flow))):
+        if flow.client_conn.id in self._authorized_connections or (
+            self._control and self._control.is_session(_port(flow))
+        ):
             return True
-        return admits(self._options.user, given)
+        return is_authorized(self._options.user, given)
 
 
 def _refusal() -> Any:
@@ -368,7 +368,7 @@ def _refusal() -> Any:
 
 
 def _port(flow: Any) -> int:
-    """Return the port by which a flow came."""
+    """Return the port of the listener that accepted a flow."""
     return int(flow.client_conn.sockname[1]) if flow.client_conn.sockname else 0
 
 
@@ -381,5 +381,5 @@ def _is_websocket(flow: Any) -> bool:
 
 
 def _has_body(flow: Any) -> bool:
-    """Tell whether a response has a body at all (RFC 9112 §6.3)."""
+    """Return True if a response can have a body (RFC 9112 §6.3)."""
     return flow.request.method != "HEAD" and flow.response.status_code not in (204, 304)

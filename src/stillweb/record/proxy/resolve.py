@@ -1,10 +1,10 @@
-"""Where a site's host really is: `--resolve '*.test=127.0.0.1:8443'`, pure.
+"""Address overrides for hosts, such as `--resolve '*.test=127.0.0.1:8443'`; pure.
 
-A rule replaces the address that the proxy connects to and nothing else: URL, Host header, SNI
-and the name checked in the site's certificate stay. `PATTERN[:PORT]=ADDRESS[:PORT]`, where the
-pattern is a host name, `*.` and a name (every host below it), or `*`. The most specific rule
-wins, whatever their order: exact names before wildcards, longer wildcards before shorter, rules
-with a port before rules without; of equals the last.
+A rule replaces the address to connect to and nothing else: URL, Host field, SNI and the name verified in the
+site's certificate stay. The form is `PATTERN[:PORT]=ADDRESS[:PORT]`; a pattern is a host name, `*.` and a
+name (every host below it), or `*`. The most specific rule wins, independent of order: exact names before
+wildcards, longer wildcards before shorter, rules with a port before rules without. Among equals the last rule
+wins.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _SPLIT = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(?::(?P<port>[0-9]+)
 
 @dataclass(frozen=True, slots=True)
 class ResolveRule:
-    """Hosts of a pattern, at one port or any, are found at an address.
+    """An address override for the hosts of a pattern, at one port or all ports.
 
     Attributes:
         pattern: lower-case host name, `*.name` or `*`.
-        port: the port asked for; None for every port.
+        port: requested port; None for every port.
         address: host name or IP literal (without brackets) to connect to.
-        to_port: the port to connect to; None for the one asked for.
+        to_port: port to connect to; None for the requested one.
     """
 
     pattern: str
@@ -38,7 +38,6 @@ class ResolveRule:
     to_port: int | None
 
     def matches(self, host: str, port: int) -> bool:
-        """Tell whether the rule speaks of this host and port."""
         if self.port is not None and self.port != port:
             return False
         if self.pattern == "*":
@@ -49,15 +48,15 @@ class ResolveRule:
 
     @property
     def weight(self) -> tuple[bool, int, bool]:
-        """How specific the rule is; the greatest wins."""
+        """Specificity of the rule; the greatest wins."""
         return (not self.pattern.startswith("*"), len(self.pattern), self.port is not None)
 
 
 def parse_resolve(text: str) -> ResolveRule:
-    """Read one `--resolve` value.
+    """Parse one `--resolve` value.
 
     Raises:
-        UsageError: if it is not of the form PATTERN[:PORT]=ADDRESS[:PORT].
+        UsageError: if the value is not PATTERN[:PORT]=ADDRESS[:PORT].
     """
     left, equals, right = text.strip().partition("=")
     if not equals:
@@ -66,19 +65,19 @@ def parse_resolve(text: str) -> ResolveRule:
     address, to_port = _host_and_port(right, text)
     name = pattern.removeprefix("*.")
     if pattern != "*" and not _is_name(name):
-        raise UsageError(f"{pattern!r} in --resolve {text!r} is no host pattern", hint=_HINT)
+        raise UsageError(f"{pattern!r} in --resolve {text!r} is not a host pattern", hint=_HINT)
     if not _is_name(address):
-        raise UsageError(f"{address!r} in --resolve {text!r} is no host or address", hint=_HINT)
+        raise UsageError(f"{address!r} in --resolve {text!r} is not a host or address", hint=_HINT)
     return ResolveRule(pattern, port, address, to_port)
 
 
 def parse_all(texts: Iterable[str]) -> tuple[ResolveRule, ...]:
-    """Read several `--resolve` values."""
+    """Parse several `--resolve` values."""
     return tuple(parse_resolve(text) for text in texts)
 
 
 def resolve(rules: Sequence[ResolveRule], host: str, port: int) -> tuple[str, int]:
-    """Return the address to connect to for a host and port; unchanged where no rule speaks of it."""
+    """Return the address to connect to; the host and port themselves if no rule matches."""
     host = host.lower().rstrip(".")
     chosen = None
     for rule in rules:
@@ -92,13 +91,13 @@ def resolve(rules: Sequence[ResolveRule], host: str, port: int) -> tuple[str, in
 def _host_and_port(text: str, whole: str) -> tuple[str, int | None]:
     match = _SPLIT.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} in --resolve {whole!r} is no host and port", hint=_HINT)
+        raise UsageError(f"{text!r} in --resolve {whole!r} is not HOST[:PORT]", hint=_HINT)
     host = match["host"].strip("[]").lower()
     if match["port"] is None:
         return host, None
     port = int(match["port"])
     if not 0 < port < 65536:
-        raise UsageError(f"no port {port} in --resolve {whole!r}: ports are 1 to 65535", hint=_HINT)
+        raise UsageError(f"port {port} in --resolve {whole!r} is not in 1 to 65535", hint=_HINT)
     return host, port
 
 

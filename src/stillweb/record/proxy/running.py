@@ -1,8 +1,9 @@
-"""A recording proxy that runs: what it has seen, what is under way, and whether it still writes."""
+"""State of a running recording proxy: completed requests, requests in flight, and its first fault."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,38 +13,99 @@ from pathlib import Path
 from typing import Any
 
 from stillweb import clock
+from stillweb.browser.activity import Requested
 from stillweb.errors import RecordError
+from stillweb.model import Exchange, header
 from stillweb.record.proxy.flows import EventStream, Socket, socket_url
-from stillweb.record.proxy.samebodies import SameBodies
 from stillweb.urls import wire_url
 
-__all__ = ["RecordingProxy", "RequestAccount", "RequestOutcome", "RequestRecord"]
+__all__ = [
+    "ProxyDigestCache",
+    "RecordingProxy",
+    "RequestAccount",
+    "RequestOutcome",
+    "RequestRecord",
+    "response_fingerprint",
+]
 
-KEPT = 20_000  # entries of a ledger
+_DIFFERENT = b""
+_NO_TEXT = frozenset(("image", "font"))
+
+
+class ProxyDigestCache:
+    """Digests by URL, valid while all responses to the URL were equal.
+
+    A URL with a response in flight has no valid digest: the browser may finish before the proxy sees a
+    difference.
+    """
+
+    def __init__(self) -> None:
+        self._in_flight: Counter[str] = Counter()
+        self._fingerprints: dict[str, bytes] = {}
+        self._digests: dict[tuple[str, str], str] = {}
+
+    def begin(self, url: str) -> None:
+        self._in_flight[url] += 1
+
+    def end(self, url: str, fingerprint: bytes = _DIFFERENT) -> None:
+        """Note the end of a request; leave `fingerprint` out if the response was incomplete."""
+        self._in_flight[url] -= 1
+        if not self._in_flight[url]:
+            del self._in_flight[url]
+        if self._fingerprints.setdefault(url, fingerprint) != fingerprint:
+            self._fingerprints[url] = _DIFFERENT
+
+    def recall(self, entry: Requested) -> str:
+        """Return the browser's digest of a response body, "" if it is not certain."""
+        url = wire_url(entry.url)
+        return self._digests.get((url, entry.resource_type), "") if self._is_same(url) else ""
+
+    def learn(self, entry: Requested, body: bytes) -> None:
+        """Store the digest that the browser computed for a body."""
+        url = wire_url(entry.url)
+        if self._is_same(url) and (entry.resource_type in _NO_TEXT or body.isascii()):
+            self._digests[url, entry.resource_type] = entry.body
+
+    def _is_same(self, url: str) -> bool:
+        return bool(self._fingerprints.get(url)) and url not in self._in_flight
+
+
+def response_fingerprint(exchange: Exchange) -> bytes:
+    """Return a digest of all that determines the decoded body: method, status, type, coding, bytes."""
+    request, response = exchange.request, exchange.response
+    fields = (header(response.headers, name) for name in ("content-type", "content-encoding"))
+    made = hashlib.sha256(
+        "\n".join((request.method, str(response.status), *fields)).encode("utf-8", "replace")
+    )
+    made.update(b"\n" + response.raw_body)
+    return made.digest()
+
+
+LEDGER_ENTRIES = 20_000
 
 
 class RequestOutcome(StrEnum):
-    """What became of a request."""
+    """Outcome of a request."""
 
     RECORDED = "recorded"
-    FAILED = "failed"  # the site gave no whole answer
-    ABORTED = "aborted"  # the client did not wait for the whole answer
-    TOO_LONG = "too long"  # passed on, and not recorded
-    OPEN = "open"  # when the recording ended
+    FAILED = "failed"  # the site sent no complete response
+    ABORTED = "aborted"  # the client did not wait for the complete response
+    TOO_LONG = "too long"  # passed through without being recorded
+    OPEN = "open"  # in flight when the recording ended
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """A request that is over.
+    """A completed request.
 
     Attributes:
-        status: of the answer, 0 if there was none.
+        status: HTTP status, 0 without a response.
         reason: why it is not recorded, "" if it is.
-        size: bytes of the answer's body as received.
-        ms: since the request began.
-        protocol: as spoken with the site.
-        port: of the listener by which it came.
-        resource, referer: as the client told them.
+        size: bytes of the response body as received.
+        ms: duration of the request.
+        protocol: HTTP version spoken with the site.
+        port: port of the listener that accepted it.
+        resource, referer: the client's Sec-Fetch-Dest and Referer fields.
     """
 
     method: str
@@ -61,29 +123,27 @@ class RequestRecord:
 
 @dataclass(slots=True)
 class RequestAccount:
-    """What a session asked for, the oldest forgotten first.
+    """Ledger of a session's requests; the oldest entries are dropped first.
 
     Attributes:
-        counts: requests by outcome, over all that ever were.
+        counts: all requests by outcome, dropped entries included.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
-    _entries: deque[tuple[int, RequestRecord]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _entries: deque[tuple[int, RequestRecord]] = field(default_factory=lambda: deque(maxlen=LEDGER_ENTRIES))
     _total: int = 0
 
-    def add(self, passed: RequestRecord) -> None:
-        """Enter a request."""
+    def add(self, record: RequestRecord) -> None:
         self._total += 1
-        self.counts[passed.outcome.value] += 1
-        self._entries.append((self._total, passed))
+        self.counts[record.outcome.value] += 1
+        self._entries.append((self._total, record))
 
     @property
     def total(self) -> int:
-        """How many requests there were."""
         return self._total
 
     def to_dict(self, after: int = 0) -> dict[str, Any]:
-        """Return the ledger beyond request number `after`, as JSON has it."""
+        """Return the ledger entries after request number `after`, in the control API's JSON schema."""
         recorded = self.counts[RequestOutcome.RECORDED.value]
         return {
             "entries": list(_entries(self._entries, after)),
@@ -93,38 +153,38 @@ class RequestAccount:
         }
 
 
-def _entries(kept: Iterable[tuple[int, RequestRecord]], after: int) -> Iterable[dict[str, Any]]:
-    for number, passed in kept:
+def _entries(entries: Iterable[tuple[int, RequestRecord]], after: int) -> Iterable[dict[str, Any]]:
+    for number, record in entries:
         if number > after:
             yield {
                 "seq": number,
-                "method": passed.method,
-                "url": passed.url,
-                "status": passed.status,
-                "tier": "recorded" if passed.outcome is RequestOutcome.RECORDED else "miss",
-                "reason": passed.reason,
-                "bytes": passed.size,
-                "ms": round(passed.ms, 1),
-                "resource": passed.resource,
-                "referer": passed.referer,
+                "method": record.method,
+                "url": record.url,
+                "status": record.status,
+                "tier": "recorded" if record.outcome is RequestOutcome.RECORDED else "miss",
+                "reason": record.reason,
+                "bytes": record.size,
+                "ms": round(record.ms, 1),
+                "resource": record.resource,
+                "referer": record.referer,
             }
 
 
 class RecordingProxy:
-    """What a recording proxy has seen so far.
+    """State of a recording proxy.
 
     Attributes:
-        url: what to give to a browser as its proxy, or to an `Env`.
+        url: proxy URL for a browser or an `Env`.
         exchanges, body_bytes: written so far; bytes of response bodies as received.
-        failed: URL -> why the site did not answer; not recorded.
-        aborted: URLs whose answer the browser did not wait for; not recorded.
-        notes: one line for each kind of traffic that passed through without being recorded.
-        streams, sockets: event streams and WebSockets that are open, by flow.
-        account: what became of each request.
-        same: answers that were always the same.
-        told: called with each request that is over.
-        warned: called with what a person at the terminal should know.
-        sweep: takes secrets out of the baseline of a page that is through.
+        failed: URL -> why the site did not respond; not recorded.
+        aborted: URLs whose response the browser did not wait for; not recorded.
+        notes: counts of traffic that passed through without being recorded, by description.
+        streams, sockets: open event streams and WebSockets, by flow.
+        account: ledger of all requests.
+        digests: cache of body digests.
+        on_request: callbacks for each completed request.
+        on_warning: callbacks for messages to the user.
+        sweep: removes late secrets from the baseline of a completed page.
     """
 
     def __init__(self) -> None:
@@ -137,9 +197,9 @@ class RecordingProxy:
         self.streams: dict[str, EventStream] = {}
         self.sockets: dict[str, Socket] = {}
         self.account = RequestAccount()
-        self.same = SameBodies()
-        self.told: list[Callable[[RequestRecord], None]] = []
-        self.warned: list[Callable[[str], None]] = []
+        self.digests = ProxyDigestCache()
+        self.on_request: list[Callable[[RequestRecord], None]] = []
+        self.on_warning: list[Callable[[str], None]] = []
         self.sweep: Callable[[Path], None] = lambda folder: None
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight: dict[str, int] = {}
@@ -151,11 +211,11 @@ class RecordingProxy:
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for the rest of their answer; endless streams are not counted."""
+        """Number of requests that wait for the rest of their response; endless streams do not count."""
         return len(self._in_flight)
 
     def in_flight_by(self, port: int) -> int:
-        """Return how many of those came by a port."""
+        """Return the number of requests in flight of one listener port."""
         return sum(by == port for by in self._in_flight.values())
 
     async def idle(self) -> None:
@@ -163,7 +223,7 @@ class RecordingProxy:
         await self._idle.wait()
 
     async def quiet(self, seconds: float) -> None:
-        """Wait until no request has been in flight for so long, from the first one on."""
+        """Wait until no request was in flight for some seconds, counted from the first request on."""
         await self._begun.wait()
         while True:
             await self._idle.wait()
@@ -175,15 +235,15 @@ class RecordingProxy:
                     await self._busy.wait()
 
     async def broken(self) -> None:
-        """Wait until an exchange cannot be written.
+        """Wait for the first exchange that cannot be written, then raise.
 
         Raises:
-            RecordError: then.
+            RecordError: always.
         """
         await asyncio.shield(self._fault)
 
     def check(self) -> None:
-        """Raise the error that `broken` waits for, if it has come.
+        """Raise the error of `broken` if there is one.
 
         Raises:
             RecordError: if an exchange could not be written.
@@ -192,71 +252,69 @@ class RecordingProxy:
             self._fault.result()
 
     def fail(self, error: Exception) -> None:
-        """Remember the first exchange that could not be written, and why."""
+        """Store the first failure to write an exchange."""
         if not self._fault.done():
             failure = RecordError(
                 f"an exchange could not be written: {error!r}", hint="what was recorded before is valid"
             )
             failure.__cause__ = error
             self._fault.set_exception(failure)
-            self._fault.exception()  # else asyncio complains where nobody waits for it
+            self._fault.exception()  # else asyncio logs it as never retrieved
 
     def note(self, what: str) -> None:
-        """Count something that passed through without being recorded."""
+        """Count traffic that passed through without being recorded."""
         self.notes[what] = self.notes.get(what, 0) + 1
 
     def warn(self, what: str) -> None:
-        """Count something that a person should look after, and tell of it."""
+        """Count a condition that the user should examine, and report it."""
         self.note(what)
-        for heard in self.warned:
-            heard(what)
+        for listener in self.on_warning:
+            listener(what)
 
-    def over(self, passed: RequestRecord) -> None:
-        """Enter a request that is over."""
-        self.account.add(passed)
-        if passed.outcome is RequestOutcome.FAILED:
-            self.failed[passed.url] = passed.reason
-        elif passed.outcome is RequestOutcome.ABORTED:
-            self.aborted.add(passed.url)
-        elif passed.outcome is RequestOutcome.TOO_LONG:
-            self.note(f"{passed.reason}, not recorded")
-        elif passed.outcome is RequestOutcome.OPEN:
-            self.note("not over when the recording ended, not recorded")
-        for heard in self.told:
-            heard(passed)
+    def finish(self, record: RequestRecord) -> None:
+        """Enter a completed request."""
+        self.account.add(record)
+        if record.outcome is RequestOutcome.FAILED:
+            self.failed[record.url] = record.reason
+        elif record.outcome is RequestOutcome.ABORTED:
+            self.aborted.add(record.url)
+        elif record.outcome is RequestOutcome.TOO_LONG:
+            self.note(f"{record.reason}, not recorded")
+        elif record.outcome is RequestOutcome.OPEN:
+            self.note("not complete when the recording ended, not recorded")
+        for listener in self.on_request:
+            listener(record)
 
     @contextmanager
     def at_rest(self, urls: Iterable[str]) -> Iterator[None]:
-        """Note that a page has settled which has opened these event streams and WebSockets.
+        """Mark the open event streams and WebSockets of a page that has settled.
 
-        Within the context WebSockets bring it nothing new, so that what it shows can be written down. Of
-        several of one URL it is the one that was opened first: pages settle in the order of their visits.
+        Within the context the page's WebSockets deliver nothing, so that its baseline can be taken. Among
+        several of one URL the first opened is marked: pages settle in the order of their visits.
         """
         live: list[tuple[str, EventStream | Socket]]
         live = [(wire_url(each.flow.request.url), each) for each in self.streams.values()]
         live += [(socket_url(each.flow), each) for each in self.sockets.values()]
-        mine: list[EventStream | Socket] = []
+        settled: list[EventStream | Socket] = []
         for url in map(wire_url, urls):
             found = next((each for place, each in live if place == url and each.rest_ms is None), None)
             if found is not None:
-                found.rest()
-                mine.append(found)
+                found.mark_settled()
+                settled.append(found)
         try:
             yield
         finally:
-            for each in mine:
+            for each in settled:
                 if isinstance(each, Socket):
-                    each.go_on()
+                    each.resume()
 
     def begin(self, flow_id: str, port: int = 0) -> None:
-        """Count a request as in flight."""
         self._in_flight[flow_id] = port
         self._idle.clear()
         self._busy.set()
         self._begun.set()
 
     def end(self, flow_id: str) -> None:
-        """Count a request as no longer in flight."""
         if self._in_flight.pop(flow_id, None) is not None:
             self._last = clock.monotonic()
         if not self._in_flight:

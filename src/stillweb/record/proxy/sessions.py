@@ -1,7 +1,7 @@
-"""Sessions of a recording proxy: one per episode of an `Env`, each with a port and a ledger of its own.
+"""Sessions of a recording proxy: one per episode of an `Env`, each with its own port and ledger.
 
-A session only tells requests apart; it isolates nothing at the site. Its port listens on this machine's
-loopback interface and is open to whoever runs here, without name and password.
+A session only separates requests; it does not isolate state at the site. Its port listens on loopback and
+accepts any local client without name and password.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from stillweb.record.proxy.running import RecordingProxy, RequestAccount, Reques
 __all__ = ["LOOPBACK", "RecordingSession", "RecordingSessions"]
 
 LOOPBACK = "127.0.0.1"
-_ATTEMPTS = 5  # at a port that was free a moment ago
-_LEFT_SECONDS = 5.0  # for connections to end
+_ATTEMPTS = 5  # a port that was free may be taken before we listen
+_CLOSE_SECONDS = 5.0  # seconds for connections to end
 
 
 @dataclass(slots=True)
 class RecordingSession:
-    """A listener and what came by it."""
+    """A listener and its ledger."""
 
     id: str
     port: int
@@ -32,35 +32,34 @@ class RecordingSession:
 
 
 class RecordingSessions:
-    """All sessions, by port; `close` ends their connections.
+    """All sessions, by port.
 
     Args:
-        recording: whose requests they tell apart.
-        proxyserver: mitmproxy's addon, which listens.
+        recording: proxy whose requests they separate.
+        proxyserver: mitmproxy's add-on that listens.
     """
 
     def __init__(self, recording: RecordingProxy, proxyserver: Any) -> None:
         self._recording = recording
         self._proxyserver = proxyserver
         self._by_port: dict[int, RecordingSession] = {}
-        recording.told.append(self._told)
+        recording.on_request.append(self._on_request)
 
-    def _told(self, passed: RequestRecord) -> None:
-        if session := self._by_port.get(passed.port):
-            session.account.add(passed)
+    def _on_request(self, record: RequestRecord) -> None:
+        if session := self._by_port.get(record.port):
+            session.account.add(record)
 
     def __iter__(self) -> Any:
         return iter(list(self._by_port.values()))
 
     def is_session(self, port: int) -> bool:
-        """Tell whether a port is a session's."""
         return port in self._by_port
 
     def find(self, session_id: str) -> RecordingSession:
-        """Return a session.
+        """Return a session by id.
 
         Raises:
-            UsageError: if there is none of that id.
+            UsageError: if the session does not exist.
         """
         for session in self._by_port.values():
             if session.id == session_id:
@@ -71,7 +70,7 @@ class RecordingSessions:
         """Open a session on a free port.
 
         Raises:
-            PortInUse: if none is free.
+            PortInUse: if no port is free.
         """
         for _ in range(_ATTEMPTS):
             with socket.create_server((LOOPBACK, 0)) as free:
@@ -81,7 +80,7 @@ class RecordingSessions:
                 return session
             del self._by_port[port]
             await self._listen()
-        raise PortInUse(f"no port of {LOOPBACK} could be listened on", hint="close sessions")
+        raise PortInUse(f"cannot listen on any port of {LOOPBACK}", hint="close sessions")
 
     async def close(self, session: RecordingSession) -> None:
         """Close a session and its connections."""
@@ -90,7 +89,7 @@ class RecordingSessions:
         await end_connections(self._proxyserver, session.port)
 
     async def _listen(self) -> bool:
-        """Listen on the first port and on those of the sessions, and on no other."""
+        """Listen on the first port, on those of the sessions, and on no other; return True on success."""
         from mitmproxy.proxy.mode_specs import ProxyMode
 
         modes = ["regular", *(f"regular@{LOOPBACK}:{port}" for port in self._by_port)]
@@ -98,7 +97,7 @@ class RecordingSessions:
 
 
 async def end_connections(proxyserver: Any, port: int | None = None) -> None:
-    """End the connections of clients that came by a port, or of all, and those to sites for them."""
+    """End the client connections of one listener port, or all, and their upstream connections."""
     ending = [
         io.handler
         for connection in list(proxyserver.connections.values())
@@ -109,4 +108,4 @@ async def end_connections(proxyserver: Any, port: int | None = None) -> None:
     for task in ending:
         task.cancel("the recording ends")
     if ending:
-        await asyncio.wait(ending, timeout=_LEFT_SECONDS)
+        await asyncio.wait(ending, timeout=_CLOSE_SECONDS)

@@ -1,8 +1,8 @@
-"""Take secrets out of what was written before they were known, and out of the files beside the archive.
+"""Removal of late secrets from WARC files, and of all secrets from the files beside the archive.
 
-At the end of a recording. WARC files are gone over only where a secret came late (`Secrets.late`); the other
-files of the collection (pages, baselines, states) are small and always gone over, since they are written by
-others, as the browser showed things.
+The sweep runs at the end of a recording. WARC files are rewritten only if a secret came late
+(`Secrets.late`). The other files (pages, baselines, states) are small and are always swept, because they were
+written from the browser's view.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.http.codec import encode
 from stillweb.http.messages import parse_response, payload_start
 from stillweb.model import header
-from stillweb.record.redaction.bodies import decode
-from stillweb.record.redaction.redactor import Secrets
+from stillweb.record.redaction.redactor import Secrets, decode
 
 __all__ = ["sweep", "sweep_baseline"]
 
-_APART = frozenset({"archive", "indexes", "pack", "versions", "damaged"})
+_SKIPPED = frozenset({"archive", "indexes", "pack", "versions", "damaged"})
 _URIS = frozenset({"WARC-Target-URI", "WARC-Refers-To-Target-URI"})
 _TEXTS = frozenset({".json", ".jsonl", ".txt", ".yaml", ".html", ".md", ".log", ".gz", ".cdxj"})
 
 
 def sweep(writer: CollectionWriter, secrets: Secrets) -> None:
-    """Go over what a recording has written, once it is over."""
+    """Sweep what a recording has written, after its end."""
     if len(secrets.late):
         writer.rewrite(lambda record: _changed(record, writer.collection, secrets))
     for path in _files(writer.collection):
@@ -43,10 +42,10 @@ def sweep(writer: CollectionWriter, secrets: Secrets) -> None:
 
 
 def sweep_baseline(folder: Path, secrets: Secrets) -> None:
-    """Put right the digests of a page that is through: after a kill nobody knows what they were."""
+    """Correct the digests in the baseline of a completed page; after a kill they would be unknown."""
     for path in (folder / RESOURCES, folder / DOM):
         if path.is_file():
-            _put_right(path, partial(_with_digests, path.name, secrets))
+            _rewrite(path, partial(_with_digests, path.name, secrets))
 
 
 def _changed(record: WarcRecord, collection: Collection, secrets: Secrets) -> WarcRecord | None:
@@ -83,13 +82,13 @@ def _files(collection: Collection) -> list[Path]:
     found = []
     for path in sorted(collection.path.rglob("*")):
         top = path.relative_to(collection.path).parts[0]
-        if top not in _APART and path.suffix in _TEXTS and path.is_file():
+        if top not in _SKIPPED and path.suffix in _TEXTS and path.is_file():
             found.append(path)
     return found
 
 
 def _clean(path: Path, secrets: Secrets) -> None:
-    _put_right(path, lambda plain: _with_digests(path.name, secrets, secrets.content(plain)))
+    _rewrite(path, lambda plain: _with_digests(path.name, secrets, secrets.content(plain)))
 
 
 def _with_digests(name: str, secrets: Secrets, plain: bytes) -> bytes:
@@ -98,13 +97,13 @@ def _with_digests(name: str, secrets: Secrets, plain: bytes) -> bytes:
     return secrets.digests.exchange_code(plain) if name == DOM else plain
 
 
-def _put_right(path: Path, change: Callable[[bytes], bytes]) -> None:
+def _rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
     content = path.read_bytes()
     packed = path.suffix == ".gz"
     try:
         plain = gzip.decompress(content) if packed else content
     except (OSError, EOFError, zlib.error):
-        return  # no gzip after all
+        return  # not gzip despite its name
     clean = change(plain)
     if clean != plain:
         write_atomically(path, gzip.compress(clean, 6, mtime=0) if packed else clean)

@@ -14,7 +14,14 @@ import pytest
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.exchanges import read_exchange
 from stillweb.errors import UsageError
-from stillweb.record.behaviors.behaviors import ALL, Behavior, Budget, in_words, parse_behaviours, total
+from stillweb.record.behaviors.behaviors import (
+    ALL,
+    Behavior,
+    Budget,
+    describe_actions,
+    parse_behaviors,
+    total,
+)
 from stillweb.record.crawl.crawl import CrawlReport, crawl
 from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.recording import collection_to_fill
@@ -30,18 +37,18 @@ BUDGET = Budget()
 
 
 def test_behaviours_are_named_by_a_list() -> None:
-    assert parse_behaviours("all") == ALL
-    assert parse_behaviours("none") == frozenset()
-    assert parse_behaviours("scroll, tabs") == {Behavior.SCROLL, Behavior.TABS}
-    with pytest.raises(UsageError, match="no behaviour 'hover'") as caught:
-        parse_behaviours("scroll,hover")
+    assert parse_behaviors("all") == ALL
+    assert parse_behaviors("none") == frozenset()
+    assert parse_behaviors("scroll, tabs") == {Behavior.SCROLL, Behavior.TABS}
+    with pytest.raises(UsageError, match="unknown behavior 'hover'") as caught:
+        parse_behaviors("scroll,hover")
     assert "variants" in caught.value.hint
 
 
 def test_what_was_done_is_said_in_one_line() -> None:
     deeds = {"scroll": {"screens": 2, "grown": 1}, "tabs": {"opened": 1}, "cut": ["scroll"]}
-    assert in_words(deeds) == "scroll: 2 screens, 1 grown; tabs: 1 opened; cut: scroll"
-    assert in_words({}) == ""
+    assert describe_actions(deeds) == "scroll: 2 screens, 1 grown; tabs: 1 opened; cut: scroll"
+    assert describe_actions({}) == ""
 
 
 def test_what_was_done_is_summed_over_pages() -> None:
@@ -61,7 +68,7 @@ async def record(
         chosen = CrawlOptions(
             record=options.pop("reach", site.options),
             scope=ScopeKind.PAGE,
-            behaviours=parse_behaviours(only),
+            behaviors=parse_behaviors(only),
             budget=budget,
             **options,
         )
@@ -186,7 +193,7 @@ async def test_links_that_a_menu_shows_only_while_it_is_open_are_followed(tmp_pa
     site.page("/", CONTROLS)
     site.page("/from-menu", "found")
     with collection_to_fill(tmp_path, "site") as collection:
-        options = CrawlOptions(record=site.options, behaviours=parse_behaviours("menus"))
+        options = CrawlOptions(record=site.options, behaviors=parse_behaviors("menus"))
         report = await crawl([HOME], collection, ca, options)
     assert HOME + "from-menu" in [page.url for page in report.pages]
 
