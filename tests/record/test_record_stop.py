@@ -93,7 +93,7 @@ def test_a_stopped_crawl_ends_cleanly_and_says_partial(
 
     assert program.returncode == 130, errors
     assert "Traceback" not in errors
-    assert "the same with --append goes on" in errors
+    assert "run again with --append to continue" in errors
     collection = Collection.open(tmp_path / "c", "site")
     assert collection.manifest().state == "partial"
     assert [page.url for page in collection.page_list()] == [HOME, HOME + "a"]
@@ -219,7 +219,7 @@ def test_a_proxy_that_nothing_went_through_leaves_no_collection(tmp_path: Path, 
         out, errors = program.communicate(timeout=30)
 
     assert (program.returncode, errors) == (0, "")
-    assert "nothing to keep" in out
+    assert "no collection is stored" in out
     assert list((tmp_path / "c").iterdir()) == []
 
 

@@ -227,7 +227,7 @@ async def _events(url: str, key: str) -> AsyncIterator[Status]:
                     if line.startswith("data:"):
                         yield Status.model_validate_json(line[len("data:") :])
         except httpx.HTTPError as error:
-            raise PeerError(f"{url}: {error or type(error).__name__}") from error
+            raise PeerError(f"{url}: {error or type(error).__name__}") from None
 
 
 def _client(url: str, key: str) -> httpx.AsyncClient:
@@ -246,7 +246,7 @@ async def _get(client: httpx.AsyncClient, path: str) -> httpx.Response:
         raise PeerError(
             f"no rollout server at {client.base_url}: {error or type(error).__name__}",
             hint="stillweb serve starts one",
-        ) from error
+        ) from None
     _check(answer, str(client.base_url))
     return answer
 

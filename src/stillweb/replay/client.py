@@ -199,9 +199,9 @@ class ReplayClient:
             response = await self._http.request(method, path, json=body)
             value = response.json() if response.content else None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _unreachable(self.url, str(error) or type(error).__name__) from error
-        except ValueError as error:
-            raise _unreachable(self.url, "what answers there is no replay server") from error
+            raise _unreachable(self.url, str(error) or type(error).__name__) from None
+        except ValueError:
+            raise _unreachable(self.url, "what answers there is no replay server") from None
         if response.is_success:
             return value
         if not isinstance(value, dict) or "error" not in value:
