@@ -134,13 +134,13 @@ async def test_a_collection_is_recorded_by_one_at_a_time(tmp_path: Path, ca, sit
             amend(collection, [], ca, AmendOptions(record=reach)),
         )
         for other in others:
-            with pytest.raises(CollectionError, match="is being recorded by another process"):
+            with pytest.raises(CollectionError, match="is in use by another recording or repair"):
                 await other
         for doing in (["rm", "--yes"], ["check", "--repair"]):
             told = CliRunner().invoke(
                 cli, ["collections", *doing, "site", "--collections", str(tmp_path / "c")]
             )
-            assert "is being recorded by another process" in str(told.exception)
+            assert "is in use by another recording or repair" in str(told.exception)
         assert {path.name: path.read_bytes() for path in collection.warc_files()} == archive
         assert collection.manifest().state == "partial"
 

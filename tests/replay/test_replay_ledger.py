@@ -289,7 +289,7 @@ def test_the_file_of_misses_has_this_form(tmp_path: Path) -> None:
     assert missed.whole
     assert not replace(missed, body="").whole
     file.write_text(golden + golden.replace('"version":1', '"version":2'))
-    with pytest.raises(CollectionError, match="line 2 tells of no miss: version 2"):
+    with pytest.raises(CollectionError, match="line 2 is not a miss: version 2"):
         list(read_misses(file))
 
 
