@@ -190,7 +190,11 @@ def test_requests_that_are_no_pair(twice, first, second):
     ("first", "second", "why"),
     [
         (get("/item?id=ab12cd34ef", "kettle"), get("/item?id=99xx88yy77", "teapot"), "responses differ"),
-        (get("/i?id=ab12cd34ef", "<ab12cd34ef>"), get("/i?id=99xx88yy77", "<99xx88yy77>"), "response repeats it"),
+        (
+            get("/i?id=ab12cd34ef", "<ab12cd34ef>"),
+            get("/i?id=99xx88yy77", "<99xx88yy77>"),
+            "response repeats it",
+        ),
         (get("/item?id=10023456"), get("/item?id=10023499"), "only 1 of them"),
     ],
 )

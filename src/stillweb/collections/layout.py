@@ -107,9 +107,7 @@ class Collection:
 
             names = [each.name for each in list_collections(root)]
             close = [match[0] for match in fuzzy.extract(name, names, limit=8)]
-            hint = (
-                f"existing: {', '.join(close)}" if close else "stillweb collections import FILE... -c NAME"
-            )
+            hint = f"existing: {', '.join(close)}" if close else "stillweb collections import FILE... -c NAME"
             raise CollectionNotFound(f"no collection {name!r} in {root}", hint=hint)
         return collection
 
