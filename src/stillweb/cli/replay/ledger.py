@@ -16,6 +16,7 @@ from stillweb.cli.options import collections_option, json_option
 if TYPE_CHECKING:
     from stillweb.collections.baselines import Absences
     from stillweb.collections.misses import Missed
+    from stillweb.http.control import SessionInfo
     from stillweb.replay.ledger.file import LedgerLine
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -269,7 +270,7 @@ def sessions(url: str, as_json: bool) -> None:
     Example:
       stillweb replay sessions http://127.0.0.1:8080
     """  # noqa: D301  click reads \b itself
-    listed = asyncio.run(_sessions(url))
+    listed: list[Any] = [*asyncio.run(_sessions(url))]
     if as_json:
         print_json(listed)
         return
@@ -280,12 +281,12 @@ def sessions(url: str, as_json: bool) -> None:
     )
 
 
-def _worker(session: dict[str, Any]) -> str:
+def _worker(session: SessionInfo) -> str:
     died = " (died)" if session.get("lost") else ""
     return f"{session['worker']}{died}" if "worker" in session else ""
 
 
-async def _sessions(url: str) -> list[dict[str, Any]]:
+async def _sessions(url: str) -> list[SessionInfo]:
     from stillweb.replay import ReplayClient
 
     async with ReplayClient(url) as client:
