@@ -41,9 +41,28 @@ HOME = """<!doctype html><title>Home</title>
 SECOND = """<!doctype html><title>Second</title><h1>Second page</h1><a href="/">Home</a>
 <button onclick="window.close()">Shut</button>"""
 
+FORM = """<!doctype html><title>Form</title><h1>Form page</h1>
+<form action="/notes" method="post"><input name="csrf" type="hidden" value="1f2e">
+<label>Note <input name="note"></label><button>Send</button></form>
+<form action="/find"><label>Words <input name="q"></label><button>Find</button></form>
+<button onclick="location.href = '/absent'">Move</button>
+<button onclick="window.open('/absent')">Open</button>
+<a href="/absent" target="_blank">Absent popup</a><a href="/second">Second</a><a href="/lost">Lost</a>
+<a href="/form#part">Part</a>
+<iframe name="inner" src="/inner" width="300" height="100"></iframe>
+<a href="/absent" target="inner">Absent inner</a>
+<p id="count"></p><script>
+  addEventListener("pagehide", () => { sessionStorage.left = 1 + Number(sessionStorage.left || 0) });
+  count.textContent = `left ${sessionStorage.left || 0}`;
+</script>"""
+
+INNER = """<!doctype html><title>Inner</title><h1>Inner page</h1><a href="/absent">Absent within</a>"""
+
 _PAGES = {
     "/": ("text/html; charset=utf-8", HOME.encode()),
     "/second": ("text/html; charset=utf-8", SECOND.encode()),
+    "/form": ("text/html; charset=utf-8", FORM.encode()),
+    "/inner": ("text/html; charset=utf-8", INNER.encode()),
     "/file.bin": ("application/octet-stream", b"0123456789"),
 }
 

@@ -259,14 +259,14 @@ async def test_sessions_of_a_vector_have_starts_of_their_own(replay):
             return {observation.digests["axtree"] for observation, _ in told}
 
         first = await round_of(HOME)
-        await asyncio.gather(*(ready(seat.env) for seat in vector._seats))
+        await asyncio.gather(*(ready(seat.env) for seat in vector._slots))
         assert await round_of(HOME) == first
         assert len(first) == 1
         vector.prepare(1, url=SECOND)
-        await ready(vector._seats[1].env)
+        await ready(vector._slots[1].env)
         observation, _ = await vector.reset(1, url=SECOND)
         assert observation.url == SECOND
-        assert [seat.env.ahead.counts.taken for seat in vector._seats] == [1, 2]
+        assert [seat.env.ahead.counts.taken for seat in vector._slots] == [1, 2]
     assert await sessions(replay) == ["default"]
 
 

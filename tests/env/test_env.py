@@ -296,7 +296,7 @@ async def test_wrong_use_is_told(replay, browser):
         with pytest.raises(UsageError, match="'x' is no Task"):
             await env.reset(task="x")
         for seed in ("x", 1.5, True):
-            with pytest.raises(UsageError, match="a seed is a whole number"):
+            with pytest.raises(UsageError, match="a seed is an integer"):
                 await env.reset(url=ORIGIN + "/", seed=seed)
         await env.reset(url=ORIGIN + "/")
         for n in (0, -1, "x"):

@@ -267,7 +267,7 @@ async def test_a_shared_browser_that_has_ended_stays_an_infra_error(replay, ca):
 async def test_a_vector_replaces_a_browser_whose_line_broke(replay):
     async with VectorEnv(replay.url, 2, level="exact") as vector:
         await asyncio.gather(*(vector.reset(i, url=HOME) for i in range(2)))
-        await _break(vector._seats[0].lease.browser, "line")
+        await _break(vector._slots[0].lease.browser, "line")
         for i in range(2):
             with pytest.raises(InfraError):
                 await vector.step(i, {"action": "reload"})

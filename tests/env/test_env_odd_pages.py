@@ -146,8 +146,8 @@ async def test_a_tree_deeper_than_the_stack_is_read(env):
         (ORIGIN + "/away", "does not hold the start page .*/away, which leads to .*/gone"),
         ("https://odd.test:99999/", "is no page"),
         ("https://odd.test:6000/", "is no page"),
-        ("file:///etc/hostname", "no http or https address"),
-        ("nonsense", "no http or https address"),
+        ("file:///etc/hostname", "no http or https URL"),
+        ("nonsense", "no http or https URL"),
     ],
 )
 async def test_a_start_that_is_no_page_is_the_task_s_fault(env, url, why):
@@ -192,12 +192,12 @@ async def test_an_address_that_no_browser_opens_fails_the_action(either, url):
 async def test_a_download_is_told_with_the_step_that_began_it_however_late_playwright_hears(
     either, monkeypatch
 ):
-    told = Tabs._downloads_append
+    told = Tabs._on_download
 
     def late(tabs, download):
         asyncio.get_running_loop().call_later(1, told, tabs, download)
 
-    monkeypatch.setattr(Tabs, "_downloads_append", late)
+    monkeypatch.setattr(Tabs, "_on_download", late)
     await either.reset(url=ORIGIN + "/host")
     *_, info = await either.step({"action": "goto", "url": ORIGIN + "/file"})
     assert len(info["downloads"]) == 1
@@ -281,7 +281,7 @@ async def test_what_a_script_says_when_it_throws_does_not_make_it_ours(env, said
 @pytest.mark.parametrize(
     ("task", "why"),
     [
-        (Task("t", "", ORIGIN + "/host", timezone="Mars/X"), "takes no such time zone: .*Mars/X"),
+        (Task("t", "", ORIGIN + "/host", timezone="Mars/X"), "rejects the time zone: .*Mars/X"),
         (
             Task("t", "", ORIGIN + "/host", tabs=(ORIGIN + "/gone",)),
             "the task opens .*/gone, which collection",
@@ -309,7 +309,7 @@ async def test_a_task_that_cannot_begin_is_told_as_such_at_once(env, task, why):
 )
 async def test_a_storage_state_that_cannot_be_is_told_at_once(server, browser, state):
     async with Env(server.url, browser=browser, options=EnvOptions(storage_state=state)) as env:
-        with pytest.raises(TaskError, match="takes no such storage state"):
+        with pytest.raises(TaskError, match="rejects the storage state"):
             await env.reset(url=ORIGIN + "/host")
 
 

@@ -58,13 +58,13 @@ async def test_a_past_that_does_not_come_again_is_told_by_step_kind_and_digests(
     await env.reset(url=HOME)
     await env.step({"action": "goto", "url": ORIGIN + "/second"})
     past = env.past
-    moment = past.moments[1]
-    past.moments[1] = replace(moment, seen={**moment.seen, "axtree": "0" * 64})
+    step = past.steps[1]
+    past.steps[1] = replace(step, seen={**step.seen, "axtree": "0" * 64})
     sessions = len(await replay.sessions())
     with pytest.raises(ForkDiverged) as told:
         await env.fork(2)
     assert (told.value.step, told.value.kind, told.value.expected) == (1, "axtree", "0" * 64)
-    assert told.value.found == moment.seen["axtree"]
+    assert told.value.found == step.seen["axtree"]
     assert (len(await replay.sessions()), len(browser.contexts)) == (sessions, 1)  # none is left behind
 
 
@@ -77,11 +77,11 @@ async def test_another_seed_is_another_past(env, replay, browser):
 
 
 async def test_what_cannot_be_forked_says_so(env, replay, browser):
-    with pytest.raises(UsageError, match="no episode"):
+    with pytest.raises(UsageError, match="no running episode"):
         await env.fork(2)
     await env.reset(url=HOME)
     await env.step({"action": "terminate"})
-    with pytest.raises(UsageError, match="no episode"):
+    with pytest.raises(UsageError, match="no running episode"):
         await env.fork(2)
     async with Env(replay.url, browser=browser, observe=()) as blind:
         await blind.reset(url=HOME)

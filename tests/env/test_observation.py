@@ -37,7 +37,7 @@ def test_forms_are_asked_for_by_name_and_options():
         (["dom:with_visible"], "dom has no option with_visible"),
         (["html:viewport"], "html has no option viewport"),
         (["axtree:viewport,page"], "either the viewport or the whole page"),
-        (["axtree", "axtree:viewport"], "axtree is asked for twice"),
+        (["axtree", "axtree:viewport"], "axtree is requested twice"),
     ],
 )
 def test_what_there_is_not_is_said(names, said):

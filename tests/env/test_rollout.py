@@ -134,7 +134,7 @@ def test_a_bug_ends_its_session_and_is_told_once_the_others_are_through():
         ):
             ended.append(each)
 
-    with pytest.raises(EnvError, match="task 'a' broke: ZeroDivisionError: unforeseen"):
+    with pytest.raises(EnvError, match="task 'a' failed: ZeroDivisionError: unforeseen"):
         asyncio.run(run())
     assert sorted(each.task.id for each in ended) == ["b", "c"]
     assert sessions.left == {0: 1, 1: 1}

@@ -64,7 +64,7 @@ def test_all_812_load_and_say_what_they_need(shared):
 def test_without_sites_they_load_too_and_are_never_scored(shared):
     tasks = load_tasks(shared / "tasks" / "webarena_test.raw.json")
     assert all("site_url" in task.needs for task in tasks)
-    with pytest.raises(TaskError, match="nobody said where"):
+    with pytest.raises(TaskError, match="no URL is given for"):
         tasks[0].evaluation.score(Evidence(answer="Quest Lumaflex\u2122 Band"))
 
 

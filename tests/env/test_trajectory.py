@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from base64 import b64decode
 
 import pytest
 import pytest_asyncio
@@ -22,6 +23,7 @@ from stillweb.env.tasks.evaluators import (
     UrlEvaluator,
 )
 from stillweb.env.tasks.load import Task
+from stillweb.env.tasks.requests import RequestEvaluator
 from stillweb.env.trajectories.rescore import rescore, rescore_all
 from stillweb.env.trajectories.trace import Trace, run_trace
 from stillweb.env.trajectories.trajectory import Trajectory, trajectories_in
@@ -127,6 +129,26 @@ async def test_a_trajectory_is_scored_again_without_a_browser(logged):
     assert "document.body.id" in row.detail
     (row,) = rescore_all([written.path], [task(None, "another id")])
     assert row.outcome == "same"
+
+
+async def test_a_write_that_was_not_recorded_is_scored_and_scored_again(logged):
+    env, root = logged
+    pattern = {"url": ORIGIN + "/notes", "body": {"note": "my own", "csrf": {"any": True}}}
+    right = RequestEvaluator(requests={**pattern, "other_fields": False}, only=True)
+    await env.reset(task=Task("note", "g", ORIGIN + "/form", evaluation=right))
+    observation = await env.observe("axtree")
+    typed = {"action": "fill", "bid": bid(observation, "textbox", "Note"), "value": "my own", "enter": True}
+    _, _, _, _, info = await env.step(typed)
+    assert info["traffic"]["missed"] == [f"POST {ORIGIN}/notes"]
+    assert (await env.step({"action": "terminate"}))[1] == 1.0
+    written = only(root)
+    (stored,) = [each for each in written.end["evidence"]["requests"] if each["method"] == "POST"]
+    assert b64decode(stored["body"]) == b"csrf=1f2e&note=my+own"
+    assert (rescore(written).outcome, rescore(written).rescored) == ("same", 1.0)
+    other = RequestEvaluator(requests={**pattern, "body": {"note": "other"}})
+    (row,) = rescore_all([written.path], [Task("note", "g", ORIGIN + "/form", evaluation=other)])
+    assert (row.outcome, row.rescored) == ("other", 0.0)
+    assert "field note is 'my own', expected is 'other'" in row.detail
 
 
 async def test_the_har_holds_what_the_browser_saw(logged):

@@ -120,7 +120,7 @@ DAMAGE = {
         "unreadable",
         "damaged",
     ),
-    "no evidence": (2, without("evidence"), "unknown", "scored by is gone"),
+    "no evidence": (2, without("evidence"), "unknown", "evidence is missing"),
     "reward a text": (2, lambda end: end.update(reward="x"), "unreadable", "'x', which is no number"),
     "reward not a number": (2, lambda end: end.update(reward=float("nan")), "unreadable", "no number"),
     "other evidence": (2, lambda end: end.update(evidence=[1]), "unreadable", "evidence cannot be read"),

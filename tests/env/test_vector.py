@@ -122,8 +122,8 @@ async def test_a_session_forks_into_others(vector):
 
 async def test_a_fork_that_diverges_leaves_no_episode(vector):
     await vector.reset(0, task=NAMED)
-    past = vector._seats[0].env.past
-    past.moments[0] = type(past.moments[0])(None, {**past.moments[0].seen, "axtree": "other"})
+    past = vector._slots[0].env.past
+    past.steps[0] = type(past.steps[0])(None, {**past.steps[0].seen, "axtree": "other"})
     with pytest.raises(ForkDiverged):
         await vector.fork(0, [1])
     with pytest.raises(ResetNeeded, match="has no episode"):

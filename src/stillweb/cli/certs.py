@@ -1,4 +1,4 @@
-"""`stillweb certs`: create, show and trust the certificate authority."""
+"""`stillweb certs`: make, show and trust the certificate authority."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stillweb.cli.options import certs_option, json_option
 
 @click.group()
 def certs() -> None:
-    """Create, show and trust the certificate authority.
+    """Make, show and trust the certificate authority.
 
     \b
     Example:
@@ -25,17 +25,14 @@ def certs() -> None:
 
 @certs.command()
 @certs_option
-@click.option("--days", default=3650, show_default=True, help="Days until the CA expires.")
+@click.option("--days", default=3650, show_default=True, help="How long the CA is valid.")
 @click.option(
-    "--name",
-    default="stillweb replay CA",
-    show_default=True,
-    help="Common name of the CA.",
+    "--name", default="stillweb replay CA", show_default=True, help="Its name, as browsers show it."
 )
-@click.option("--overwrite", is_flag=True, help="Replace the CA; programs must then trust the new one.")
+@click.option("--overwrite", is_flag=True, help="Replace a CA; what trusted it must trust the new one.")
 @json_option
 def init(certs_dir: Path, days: int, name: str, overwrite: bool, as_json: bool) -> None:
-    """Create a CA with keys that only you can read.
+    """Make a CA; its keys are readable for you only.
 
     \b
     Example:
@@ -43,14 +40,14 @@ def init(certs_dir: Path, days: int, name: str, overwrite: bool, as_json: bool) 
     """  # noqa: D301  click reads \b itself
     ca = CertAuthority.init(certs_dir, overwrite=overwrite, days=days, name=name)
     _describe(ca, as_json)
-    click.echo(f"created a CA in {certs_dir}; keep it out of version control", err=True)
+    click.echo(f"made a CA in {certs_dir}; keep it out of version control", err=True)
 
 
 @certs.command()
 @certs_option
 @json_option
 def show(certs_dir: Path, as_json: bool) -> None:
-    """Show the CA's fingerprint, expiry and SPKI hashes.
+    """Show the CA: its fingerprint, last day and SPKI hashes.
 
     \b
     Example:
@@ -63,20 +60,18 @@ def show(certs_dir: Path, as_json: bool) -> None:
 @click.argument("targets", nargs=-1, type=click.Choice(TARGETS), metavar="[TARGET]...")
 @certs_option
 @click.option(
-    "--install",
-    type=click.Choice(["nss"]),
-    help="Install the CA into Chromium's store (nss).",
+    "--install", type=click.Choice(["nss"]), help="Do it, instead of saying how: nss is Chromium's store."
 )
 @click.option(
     "--db",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("~/.pki/nssdb"),
     show_default=True,
-    help="NSS database for --install nss.",
+    help="The NSS database for --install nss.",
 )
 @json_option
 def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Path, as_json: bool) -> None:
-    """Print how to make a program trust the CA; without TARGET for all programs.
+    """Say how a kind of program comes to trust the CA; all kinds without TARGET.
 
     \b
     TARGET: chromium firefox system docker node python pywb mitmproxy
@@ -84,8 +79,8 @@ def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Pa
       stillweb certs trust node
       stillweb certs trust --install nss
 
-    Anyone with ca-key.pem can impersonate any site to a program that trusts the CA:
-    trust it on training machines only.
+    Whoever holds ca-key.pem can pose as any site to what trusts the CA: trust it
+    on machines for training only.
     """  # noqa: D301  click reads \b itself
     ca = CertAuthority.load(certs_dir)
     if install == "nss":
@@ -105,7 +100,7 @@ def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Pa
 
 
 def _describe(ca: CertAuthority, as_json: bool) -> None:
-    facts: dict[str, Any] = {
+    said: dict[str, Any] = {
         "folder": str(ca.folder),
         "fingerprint": ca.fingerprint,
         "not_after": ca.not_after.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -114,7 +109,7 @@ def _describe(ca: CertAuthority, as_json: bool) -> None:
         "chromium_flag": spki_flag(ca),
     }
     if as_json:
-        print_json(facts)
+        print_json(said)
         return
-    for key, value in facts.items():
+    for key, value in said.items():
         click.echo(f"{key:<14}{value}")

@@ -1,7 +1,7 @@
-"""File of misses: requests that replay could not answer, for `record amend`.
+"""The file of misses: what replay was asked for and did not have, for a recording to fetch.
 
-One JSON object per line, version 1 (docs/ledger.md). `stillweb replay misses --json` writes it, `stillweb
-record amend` reads it. Neither package imports the other, so the format is defined here. It never contains
+One JSON object a line, version 1 (docs/ledger.md). `stillweb replay misses --json` writes it,
+`stillweb record amend` reads it; neither knows the other, so the form lives here. It never holds
 cookies or authorization; bodies are as the page sent them.
 """
 
@@ -24,13 +24,13 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """Circumstances of one miss.
+    """Where a miss was seen.
 
     Attributes:
         session: id of the session.
         seq: number of the request in its session.
-        referer: as sent by the client.
-        page: the last document that the session requested; "" if unknown.
+        referer: as the client sent it.
+        page: the document that the session had asked for last; "" if none is known.
     """
 
     session: str
@@ -41,16 +41,16 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """All misses of one request.
+    """Something that was missed, however often.
 
     Attributes:
-        fields: header fields needed to repeat the request, [name, value] in lower case.
-        body: of the request in base64; "" if it had none, or was too large to store.
+        fields: what is needed to ask again, [name, value] in lower case.
+        body: of the request in base64; "" if it had none, or was too large to keep.
         body_size, body_digest: of the body in any case; the digest is `sha256:` and hex.
-        resource: destination of the request (`Sec-Fetch-Dest`).
-        reason: why replay had no response.
-        count: number of misses.
-        explained: why no response can be expected; "" without a reason, None if not determined.
+        resource: what the browser wanted it for (`Sec-Fetch-Dest`).
+        reason: why replay had no answer.
+        count: how often it was asked for.
+        explained: why no answer is to be expected; "" if there is no reason, None if nobody looked.
     """
 
     collection: str
@@ -70,23 +70,24 @@ class Missed:
 
     @property
     def whole(self) -> bool:
-        """True if the request is complete and can be repeated."""
+        """Whether all of the request is here, so that it can be asked again."""
         return bool(self.body) or not self.body_size
 
     def request(self) -> Request:
-        """Return the request to repeat, without its body if that was too large to store."""
+        """Return the request to be asked again; it has no body where that was too large to keep."""
         return Request(self.method, self.url, self.fields, b64decode(self.body))
 
     def to_line(self) -> str:
+        """Return it as a line of the file."""
         members = {"version": VERSION, **asdict(self)}
         return json.dumps(members, ensure_ascii=True, sort_keys=True, separators=(",", ":")) + "\n"
 
     @classmethod
     def from_dict(cls, loaded: Mapping[str, Any]) -> Missed:
-        """Parse a line of the file; unknown members are ignored.
+        """Read what `to_line` made; members that are not known are passed over.
 
         Raises:
-            KeyError, TypeError, ValueError: if it has another version or format.
+            KeyError, TypeError, ValueError: if it is of another version, or is none.
         """
         if loaded["version"] != VERSION:
             raise ValueError(f"version {loaded['version']!r}, not {VERSION}")
@@ -100,10 +101,10 @@ class Missed:
 
 
 def read_misses(path: Path) -> Iterator[Missed]:
-    """Yield the misses of a file.
+    """Yield what a file of misses holds.
 
     Raises:
-        CollectionError: at an invalid line, with its number.
+        CollectionError: at a line that is none; with its number.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -113,7 +114,7 @@ def read_misses(path: Path) -> Iterator[Missed]:
                 yield Missed.from_dict(json.loads(line))
             except (KeyError, TypeError, ValueError) as error:
                 raise CollectionError(
-                    f"line {number} is not a miss: {error}",
+                    f"line {number} tells of no miss: {error}",
                     path=path,
                     hint="stillweb replay misses SOURCE --out FILE",
                 ) from error

@@ -1,4 +1,4 @@
-"""Durable creation and exchange of names in the file system."""
+"""Make names appear and change places for good."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RENAME_EXCHANGE = 2
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the names in a folder permanent."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -21,11 +21,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Exchange the names of two folders, in one step where the system can (Linux 3.15, most file systems)."""
+    """Let two folders change names, in one step where the system can (Linux 3.15, most file systems)."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     if rename and not rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
         return
-    # Not atomic: after a kill in between, the pack is missing and is sealed again.
+    # In between there is none: who is killed here finds the pack missing and seals again.
     between = Path(tempfile.mkdtemp(prefix=f".{other.name}-", dir=other.parent))
     try:
         other.rename(between / "old")

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for callers that have none, or another one."""
+"""Helpers for asyncio: an event loop in a thread, for synchronous callers; a base for async contexts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ B = TypeVar("B")
 
 
 async def both(one: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
-    """Await two things; if one fails, the other is cancelled and the failure raised."""
+    """Await both; if one fails, cancel the other and raise the failure."""
     pair = asyncio.ensure_future(one), asyncio.ensure_future(other)
     try:
         return await asyncio.gather(*pair)
@@ -27,15 +27,15 @@ async def both(one: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
 
 
 class Started(ABC):
-    """A thing with `start` and `close`, for `async with`."""
+    """Base of asynchronous context managers that have `start` and `close`."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Make ready."""
+        """Acquire the resources."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End; twice is once."""
+        """Release the resources; a second call has no effect."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop that runs until it is closed."""
+    """Event loop in a daemon thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -64,11 +64,10 @@ class LoopThread:
 
     @property
     def runs(self) -> bool:
-        """Whether it is not closed."""
         return self._thread.is_alive()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end; an interrupt cancels it."""
+        """Run a coroutine and wait for its result; an interrupt cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -77,28 +76,28 @@ class LoopThread:
             raise
 
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine here, and wait for it in the caller's loop."""
+        """Run a coroutine in this loop, and wait for it in the caller's loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def soon(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine here, and wait for nothing; where the loop is closed, not at all."""
+        """Run a coroutine without waiting for it; if the loop is closed, drop it."""
         if self.runs:
             asyncio.run_coroutine_threadsafe(work, self._loop)
         else:
             work.close()
 
     def close(self) -> None:
-        """End the loop, and what still runs in it. Twice is once."""
+        """Cancel the remaining tasks and end the loop; a second call has no effect."""
         if not self.runs:
             return
-        self.run(_ended())
+        self.run(_cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
 
-async def _ended() -> None:
-    """Cancel the other tasks of this loop, as `asyncio.run` does at its end."""
+async def _cancel_all() -> None:
+    """Cancel the other tasks of this loop, as `asyncio.run` does."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

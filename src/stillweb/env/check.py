@@ -1,12 +1,10 @@
-"""Is my task on my collection the same every time? What authors run before anyone trains on it.
+"""Check that tasks and traces give equal results in every run, before training on them.
 
-Each subject, a task or a trace, is run several times at several counts of sessions on one
-browser. A task's actions are what the explorer proposes at its start page, once, and then
-`terminate`; a trace's are its own. What must be equal in all runs is counted step by step: digests
-of the observation, statuses, addresses, the reward. Beside it stands what makes an environment worthless
-even if it is the same every time: pages that do not settle, requests that the collection does not
-hold, tasks that are solved by doing nothing. (`stillweb certify` asks the same of a whole
-collection, at length, and certifies it.)
+Each subject, a task or a trace, is run several times at several numbers of sessions on one browser. The
+actions of a task are proposed once by a random walk from its start page, followed by `terminate`; a trace has
+its own actions. Digests of observations, statuses, URLs and rewards must be equal in all runs. The result
+also lists problems that repeat in every run: pages that do not settle, requests that the collection does not
+hold, and tasks that are solved by doing nothing. `stillweb certify` checks a whole collection at length.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 from playwright.async_api import Browser
@@ -36,16 +34,17 @@ __all__ = ["CheckOptions", "EnvCheck", "StepDivergence", "TaskCheck", "check_env
 
 @dataclass(frozen=True, slots=True)
 class TaskCheck:
-    """What became of a task that was reset and scored untouched.
+    """Result of a task that was reset and immediately scored.
 
     Attributes:
-        outcome: "ok", "task_error" (the task or its collection is wrong) or "infra_error" (we are).
+        outcome: "ok", "task_error" (the task or its collection is wrong) or "infra_error" (browser or proxy
+            failed).
         reward: None unless `outcome` is "ok".
-        detail: the evaluator's reason, or the error.
-        settled: whether the start page came to rest.
-        requests: that the start page made.
-        misses: of them, not held by the collection.
-        seconds: for reset and score.
+        detail: reasons of the score, or the error.
+        settled: whether the start page settled.
+        requests: requests of the start page.
+        misses: requests that the collection does not hold.
+        seconds: duration of reset and score.
     """
 
     task: str
@@ -60,7 +59,6 @@ class TaskCheck:
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -73,7 +71,7 @@ async def check_tasks(
     browser: Browser | None = None,
     on_checked: Callable[[TaskCheck], None] = lambda _: None,
 ) -> list[TaskCheck]:
-    """Reset every task and score it untouched, `jobs` at a time in one browser.
+    """Reset every task and score it immediately, `jobs` concurrently in one browser.
 
     Raises:
         ReplayUnreachable: if no replay server answers at `proxy`.
@@ -127,7 +125,7 @@ async def _check_task(env: Env, task: Task) -> TaskCheck:
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """How to check.
+    """Options of `check_env`.
 
     Attributes:
         observe: forms of observation that are compared.
@@ -151,18 +149,18 @@ class CheckOptions:
     collection: str | None = None
 
     def total(self, subjects: int) -> int:
-        """Return how many runs so many subjects come to."""
+        """Return the total number of runs."""
         return subjects * sum(_rounded(self.runs, count) for count in self.sessions)
 
 
 @dataclass(frozen=True, slots=True)
 class StepDivergence:
-    """The first step at which the runs of a subject are not all alike.
+    """First step at which the runs of a subject differ.
 
     Attributes:
         step: 0 is the reset.
-        what: forms of observation, "status", "url" or "steps" (some runs have no such step).
-        distinct: how many different ones there were, of the first of them.
+        what: what differs: forms of observation, "status", "url" or "steps" (some runs lack the step).
+        distinct: number of different values of the first of these.
     """
 
     step: int
@@ -174,18 +172,19 @@ class StepDivergence:
 
 @dataclass(frozen=True, slots=True)
 class EnvCheck:
-    """What became of a subject.
+    """Result of one subject.
 
     Attributes:
-        outcome: "same", "differs", "task_error" (task or collection are wrong), "infra_error" (we are).
-        distinct: for each step, how many different observations there were, by form.
-        divergence: None where all runs are alike.
-        rewards: of all runs, counted.
-        unsettled: steps, of all runs, at which the page did not come to rest.
-        flagged: steps, of all runs, that the environment itself does not call exact.
-        misses: requests, of the first run, that the collection does not hold.
-        failures: of runs, the first of each kind.
-        untouched: the reward for doing nothing; None for traces.
+        outcome: "same", "differs", "task_error" (task or collection are wrong) or "infra_error" (browser or
+            proxy failed).
+        distinct: number of different observations at each step, by form.
+        divergence: None if all runs are equal.
+        rewards: each reward with its number of runs.
+        unsettled: steps in all runs at which the page did not settle.
+        flagged: steps in all runs with determinism flags.
+        misses: requests of the first run that the collection does not hold.
+        failures: the first failure of each kind.
+        untouched: reward for doing nothing; None for traces.
     """
 
     name: str
@@ -203,27 +202,18 @@ class EnvCheck:
 
     @property
     def detail(self) -> str:
-        """What is to be seen to, in a line."""
-        told = [f"{each.kind} at step {each.step}: {each.message}" for each in self.failures]
+        """Failures and differences in one line."""
+        problems = [f"{each.kind} at step {each.step}: {each.message}" for each in self.failures]
         if found := self.divergence:
             after = f" after {found.action}" if found.action else ""
-            told.append(f"step {found.step}{after}: {found.distinct} {'/'.join(found.what)}")
+            problems.append(f"step {found.step}{after}: {found.distinct} {'/'.join(found.what)}")
         if len(self.rewards) > 1:
-            told.append("rewards " + ", ".join(f"{value} x{count}" for value, count in self.rewards))
-        return "; ".join(told)
+            problems.append("rewards " + ", ".join(f"{value} x{count}" for value, count in self.rewards))
+        return "; ".join(problems)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        told = {name: getattr(self, name) for name in self.__slots__}
-        found = self.divergence
-        return told | {
-            "detail": self.detail,
-            "divergence": found and {name: getattr(found, name) for name in found.__slots__},
-            "rewards": [[value, count] for value, count in self.rewards],
-            "failures": [
-                {"kind": each.kind, "message": each.message, "step": each.step} for each in self.failures
-            ],
-        }
+        rewards = [[value, count] for value, count in self.rewards]
+        return {**asdict(self), "detail": self.detail, "rewards": rewards}
 
 
 async def check_env(
@@ -234,13 +224,13 @@ async def check_env(
     browser: Browser | None = None,
     on_run: Callable[[], None] = lambda: None,
 ) -> list[EnvCheck]:
-    """Run every subject again and again, and tell whether anything differs.
+    """Run every subject repeatedly, and compare the runs.
 
     Args:
-        subjects: tasks, which are explored, and traces, which are taken as they are.
+        subjects: tasks, for which actions are proposed, and traces.
         proxy: control URL of the replay server.
-        options: how often, at how many sessions.
-        browser: one to share, started with the server's SPKI hashes and for the level.
+        options: numbers of runs and sessions.
+        browser: browser to share, started with the server's SPKI hashes and for the level.
         on_run: called after each run.
 
     Raises:
@@ -293,7 +283,7 @@ def _trace(task: Task, actions: tuple[Any, ...]) -> Trace:
 
 
 def _rounded(runs: int, sessions: int) -> int:
-    """Return how many runs there are at a count of sessions: as many as keep all of them busy."""
+    """Return the number of runs, rounded up to a multiple of the sessions."""
     return -(-runs // sessions) * sessions
 
 
@@ -328,20 +318,20 @@ def _judged(trace: Trace, runs: Sequence[TraceRun]) -> EnvCheck:
 
 
 def _distinct(runs: Sequence[TraceRun], step: int) -> dict[str, int]:
-    there = [run.steps[step] for run in runs if step < len(run.steps)]
-    forms = dict.fromkeys(form for each in there for form in each.digests)
-    return {form: len({each.digests.get(form) for each in there}) for form in forms}
+    reached = [run.steps[step] for run in runs if step < len(run.steps)]
+    forms = dict.fromkeys(form for each in reached for form in each.digests)
+    return {form: len({each.digests.get(form) for each in reached}) for form in forms}
 
 
 def _divergence(runs: Sequence[TraceRun]) -> StepDivergence | None:
     for index in range(max((len(run.steps) for run in runs), default=0)):
-        there = [run.steps[index] for run in runs if index < len(run.steps)]
+        reached = [run.steps[index] for run in runs if index < len(run.steps)]
         counts = _distinct(runs, index)
-        counts["status"] = len({each.status for each in there})
-        counts["url"] = len({each.url for each in there})
+        counts["status"] = len({each.status for each in reached})
+        counts["url"] = len({each.url for each in reached})
         counts["steps"] = len({index < len(run.steps) for run in runs})
         if what := tuple(name for name, count in counts.items() if count > 1):
-            action = there[0].action or {}
-            told = " ".join(str(value) for value in action.values())
-            return StepDivergence(index, what, counts[what[0]], told, there[0].url)
+            action = reached[0].action or {}
+            text = " ".join(str(value) for value in action.values())
+            return StepDivergence(index, what, counts[what[0]], text, reached[0].url)
     return None

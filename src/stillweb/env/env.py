@@ -1,19 +1,18 @@
-"""The environment: reset and step on replayed pages, as Gymnasium has them, but asynchronous.
+"""The environment: asynchronous `reset` and `step` on replayed pages, with Gymnasium's meanings.
 
     async with Env(proxy=url) as env:
         observation, info = await env.reset(task=task)
         observation, reward, terminated, truncated, info = await env.step({"action": "click", "bid": "a12"})
 
-An episode is a new browser context and a new proxy session, so nothing of an earlier one is
-left. Many Envs may share one browser. Whose fault a failure is decides how it is told: an
-action that is malformed or that the page refuses is in `info["action"]` and in the observation's
-`last_action_error`; a browser, page or proxy that is gone raises `InfraError` and is never a
-reward. The reward is given once, at `terminate`; an episode that runs out of steps is truncated
-with reward 0.
+Each episode has a new browser context and a new proxy session, so that no state of an earlier episode
+remains. Several Envs may share a browser. An invalid action, or one that the page does not allow, is reported
+in `info["action"]` and in the observation's `last_action_error`. A failure of browser, page or proxy raises
+`InfraError` and is never a reward. The reward is given once, at `terminate`; an episode that reaches its
+limit of steps is truncated with reward 0.
 
-What is pinned is the level's: `network` the answers and all randomness, `clock` time too, `exact` also the
-order in which anything comes in. It is probed at the start and stamped into `info["determinism"]`, never
-silently lowered.
+The level determines what is fixed: `network` fixes responses and randomness, `clock` also time, `exact` also
+the order of all events. The browser is probed at the start, and the level is in `info["determinism"]`; it is
+never lowered silently.
 """
 
 from __future__ import annotations
@@ -62,22 +61,22 @@ logger = logging.getLogger(__name__)
 
 Info = dict[str, Any]
 
-# Chromium drops every connection when an interface of the machine comes or goes, as when a container starts.
+# Chromium closes all connections when a network interface is added or removed, as when a container starts.
 _NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
-_ATTEMPTS = 3  # to open a start page while interfaces of this machine come and go
+_ATTEMPTS = 3  # to open a start page while network interfaces change
 
 
 class Env(Started):
-    """Episodes on a replay server, one after the other; for several at once make several.
+    """Environment for successive episodes on a replay server.
 
     Args:
-        proxy: control URL of the replay server (`stillweb replay` prints it); or of a recording proxy, and
-            episodes of the live site become archive (docs/record-proxy.md).
-        collection: name of the collection; otherwise the task's, or the only one served.
-        level: how much is pinned: "network", "clock" or "exact".
-        observe: what observations hold: any of `Observe`, with options as in "axtree:viewport,with_visible"
+        proxy: control URL of the replay server (`stillweb replay` prints it), or of a recording proxy, which
+            archives the episodes on the live site (docs/record-proxy.md).
+        collection: name of the collection; the default is the task's, or the only one served.
+        level: determinism level: "network", "clock" or "exact".
+        observe: forms of observation, see `Observe`, with options as in "axtree:viewport,with_visible"
             (docs/observations.md).
-        browser: one to share, started with the server's SPKI hashes; otherwise one is started.
+        browser: browser to share, started with the server's SPKI hashes; by default the Env starts its own.
         options: see `EnvOptions`.
     """
 
@@ -110,7 +109,7 @@ class Env(Started):
         self._leaving: set[asyncio.Task[bool]] = set()
 
     async def start(self) -> None:
-        """Reach the replay server, have a browser and probe the level. `reset` does so where needed.
+        """Connect to the replay server, start a browser and probe the level; `reset` does so if necessary.
 
         Raises:
             ReplayUnreachable: if no replay server answers.
@@ -135,49 +134,48 @@ class Env(Started):
         """Begin an episode: open the task's start page, or a URL, in a new context and session.
 
         Args:
-            task: what to do; or
-            url: just a page.
-            seed: of all randomness; otherwise the task's, otherwise the recording's, under which
-                the page asks for what was recorded.
+            task: the task; or
+            url: the start page of an episode without a task.
+            seed: seed of all randomness; the default is the task's, otherwise the recording's. With another
+                seed a page may send requests that were not recorded.
 
         Raises:
-            UsageError: if neither or both of task and URL are given, or no collection is known.
+            UsageError: unless exactly one of task and URL is given, or if the collection is ambiguous.
             TaskError: if the collection does not hold the start page.
             InfraError: if browser or proxy fail.
         """
         start = StartRequest.of(task, url, seed)
         with self._one_at_a_time():
             for attempt in range(1, _ATTEMPTS + 1):
-                begun = await self._prepared(start)
+                begun = await self._prefetched(start)
                 if begun is None:
                     await self._leave_episode()
                     await self.start()
                 else:
-                    self._leave_behind()
+                    self._close_in_background()
                 try:
                     async with infra("reset", self._options.step_seconds):
                         return await self._begin(begun, start)
                 except TaskError as error:
-                    self._raise_if_closed(error)  # a page that is closed under its navigation shows none
+                    self._raise_if_closed(error)  # closing during a navigation looks like a missing page
                     raise
                 except InfraError as error:
                     self._raise_if_closed(error)
-                    if self._episode is None:  # not even a context could be opened
+                    if self._episode is None:  # no context could be opened
                         await self._drop_browser()
-                    # Passes by, and a new context with a new session knows nothing of it.
+                    # A temporary failure; the next attempt has a new context and session.
                     if _NETWORK_CHANGED not in str(error) or attempt == _ATTEMPTS:
                         raise
                     logger.warning("network changed during reset", extra={"attempt": attempt})
         raise AssertionError("unreachable")
 
     def prepare(self, *, task: Task | None = None, url: str | None = None, seed: int | None = None) -> None:
-        """Say what the next reset will ask for, so that it is prepared meanwhile (`EnvOptions.ahead`).
+        """Announce the arguments of the next reset, to prefetch its start (`EnvOptions.ahead`).
 
-        Unless said so, that is what the last one asked for. A reset that asks for something else begins
-        as it does without.
+        The default is a repetition of the last reset. A reset with other arguments is not affected.
 
         Raises:
-            UsageError: if nothing is to be prepared, or neither or both of task and URL are given.
+            UsageError: if `ahead` is 0, or unless exactly one of task and URL is given.
             ResetNeeded: before the first reset.
         """
         self._raise_if_closed()
@@ -185,31 +183,31 @@ class Env(Started):
         if not self._options.ahead:
             raise UsageError("no starts are prepared ahead", hint='EnvOptions(ahead=1), at level "exact"')
         if self._episode is None:
-            raise ResetNeeded("no episode is under way", hint="await env.reset(task=...)")
-        self._ahead.prepare(self._ground(), start)
+            raise ResetNeeded("no episode is running", hint="await env.reset(task=...)")
+        self._ahead.prepare(self._start_context(), start)
 
     @property
     def ahead(self) -> Prefetcher:
-        """The starts that are prepared for the next resets."""
+        """Prefetched starts of the next resets."""
         return self._ahead
 
     async def step(self, action: Mapping[str, Any] | str) -> tuple[Observation, float, bool, bool, Info]:
-        """Take an action; return observation, reward, terminated, truncated and info.
+        """Perform an action; return observation, reward, terminated, truncated and info.
 
         Raises:
-            ResetNeeded: before the first reset, and once the episode is over.
-            InfraError: if browser or proxy fail; the episode is over then.
+            ResetNeeded: before the first reset, and after the end of the episode.
+            InfraError: if browser or proxy fail; the episode is then over.
         """
         self._raise_if_closed()
         episode = self._episode
         if episode is None or episode.over:
-            raise ResetNeeded("no episode is under way", hint="await env.reset(task=...)")
+            raise ResetNeeded("no episode is running", hint="await env.reset(task=...)")
         with self._one_at_a_time():
             try:
                 async with infra("step", self._options.step_seconds):
                     return await self._step(episode, action)
             except BaseException as error:
-                episode.over = True  # its state is not known any more
+                episode.over = True  # its state is unknown
                 if episode.log:
                     await episode.log.broke(error)
                 if isinstance(error, InfraError):
@@ -218,11 +216,11 @@ class Env(Started):
 
     @property
     def past(self) -> EpisodeHistory:
-        """The episode under way, as `retrace` needs it; a UsageError if there is none."""
+        """History of the running episode for `retrace`; UsageError if there is none."""
         return check_past(self._past, self._episode is None or self._episode.over)
 
     async def fork(self, n: int) -> list[Env]:
-        """Return n environments in the state of this one; close them before it."""
+        """Return n environments in the state of this one; they must be closed before it."""
         self._raise_if_closed()
         if self._replay:
             check_live_fork(self._replay.info)
@@ -235,21 +233,21 @@ class Env(Started):
             level=self._level.value,
             observe=[kind.value for kind in self._kinds],
             browser=self._browser,
-            options=replace(self._options, ahead=0),  # it is stepped from where it stands, and not reset
+            options=replace(self._options, ahead=0),  # a fork is not reset
         )
 
     async def observe(self, *kinds: str) -> Observation:
-        """Look at the page as it is now, in any forms, without a step.
+        """Observe the page in any forms, without a step.
 
         Raises:
-            UsageError: if there are no such forms.
+            UsageError: if a form does not exist.
             ResetNeeded: before the first reset.
             InfraError: if the browser fails.
         """
         self._raise_if_closed()
         episode = self._episode
         if episode is None:
-            raise ResetNeeded("no episode is under way", hint="await env.reset(task=...)")
+            raise ResetNeeded("no episode is running", hint="await env.reset(task=...)")
         wanted = observe_kinds(kinds)
         with self._one_at_a_time():
             async with infra("observe", self._options.step_seconds):
@@ -258,17 +256,17 @@ class Env(Started):
                 )
 
     async def close(self) -> None:
-        """End the episode, and the browser if it is our own. Twice is once.
+        """End the episode, and the Env's own browser; a second call has no effect.
 
-        A reset or step that is under way ends with `EnvClosed`.
+        A concurrent reset or step raises `EnvClosed`.
         """
         self._closed = True
         await self._ahead.close()
         await self._leave_episode()
         await self._idle.wait()
         await self._leave_episode()
-        await self._ahead.close()  # of a reset that ended meanwhile
-        await self._left_behind()
+        await self._ahead.close()  # starts of a reset that ended meanwhile
+        await self._wait_for_closes()
         await self._launched.aclose()
         await self._resources.aclose()
 
@@ -290,10 +288,10 @@ class Env(Started):
     # --- reset -------------------------------------------------------------------------------------
 
     async def _begin(self, begun: StartedEpisode | None, start: StartRequest) -> tuple[Observation, Info]:
-        """Make an episode the one under way: one that was prepared, or a new one."""
+        """Make a prefetched or new episode the running one."""
         ahead = begun is not None
         if begun is None:
-            begun = await self._ground().begin(start, self._hold)
+            begun = await self._start_context().begin(start, self._hold)
         else:
             self._hold(begun.episode)
         episode, observation, info = begun.episode, begun.observation, begun.info
@@ -308,14 +306,14 @@ class Env(Started):
             start.task, start.url, episode.pinning.seed, episode.session.environment_id
         )
         self._past.add(None, observation, info)
-        self._ahead.prepare(self._ground(), start)
+        self._ahead.prepare(self._start_context(), start)
         return observation, info
 
     def _hold(self, episode: Episode) -> None:
         self._episode = episode
         self._raise_if_closed()
 
-    def _ground(self) -> StartContext:
+    def _start_context(self) -> StartContext:
         assert self._replay is not None
         assert self._browser is not None
         return StartContext(
@@ -331,32 +329,32 @@ class Env(Started):
         try:
             closed = await asyncio.shield(closing)
         except asyncio.CancelledError:
-            await asyncio.wait([closing])  # it ends by itself; cut short, it would leave a context behind
+            await asyncio.wait([closing])  # interrupted, it would leave an open context
             raise
         if not closed:
             await self._drop_browser()
 
-    def _leave_behind(self) -> None:
-        """Leave the episode while the next one goes on already."""
+    def _close_in_background(self) -> None:
+        """Close the episode in the background."""
         if self._episode is not None:
             leaving = asyncio.ensure_future(self._episode.close())
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
         self._episode = self._past = None
 
-    async def _left_behind(self) -> None:
+    async def _wait_for_closes(self) -> None:
         while self._leaving:
             await asyncio.wait(self._leaving)
 
-    async def _prepared(self, start: StartRequest) -> StartedEpisode | None:
-        """Return an episode that has begun so, on a browser that is there; None if there is none."""
+    async def _prefetched(self, start: StartRequest) -> StartedEpisode | None:
+        """Return a prefetched episode for this start on a connected browser; None if there is none."""
         self._raise_if_closed()
         if self._replay is None or self._browser is None or not is_connected(self._browser):
             return None
-        return await self._ahead.take(self._ground(), start)
+        return await self._ahead.take(self._start_context(), start)
 
     async def _drop_browser(self) -> None:
-        """Let go of a browser that does not answer, if it is ours, so that the next reset starts another."""
+        """Close the Env's own browser after a failure, so that the next reset starts another."""
         await self._ahead.close()
         if self._shared is None:
             self._browser = None
@@ -409,7 +407,7 @@ class Env(Started):
     def _one_at_a_time(self) -> Iterator[None]:
         if not self._idle.is_set():
             raise UsageError(
-                "reset or step was called while another one was under way",
+                "reset or step was called during another reset or step",
                 hint="make one Env per concurrent episode",
             )
         self._idle.clear()

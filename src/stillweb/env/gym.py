@@ -1,16 +1,16 @@
-"""Gymnasium's interfaces over `VectorEnv`: a single environment and a vector of them, both synchronous.
+"""Gymnasium interfaces over `VectorEnv`: one environment and a vector, both synchronous.
 
-Needs the extra `stillweb[gym]`; nothing else of stillweb imports Gymnasium. An event loop on a thread of
-its own does the work, so that these classes may be used from anywhere, notebooks with a loop included.
+Requires the extra `stillweb[gym]`; no other module of the env imports Gymnasium. An event loop in a thread
+runs the sessions, so that these classes also work inside a running loop, such as a notebook's.
 
-Actions are texts of JSON (mappings are taken, too), observations dictionaries of texts and, for
-`screenshot` and `som`, arrays of pixels. `info` is that of `Env` without what differs from one run to
-the next (identifiers, seconds): those are in `unique_info`. `reset(seed=...)` seeds which task is played;
-the page's own randomness is the task's or the recording's, or `options["page_seed"]`, since under another
-seed pages ask for what was not recorded.
+Actions are JSON texts or mappings. Observations are dictionaries of texts and, for `screenshot` and `som`,
+arrays of pixels. `info` is that of `Env` without values that differ from run to run (identifiers, seconds);
+these are in `unique_info`. `reset(seed=...)` seeds the choice of the task. The seed of the page is the task's
+or the recording's, or `options["page_seed"]`; with another seed pages may send requests that were not
+recorded.
 
-An infra failure raises `InfraError`, or, with `infra="flag"`, gives the last observation, reward 0.0 and
-`truncated=True` together with `info["infra_error"]`: a reward beside that entry is none, and must be masked.
+A failure of browser or proxy raises `InfraError`. With `infra="flag"` the step returns the last observation,
+reward 0.0, `truncated=True` and `info["infra_error"]`; that reward is not a result and must be masked.
 """
 
 from __future__ import annotations
@@ -58,17 +58,16 @@ _PRINTABLE = frozenset(map(chr, range(32, 127)))
 
 
 class AnyText(spaces.Text):
-    """Texts of any characters, as web pages have them; samples are drawn from printable ASCII."""
+    """Space of texts with any characters; samples are printable ASCII."""
 
     def __init__(self, max_length: int = _TEXT_LENGTH, *, seed: Any = None) -> None:
         super().__init__(max_length, min_length=0, charset=_PRINTABLE, seed=seed)
 
     def contains(self, x: Any) -> bool:
-        """Return whether it is a text that is not too long."""
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, *args: Any, **named: Any) -> str:
-        """Return a short text: those of the greatest length are megabytes."""
+        """Return a short text, since texts of the maximal length have megabytes."""
         length = int(self.np_random.integers(0, min(self.max_length, 64) + 1))
         return (
             super().sample(mask=(length, None)) if not args and not named else super().sample(*args, **named)
@@ -80,16 +79,16 @@ class AnyText(spaces.Text):
 
 @dataclass(frozen=True, slots=True)
 class GymOptions:
-    """What seldom needs saying.
+    """Options of `StillwebEnv` and `StillwebVectorEnv`.
 
     Attributes:
         collection: see `VectorEnv`.
         level: see `VectorEnv`.
-        observe: what observations hold beside goal, address, title and the last action's error.
-        viewport: width and height of pictures, in pixels; those of the collection's profile.
-        infra: what an infra failure does, see above.
-        attempts: of a reset before it fails.
-        vector: see `VectorEnv`.
+        observe: forms of observation beside goal, URL, title and the last action's error.
+        viewport: width and height of pictures in pixels; they must equal the collection's profile.
+        infra: effect of an InfraError, see the module.
+        attempts: attempts of a reset before it fails.
+        vector: options of the `VectorEnv`.
     """
 
     collection: str | None = None
@@ -102,7 +101,6 @@ class GymOptions:
 
 
 def observation_space(options: GymOptions) -> spaces.Dict:
-    """Return the space of one session's observations."""
     width, height = options.viewport
     picture = spaces.Box(0, 255, (height, width, 3), np.uint8)
     return spaces.Dict(
@@ -112,17 +110,17 @@ def observation_space(options: GymOptions) -> spaces.Dict:
 
 
 def blank(options: GymOptions) -> dict[str, Any]:
-    """Return the observation of a session that has shown nothing yet."""
+    """Return the empty observation of a session before its first reset."""
     width, height = options.viewport
     picture = np.zeros((height, width, 3), np.uint8)
     return dict.fromkeys(ALWAYS, "") | {kind: picture if kind in PICTURES else "" for kind in options.observe}
 
 
 def pixels(body: bytes, options: GymOptions) -> Any:
-    """Return a PNG as an array of height, width and 3 colours.
+    """Return a PNG as an array of shape (height, width, 3).
 
     Raises:
-        UsageError: if it is not of the size that the space says.
+        UsageError: if its size differs from that of the space.
     """
     pixels = np.asarray(Image.open(io.BytesIO(body)).convert("RGB"))
     width, height = options.viewport
@@ -150,7 +148,7 @@ _UNIQUE = ("episode", "session", "settle", "browser", "session_index")
 
 
 class _EnvThread:
-    """One session of a vector as Gymnasium sees an environment."""
+    """One session of a vector with Gymnasium's results."""
 
     def __init__(self, vector: VectorEnv, i: int, tasks: Sequence[Task], options: GymOptions) -> None:
         self._vector = vector
@@ -160,7 +158,7 @@ class _EnvThread:
         self._goal = ""
         self._seen = blank(options)
         self._broken = ""
-        self._next: tuple[Any, Task] | None = None  # and the generator that it was drawn by
+        self._next: tuple[Any, Task] | None = None  # with the generator that drew it
         self.unique_info: dict[str, Any] = {}
 
     async def reset(
@@ -178,13 +176,16 @@ class _EnvThread:
                 self._broken = str(error)
                 return self._seen_again(), self._flagged(error)
             if self._options.vector.env.ahead:
-                self._next = draw, self._drawn(draw)  # the one that is kept, after a reset to another task
+                self._next = (
+                    draw,
+                    self._drawn(draw),
+                )  # after a reset to another task, this returns the same task
                 self._vector.prepare(self._i, task=self._next[1])
-            return self._see(observation), self._told(info)
+            return self._see(observation), self._reproducible(info)
         raise UsageError("attempts must be at least 1")
 
     def _drawn(self, draw: Any) -> Task:
-        """Return the task that is next by a generator: drawn already, if its start is prepared ahead."""
+        """Return the generator's next task; it is already drawn if its start is prefetched."""
         if self._next and self._next[0] is draw:
             task, self._next = self._next[1], None
             return task
@@ -197,7 +198,7 @@ class _EnvThread:
             seen, reward, terminated, truncated, info = await self._vector.step(self._i, action)
         except InfraError as error:
             return self._seen_again(), 0.0, False, True, self._flagged(error)
-        return self._see(seen), reward, terminated, truncated, self._told(info)
+        return self._see(seen), reward, terminated, truncated, self._reproducible(info)
 
     def _flagged(self, error: InfraError) -> dict[str, Any]:
         if self._options.infra == "raise":
@@ -220,25 +221,25 @@ class _EnvThread:
     def _seen_again(self) -> dict[str, Any]:
         return {**copy.deepcopy(self._seen), "goal": self._goal}
 
-    def _told(self, info: Mapping[str, Any]) -> dict[str, Any]:
+    def _reproducible(self, info: Mapping[str, Any]) -> dict[str, Any]:
         self.unique_info = {name: info[name] for name in _UNIQUE if name in info}
-        told = {name: value for name, value in info.items() if name not in _UNIQUE}
+        given = {name: value for name, value in info.items() if name not in _UNIQUE}
         settled = info.get("settle")
-        told["settled"] = bool(settled and settled["settled"])
-        copied: dict[str, Any] = json.loads(json.dumps(told, default=str))
+        given["settled"] = bool(settled and settled["settled"])
+        copied: dict[str, Any] = json.loads(json.dumps(given, default=str))
         return copied
 
 
 class StillwebEnv(gymnasium.Env[dict[str, Any], Any]):
-    """A `gymnasium.Env` on a replay server; close it.
+    """A `gymnasium.Env` on a replay server; it must be closed.
 
     Args:
         proxy: control URL of the replay server.
-        tasks: of which each reset plays one, drawn by the seed; or `options={"task": task}`.
+        tasks: each reset draws one of them by its seed; `options={"task": task}` overrides that.
         options: see `GymOptions`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium has it so
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - declared so by Gymnasium
 
     def __init__(self, proxy: str, tasks: Sequence[Task], options: GymOptions | None = None) -> None:
         chosen = options or GymOptions()
@@ -250,22 +251,20 @@ class StillwebEnv(gymnasium.Env[dict[str, Any], Any]):
 
     @property
     def unique_info(self) -> dict[str, Any]:
-        """What of the last `info` differs from one run to the next: identifiers and seconds."""
+        """Values of the last `info` that differ from run to run: identifiers and seconds."""
         return dict(self._session.unique_info)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin an episode, see `gymnasium.Env.reset`."""
         super().reset(seed=seed)
         return self._run(self._session.reset(self.np_random, options))
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Take an action, see `gymnasium.Env.step`."""
         return self._run(self._session.step(action))
 
     def close(self) -> None:
-        """End the browser. Twice is once."""
+        """End the browser; a second call has no effect."""
         loop, self._loop = self._loop, None
         if loop:
             loop.run(self._vector.close())
@@ -279,14 +278,14 @@ class StillwebEnv(gymnasium.Env[dict[str, Any], Any]):
 
 
 class StillwebVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """A `gymnasium.vector.VectorEnv` of N sessions; close it.
+    """A `gymnasium.vector.VectorEnv` of N sessions; it must be closed.
 
-    Its `step` is a barrier, as Gymnasium's interface is one; without, use `VectorEnv`.
+    Its `step` waits for all sessions, as Gymnasium requires; `VectorEnv` has no such barrier.
 
     Args:
         proxy: control URL of the replay server.
-        n: how many sessions.
-        tasks: of which each reset plays one, drawn by the session's seed.
+        n: number of sessions.
+        tasks: each reset draws one of them by the session's seed.
         autoreset_mode: see Gymnasium (NEXT_STEP, SAME_STEP, DISABLED).
         options: see `GymOptions`.
     """
@@ -317,33 +316,34 @@ class StillwebVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     @property
     def unique_info(self) -> list[dict[str, Any]]:
-        """What of the last `info` of each session differs from one run to the next."""
+        """Values of each session's last `info` that differ from run to run."""
         return [dict(session.unique_info) for session in self._sessions]
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes: in all sessions, or in those of `options["reset_mask"]`."""
+        """Begin episodes in all sessions, or in those of `options["reset_mask"]`."""
         given = dict(options or {})
         mask = given.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
         if not isinstance(mask, np.ndarray) or mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
-            raise UsageError(f"reset_mask must be an array of {self.num_envs} truth values")
+            raise UsageError(f"reset_mask must be an array of {self.num_envs} booleans")
         which = [int(i) for i in np.flatnonzero(mask)]
         if not which:
             raise UsageError("reset_mask must name at least one session")
         for i, each in zip(range(self.num_envs), self._seeds(seed), strict=True):
             if each is not None and mask[i]:
                 self._draws[i] = np.random.default_rng(each)
-        told = self._loop.run(self._gather([self._sessions[i].reset(self._draws[i], given) for i in which]))
+        results = self._loop.run(
+            self._gather([self._sessions[i].reset(self._draws[i], given) for i in which])
+        )
         infos: dict[str, Any] = {}
-        for i, (seen, info) in zip(which, told, strict=True):
+        for i, (seen, info) in zip(which, results, strict=True):
             self._seen[i] = seen
             self._over[i] = False
             infos = self._add_info(infos, info, i)
         return self._batched(), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Take an action in each session, see `gymnasium.vector.VectorEnv.step`."""
         given = list(actions)
         if len(given) != self.num_envs:
             raise UsageError(f"{len(given)} actions for {self.num_envs} sessions")
@@ -352,11 +352,11 @@ class StillwebVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 f"the episodes of sessions {np.flatnonzero(self._over).tolist()} are over",
                 hint='reset(options={"reset_mask": mask})',
             )
-        told = self._loop.run(self._gather([self._advance(i, given[i]) for i in range(self.num_envs)]))
+        results = self._loop.run(self._gather([self._advance(i, given[i]) for i in range(self.num_envs)]))
         rewards = np.zeros(self.num_envs, dtype=np.float64)
         terminated, truncated = (np.zeros(self.num_envs, dtype=np.bool_) for _ in range(2))
         infos: dict[str, Any] = {}
-        for i, (seen, rewards[i], terminated[i], truncated[i], info, final) in enumerate(told):
+        for i, (seen, rewards[i], terminated[i], truncated[i], info, final) in enumerate(results):
             self._seen[i] = seen
             if final:
                 infos = self._add_info(infos, final, i)
@@ -365,7 +365,7 @@ class StillwebVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._batched(), rewards, terminated, truncated, infos
 
     async def _advance(self, i: int, action: Any) -> tuple[Any, float, bool, bool, Any, Any]:
-        """Step or reset a session, as the autoreset mode has it; last is what ended, under SAME_STEP."""
+        """Step or reset a session by the autoreset mode; the last item is the ended episode of SAME_STEP."""
         session = self._sessions[i]
         if self.autoreset_mode is AutoresetMode.NEXT_STEP and self._over[i]:
             seen, info = await session.reset(self._draws[i], None)
@@ -378,12 +378,12 @@ class StillwebVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return seen, reward, terminated, truncated, info, None
 
     async def _gather(self, work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Wait for all, then raise the first error there was: no session is left in the middle of a step."""
-        told = await asyncio.gather(*work, return_exceptions=True)
-        for each in told:
+        """Wait for all, then raise the first error, so that no session is in the middle of a step."""
+        results = await asyncio.gather(*work, return_exceptions=True)
+        for each in results:
             if isinstance(each, BaseException):
                 raise each
-        return [each for each in told if not isinstance(each, BaseException)]
+        return [each for each in results if not isinstance(each, BaseException)]
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None:
@@ -399,7 +399,7 @@ class StillwebVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return concatenate(self.single_observation_space, self._seen, empty)  # type: ignore[arg-type]
 
     def close_extras(self, **_: Any) -> None:
-        """End the browsers; `close` calls it once."""
+        """End the browsers; Gymnasium's `close` calls this once."""
         self._loop.run(self._vector.close())
         self._loop.close()
 

@@ -1,4 +1,4 @@
-"""What seldom needs saying about an environment."""
+"""Further options of an environment."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["EnvOptions"]
 
 @dataclass(frozen=True, slots=True)
 class EnvOptions:
-    """What seldom needs saying.
+    """Further options of an `Env`.
 
     Attributes:
-        profile: what sites see of the browser, instead of what the collection's manifest says.
-        storage_state: cookies and local storage of every episode (Playwright's format), instead of what the
-            collection's manifest says; {} for none.
-        executable: the browser to start; `stillweb.browser.find_browser` otherwise.
-        headless: whether it has no window.
-        action_seconds: an action that takes longer has failed.
-        step_seconds: a reset or step that takes longer is an `InfraError`.
-        har: what of the traffic is written with them: "headers", "bodies" too, or "" for nothing.
-        judge: who tells whether an answer means what a reference says, for tasks that need it.
-        uploads: files and folders that the action `upload` may give to pages; nothing else is.
-        downloads: folder that keeps what pages offer for download, each file under its SHA-256.
-        dialogs: how dialogs of pages are answered.
-        ahead: how many starts are kept prepared for the next resets, at level "exact" only; each takes the
-            memory of a session (docs/vector.md).
+        profile: browser properties that sites see, instead of those in the collection's manifest.
+        storage_state: initial cookies and local storage (Playwright's format), instead of those in the
+            collection's manifest; {} for none.
+        executable: browser to start; the default is `stillweb.browser.find_browser`.
+        headless: run the browser without a window.
+        action_seconds: timeout of an action; after it the action has failed.
+        step_seconds: timeout of a reset or step; after it an `InfraError` is raised.
+        har: traffic in the HAR beside a trajectory: "headers", "bodies" (and headers), or "" for no HAR.
+        judge: function that decides whether an answer means what a reference says, for tasks that need it.
+        uploads: files and folders that the action `upload` may use.
+        downloads: folder for copies of downloaded files, named by their SHA-256.
+        dialogs: answers to the pages' dialogs.
+        ahead: number of prefetched starts for the next resets, at level "exact" only; each takes the memory
+            of a session (docs/vector.md).
     """
 
     max_steps: Annotated[
@@ -57,11 +57,7 @@ class EnvOptions:
     ahead: int = 0
 
     def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            UsageError: if one of them is too small, or there is no such `har`.
-        """
+        """Raise UsageError for values out of range."""
         if self.max_steps < 1:
             raise UsageError(f"max_steps must be at least 1, not {self.max_steps}")
         if min(self.action_seconds, self.step_seconds) <= 0:

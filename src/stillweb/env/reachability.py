@@ -1,7 +1,7 @@
-"""Check a reachability map against the replay: from a reset, does what was answered then have its answer now?
+"""Check a reachability map against the replay: is every action that the recording answered still answered?
 
-Each action is taken from a fresh session and context, by the acts that lead to its state: that is what a
-reset and the actions of an agent would ask. The sites are not asked.
+Each action runs in a new session and context, after the actions that lead to its state, as in an episode of
+an agent. The sites are not contacted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["ActionCheck", "check_reach", "sample_reach"]
 
 @dataclass(frozen=True, slots=True)
 class ActionCheck:
-    """An action of the map, taken on the replay.
+    """Result of an action of the map on the replay.
 
     Attributes:
-        missed: "METHOD URL" of what the action asked for and did not get.
-        on_the_way: the same of the acts before it.
-        same_state: whether its state was met again.
-        same_next: whether it led where it led when it was recorded.
-        error: why the page did not let it happen, or what failed.
+        missed: "METHOD URL" of the action's misses.
+        on_the_way: misses of the actions before it.
+        same_state: whether its state was reached again.
+        same_next: whether it led to the recorded next state.
+        error: reason why the action failed.
     """
 
     url: str
@@ -47,12 +47,11 @@ class ActionCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether the action is answered as the map says."""
         return not self.missed and not self.error
 
 
 def sample_reach(reach: Reach, limit: int, seed: int = 0) -> list[Tried]:
-    """Return some of the actions that were tried and answered, drawn by the seed, in the order of the map."""
+    """Return a random sample of the actions that were tried and answered, in the order of the map."""
     found = [
         each
         for each in reach.actions.values()
@@ -72,15 +71,15 @@ async def check_reach(
     actions: Sequence[Tried],
     on_checked: Callable[[ActionCheck], None] = lambda checked: None,
 ) -> list[ActionCheck]:
-    """Take actions of a map on the replay, and compare.
+    """Run actions of a map on the replay, and compare.
 
     Args:
-        client: of the replay server.
-        browser: started with the server's SPKI hashes.
-        collection: that the server has.
+        client: client of the replay server.
+        browser: browser started with the server's SPKI hashes.
+        collection: name of a collection of the server.
         reach: the map.
-        actions: of it.
-        on_checked: told of each.
+        actions: actions of the map.
+        on_checked: called with each result.
 
     Raises:
         InfraError: if the replay fails.

@@ -12,6 +12,7 @@ from typing import Any
 
 from stillweb.env.tasks.evaluators import DownloadEvaluator
 from stillweb.env.tasks.evidence import Evaluator, Evidence, Look, Reading, Score, plain
+from stillweb.env.tasks.requests import request_evidence
 from stillweb.env.tasks.task import Task
 from stillweb.errors import TaskError
 from stillweb.model import Tier
@@ -75,7 +76,7 @@ def reading(look: Look, value: Any = None, *, threw: str = "") -> Reading:
 
 def requests_of(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
     """Return what the ledger of a session says of its requests, as evaluators read it."""
-    return tuple({name: entry[name] for name in ("method", "url", "status", "tier")} for entry in entries)
+    return request_evidence(entries, bodies=True)
 
 
 def score(

@@ -1,7 +1,7 @@
-"""The schema of actions in the forms that others ask for, and the table of other environments' names.
+"""Actions: their schema, parser, tool definitions, and the table of other environments' names.
 
-`openai` and `anthropic` are the tool definitions of those interfaces, one tool with one flat
-schema; `browsergym` are functions to call, as a text for a prompt.
+Tool definitions: `openai` and `anthropic` are one tool with one flat schema in the format of these APIs;
+`browsergym` is a list of functions, as a text for a prompt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 MODIFIERS = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
 
-# Named keys of UI Events KeyboardEvent key Values (w3.org/TR/uievents-key), as far as a keyboard has them.
+# Named keys of UI Events KeyboardEvent key Values (w3.org/TR/uievents-key) that a keyboard has.
 _NAMED = (
     *("Alt", "AltGraph", "ArrowDown", "ArrowLeft", "ArrowRight", "ArrowUp", "Backspace", "CapsLock"),
     *("ContextMenu", "Control", "ControlOrMeta", "Delete", "End", "Enter", "Escape", "Home", "Insert"),
@@ -54,7 +54,7 @@ _NAMED = (
     *(f"Key{letter}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
     *(f"{row}{digit}" for row in ("Digit", "Numpad") for digit in range(10)),
 )
-_OTHERS = {
+_OTHER_SPELLINGS = {
     **{
         "ctrl": "Control",
         "cmd": "Meta",
@@ -74,15 +74,15 @@ _OTHERS = {
     **{"pgup": "PageUp", "pgdn": "PageDown", "prior": "PageUp", "next": "PageDown", "spacebar": "Space"},
     **{"plus": "+", "minus": "-", "comma": ",", "period": ".", "slash": "/"},
 }
-_SPELLED = {**{name.lower(): name for name in _NAMED}, **_OTHERS}
+_CANONICAL = {**{name.lower(): name for name in _NAMED}, **_OTHER_SPELLINGS}
 
 
 def canonical_key(text: str, *, modifiers_only: bool = False) -> str | None:
-    """Return keys in the one spelling, or None if one of them is no key.
+    """Return keys in their canonical spelling, or None if one of them is no key.
 
     Args:
-        text: combinations with spaces between.
-        modifiers_only: whether only modifiers count as keys.
+        text: combinations, separated by spaces.
+        modifiers_only: accept modifiers only.
     """
     if text == " ":
         return None if modifiers_only else "Space"
@@ -103,15 +103,15 @@ def _combination(word: str, modifiers_only: bool) -> str | None:
 def _key(name: str) -> str | None:
     if len(name) == 1:
         return name if name.isprintable() else None
-    return _SPELLED.get(name.lower(), _SPELLED.get(name.lower().replace("_", "").replace("-", "")))
+    return _CANONICAL.get(name.lower(), _CANONICAL.get(name.lower().replace("_", "").replace("-", "")))
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action that is well formed; whether the page lets it happen is another matter.
+    """A valid action; the page may still make it fail.
 
-    `x` and `y` are CSS pixels from the viewport's upper left corner; `value` of `select`, and
-    `file`, may be several, one on each line; `modifiers` are joined by `+`.
+    `x` and `y` are CSS pixels from the viewport's upper left corner. `value` of `select`, and `file`, may
+    have several values, one on each line. `modifiers` are joined by `+`.
     """
 
     action: str
@@ -136,51 +136,49 @@ class Action:
 
     @property
     def point(self) -> tuple[int, int] | None:
-        """The place that it names by coordinates, if it does."""
+        """Coordinates of the action, if it has any."""
         return None if self.x is None or self.y is None else (self.x, self.y)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as the JSON object that `parse` reads as this action, without what is as usual."""
+        """Return the JSON object that `parse` reads as this action, without default values."""
         spec = _ACTIONS[self.action]
-        told = {field.name: getattr(self, field.name) for field in fields(self)}
-        usual = {field.name: field.default for field in fields(self)}
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        defaults = {field.name: field.default for field in fields(self)}
         return {
             name: value
-            for name, value in told.items()
-            if name == "action" or name in spec.required or value != usual[name]
+            for name, value in given.items()
+            if name == "action" or name in spec.required or value != defaults[name]
             if not (name == "bid" and value == "")
         }
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidAction:
-    """Not an action: the model's fault. `problems` lists everything that was wrong."""
+    """An error of the agent; `problems` lists everything that is wrong."""
 
     problems: tuple[str, ...]
 
     @property
     def error(self) -> str:
-        """The problems as one text."""
         return "; ".join(self.problems)
 
 
 class ActionStatus(StrEnum):
-    """How an action went; a failure of ours is none of these but an `InfraError`."""
+    """Outcome of an action; a failure of browser or proxy is an `InfraError` instead."""
 
     OK = "ok"
-    INVALID = "invalid_action"  # the model's fault
-    FAILED = "action_failed"  # the page's
+    INVALID = "invalid_action"  # caused by the agent
+    FAILED = "action_failed"  # caused by the page
 
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    """What became of an action. `error` is "" if it went well."""
+    """Outcome of an action; `error` is "" for success."""
 
     status: ActionStatus = ActionStatus.OK
     error: str = ""
 
     def to_dict(self) -> dict[str, str]:
-        """Return it as JSON for `info` and trajectories."""
         return {"status": self.status.value, "error": self.error}
 
 
@@ -189,7 +187,7 @@ class _Field:
     type: str
     description: str
     enum: tuple[str, ...] = ()
-    joined: str = ""  # what joins the members of a list, where one is taken
+    joined: str = ""  # separator that joins a list, for fields that accept one
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,7 @@ class _Spec:
     description: str
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    point: bool = False  # whether x and y may stand for bid
+    point: bool = False  # whether x and y may replace bid
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -208,30 +206,32 @@ _FIELDS = {
     "bid": _Field(
         "string", "Id of an element as the observation shows it, such as a12, or its mark's number."
     ),
-    "x": _Field("integer", "CSS pixels from the left edge of the viewport, in place of bid."),
-    "y": _Field("integer", "CSS pixels from the upper edge of the viewport, in place of bid."),
+    "x": _Field("integer", "CSS pixels from the left edge of the viewport, instead of bid."),
+    "y": _Field("integer", "CSS pixels from the upper edge of the viewport, instead of bid."),
     "to": _Field("string", "Id of the element to drag to."),
     "dx": _Field("integer", "CSS pixels to the right."),
     "dy": _Field("integer", "CSS pixels down."),
     "value": _Field(
         "string",
-        "What a field shall hold, or which option to choose; several options on a line each.",
+        "Value for a field, or option to choose; several options one per line.",
         (),
         "\n",
     ),
     "text": _Field("string", "Text to type, key by key."),
     "key": _Field(
-        "string", "Key or combination, such as Enter, ArrowRight or Control+a; several with spaces between."
+        "string", "Key or combination, such as Enter, ArrowRight or Control+a; several separated by spaces."
     ),
     "enter": _Field("boolean", "Whether to press Enter afterwards."),
-    "url": _Field("string", "Absolute http or https address."),
+    "url": _Field("string", "Absolute http or https URL."),
     "tab": _Field("integer", "Index of a tab, from 0."),
-    "file": _Field("string", "Name of a file to upload; several on a line each.", (), "\n"),
-    "button": _Field("string", "Mouse button; left unless said.", ("left", "middle", "right")),
-    "modifiers": _Field("string", f"Keys held meanwhile, joined by +, of {', '.join(MODIFIERS)}.", (), "+"),
+    "file": _Field("string", "Name of a file to upload; several one per line.", (), "\n"),
+    "button": _Field("string", "Mouse button; the default is left.", ("left", "middle", "right")),
+    "modifiers": _Field(
+        "string", f"Keys held during the action, joined by +: {', '.join(MODIFIERS)}.", (), "+"
+    ),
     "ms": _Field("integer", "Milliseconds of the page's time, 1 to 60000."),
     "accept": _Field("boolean", "Whether the dialog is accepted."),
-    "answer": _Field("string", "The answer to the task, where it asks for one."),
+    "answer": _Field("string", "The answer to the task, if it requires one."),
 }
 
 _ACTIONS = {
@@ -243,7 +243,7 @@ _ACTIONS = {
     ),
     "mouse_down": _Spec("Press a mouse button and hold it.", ("bid",), ("button",), point=True),
     "mouse_up": _Spec("Release a mouse button.", ("bid",), ("button",), point=True),
-    "focus": _Spec("Give an element the keyboard.", ("bid",)),
+    "focus": _Spec("Move the keyboard focus to an element.", ("bid",)),
     "fill": _Spec(
         "Set a text field, date (YYYY-MM-DD), time, slider or check box (true, false).",
         ("bid", "value"),
@@ -258,7 +258,7 @@ _ACTIONS = {
         point=True,
     ),
     "type": _Spec(
-        "Type text where the focus is, or into an element, after what it holds.",
+        "Type text at the focus, or into an element, after its present text.",
         ("text",),
         ("bid", "enter"),
         point=True,
@@ -267,21 +267,23 @@ _ACTIONS = {
     "key_down": _Spec("Press a key and hold it.", ("key",)),
     "key_up": _Spec("Release a key.", ("key",)),
     "upload": _Spec(
-        "Give files to a file field, or to the chooser that a button opens.", ("bid", "file"), point=True
+        "Choose files in a file field, or in the file chooser that a button opens.",
+        ("bid", "file"),
+        point=True,
     ),
     "scroll": _Spec(
         "Turn the mouse wheel over the page, or over an element.", (), ("bid", "dx", "dy"), point=True
     ),
-    "goto": _Spec("Open an address in the current tab.", ("url",)),
+    "goto": _Spec("Open a URL in the current tab.", ("url",)),
     "back": _Spec("Go back in the tab's history."),
     "forward": _Spec("Go forward in the tab's history."),
     "reload": _Spec("Load the page again."),
     "new_tab": _Spec("Open a new tab and switch to it.", (), ("url",)),
-    "close_tab": _Spec("Close a tab, the current one unless said.", (), ("tab",)),
+    "close_tab": _Spec("Close a tab; the default is the current one.", (), ("tab",)),
     "switch_tab": _Spec("Make a tab the current one.", ("tab",)),
     "wait": _Spec("Let the page's time pass.", ("ms",)),
-    "dialog": _Spec("Say how the next dialog is answered, a prompt with a text.", ("accept",), ("text",)),
-    "terminate": _Spec("End the episode, with an answer if the task asks for one.", (), ("answer",)),
+    "dialog": _Spec("Set the answer to the next dialog, with a text for a prompt.", ("accept",), ("text",)),
+    "terminate": _Spec("End the episode, with an answer if the task requires one.", (), ("answer",)),
 }
 
 _EMPTY_ALLOWED = {"value"}  # an empty value clears a field
@@ -318,9 +320,9 @@ def action_schema() -> dict[str, Any]:
 
 
 def parse(raw: object) -> Action | InvalidAction:
-    """Read an action from a JSON object, the text of one, or a call such as `click('a42')`.
+    """Read an action from a JSON object, its text, or a call such as `click('a42')`.
 
-    Names and fields of BrowserGym, WebServ and WebGym are taken too; docs/actions.md lists them.
+    Names and fields of BrowserGym, WebServ and WebGym are accepted, too; docs/actions.md lists them.
     """
     given = read_call(raw, {name: spec.takes for name, spec in _ACTIONS.items()})
     if isinstance(given, Untranslatable):
@@ -331,7 +333,7 @@ def parse(raw: object) -> Action | InvalidAction:
     spec = _ACTIONS[name]
     problems: list[str] = []
     values = _values(given, name, spec, problems)
-    _judge(name, values, problems)
+    _check(name, values, problems)
     return InvalidAction(tuple(problems)) if problems else Action(name, **values)
 
 
@@ -394,15 +396,15 @@ def _integer(value: Any, *, rounded: bool) -> int | None:
     return math.floor(number + 0.5) if rounded else int(number) if number.is_integer() else None
 
 
-def _judge(name: str, values: dict[str, Any], problems: list[str]) -> None:
-    """Append what is wrong with values that are of the right kinds; and bring keys into one spelling."""
+def _check(name: str, values: dict[str, Any], problems: list[str]) -> None:
+    """Append problems of values that have the right types; replace keys by their canonical spelling."""
     problems += [
         f"{key!r} is empty" for key, value in values.items() if value == "" and key not in _EMPTY_ALLOWED
     ]
     if values.get("url") and not _is_web(values["url"]):
-        problems.append(f"'url' must be an absolute http or https address, it is {_short(values['url'])}")
-    _judge_place(name, values, problems)
-    _judge_numbers(values, problems)
+        problems.append(f"'url' must be an absolute http or https URL, it is {_short(values['url'])}")
+    _check_place(name, values, problems)
+    _check_numbers(values, problems)
     for field in ("key", "modifiers"):
         if values.get(field):
             spelled = canonical_key(values[field], modifiers_only=field == "modifiers")
@@ -414,7 +416,7 @@ def _judge(name: str, values: dict[str, Any], problems: list[str]) -> None:
                 values[field] = spelled
 
 
-def _judge_place(name: str, values: dict[str, Any], problems: list[str]) -> None:
+def _check_place(name: str, values: dict[str, Any], problems: list[str]) -> None:
     if ("x" in values) != ("y" in values):
         problems.append(f"{name} needs both 'x' and 'y'")
     elif "x" in values and values.get("bid"):
@@ -426,7 +428,7 @@ def _judge_place(name: str, values: dict[str, Any], problems: list[str]) -> None
         problems.append("drag needs either 'to', or 'dx' or 'dy' other than 0")
 
 
-def _judge_numbers(values: dict[str, Any], problems: list[str]) -> None:
+def _check_numbers(values: dict[str, Any], problems: list[str]) -> None:
     if "ms" in values and not 1 <= values["ms"] <= _MAX_WAIT_MS:
         problems.append(f"'ms' must be 1 to {_MAX_WAIT_MS}, it is {values['ms']}")
     problems += [
@@ -458,7 +460,6 @@ def _either(key: str, spec: _Spec) -> str:
 
 
 def _short(value: object) -> str:
-    """Return a value as it may be quoted to a model, which has seen it."""
     shown = repr(value)
     return shown if len(shown) <= 200 else f"{shown[:197]}..."
 
@@ -477,11 +478,7 @@ _NAME, _DESCRIPTION = "browser", "Act on a web page, one action at a time."
 
 
 def tool_schema(style: str = "json") -> Any:
-    """Return the schema of an action as JSON; for "browsergym" a text.
-
-    Args:
-        style: one of STYLES.
-    """
+    """Return the tool definition in one of STYLES: JSON, for "browsergym" a text."""
     schema = action_schema()
     parameters = {key: schema[key] for key in ("type", "properties", "required", "additionalProperties")}
     if style == "openai":
@@ -499,7 +496,7 @@ def tool_schema(style: str = "json") -> Any:
 
 
 def alias_table() -> str:
-    """Return the table of other environments' names for the documentation, in Markdown."""
+    """Return the Markdown table of other environments' names, for the documentation."""
     rows = ["| from | there | here | note |", "|---|---|---|---|"]
     for alias in ALIASES:
         there = f"`{alias.name}({', '.join(alias.args)})`"

@@ -1,13 +1,12 @@
-"""Actions as other environments write them, put into our words.
+"""Translation of other environments' actions into ours.
 
-Three dialects are read beside our own: BrowserGym's function calls as text
-(`click('a42', button='right')`), WebServ's objects (`{"action": "click", "target": "login"}`),
-and WebGym's commands (`{"click_coords": {"x": 10, "y": 20}}`); and tool calls as models
-return them (`{"name": "click", "arguments": {...}}`). A call is read by Python's parser as
-literals and never evaluated. `ALIASES` is the one table: names, the names of arguments in their
-order, and what they are called here. docs/actions.md is checked against it.
+Accepted are our own objects, BrowserGym's function calls as text (`click('a42', button='right')`), WebServ's
+objects (`{"action": "click", "target": "login"}`), WebGym's commands (`{"click_coords": {"x": 10, "y": 20}}`)
+and tool calls of models (`{"name": "click", "arguments": {...}}`). Python's parser reads a call as literals;
+nothing is evaluated. `ALIASES` is the only table of names and arguments, and docs/actions.md is checked
+against it.
 
-Translating judges nothing: values stay as given, and `action.parse` says what is wrong.
+The translation does not validate: values are passed on, and `action.parse` reports the problems.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FENCE = re.compile(r"\A\s*```\w*\s*\n?(.*?)```\s*\Z", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Untranslatable:
-    """What is no action in any dialect; `why` is one clause for the model."""
+    """Input that is no action in any dialect; `why` is one clause for the model."""
 
     why: str
 
@@ -41,12 +40,12 @@ class ActionAlias:
 
     Attributes:
         source: "BrowserGym", "WebServ" or "WebGym".
-        name: there.
-        action: here.
-        args: names of its arguments there, in their order -> here; "" for those without meaning here.
-        fixed: fields that it implies.
-        adapt: what else is done to the fields, once they have our names.
-        note: what differs, for the documentation.
+        name: name in that environment.
+        action: our name.
+        args: that environment's arguments in order, with our names; "" for an argument without effect here.
+        fixed: fields that the alias implies.
+        adapt: further change of the fields, after they have our names.
+        note: difference, for the documentation.
     """
 
     source: str
@@ -65,7 +64,7 @@ def _drag_to_point(given: Fields) -> Fields:
             "dy": float(given.pop("to_y")) - float(given["y"]),
         }
     except (KeyError, TypeError, ValueError, OverflowError):
-        return given  # `parse` says which of them is missing or no number
+        return given  # `parse` reports which one is missing or no number
     return {**given, **moved}
 
 
@@ -77,7 +76,7 @@ def _paged(given: Fields, sign: int) -> Fields:
 
 
 def _directed(given: Fields, pixels: int) -> Fields:
-    """WebGym's direction and amount (turns of a wheel) as pixels."""
+    """Convert WebGym's direction and amount (turns of a wheel) to pixels."""
     direction, amount = given.pop("direction", "down"), given.pop("amount", 1)
     horizontal = direction in ("left", "right")
     sign = -1 if direction in ("up", "left") else 1
@@ -89,7 +88,7 @@ def _times(value: Any, factor: int) -> Any:
 
 
 def _typed_or_filled(given: Fields) -> Fields:
-    """WebGym's fill: typed after what the field holds, unless that is to be deleted."""
+    """Convert WebGym's fill, which appends to the field's text unless `delete_existing` is given."""
     given.setdefault("enter", True)
     if given.pop("delete_existing", False) in (True, "true"):
         return {**given, "action": "fill"}
@@ -249,9 +248,9 @@ ABSENT = {
         "the observation shows the page after every action",
     ),
     **dict.fromkeys(("screenshot", "get_screenshot_info"), "the observation carries the screenshot"),
-    "scroll_pointer": "say where to scroll: scroll with bid, or x and y",
+    "scroll_pointer": "scroll takes a place: bid, or x and y",
 }
-"""Names without an equivalent, and what to do instead."""
+"""Names without an equivalent, with an alternative."""
 
 _NAMED: dict[str, list[ActionAlias]] = {}
 for _alias in ALIASES:
@@ -259,11 +258,11 @@ for _alias in ALIASES:
 
 
 def read_call(raw: object, ours: Mapping[str, tuple[str, ...]]) -> Mapping[Any, Any] | Untranslatable:
-    """Return an action in our words: an object with "action" and fields by our names.
+    """Return an action as an object with "action" and fields by our names.
 
     Args:
         raw: an object, its JSON text, or a call as text.
-        ours: our actions, and the fields that each takes, in their order.
+        ours: our actions with their fields, in order.
     """
     if isinstance(raw, str | bytes):
         raw = _read_text(raw, ours)
@@ -291,7 +290,7 @@ def _named(raw: Mapping[Any, Any], ours: Mapping[str, tuple[str, ...]]) -> tuple
     for holder in ("arguments", "input", "parameters"):
         if isinstance(raw.get("name"), str) and holder in raw:
             given = _object(raw[holder])
-            # One tool for all actions says the action itself.
+            # A single tool for all actions has the action among its arguments.
             return _named(given, ours) if "action" in given else (raw["name"], given)
     commands = [key for key in raw if key not in ("node", "instance_id")]
     if len(commands) == 1 and (commands[0] in _NAMED or commands[0] in ours or commands[0] in ABSENT):
@@ -316,7 +315,7 @@ def _translated(
     if native and all(key in ours[name] for key in given):
         return {"action": name, **given}
     if not aliases:
-        # None of them takes all of this; let `parse` say what the nearest one does not take.
+        # No alias takes all of these fields; `parse` reports those that the first one does not take.
         aliases = [] if native else _NAMED.get(name, [])
     if not aliases:
         return {"action": name, **given}
@@ -351,7 +350,7 @@ def _read_code(text: str, ours: Mapping[str, tuple[str, ...]]) -> Mapping[str, A
     """Read a call such as `click('a42')`, whose arguments are literals."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # '\d' in a text is no matter here
+            warnings.simplefilter("ignore", SyntaxWarning)  # '\d' in a text is harmless
             body = ast.parse(text).body
         calls = [node.value for node in body if isinstance(node, ast.Expr)]
         if len(body) != 1 or not isinstance(calls[0], ast.Call) or not isinstance(calls[0].func, ast.Name):
@@ -364,7 +363,7 @@ def _read_code(text: str, ours: Mapping[str, tuple[str, ...]]) -> Mapping[str, A
     except SyntaxError as error:
         return Untranslatable(f"not a call with plain values: {error}")
     except (ValueError, TypeError, RecursionError, MemoryError, IndexError):
-        # Python's own words would show where in memory a value lies, which no two episodes have alike.
+        # Python's message would contain a memory address, which differs from run to run.
         return Untranslatable("not a call with plain values: all arguments must be texts, numbers or lists")
     signature = _signature(name, ours)
     if signature is None or len(positional) > len(signature):
@@ -374,7 +373,7 @@ def _read_code(text: str, ours: Mapping[str, tuple[str, ...]]) -> Mapping[str, A
 
 
 def _signature(name: str, ours: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
-    """Return the arguments of a call in their order: BrowserGym's, who writes calls, before ours."""
+    """Return the arguments of a call in order; BrowserGym's take precedence, since it uses calls."""
     if name in _NAMED:
         return tuple(_NAMED[name][0].args)
     return ours.get(name)

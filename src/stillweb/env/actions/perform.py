@@ -1,9 +1,9 @@
-"""Carry out an action in the active tab.
+"""Perform an action in the active tab.
 
-One small coroutine per action, found by its name. What a page makes impossible (an element
-that is gone, hidden or covered, an option that is not there, no page to go back to) is an
-`ActionResult` with status `action_failed`; what browser or proxy make impossible is an
-`InfraError`. Nothing here waits for the page to react: `settle` does, after every step.
+There is one coroutine per action name. A failure caused by the page (an element that is missing, hidden or
+covered, a missing option, no page to go back to) is an `ActionResult` with status `action_failed`. A failure
+of browser or proxy is an `InfraError`. These functions do not wait for the page's reaction; `settle` does
+after every step.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _LISTED = 20
 
 
 def chosen_files(names: str, uploads: Sequence[Path]) -> list[Path]:
-    """Return the files of these names, one on each line.
+    """Return the files with these names.
 
     Args:
-        names: file names, or paths within the folders allowed.
-        uploads: files and folders that are allowed.
+        names: file names, or paths within the allowed folders, one on each line.
+        uploads: allowed files and folders.
 
     Raises:
-        ActionFailed: of kind NOT_ALLOWED, for a name that is none of the files allowed.
+        ActionFailed: with kind NOT_ALLOWED, for a name that is not allowed.
     """
     known = dict(allowed_files(uploads))
     chosen = []
@@ -59,7 +59,7 @@ def chosen_files(names: str, uploads: Sequence[Path]) -> list[Path]:
 
 
 def allowed_files(uploads: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """Yield each file that is allowed, with the name that an agent knows it by."""
+    """Yield each allowed file with its name for the agent."""
     for upload in uploads:
         root = upload.resolve()
         if root.is_file():
@@ -70,18 +70,18 @@ def allowed_files(uploads: Sequence[Path]) -> Iterator[tuple[str, Path]]:
                 yield path.relative_to(root).as_posix(), path.resolve()
 
 
-# A navigation that became a download or an empty answer, or was overtaken by another one: no failure.
+# A navigation that became a download or an empty response, or was replaced by another one: no failure.
 _ABORTED = "ERR_ABORTED"
 _ARRIVAL_SECONDS = 3.0
-_USUAL = EnvOptions()
-# What whoever acted could have known: what names nothing is the model's invention, not the page's refusal.
-_INVENTED = ("unknown_bid", "unknown_tab", "outside", "value_missing", NOT_ALLOWED)
+_DEFAULTS = EnvOptions()
+# Errors that the agent could have avoided: the action names something that does not exist.
+_UNKNOWN = ("unknown_bid", "unknown_tab", "outside", "value_missing", NOT_ALLOWED)
 _NO_PAGE = (_ABORTED, DOWNLOAD, "invalid URL", "ERR_UNSAFE_PORT", "ERR_INVALID_URL")
 
 
 @dataclass(frozen=True, slots=True)
 class _ActionScope:
-    """Where an action happens."""
+    """An action and its environment."""
 
     action: Action
     tabs: Tabs
@@ -94,15 +94,15 @@ class _ActionScope:
 
     @property
     def target(self) -> Target:
-        """The bid or the place that the action names, "" for neither."""
+        """Bid or coordinates of the action, "" for neither."""
         return self.action.point or self.action.bid
 
 
-async def perform(action: Action, tabs: Tabs, bids: Bids, options: EnvOptions = _USUAL) -> ActionResult:
-    """Carry out an action; one that takes longer than `options.action_seconds` has failed.
+async def perform(action: Action, tabs: Tabs, bids: Bids, options: EnvOptions = _DEFAULTS) -> ActionResult:
+    """Perform an action; one that takes longer than `options.action_seconds` has failed.
 
-    At level EXACT it is given six times as many, and is then no failure of the page's: load must not decide
-    what an agent sees.
+    At level EXACT the timeout is six times as long and raises InfraError, since load must not influence what
+    an agent sees.
 
     Raises:
         InfraError: if the browser or the proxy is gone, or too slow at EXACT.
@@ -115,10 +115,10 @@ async def perform(action: Action, tabs: Tabs, bids: Bids, options: EnvOptions = 
             await tabs.attend(page)
             await _ACTIONS[action.action](_ActionScope(action, tabs, bids, options.uploads))
     except ActionFailed as error:
-        status = ActionStatus.INVALID if error.kind in _INVENTED else ActionStatus.FAILED
+        status = ActionStatus.INVALID if error.kind in _UNKNOWN else ActionStatus.FAILED
         return ActionResult(status, error.reason)
     except InfraError:
-        # A page may close itself by what is done to it: a popup whose button says so.
+        # An action may make its page close itself, such as a popup's close button.
         if action.action not in _ON_ELEMENTS or not await closed_itself(page):
             raise
     except TimeoutError as error:
@@ -136,20 +136,20 @@ def _is_exact(page: Page) -> bool:
 
 
 async def open_start(page: Page, url: str) -> str:
-    """Open an episode's first page; return the address that it was found at, after redirections.
+    """Open an episode's first page; return its URL after redirects.
 
     Raises:
-        TaskError: if there is no page at the address, but a download, an empty answer or nonsense.
-        InfraError: if it cannot be opened.
+        TaskError: if the URL is invalid or leads to no page, but to a download or an empty response.
+        InfraError: if the page cannot be opened.
     """
     if not url.lower().startswith(("http://", "https://")):
-        raise TaskError(f"the start page {url!r} is no http or https address")
+        raise TaskError(f"the start page {url!r} is no http or https URL")
     try:
         response = await page.goto(url, wait_until="commit")
         return response.url if response else url
     except PlaywrightError as error:
         if not page.is_closed() and any(sign in error.message for sign in _NO_PAGE):
-            # A browser or renderer that dies aborts what it was doing, and is told to be dead only then.
+            # A crash of browser or renderer aborts the navigation first and is reported afterwards.
             await (await PageProbe.of(page)).send("Runtime.evaluate", expression="1")
             raise TaskError(f"the start page {url} is no page: {_first_line(error)}") from error
         raise InfraError(f"the start page {url} did not open: {_first_line(error)}") from error
@@ -162,79 +162,79 @@ def _first_line(error: PlaywrightError) -> str:
 # --- navigation ------------------------------------------------------------------------------------
 
 
-async def _goto(stage: _ActionScope) -> None:
-    page, url = stage.page, stage.action.url
+async def _goto(scope: _ActionScope) -> None:
+    page, url = scope.page, scope.action.url
     if not _is_exact(page):
         await _navigate(page, page.goto(url, wait_until="commit"), url)
     elif failure := await (await PageProbe.of(page)).open(url):
-        _judge(page, f"Page.goto: {failure} at {url}", url)
+        _raise_failure(page, f"Page.goto: {failure} at {url}", url)
 
 
-async def _reload(stage: _ActionScope) -> None:
-    await _navigate(stage.page, stage.page.reload(wait_until="commit"))
+async def _reload(scope: _ActionScope) -> None:
+    await _navigate(scope.page, scope.page.reload(wait_until="commit"))
 
 
 async def _navigate(page: Page, navigation: Awaitable[object], url: str = "") -> None:
     try:
         await navigation
     except PlaywrightError as error:
-        _judge(page, error.message, url)
+        _raise_failure(page, error.message, url)
 
 
-def _judge(page: Page, failure: str, url: str) -> None:
-    """Raise what a navigation's failure is, if it is one."""
-    told = failure.partition("\n")[0]
+def _raise_failure(page: Page, failure: str, url: str) -> None:
+    """Raise InfraError or ActionFailed for a navigation's failure, unless it was only aborted."""
+    line = failure.partition("\n")[0]
     if is_ours(failure, url) or page.is_closed():
-        raise InfraError(told)
+        raise InfraError(line)
     if _ABORTED not in failure and DOWNLOAD not in failure:
-        raise ActionFailed(told, "navigation")
+        raise ActionFailed(line, "navigation")
 
 
-async def _history(stage: _ActionScope, by: int) -> None:
-    # Playwright's go_back tells "nowhere to go" and "within the document" alike (None), so ask the browser.
-    probe = await PageProbe.of(stage.page)
+async def _history(scope: _ActionScope, by: int) -> None:
+    # Playwright's go_back returns None both without a history entry and within the document.
+    probe = await PageProbe.of(scope.page)
     history = await probe.send("Page.getNavigationHistory")
     index = history["currentIndex"] + by
     entries = history["entries"]
-    # The first entry is the empty tab in which every episode begins.
+    # The first entry is the empty tab of the episode's start.
     if not 0 <= index < len(entries) or entries[index]["url"] == "about:blank":
         raise ActionFailed(f"there is no page to go {'back' if by < 0 else 'forward'} to", "navigation")
     if await probe.travel(entries[index]["id"], _ARRIVAL_SECONDS):
         await probe.arrived(_ARRIVAL_SECONDS)
 
 
-async def _back(stage: _ActionScope) -> None:
-    await _history(stage, -1)
+async def _back(scope: _ActionScope) -> None:
+    await _history(scope, -1)
 
 
-async def _forward(stage: _ActionScope) -> None:
-    await _history(stage, +1)
+async def _forward(scope: _ActionScope) -> None:
+    await _history(scope, +1)
 
 
 # --- tabs ------------------------------------------------------------------------------------------
 
 
-async def _new_tab(stage: _ActionScope) -> None:
-    page = await stage.page.context.new_page()
-    stage.tabs.activate(page)
-    if stage.action.url:
-        await _navigate(page, page.goto(stage.action.url, wait_until="commit"), stage.action.url)
+async def _new_tab(scope: _ActionScope) -> None:
+    page = await scope.page.context.new_page()
+    scope.tabs.activate(page)
+    if scope.action.url:
+        await _navigate(page, page.goto(scope.action.url, wait_until="commit"), scope.action.url)
 
 
-async def _close_tab(stage: _ActionScope) -> None:
-    await _tab(stage, stage.action.tab).close()
+async def _close_tab(scope: _ActionScope) -> None:
+    await _tab(scope, scope.action.tab).close()
 
 
-async def _switch_tab(stage: _ActionScope) -> None:
-    page = _tab(stage, stage.action.tab)
-    stage.tabs.activate(page)
+async def _switch_tab(scope: _ActionScope) -> None:
+    page = _tab(scope, scope.action.tab)
+    scope.tabs.activate(page)
     await page.bring_to_front()
 
 
-def _tab(stage: _ActionScope, index: int | None) -> Page:
+def _tab(scope: _ActionScope, index: int | None) -> Page:
     if index is None:
-        return stage.page
-    pages = stage.tabs.pages
+        return scope.page
+    pages = scope.tabs.pages
     if index >= len(pages):
         raise ActionFailed(f"there is no tab {index}; the tabs are 0 to {len(pages) - 1}", "unknown_tab")
     return pages[index]
@@ -243,57 +243,57 @@ def _tab(stage: _ActionScope, index: int | None) -> Page:
 # --- dialogs ---------------------------------------------------------------------------------------
 
 
-async def _dialog(stage: _ActionScope) -> None:
-    stage.tabs.answer_next(accept=stage.action.accept, text=stage.action.text or None)
+async def _dialog(scope: _ActionScope) -> None:
+    scope.tabs.answer_next(accept=scope.action.accept, text=scope.action.text or None)
 
 
 # --- elements --------------------------------------------------------------------------------------
 
 
-async def _click(stage: _ActionScope) -> None:
-    act = stage.action
+async def _click(scope: _ActionScope) -> None:
+    act = scope.action
     await browser_input.click(
-        stage.page, stage.bids, stage.target, button=cast(Button, act.button), modifiers=act.modifiers
+        scope.page, scope.bids, scope.target, button=cast(Button, act.button), modifiers=act.modifiers
     )
 
 
-async def _dblclick(stage: _ActionScope) -> None:
-    act = stage.action
+async def _dblclick(scope: _ActionScope) -> None:
+    act = scope.action
     await browser_input.dblclick(
-        stage.page, stage.bids, stage.target, button=cast(Button, act.button), modifiers=act.modifiers
+        scope.page, scope.bids, scope.target, button=cast(Button, act.button), modifiers=act.modifiers
     )
 
 
-async def _hover(stage: _ActionScope) -> None:
-    await browser_input.hover(stage.page, stage.bids, stage.target)
+async def _hover(scope: _ActionScope) -> None:
+    await browser_input.hover(scope.page, scope.bids, scope.target)
 
 
-async def _mouse_down(stage: _ActionScope) -> None:
-    button = cast(Button, stage.action.button)
-    await browser_input.mouse_down(stage.page, stage.bids, stage.target, button=button)
+async def _mouse_down(scope: _ActionScope) -> None:
+    button = cast(Button, scope.action.button)
+    await browser_input.mouse_down(scope.page, scope.bids, scope.target, button=button)
 
 
-async def _mouse_up(stage: _ActionScope) -> None:
-    button = cast(Button, stage.action.button)
-    await browser_input.mouse_up(stage.page, stage.bids, stage.target, button=button)
+async def _mouse_up(scope: _ActionScope) -> None:
+    button = cast(Button, scope.action.button)
+    await browser_input.mouse_up(scope.page, scope.bids, scope.target, button=button)
 
 
-async def _drag(stage: _ActionScope) -> None:
-    onto: Target = stage.action.to or (stage.action.dx, stage.action.dy)
-    await browser_input.drag(stage.page, stage.bids, stage.target, onto)
+async def _drag(scope: _ActionScope) -> None:
+    onto: Target = scope.action.to or (scope.action.dx, scope.action.dy)
+    await browser_input.drag(scope.page, scope.bids, scope.target, onto)
 
 
-async def _focus(stage: _ActionScope) -> None:
-    await browser_input.focus(stage.page, stage.bids, stage.action.bid)
+async def _focus(scope: _ActionScope) -> None:
+    await browser_input.focus(scope.page, scope.bids, scope.action.bid)
 
 
-async def _fill(stage: _ActionScope) -> None:
-    await _filled(stage, stage.action.value)
-    await _enter(stage)
+async def _fill(scope: _ActionScope) -> None:
+    await _set_value(scope, scope.action.value)
+    await _enter(scope)
 
 
-async def _filled(stage: _ActionScope, value: str) -> None:
-    page, bids, target = stage.page, stage.bids, stage.target
+async def _set_value(scope: _ActionScope, value: str) -> None:
+    page, bids, target = scope.page, scope.bids, scope.target
     if value in ("true", "false"):
         try:
             return await browser_input.check(page, bids, target, checked=value == "true")
@@ -303,45 +303,45 @@ async def _filled(stage: _ActionScope, value: str) -> None:
     await browser_input.fill(page, bids, target, value)
 
 
-async def _clear(stage: _ActionScope) -> None:
-    await browser_input.fill(stage.page, stage.bids, stage.target, "")
+async def _clear(scope: _ActionScope) -> None:
+    await browser_input.fill(scope.page, scope.bids, scope.target, "")
 
 
-async def _select(stage: _ActionScope) -> None:
-    wanted = stage.action.value.split("\n") if stage.action.value else []
-    await browser_input.select_option(stage.page, stage.bids, stage.target, wanted)
+async def _select(scope: _ActionScope) -> None:
+    wanted = scope.action.value.split("\n") if scope.action.value else []
+    await browser_input.select_option(scope.page, scope.bids, scope.target, wanted)
 
 
-async def _press(stage: _ActionScope) -> None:
-    await browser_input.press(stage.page, stage.action.key, bids=stage.bids, bid=stage.action.bid)
+async def _press(scope: _ActionScope) -> None:
+    await browser_input.press(scope.page, scope.action.key, bids=scope.bids, bid=scope.action.bid)
 
 
-async def _key_down(stage: _ActionScope) -> None:
-    await browser_input.key_down(stage.page, stage.action.key)
+async def _key_down(scope: _ActionScope) -> None:
+    await browser_input.key_down(scope.page, scope.action.key)
 
 
-async def _key_up(stage: _ActionScope) -> None:
-    await browser_input.key_up(stage.page, stage.action.key)
+async def _key_up(scope: _ActionScope) -> None:
+    await browser_input.key_up(scope.page, scope.action.key)
 
 
-async def _type(stage: _ActionScope) -> None:
-    await browser_input.type_text(stage.page, stage.action.text, bids=stage.bids, bid=stage.target)
-    await _enter(stage)
+async def _type(scope: _ActionScope) -> None:
+    await browser_input.type_text(scope.page, scope.action.text, bids=scope.bids, bid=scope.target)
+    await _enter(scope)
 
 
-async def _enter(stage: _ActionScope) -> None:
-    if stage.action.enter:
-        await browser_input.press(stage.page, "Enter")
+async def _enter(scope: _ActionScope) -> None:
+    if scope.action.enter:
+        await browser_input.press(scope.page, "Enter")
 
 
-async def _upload(stage: _ActionScope) -> None:
-    files = chosen_files(stage.action.file, stage.uploads)
-    await browser_input.upload(stage.page, stage.bids, stage.target, files)
+async def _upload(scope: _ActionScope) -> None:
+    files = chosen_files(scope.action.file, scope.uploads)
+    await browser_input.upload(scope.page, scope.bids, scope.target, files)
 
 
-async def _scroll(stage: _ActionScope) -> None:
-    act = stage.action
-    await browser_input.scroll(stage.page, act.dx, act.dy, bids=stage.bids, bid=stage.target)
+async def _scroll(scope: _ActionScope) -> None:
+    act = scope.action
+    await browser_input.scroll(scope.page, act.dx, act.dy, bids=scope.bids, bid=scope.target)
 
 
 _ON_ELEMENTS: dict[str, Callable[[_ActionScope], Awaitable[None]]] = {
@@ -363,7 +363,7 @@ _ON_ELEMENTS: dict[str, Callable[[_ActionScope], Awaitable[None]]] = {
     "scroll": _scroll,
 }
 
-# `wait` and `terminate` touch no page: the environment itself does them.
+# The environment itself performs `wait` and `terminate`.
 _ACTIONS: dict[str, Callable[[_ActionScope], Awaitable[None]]] = {
     **_ON_ELEMENTS,
     "goto": _goto,

@@ -1,8 +1,8 @@
-"""What is promised of an episode's sameness, probed and stamped.
+"""Probe of a browser's determinism level, and the stamp for `info` and trajectories.
 
-A level is a promise of the browser room; whether this browser keeps it is asked once per
-browser, on empty pages, before the first episode. A level that is not kept is an error, never
-a lower level. The stamp goes into `info["determinism"]` and from there on every trajectory.
+The `browser` package implements the levels. Before the first episode on a browser, a probe on empty pages
+checks that the browser keeps the level. If it does not, that is an error; the level is never lowered. The
+stamp is `info["determinism"]` and part of every trajectory.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from stillweb.errors import InfraError, UsageError
 __all__ = ["Determinism", "level_of", "probe_level"]
 
 _PROBE_START = datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC)
-_NO_PROXY = "http://127.0.0.1:9"  # discard; an empty page asks for nothing
+_NO_PROXY = "http://127.0.0.1:9"  # the discard port; an empty page sends no request
 _DRAWS = "[Date.now(), Math.random(), crypto.getRandomValues(new Uint32Array(4)).join()]"
 
-_kept: WeakKeyDictionary[Browser, set[Level]] = WeakKeyDictionary()
+_probed: WeakKeyDictionary[Browser, set[Level]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class Determinism:
-    """What an episode was pinned to. Equal stamps and equal actions, equal observations."""
+    """Inputs of an episode: equal stamps and equal actions give equal observations."""
 
     level: Level
     seed: int
@@ -38,7 +38,6 @@ class Determinism:
     profile: Profile
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON for `info` and trajectories."""
         return {
             "level": self.level.value,
             "seed": self.seed,
@@ -49,7 +48,7 @@ class Determinism:
 
 
 def level_of(name: str) -> Level:
-    """Return the level of a name.
+    """Return the level with this name.
 
     Raises:
         UsageError: if there is none.
@@ -62,19 +61,19 @@ def level_of(name: str) -> Level:
 
 
 async def probe_level(browser: Browser, level: Level) -> None:
-    """Check that a browser keeps a level: equal seeds draw alike, others do not, time stands.
+    """Check that a browser keeps a level: randomness depends on the seed only, and the clock stands still.
 
     Raises:
         InfraError: if it does not.
     """
-    if level is Level.LIVE or level in _kept.setdefault(browser, set()):
+    if level is Level.LIVE or level in _probed.setdefault(browser, set()):
         return
     one, same, other = [await _draw(browser, Pinning(level, seed, _PROBE_START)) for seed in (1, 1, 2)]
     if one[1:] != same[1:] or one[1] == other[1] or one[2] == other[2]:
         raise InfraError(f"this browser ({browser.version}) does not keep the seed of level {level}")
     if level.keeps_clock and {one[0], same[0], other[0]} != {int(_PROBE_START.timestamp() * 1000)}:
         raise InfraError(f"this browser ({browser.version}) does not keep the clock of level {level}")
-    _kept[browser].add(level)
+    _probed[browser].add(level)
 
 
 async def _draw(browser: Browser, pinning: Pinning) -> list[Any]:

@@ -1,8 +1,7 @@
-"""The world of one episode: a browser context, a proxy session, and what is counted on them.
+"""One episode: a browser context, a proxy session, and the counts of their traffic.
 
-Made by `reset`, thrown away by the next one. Everything an episode could leave behind (cookies,
-storage, caches, the replay's cursors) lives in here, so that closing it is all the cleaning
-there is.
+`reset` creates it, and the next `reset` closes it. All state that an episode could leave behind (cookies,
+storage, caches, the replay's cursors) belongs to context and session, so that closing them is sufficient.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from playwright.async_api import Browser, BrowserContext, Page
@@ -45,6 +44,7 @@ __all__ = [
     "Episode",
     "EpisodeReplay",
     "Traffic",
+    "as_infra_error",
     "close_session",
     "from_events",
     "from_ledger",
@@ -52,27 +52,26 @@ __all__ = [
     "made",
     "open_episode",
     "profile_of",
-    "told_as_ours",
 ]
 
 
 @asynccontextmanager
 async def infra(what: str, seconds: float) -> AsyncIterator[None]:
-    """Tell every failure of browser and proxy as what it is: ours."""
+    """Raise failures of browser and proxy, and a timeout, as `InfraError`."""
     try:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
         raise InfraError(f"{what} did not end within {seconds:g} s") from error
     except (PlaywrightError, CdpError, PeerError, ReplayError, PortInUse, RuntimeError) as error:
-        ours = told_as_ours(what, error)
+        ours = as_infra_error(what, error)
         if ours is error:
             raise
         raise ours from error
 
 
-def told_as_ours(what: str, error: BaseException) -> BaseException:
-    """Return a failure of browser or proxy as an `InfraError`; what is none, as it is."""
+def as_infra_error(what: str, error: BaseException) -> BaseException:
+    """Return a failure of browser or proxy as an `InfraError`; any other exception unchanged."""
     if isinstance(error, PlaywrightError | CdpError):
         return InfraError(f"{what}: the browser failed: {error.message.partition(chr(10))[0]}")
     if isinstance(error, PeerError | ReplayError | PortInUse):
@@ -82,7 +81,7 @@ def told_as_ours(what: str, error: BaseException) -> BaseException:
     return error
 
 
-LISTED = 20
+LISTED = 20  # misses that `Traffic.missed` names
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +90,12 @@ class Traffic:
 
     Attributes:
         source: "ledger" or "browser".
-        requests: all of them.
-        hits: answered from the collection.
-        misses: not held by the collection.
-        noise: asked by the browser itself or by beacons; no miss.
+        requests: total number.
+        hits: requests answered from the collection.
+        misses: requests that the collection does not hold.
+        noise: requests of the browser itself and beacons; they are not misses.
         missed: "METHOD URL" of the first misses.
-        guesses: of the hits, those of looser tiers (fuzzy, pywb): they may be another request's answer.
+        guesses: hits of looser tiers (fuzzy, pywb), which may be responses to other requests.
     """
 
     source: str
@@ -108,16 +107,7 @@ class Traffic:
     guesses: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON for `info`."""
-        return {
-            "source": self.source,
-            "requests": self.requests,
-            "hits": self.hits,
-            "misses": self.misses,
-            "noise": self.noise,
-            "missed": list(self.missed),
-            "guesses": self.guesses,
-        }
+        return {**asdict(self), "missed": list(self.missed)}
 
 
 class _LedgerEntry(Protocol):
@@ -146,7 +136,7 @@ def from_ledger(entries: Iterable[_LedgerEntry]) -> Traffic:
     """Count entries of a session's ledger.
 
     Raises:
-        InfraError: if the replay could not read an answer that it holds.
+        InfraError: if the replay could not read a capture that it holds.
     """
     requests = misses = noise = guesses = 0
     missed: list[str] = []
@@ -166,7 +156,7 @@ def from_ledger(entries: Iterable[_LedgerEntry]) -> Traffic:
 
 
 def from_events(requests: Iterable[_BrowserRequest]) -> Traffic:
-    """Count requests that the browser told of."""
+    """Count the requests that the browser reported."""
     count = 0
     missed: list[str] = []
     for request in requests:
@@ -181,7 +171,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CLOSE_SECONDS = 10.0  # a browser that takes longer hangs
-_REFUSED = {
+_REJECTED = {
     "Invalid timezone": "time zone",
     "storageState": "storage state",
     "setting storage state": "storage state",
@@ -190,36 +180,36 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class EpisodeReplay:
-    """A replay server that answered."""
+    """A replay server and its description."""
 
     client: ReplayClient
     info: ReplayInfo
 
     @property
     def has_ledger(self) -> bool:
-        """Whether it says of each request how it was answered."""
+        """Whether the server records for each request how it was answered."""
         return bool(self.info.features.get("ledger"))
 
     async def of(self, session: OpenSession) -> EpisodeReplay:
-        """Return the server with what it says of the very recording that a session replays.
+        """Return the server with its description of the pack that a session replays.
 
         Raises:
-            InfraError: if that has been followed by a newer one already.
+            InfraError: if a newer pack has replaced that one.
         """
         if self.info.collections.get(session.collection) == session.environment_id:
             return self
-        anew = EpisodeReplay(self.client, await self.client.info())  # it was sealed anew since we asked
-        if anew.info.collections.get(session.collection) != session.environment_id:
-            raise InfraError(f"{session.collection} was sealed anew while a session opened", hint="reset")
-        return anew
+        updated = EpisodeReplay(self.client, await self.client.info())  # it was sealed again meanwhile
+        if updated.info.collections.get(session.collection) != session.environment_id:
+            raise InfraError(f"{session.collection} was sealed again while a session opened", hint="reset")
+        return updated
 
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """What the pages of an episode take the browser for, and what they are pinned to.
+    """Options of an episode's browser context.
 
     Attributes:
-        storage_state: cookies and local storage that it starts with.
+        storage_state: initial cookies and local storage.
     """
 
     profile: Profile
@@ -232,18 +222,17 @@ class Episode:
     """One episode.
 
     Attributes:
-        id: unique.
-        task: None where only a URL was asked for.
-        session: of the replay, for this episode alone.
+        task: None for an episode that starts at a URL.
+        session: replay session of this episode only.
         tabs: the open pages.
-        profile: what the pages take the browser for.
-        pinning: what the pages are pinned to.
-        steps: taken so far.
-        over: whether it has terminated, was truncated, or broke.
-        goal: what is to be achieved, in words.
-        downloads: of the episode so far, as `info` told of them.
-        log: writes the episode down, where that is asked for.
-        still: whether nothing moved any more when its page was waited for last.
+        profile: properties of the browser that pages see.
+        pinning: level, seed and initial time.
+        steps: number of steps so far.
+        over: True after termination, truncation or an error.
+        goal: goal for the agent.
+        downloads: downloads so far, as in `info`.
+        log: writer of the trajectory.
+        still: True if the last wait ended with a page that had settled.
     """
 
     id: str
@@ -271,14 +260,14 @@ class Episode:
 
     @property
     def flags(self) -> list[str]:
-        """What was met so far that level EXACT could not pin; nothing at other levels."""
+        """Reasons so far why level EXACT does not guarantee determinism; empty at other levels."""
         exact = state_of(self.context).exact
         return list(exact.flags) if exact else []
 
     async def settle(self, *, ms: int = 0) -> Settled:
-        """Wait until the active page has settled; or, at level CLOCK, let just `ms` of its time pass.
+        """Wait until the active page has settled, or let `ms` milliseconds of its time pass.
 
-        A page may open another one or close itself meanwhile; then the one that is active now is waited for.
+        If the page opens another one or closes itself meanwhile, this waits for the new active page.
         """
         self.still = False
         while True:
@@ -300,7 +289,7 @@ class Episode:
         return await settle(page, self.activity)
 
     def take_flags(self) -> list[str]:
-        """Return what was met since the last call that level EXACT could not pin."""
+        """Return the flags (see `flags`) since the last call."""
         exact = state_of(self.context).exact
         return exact.take_flags() if exact else []
 
@@ -317,13 +306,13 @@ class Episode:
             return from_events(self.activity.requests[seen:])
         try:
             ledger = await self.replay.client.ledger(self.session.id, after=self._seen)
-        except UsageError as error:  # closed by somebody else, or the server is another one than at reset
+        except UsageError as error:  # closed by another client, or the server is another one than at reset
             raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
         self._seen = max([self._seen, *(entry.seq for entry in ledger.entries)])
         return from_ledger(ledger.entries)
 
     async def close(self) -> bool:
-        """Close context and session; return whether the browser did so. What is gone is no matter here."""
+        """Close context and session, if they exist; return False if the browser did not respond."""
         self.over = True
         self.activity.close()
         if self.log:
@@ -338,24 +327,24 @@ async def open_episode(
     replay: EpisodeReplay,
     session: OpenSession,
     task: Task | None,
-    guise: ContextOptions,
+    options: ContextOptions,
 ) -> Episode:
-    """Open an episode with an empty tab, on a session which is the episode's from then on.
+    """Open an episode with an empty tab. The episode owns the session; on failure the session is closed.
 
     Raises:
-        TaskError: if there is no such time zone, or no such storage state can be.
+        TaskError: if the browser rejects the time zone or the storage state.
     """
-    profile, pinning = guise.profile, guise.pinning
+    profile, pinning = options.profile, options.pinning
     async with AsyncExitStack() as undo:
         undo.push_async_callback(close_session, replay.client, session)
-        undo.enter_context(_wrong_guise())
+        undo.enter_context(_rejected_options())
         context = await made(
             open_context(
                 browser,
                 proxy=session.proxy,
                 profile=profile,
                 pinning=pinning,
-                storage_state=guise.storage_state or None,
+                storage_state=options.storage_state or None,
             ),
             _close_context,
         )
@@ -377,20 +366,20 @@ async def open_episode(
 
 
 @contextmanager
-def _wrong_guise() -> Iterator[None]:
-    """Tell what the browser refuses of a guise as what it is: it refuses it every time."""
+def _rejected_options() -> Iterator[None]:
+    """Raise TaskError for context options that the browser rejects."""
     try:
         yield
     except PlaywrightError as error:
-        what = next((what for sign, what in _REFUSED.items() if sign in error.message), "")
+        what = next((what for sign, what in _REJECTED.items() if sign in error.message), "")
         if what:
-            told = " ".join(error.message.split("Call log:")[0].split())
-            raise TaskError(f"the browser takes no such {what}: {told}") from error
+            reason = " ".join(error.message.split("Call log:")[0].split())
+            raise TaskError(f"the browser rejects the {what}: {reason}") from error
         raise
 
 
 async def made(making: Coroutine[Any, Any, T], unmake: Callable[[T], Awaitable[object]]) -> T:
-    """Return what is made; if we are cancelled meanwhile, unmake it, since nobody else will know of it."""
+    """Await the creation of a resource; if cancelled meanwhile, wait for the resource and release it."""
     task = asyncio.ensure_future(making)
     try:
         return await asyncio.shield(task)
@@ -403,30 +392,32 @@ async def made(making: Coroutine[Any, Any, T], unmake: Callable[[T], Awaitable[o
 
 
 async def _close_context(context: BrowserContext) -> bool:
-    """Close a context; return whether the browser did so in time."""
+    """Close a context; return False if the browser did not respond in time."""
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             with as_playwright_error():
                 await context.close()
     except TimeoutError:
-        logger.warning("the browser did not close a context", extra={"seconds": _CLOSE_SECONDS})
+        logger.warning("browser did not close a context", extra={"seconds": _CLOSE_SECONDS})
         return False
     except PlaywrightError as error:
-        logger.warning("context of an episode was gone", extra={"error": error.message})
+        logger.warning("context of an episode was missing", extra={"error": error.message})
         return False
     return True
 
 
 async def close_session(client: ReplayClient, session: OpenSession) -> None:
-    """Close a session; one that is gone is no matter."""
+    """Close a session; a missing one is ignored."""
     try:
         await client.close_session(session.id)
     except StillwebError as error:
-        logger.warning("session of an episode was gone", extra={"session": session.id, "error": str(error)})
+        logger.warning(
+            "session of an episode was missing", extra={"session": session.id, "error": str(error)}
+        )
 
 
 def profile_of(chosen: Profile | None, manifest: Mapping[str, Any], task: Task | None) -> Profile:
-    """Return what sites see: as chosen, else as recorded; and in any case what the task asks for."""
+    """Return the chosen or the recorded profile, with the task's viewport and time zone."""
     profile = chosen or Profile.from_dict(manifest.get("profile") or {})
     if task and task.viewport:
         profile = replace(profile, viewport=task.viewport)

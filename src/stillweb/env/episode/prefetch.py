@@ -1,10 +1,10 @@
-"""Starts prepared ahead: the next reset finds its episode already begun (docs/decisions/0021).
+"""Prefetched starts: episodes that begin before the reset that needs them (docs/decisions/0021).
 
-Trainers reset the same task again and again, and a policy thinks between steps. At level EXACT a page at rest
-stands still however long nobody moves its clock, so that an episode may begin before it is asked for: with a
-context and a proxy session of its own, as every other. `take` hands it out for an equal start on the same
-browser and the same pack, if nothing has happened to it meanwhile; what is not taken is closed. What fails
-here is told to nobody but the log: the reset that would have had it begins as usual, and tells its own.
+Trainers reset the same task repeatedly, and a policy takes time between steps. At level EXACT a settled page
+does not change until its virtual clock advances, so that an episode can begin early, with a context and a
+proxy session of its own. `take` returns it for an equal start on the same browser and pack, if nothing has
+happened to it meanwhile. Unused starts are closed. A failed prefetch is only logged: the reset then begins
+its episode as usual.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class PrefetchCounts:
-    """What became of the starts that were prepared.
+    """Outcomes of the prefetched starts.
 
     Attributes:
-        taken: handed out by a reset.
-        left: closed, since another start was asked for, or the env was closed.
-        spoilt: closed when they were asked for: the pack is another one, or something has happened to them.
-        failed: did not come to be.
+        taken: used by a reset.
+        left: closed because another start was requested, or the env was closed.
+        spoilt: closed at the reset because the pack or the episode has changed.
+        failed: could not be prefetched.
     """
 
     taken: int = 0
@@ -45,95 +45,95 @@ class PrefetchCounts:
 
 
 class _PrefetchedStart:
-    """One start: waiting for its turn, on its way, or ready."""
+    """One start: waiting for its turn, in progress, or ready."""
 
-    def __init__(self, ground: StartContext, start: StartRequest, gate: asyncio.Semaphore | None) -> None:
-        self.ground = ground
+    def __init__(self, context: StartContext, start: StartRequest, turns: asyncio.Semaphore | None) -> None:
+        self.context = context
         self.start = start
         self.episode: Episode | None = None
-        self.waits = gate is not None  # for its turn
-        self._gate = gate
-        self._signs = (0, 0, 0)
+        self.waits = turns is not None
+        self._turns = turns
+        self._state = (0, 0, 0)
         self.task = asyncio.ensure_future(self._prepare())
 
     async def _prepare(self) -> StartedEpisode:
         async with AsyncExitStack() as turn:
-            if self._gate:
-                await turn.enter_async_context(self._gate)
+            if self._turns:
+                await turn.enter_async_context(self._turns)
             self.waits = False
-            async with infra("preparing a start", self.ground.options.step_seconds):
-                begun = await self.ground.begin(self.start, self._hold)
-        self._signs = _signs(begun.episode)
+            async with infra("prefetching a start", self.context.options.step_seconds):
+                begun = await self.context.begin(self.start, self._hold)
+        self._state = _state(begun.episode)
         return begun
 
     def _hold(self, episode: Episode) -> None:
         self.episode = episode
 
     async def is_untouched(self, begun: StartedEpisode) -> bool:
-        """Return whether the episode stands as it was left, on a session that the server still has."""
+        """Return True if the episode has not changed and the server still has its session."""
         episode, session = begun.episode, begun.episode.session
-        if episode.activity.broken or _signs(episode) != self._signs:
+        if episode.activity.broken or _state(episode) != self._state:
             return False
-        client = self.ground.replay.client
+        client = self.context.replay.client
         try:
             episode.tabs.check()
-            told, _ = await both(client.info(), client.session(session.id))
+            info, _ = await both(client.info(), client.session(session.id))
         except StillwebError:
             return False
-        return told.collections.get(session.collection) == session.environment_id
+        return info.collections.get(session.collection) == session.environment_id
 
 
 class Prefetcher:
-    """The prepared starts of one env; close it.
+    """Prefetched starts of one env; it must be closed.
 
     Args:
-        options: `ahead` says how many are kept.
-        level: of the env.
+        options: `ahead` is the number of starts.
+        level: level of the env.
 
     Attributes:
-        counts: what became of those there were.
-        gate: of which each preparation takes a turn, where several envs share a machine.
+        counts: outcomes so far.
+        turns: limits concurrent prefetches, where several envs share a machine.
 
     Raises:
-        UsageError: if starts are to be kept where they would not stand still.
+        UsageError: if `ahead` is not 0 at a level other than EXACT.
     """
 
     def __init__(self, options: EnvOptions, level: Level) -> None:
         if options.ahead < 0:
-            raise UsageError(f"ahead={options.ahead}: a number of starts cannot be negative")
+            raise UsageError(f"ahead={options.ahead}: the number of starts cannot be negative")
         if options.ahead and level is not Level.EXACT:
             raise UsageError(
-                f"no start can be prepared ahead at level {level.value!r}: real time passes in it meanwhile",
+                f"no start can be prepared ahead at level {level.value!r}: real time passes in its page",
                 hint="EnvOptions(ahead=0), or level 'exact'",
             )
         self.counts = PrefetchCounts()
-        self.gate: asyncio.Semaphore | None = None
-        self._keep = options.ahead
-        self._kept: list[_PrefetchedStart] = []
+        self.turns: asyncio.Semaphore | None = None
+        self._number = options.ahead
+        self._starts: list[_PrefetchedStart] = []
         self._leaving: set[asyncio.Task[None]] = set()
 
     @property
     def ready(self) -> int:
-        """How many are ready to be taken."""
-        return sum(each.task.done() for each in self._kept)
+        """Number of starts that can be taken."""
+        return sum(each.task.done() for each in self._starts)
 
-    def prepare(self, ground: StartContext, start: StartRequest) -> None:
-        """Have as many of a start as are to be kept; those of others are closed."""
-        self._leave([each for each in self._kept if not _is_for(each, ground, start)])
-        while len(self._kept) < self._keep:
-            one = _PrefetchedStart(ground, start, self.gate)
+    def prepare(self, context: StartContext, start: StartRequest) -> None:
+        """Prefetch a start `ahead` times; close the prefetched starts that differ from it."""
+        self._leave([each for each in self._starts if not _is_for(each, context, start)])
+        while len(self._starts) < self._number:
+            one = _PrefetchedStart(context, start, self.turns)
             one.task.add_done_callback(partial(self._note, one))
-            self._kept.append(one)
+            self._starts.append(one)
 
-    async def take(self, ground: StartContext, start: StartRequest) -> StartedEpisode | None:
-        """Return an episode that has begun so, and is the caller's from then on; None if there is none."""
-        while one := next((each for each in self._kept if _is_for(each, ground, start)), None):
+    async def take(self, context: StartContext, start: StartRequest) -> StartedEpisode | None:
+        """Return a prefetched episode, which the caller then owns; None if there is none."""
+        while one := next((each for each in self._starts if _is_for(each, context, start)), None):
             if one.waits:
-                return None  # whoever needs it now is quicker
+                return None  # the reset itself is quicker
             await asyncio.wait([one.task])
-            if one not in self._kept:
-                continue  # it failed, or was left meanwhile
-            self._kept.remove(one)
+            if one not in self._starts:
+                continue  # it failed, or was closed meanwhile
+            self._starts.remove(one)
             try:
                 begun = one.task.result()
                 untouched = await one.is_untouched(begun)
@@ -144,19 +144,19 @@ class Prefetcher:
                 self.counts.taken += 1
                 return begun
             self.counts.spoilt += 1
-            logger.warning("a prepared start was spoilt", extra={"url": start.url})
+            logger.warning("prefetched start was spoilt", extra={"url": start.url})
             self._leave_one(one)
         return None
 
     async def close(self) -> None:
-        """Close all, and wait until they are."""
-        self._leave(list(self._kept))
+        """Close all starts, and wait until they are closed."""
+        self._leave(list(self._starts))
         while self._leaving:
             await asyncio.wait(self._leaving)
 
     def _leave(self, those: list[_PrefetchedStart]) -> None:
         for one in those:
-            self._kept.remove(one)
+            self._starts.remove(one)
             self.counts.left += one.episode is not None
             self._leave_one(one)
 
@@ -166,23 +166,22 @@ class Prefetcher:
         leaving.add_done_callback(self._leaving.discard)
 
     def _note(self, one: _PrefetchedStart, _: object) -> None:
-        """Take note of how a preparation ended."""
         if one.task.cancelled() or (error := one.task.exception()) is None:
             return
-        logger.warning("a start could not be prepared", extra={"url": one.start.url, "error": str(error)})
-        if one in self._kept:
-            self._kept.remove(one)
+        logger.warning("start could not be prefetched", extra={"url": one.start.url, "error": str(error)})
+        if one in self._starts:
+            self._starts.remove(one)
             self.counts.failed += 1
             self._leave_one(one)
 
 
-def _signs(episode: Episode) -> tuple[int, int, int]:
-    """Return what changes when anything happens in an episode that nobody moves."""
+def _state(episode: Episode) -> tuple[int, int, int]:
+    """Return values that change with any event in an idle episode."""
     return episode.activity.generation, len(episode.flags), len(episode.tabs.pages)
 
 
-def _is_for(one: _PrefetchedStart, ground: StartContext, start: StartRequest) -> bool:
-    return one.ground.browser is ground.browser and one.start == start
+def _is_for(one: _PrefetchedStart, context: StartContext, start: StartRequest) -> bool:
+    return one.context.browser is context.browser and one.start == start
 
 
 async def _close(one: _PrefetchedStart) -> None:

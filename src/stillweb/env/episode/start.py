@@ -1,6 +1,6 @@
-"""How an episode begins: from what a reset asks for to the first observation.
+"""Start of an episode: from the arguments of a reset to the first observation.
 
-`Env.reset` does it when it is asked to, `Ahead` before that; it is the same either way.
+`Env.reset` and the `Prefetcher` both use it, so that a prefetched start equals any other.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ __all__ = [
     "pinning_of",
 ]
 
-_NO_TIME = "20250101"  # where a manifest does not tell when it was recorded
+_DEFAULT_TIME = "20250101"  # for a manifest without the time of recording
 
 
 def collection_of(chosen: str | None, task: Task | None, served: Sequence[str]) -> str:
-    """Return the collection of an episode: as chosen, else the task's, else the only one.
+    """Return the collection of an episode: the chosen one, otherwise the task's, otherwise the only one.
 
     Raises:
-        CollectionNotFound: if that leaves several.
+        CollectionNotFound: if several remain.
     """
     if name := chosen or (task.collection if task else ""):
         return name
@@ -67,17 +67,19 @@ def collection_of(chosen: str | None, task: Task | None, served: Sequence[str]) 
 
 
 def pinning_of(level: Level, manifest: Mapping[str, Any], task: Task | None, seed: int | None) -> Pinning:
-    """Return what an episode is pinned to: as asked for, else the task's, else the recording's."""
+    """Return level, seed and initial time; the recording's are the defaults of the task's."""
     if seed is None and task:
         seed = task.seed
     if seed is None:
         seed = int(manifest.get("seed", 0))
-    start = task.start if task and task.start else from_timestamp(manifest.get("recorded_at") or _NO_TIME)
+    start = (
+        task.start if task and task.start else from_timestamp(manifest.get("recorded_at") or _DEFAULT_TIME)
+    )
     return Pinning(level, seed, start)
 
 
 def check_start(url: str, landed: str, info: Mapping[str, Any]) -> None:
-    """Check that the collection holds the start page, by what the ledger says.
+    """Check by the ledger that the collection holds the start page.
 
     Raises:
         TaskError: if it does not.
@@ -94,7 +96,7 @@ def check_start(url: str, landed: str, info: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """What a reset asks for."""
+    """Arguments of a reset."""
 
     task: Task | None
     url: str
@@ -102,25 +104,23 @@ class StartRequest:
 
     @classmethod
     def of(cls, task: Task | None, url: str | None, seed: int | None) -> Self:
-        """Return the start of a task, or at a URL.
+        """Check the arguments of a reset.
 
         Raises:
-            UsageError: if neither or both are given, or one of them or the seed is of another kind.
+            UsageError: unless exactly one of task and URL is given, and for a wrong type.
         """
         if (task is None) == (url is None):
             raise UsageError("reset needs either a task or a URL")
         if task is not None and not isinstance(task, Task):
-            raise UsageError(f"{task!r} is no Task", hint="load_tasks(path) gives them")
+            raise UsageError(f"{task!r} is no Task", hint="load_tasks(path) returns them")
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, SupportsIndex)):
-            raise UsageError(f"a seed is a whole number, not {seed!r}")
-        seed = None if seed is None else index(seed)  # numpy's as well
+            raise UsageError(f"a seed is an integer, not {seed!r}")
+        seed = None if seed is None else index(seed)  # numpy's integers as well
         return cls(task, task.start_url if task else str(url), seed)
 
 
 @dataclass(frozen=True, slots=True)
 class StartedEpisode:
-    """An episode after its reset."""
-
     start: StartRequest
     episode: Episode
     observation: Observation
@@ -129,7 +129,7 @@ class StartedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class StartContext:
-    """What all episodes of an env begin on."""
+    """Environment of a start: replay server, browser, level and options."""
 
     replay: EpisodeReplay
     browser: Browser
@@ -142,8 +142,8 @@ class StartContext:
         """Open the start in a new context and session, wait until it has settled, and observe it.
 
         Args:
-            start: what to open.
-            hold: is given the episode as soon as there is one, and has to close it from then on.
+            start: arguments of the reset.
+            hold: called with the episode as soon as it exists; it then owns the episode and must close it.
 
         Raises:
             UsageError: if no collection is known.
@@ -198,7 +198,7 @@ class StartContext:
 
 
 async def info_of(episode: Episode, result: ActionResult, settled: Settled | None) -> dict[str, Any]:
-    """Return what reset and step tell beside the observation."""
+    """Return `info` of a reset or step."""
     pinning, browser = episode.pinning, episode.context.browser
     assert browser is not None
     stamp = Determinism(pinning.level, pinning.seed, pinning.start, browser.version, episode.profile)

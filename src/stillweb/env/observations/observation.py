@@ -1,10 +1,9 @@
-"""What an agent sees after a step.
+"""Observation of the active page after a step.
 
-Nothing is computed that was not asked for (`observe=` of an `Env`, or `Env.observe` for once):
-a screenshot costs more than the step, a tree more than an address. What is asked for is computed at
-the end of the step, from one look at the page, since a moment later the page may be another one. Everything
-that was computed has its SHA-256 in `digests`, so that two episodes are compared by a few bytes and a
-trajectory can refer to pictures it does not carry.
+Only the requested forms are computed (`observe=` of an `Env`, or `Env.observe`): a screenshot costs more than
+the step itself. All forms of an observation are computed at the end of the step and share their CDP
+snapshots, so that they show the same state. `digests` has the SHA-256 of every form, for comparisons and for
+references in trajectories.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ __all__ = [
 
 
 class Observe(StrEnum):
-    """What can be observed of the active page."""
+    """Forms of observation."""
 
     AXTREE = "axtree"  # the accessibility tree as text, with bids, and its nodes
-    DOM = "dom"  # the distilled DOM, with bids
-    COMPACT = "compact"  # few words, elements by names that mean something
-    MARKDOWN = "markdown"  # to be read, with links
-    TEXT = "text"  # what is visible, as text
-    HTML = "html"  # the document as it is now
-    ELEMENTS = "elements"  # what can be acted on: bid, role, name, box, visibility
-    SCREENSHOT = "screenshot"  # a picture as PNG
-    SOM = "som"  # the picture with numbered boxes, and the bid of each
-    COORDS = "coords"  # the picture, its size, and where the elements are in it
+    DOM = "dom"  # the simplified DOM, with bids
+    COMPACT = "compact"  # short text, elements by their accessible names
+    MARKDOWN = "markdown"  # text with headings and links
+    TEXT = "text"  # visible text
+    HTML = "html"  # the present document
+    ELEMENTS = "elements"  # elements for actions: bid, role, name, box, visibility
+    SCREENSHOT = "screenshot"  # PNG
+    SOM = "som"  # screenshot with numbered boxes, and the bid of each
+    COORDS = "coords"  # screenshot, its size, and the boxes of the elements
 
 
 _PICTURES = (Observe.SCREENSHOT, Observe.SOM, Observe.COORDS)
@@ -64,12 +63,11 @@ _AX_OPTIONS = tuple(each.name for each in fields(AxOptions))
 
 @dataclass(frozen=True, slots=True)
 class ObservationForm:
-    """A form as it was asked for.
+    """A form of observation with its options.
 
     Attributes:
-        kind: which.
-        viewport: whether it shows only what can be seen without scrolling.
-        ax: what the accessibility tree's lines say besides.
+        viewport: whether it is limited to the viewport.
+        ax: options of the accessibility tree.
     """
 
     kind: Observe
@@ -78,7 +76,7 @@ class ObservationForm:
 
     @property
     def value(self) -> str:
-        """How it is asked for."""
+        """The name that `observe_kinds` reads as this form."""
         options = [name for name in _AX_OPTIONS if getattr(self.ax, name)]
         if self.viewport != (self.kind in _PICTURES):
             options.insert(0, "viewport" if self.viewport else "page")
@@ -86,12 +84,12 @@ class ObservationForm:
 
 
 def observe_kinds(names: Collection[str]) -> tuple[ObservationForm, ...]:
-    """Return the forms of these names, in the order in which they are computed.
+    """Return the forms with these names, in the order of their computation.
 
     Raises:
-        UsageError: naming those that there are not, or that were asked for twice.
+        UsageError: for an unknown or repeated form.
     """
-    asked: dict[Observe, ObservationForm] = {}
+    forms: dict[Observe, ObservationForm] = {}
     unknown = sorted({name for name in names if name.partition(":")[0] not in set(Observe)})
     if unknown:
         raise UsageError(
@@ -100,16 +98,16 @@ def observe_kinds(names: Collection[str]) -> tuple[ObservationForm, ...]:
         )
     for name in dict.fromkeys(names):
         form = _form(name)
-        if form.kind in asked:
-            raise UsageError(f"{form.kind} is asked for twice: {asked[form.kind].value} and {form.value}")
-        asked[form.kind] = form
-    return tuple(asked[kind] for kind in Observe if kind in asked)
+        if form.kind in forms:
+            raise UsageError(f"{form.kind} is requested twice: {forms[form.kind].value} and {form.value}")
+        forms[form.kind] = form
+    return tuple(forms[kind] for kind in Observe if kind in forms)
 
 
 def _form(name: str) -> ObservationForm:
-    word, _, said = name.partition(":")
+    word, _, given = name.partition(":")
     kind = Observe(word)
-    options = [option.strip() for option in said.split(",") if option.strip()]
+    options = [option.strip() for option in given.split(",") if option.strip()]
     known = set(_known(kind))
     if unknown := [option for option in options if option not in known]:
         raise UsageError(
@@ -133,7 +131,7 @@ def _known(kind: Observe) -> Iterator[str]:
         yield from _AX_OPTIONS
 
 
-# Those that are written of a survey of everything.
+# Forms that are generated from a survey of all nodes.
 _SURVEYED = (Observe.DOM, Observe.COMPACT, Observe.MARKDOWN)
 _PICTURE = ObservationForm(Observe.SCREENSHOT, viewport=True)
 _TEXTS = ("axtree", "dom", "compact", "markdown", "text", "html")
@@ -141,28 +139,25 @@ _TEXTS = ("axtree", "dom", "compact", "markdown", "text", "html")
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """An open tab."""
-
     index: int
     url: str
     title: str
     active: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {"index": self.index, "url": self.url, "title": self.title, "active": self.active}
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedElement:
-    """An element that can be acted on, and where it is.
+    """An element for actions.
 
     Attributes:
-        bid: by which actions address it.
-        role, name: as assistive technology is told.
-        box: left, top, width and height in CSS pixels of the viewport, whether or not it is in it.
-        visible: whether at least half of it can be seen.
-        clickable: whether a click would reach it: enabled, drawn, nothing over it.
+        bid: identifier for actions.
+        role, name: accessible role and name.
+        box: left, top, width and height in CSS pixels, relative to the viewport.
+        visible: whether at least half of it is visible.
+        clickable: whether a click reaches it: it is enabled, drawn and not covered.
     """
 
     bid: str
@@ -174,17 +169,14 @@ class ObservedElement:
 
     @classmethod
     def of(cls, item: Item) -> ObservedElement:
-        """Return an element of a survey."""
         return cls(item.bid, item.role, item.name, item.box, item.visible, item.clickable)
 
     @property
     def center(self) -> tuple[float, float]:
-        """The middle of its box."""
         x, y, width, height = self.box
         return round(x + width / 2, 2), round(y + height / 2, 2)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {
             "bid": self.bid,
             "role": self.role,
@@ -198,16 +190,16 @@ class ObservedElement:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The state of the active page, as far as it was asked for; what was not is None.
+    """State of the active page in the requested forms; other forms are None.
 
     Attributes:
-        nodes: of the accessibility tree, in its order; empty where it was not asked for.
-        elements: what can be acted on, where `elements`, `som` or `coords` was asked for; those of `som` and
-            `coords` are the ones in the picture.
-        marks: of `som`: the bid of each number.
-        coords: size of the viewport and places of the elements in it, beside `screenshot`.
-        digests: SHA-256 in hex of each part computed, by its name.
-        last_action_error: "" if the last action went well.
+        nodes: nodes of the accessibility tree in order; empty without `axtree`.
+        elements: elements for actions, with `elements`, `som` or `coords`; the latter two have only those in
+            the picture.
+        marks: the bid of each number in `som`.
+        coords: size of the viewport and boxes of the elements, beside `screenshot`.
+        digests: SHA-256 in hex of each form, by name.
+        last_action_error: "" if the last action succeeded.
     """
 
     url: str
@@ -229,7 +221,7 @@ class Observation:
     last_action_error: str = ""
 
     def body(self, kind: str) -> bytes | None:
-        """Return the bytes that a digest is of; None for what was not asked for."""
+        """Return the bytes of a form that its digest is computed from; None if it was not requested."""
         value = getattr(self, kind)
         if value is None or isinstance(value, bytes):
             return value
@@ -240,7 +232,7 @@ class Observation:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is text of it as JSON, for models and trajectories."""
+        """Return the textual forms as JSON, for models and trajectories."""
         parts: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
         if self.elements is not None:
             parts["elements"] = [element.to_dict() for element in self.elements]
@@ -270,15 +262,15 @@ async def take_observation(
     """Observe the active page.
 
     Args:
-        pages: all of the context, in the order of its tabs.
-        active: the one to be observed.
-        bids: of the context.
-        kinds: forms.
-        error: of the last action.
-        still: whether the page has settled: to draw it moves nothing then.
+        pages: all pages of the context, in the order of the tabs.
+        active: the page to observe.
+        bids: bids of the context.
+        kinds: forms of observation.
+        error: error of the last action.
+        still: whether the page has settled, so that drawing it changes nothing.
     """
-    look = _Look(active, bids, still and state_of(active.context).exact is not None)
-    titles, parts = await both(asyncio.gather(*map(page_title, pages)), look.parts(kinds))
+    observer = _Observer(active, bids, still and state_of(active.context).exact is not None)
+    titles, parts = await both(asyncio.gather(*map(page_title, pages)), observer.parts(kinds))
     urls = [await page_address(page) for page in pages]
     tabs = [
         Tab(index, url, title, page is active)
@@ -296,13 +288,13 @@ async def take_observation(
     return observation
 
 
-class _Look:
-    """One look at a page: what several forms need is taken once.
+class _Observer:
+    """One observation of a page: data that several forms need is taken once.
 
     Args:
-        page: which.
-        bids: of its context.
-        frozen: whether nothing moves, drawing its picture neither: settled, at level EXACT.
+        page: the page.
+        bids: bids of its context.
+        frozen: whether nothing changes, not even by drawing a picture: settled, at level EXACT.
     """
 
     def __init__(self, page: Page, bids: Bids, frozen: bool) -> None:
@@ -314,13 +306,13 @@ class _Look:
         self._pictures: dict[bool, bytes] = {}
 
     async def parts(self, kinds: Sequence[ObservationForm]) -> dict[str, Any]:
-        """Return the parts of an observation that forms are."""
+        """Return fields of the Observation for these forms."""
         probe = await PageProbe.of(self._page)
         with probe.looking():
             tree = next((form for form in kinds if form.kind is Observe.AXTREE and not form.viewport), None)
             if tree is None or not any(form.kind in _SURVEYED and not form.viewport for form in kinds):
                 return await self._in_turn(kinds)
-            # Pictures are drawn and written by other threads of the browser: first, before it is busy.
+            # Other threads of the browser draw and encode pictures; start them first.
             frozen = reversed(kinds) if self._frozen else ()
             beside = [each for each in frozen if each == _PICTURE or each.kind is Observe.HTML]
             rest = [each for each in kinds if each is not tree and each not in beside]
@@ -336,13 +328,10 @@ class _Look:
     async def _read(
         self, probe: PageProbe, tree: ObservationForm, rest: Sequence[ObservationForm]
     ) -> dict[str, Any]:
-        """Return a tree and the rest.
-
-        The browser does one thing after the other: what it has told of is read meanwhile.
-        """
+        """Return a tree and the rest; responses are read while the browser computes the next one."""
         await cache_listeners(probe)
         first = asyncio.ensure_future(self._axtree(tree))
-        parts, self._surveys[False] = await both(first, self._seen(False, after=first))
+        parts, self._surveys[False] = await both(first, self._take_survey(False, after=first))
         return parts | await self._in_turn(rest)
 
     async def part(self, form: ObservationForm) -> dict[str, Any]:
@@ -400,14 +389,14 @@ class _Look:
 
     async def _survey(self, viewport: bool) -> Survey:
         if viewport not in self._surveys:
-            self._surveys[viewport] = await self._seen(viewport)
+            self._surveys[viewport] = await self._take_survey(viewport)
         return self._surveys[viewport]
 
-    async def _seen(self, viewport: bool, after: asyncio.Future[Any] | None = None) -> Survey:
+    async def _take_survey(self, viewport: bool, after: asyncio.Future[Any] | None = None) -> Survey:
         return await survey(self._page, self._bids, viewport=viewport, after=after)
 
     async def _acting(self, viewport: bool) -> Survey:
-        """Return what can be acted on; of a survey of everything, if there is one."""
+        """Return a survey of the elements for actions; a full survey is reused."""
         if viewport in self._surveys:
             return self._surveys[viewport]
         if viewport not in self._acts:
@@ -420,7 +409,7 @@ class _Look:
         return self._pictures[viewport]
 
     async def _places(self, items: Sequence[Item], viewport: bool) -> list[Box]:
-        """Return the boxes of elements in CSS pixels of the picture."""
+        """Return the elements' boxes in CSS pixels of the picture."""
         if viewport:
             return [item.part or item.box for item in items]
         metrics = (await (await PageProbe.of(self._page)).send("Page.getLayoutMetrics"))["cssLayoutViewport"]
@@ -428,7 +417,7 @@ class _Look:
         return [(x + left, y + top, width, height) for x, y, width, height in (item.box for item in items)]
 
     async def _width(self, viewport: bool) -> float:
-        """Return the width of the picture in CSS pixels."""
+        """Return the picture's width in CSS pixels."""
         if viewport and self._page.viewport_size:
             return self._page.viewport_size["width"]
         metrics = await (await PageProbe.of(self._page)).send("Page.getLayoutMetrics")

@@ -14,12 +14,11 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from stillweb.env.tasks.comparisons import (
     canonical_json,
     clean,
-    compile_regex,
     holds_url,
     includes,
     json_equal,
@@ -28,7 +27,20 @@ from stillweb.env.tasks.comparisons import (
     text_equal,
     unescaped,
 )
-from stillweb.env.tasks.evidence import NO_SCRIPT, Evaluator, Evidence, Look, Question, Score
+from stillweb.env.tasks.evidence import (
+    NO_SCRIPT,
+    Choices,
+    Count,
+    Evaluator,
+    Evidence,
+    JsonValue,
+    Look,
+    Question,
+    Regex,
+    Score,
+    Texts,
+)
+from stillweb.env.tasks.requests import RequestEvaluator
 from stillweb.errors import TaskError
 
 __all__ = [
@@ -47,33 +59,6 @@ __all__ = [
     "UnsupportedEvaluator",
     "UrlEvaluator",
 ]
-
-
-# --- field types -----------------------------------------------------------------------------------
-
-
-def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-def _checked_regex(value: str) -> str:
-    compile_regex(value)
-    return value
-
-
-def _checked_json(value: Any) -> Any:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"no JSON: {error}; write a date in quotes") from error
-    return value
-
-
-Texts = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]  # a single text may replace the list
-Choices = Annotated[tuple[Texts, ...], BeforeValidator(_as_tuple)]
-Regex = Annotated[str, AfterValidator(_checked_regex)]
-JsonValue = Annotated[Any, BeforeValidator(_checked_json)]
-Count = Annotated[int, Field(ge=0)]
 
 
 # --- scores ----------------------------------------------------------------------------------------
@@ -444,12 +429,13 @@ class SiteEvaluator(Evaluator):
 
 
 class NetworkEvaluator(Evaluator):
-    """Number of the episode's requests that match, according to the replay's ledger; misses do not count.
+    """Number of the episode's requests that match, according to the replay's ledger.
 
     Attributes:
         url: pattern with `*` and `?` for the whole URL.
         method: in capitals; "" is any.
         status: status of the response; 0 is any.
+        misses: whether requests count that the collection does not hold.
     """
 
     type: Literal["network"] = "network"
@@ -458,6 +444,7 @@ class NetworkEvaluator(Evaluator):
     status: int = 0
     at_least: Count = 1
     at_most: Count | None = None
+    misses: bool = False
 
     @model_validator(mode="after")
     def _is_possible(self) -> NetworkEvaluator:
@@ -482,7 +469,8 @@ class NetworkEvaluator(Evaluator):
             matches_wildcard(self.url, request["url"])
             and self.method in ("", request["method"])
             and self.status in (0, request["status"])
-            and request["tier"] not in ("miss", "noise", "fault")
+            and request["tier"] not in ("noise", "fault")
+            and (self.misses or request["tier"] != "miss")
         )
 
 
@@ -521,6 +509,7 @@ TaskEvaluator = Annotated[
     | ScriptEvaluator
     | ContentEvaluator
     | NetworkEvaluator
+    | RequestEvaluator
     | DownloadEvaluator
     | SiteEvaluator
     | AnyEvaluator

@@ -11,22 +11,28 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from stillweb.env.tasks.comparisons import compile_regex
 from stillweb.errors import TaskError
 
 __all__ = [
     "NO_SCRIPT",
+    "Choices",
+    "Count",
     "Evaluator",
     "Evidence",
+    "JsonValue",
     "Judge",
     "Judgement",
     "Look",
     "Question",
     "Reading",
+    "Regex",
     "Score",
+    "Texts",
     "plain",
 ]
 
@@ -162,6 +168,30 @@ def _require_type(schema: dict[str, Any]) -> None:
     schema["required"] = ["type", *schema.get("required", [])]
 
 
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _checked_regex(value: str) -> str:
+    compile_regex(value)
+    return value
+
+
+def _checked_json(value: Any) -> Any:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"no JSON: {error}; write a date in quotes") from error
+    return value
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]  # a single text may replace the list
+Choices = Annotated[tuple[Texts, ...], BeforeValidator(_as_tuple)]
+Regex = Annotated[str, AfterValidator(_checked_regex)]
+JsonValue = Annotated[Any, BeforeValidator(_checked_json)]
+Count = Annotated[int, Field(ge=0)]
+
+
 class Evaluator(BaseModel):
     """Base of the evaluators. A subclass is the one definition of its fields, in files and in code.
 
@@ -188,7 +218,10 @@ class Evaluator(BaseModel):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What scoring needs beyond the page: "judge", "requests", "site_api", "site_url"."""
+        """What scoring needs beyond the page.
+
+        "judge", "requests", "request_bodies", "site_api" or "site_url".
+        """
         return frozenset(need for part in self.parts_in for need in part.needs)
 
     @property

@@ -1,10 +1,10 @@
-"""Task files of all forms, read into `Task` values.
+"""Loader of task files; the form is recognised by the content.
 
-    a list of objects with `env` and `eval`            WARC-Bench        env/warcbench.py
-    a list of objects with `sites` and `eval`          WebArena          env/webarena.py
-    an object with `stillweb_tasks: 1` (JSON or YAML)  our own           env/nativetask.py
+    a list of objects with `env` and `eval`            WARC-Bench        tasks/warcbench.py
+    a list of objects with `sites` and `eval`          WebArena          tasks/webarena.py
+    an object with `stillweb_tasks: 1` (JSON or YAML)  our own           tasks/native.py
 
-MiniWoB++ has no file: its pages are its tasks (`env/miniwob.py`).
+MiniWoB++ has no file: its pages are its tasks (`tasks/miniwob.py`).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def load_tasks(
     """Read a task file of any of the three forms.
 
     Args:
-        path: JSON, or YAML where the name ends so.
-        sites: of WebArena's placeholders, where each site is: {"SHOPPING": "http://shop.example", ...}.
-        collections: of WebArena's sites, the collection that holds each: {"shopping": "shop", ...}.
+        path: a JSON file, or a YAML file if the name ends in .yaml or .yml.
+        sites: URL for each of WebArena's placeholders: {"SHOPPING": "http://shop.example", ...}.
+        collections: collection for each of WebArena's sites: {"shopping": "shop", ...}.
 
     Raises:
-        TaskError: if the file cannot be read or an entry of it is wrong; names file and place.
+        TaskError: if the file cannot be read or an entry is wrong; the message names file and place.
     """
     path = Path(path)
     text = _read(path)

@@ -1,12 +1,11 @@
-"""MiniWoB++ on a recording: every page below `/miniwob/` is a task, and says itself what it is worth.
+"""MiniWoB++ on a recording: every page below `/miniwob/` is a task and computes its own reward.
 
-Such a page waits below a cover that says START, makes its problem when that is clicked, and ends
-after 10 seconds, or when its own script judges what was done: then `WOB_DONE_GLOBAL` is true and
-`WOB_REWARD_GLOBAL` holds the reward, -1 to 1, less what the time took where the task is timed. All
-of that is the page's and is left to it; only the start is ours: `Math.seedrandom(seed)`, as the
-benchmark's own Python does it, and `core.startEpisodeReal()`, which is what the click calls. The
-goal is what the page then asks for. At level `network` its ten seconds are real ones; at the others they
-are the page's time, of which a step takes little, however long the agent thinks.
+Such a page shows a START cover, generates its problem on the click, and ends after 10 seconds or when its
+script has judged the result. Then `WOB_DONE_GLOBAL` is true and `WOB_REWARD_GLOBAL` holds the reward, -1 to
+1, reduced by the time used where the task is timed. The page keeps all of that; only the start is ours:
+`Math.seedrandom(seed)`, as in the benchmark's Python code, and `core.startEpisodeReal()`, which the click
+calls. The goal is the page's utterance. At level `network` the ten seconds are real time. At the other levels
+they are the page's virtual time, of which a step takes little, however long the agent thinks.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ SITE = SiteEvaluator(
     ended="WOB_DONE_GLOBAL",
     tell="JSON.stringify({raw: WOB_RAW_REWARD_GLOBAL, reason: WOB_REWARD_REASON, over: WOB_DONE_GLOBAL})",
 )
-# An utterance is a text or, with its fields, an object.
+# An utterance is a string, or an object with the string and its fields.
 GOAL = """() => {
-  const said = core.getUtterance();
-  return typeof said === "string" ? said : said.utterance;
+  const utterance = core.getUtterance();
+  return typeof utterance === "string" ? utterance : utterance.utterance;
 }"""
 
 
@@ -41,22 +40,22 @@ def miniwob_tasks(
     limit_ms: int | None = None,
     max_steps: int = 0,
 ) -> list[Task]:
-    """Make a task of each MiniWoB++ page among some URLs; the others are left out.
+    """Return a task for each MiniWoB++ page among some URLs; other URLs are ignored.
 
     Args:
-        urls: as a collection lists its pages.
-        collection: that holds them.
-        seed: of the problems; `reset(seed=...)` chooses another one.
-        limit_ms: of an episode, in the page's time; None leaves the page's own 10 seconds.
-        max_steps: steps until an episode is truncated; 0 leaves it to the env.
+        urls: pages of a collection.
+        collection: name of the collection that holds them.
+        seed: seed of the problems; `reset(seed=...)` overrides it.
+        limit_ms: time limit of an episode in the page's time; None keeps the page's 10 seconds.
+        max_steps: steps until an episode is truncated; 0 leaves the limit to the env.
 
     Raises:
-        UsageError: if there is no such page.
+        UsageError: if no URL is such a page.
     """
     pages = sorted({url for url in urls if _is_task(url)})
     if not pages:
         raise UsageError(
-            "there is no page of MiniWoB++ among the URLs",
+            "no page of MiniWoB++ among the URLs",
             hint="the tasks are pages such as https://HOST/miniwob/click-button.html",
         )
     limit = "" if limit_ms is None else f"core.EPISODE_MAX_TIME = {json.dumps(limit_ms)}; "

@@ -25,7 +25,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from stillweb.env.tasks.evaluators import AllEvaluator, AnswerEvaluator, TaskEvaluator, Texts
+from stillweb.env.tasks.evaluators import AllEvaluator, AnswerEvaluator, TaskEvaluator
+from stillweb.env.tasks.evidence import Texts
 from stillweb.env.tasks.task import Task, problem_of, task_to_dict
 from stillweb.errors import TaskError
 

@@ -1,11 +1,14 @@
-"""The two ends of a task: setting its page up, and reading what its evaluators ask for.
+"""Start and end of a task: set up its page, and read the evidence for its evaluators.
 
-What is read is read at once, when the agent terminates or the page says that it is over, in
-the order of the evaluators; pages that only an evaluator wants are opened in a tab of their own and closed
-again. Whose fault it is when nothing can be read: a script that throws was answered by the page,
-which is not in the state that the task wants; a page that is gone or does not answer is an
-`InfraError`; a page that the collection does not hold, a script that never ends, or a judge that is not
-there, is a `TaskError`. None of the last two is ever a reward.
+Evidence is read once, in the order of the evaluators, when the agent terminates or the page reports its end.
+A page that only an evaluator needs is opened in a tab of its own and closed again. Failures have three
+outcomes:
+
+- A script that throws scores 0: the page is not in the state that the task requires.
+- A page that is gone or does not answer is an `InfraError`.
+- A page that the collection does not hold, a script that never ends, or a missing judge is a `TaskError`.
+
+The last two are never a reward.
 """
 
 from __future__ import annotations
@@ -37,20 +40,22 @@ from stillweb.env.tasks.evidence import (
     Score,
     plain,
 )
+from stillweb.env.tasks.requests import request_evidence
 from stillweb.errors import InfraError, TaskError, UsageError
+from stillweb.matching.rules import Rules
 from stillweb.model import Tier
 from stillweb.urls import wire_url
 
 __all__ = ["SCRIPT_SECONDS", "read_script", "score_end", "set_up"]
 
 SCRIPT_SECONDS = 30.0
-"""A script of a task that takes longer says nothing of the agent."""
+"""Limit for one script of a task; a longer run is an error of the task, not a result of the agent."""
 
 _HTML = Look()
 
 
 async def set_up(episode: Episode) -> Settled | None:
-    """Open the task's further tabs, run its scripts, read its goal; return how the page settled then.
+    """Open the task's further tabs, run its scripts, read its goal; return how the page settled after them.
 
     Raises:
         TaskError: if the collection does not hold a tab's page, or a script of the task throws.
@@ -78,17 +83,17 @@ async def set_up(episode: Episode) -> Settled | None:
 async def score_end(
     episode: Episode, action: Action | InvalidAction, judge: Judge | None, *, html: bool = False
 ) -> Score | None:
-    """Score the episode if it is over: the agent has terminated it, or its page says so.
+    """Score the episode if the agent has terminated it or its page reports its end; otherwise return None.
 
     Args:
-        episode: as it is after the action.
-        action: the last one.
-        judge: for what only a judge can tell.
-        html: whether to read the page's HTML, too, for whoever scores again.
+        episode: the episode after the action.
+        action: last action.
+        judge: answers the evaluators' questions.
+        html: also store the page's HTML as evidence, for `rescore` with other evaluators.
 
     Raises:
-        TaskError: if there is no judge where one is needed, or the collection does not hold a page
-            that an evaluator wants.
+        TaskError: if a judge is needed and missing, or the collection does not hold a page that an evaluator
+            needs.
         InfraError: if browser, proxy or judge fail.
     """
     terminated = isinstance(action, Action) and action.action == "terminate"
@@ -123,8 +128,9 @@ async def _read(
 ) -> Evidence:
     page = episode.page
     url = await page_address(page)
-    # First of all, since the evaluators' own looks ask for pages, too.
-    requests = await _requests(episode) if evaluation and "requests" in evaluation.needs else None
+    # Before the looks, since these request pages, too.
+    needs = evaluation.needs if evaluation else frozenset()
+    requests = await _requests(episode, bodies="request_bodies" in needs) if "requests" in needs else None
     looks = dict.fromkeys(evaluation.looks(url) if evaluation else ())
     readings = [await _look(page, look) for look in looks if not look.url]
     if html and _HTML not in looks:
@@ -156,7 +162,7 @@ async def _look(page: Page, look: Look) -> Reading:
 
 
 async def _look_elsewhere(episode: Episode, url: str, looks: Sequence[Look]) -> list[Reading]:
-    """Read a page that only an evaluator wants, in a tab of its own, but in the episode's session."""
+    """Read another page, in a tab of its own in the episode's session."""
     active, seen = episode.page, await _last_request(episode)
     page = await episode.context.new_page()
     try:
@@ -176,71 +182,73 @@ async def _last_request(episode: Episode) -> int:
     return max((entry.seq for entry in entries), default=0)
 
 
-async def _check_held(episode: Episode, seen: int, who: str, *addresses: str) -> None:
+async def _check_held(episode: Episode, seen: int, opener: str, *urls: str) -> None:
     if not episode.replay.has_ledger:
         return
-    wanted = {wire_url(address) for address in addresses}
+    wanted = {wire_url(url) for url in urls}
     for entry in (await _ledger(episode)).entries:
         if entry.seq > seen and entry.tier == Tier.MISS and entry.url in wanted:
             raise TaskError(
-                f"{who} {entry.url}, which collection {episode.session.collection!r} does not hold",
-                hint="record that page as well, in the state in which the task has it",
+                f"{opener} {entry.url}, which collection {episode.session.collection!r} does not hold",
+                hint="record that page as well, in the state that the task leads to",
             )
 
 
 async def _ledger(episode: Episode) -> Any:
     try:
         return await episode.replay.client.ledger(episode.session.id)
-    except UsageError as error:  # closed by somebody else, or the server is another one than at reset
+    except UsageError as error:  # closed by another client, or the server is another one than at reset
         raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
 
 
-async def _requests(episode: Episode) -> tuple[Mapping[str, Any], ...]:
+async def _requests(episode: Episode, *, bodies: bool) -> tuple[Mapping[str, Any], ...]:
     if not episode.replay.has_ledger:
         raise TaskError(
-            "the evaluator asks for the episode's requests, of which this back-end keeps no ledger",
+            "the evaluator needs the episode's requests, but this back-end has no ledger",
             hint="stillweb replay --backend native",
         )
-    names = ("method", "url", "status", "tier")
-    return tuple({name: asdict(entry)[name] for name in names} for entry in (await _ledger(episode)).entries)
+    manifest = episode.replay.info.manifests.get(episode.session.collection, {})
+    rules = Rules.parse(manifest.get("rules", ""))
+    entries = [asdict(entry) for entry in (await _ledger(episode)).entries]
+    return request_evidence(entries, bodies=bodies, rules=rules)
 
 
 # --- scripts ---------------------------------------------------------------------------------------
 
-# How Playwright's messages begin where the browser or page failed. What a script throws begins with its
-# own class ("Error: ..."), whatever it says after that.
+# Prefixes of Playwright's messages when browser or page failed. The message of an exception in a script
+# begins with its class ("Error: ...").
 _GONE = ("Target ", "Connection closed", "Protocol error", "Frame was detached", "Browser ", "Page ")
-# A navigation that goes on while the script runs: the state is being left, so ask the next document.
+# A navigation during the script replaces the document.
 _LEFT = ("Execution context was destroyed", "Cannot find context")
-# What cannot be read is thrown by Playwright's own call of `eval`, and by nothing within the script.
-_UNREADABLE = re.compile(r"(SyntaxError: [^\n]*)\n    at eval \(<anonymous>\)\n    at UtilityScript\b")
+# A syntax error of the script itself is thrown by Playwright's own call of `eval`.
+_SYNTAX_ERROR = re.compile(r"(SyntaxError: [^\n]*)\n    at eval \(<anonymous>\)\n    at UtilityScript\b")
 
 
 async def read_script(
     page: Page, look: Look, given: Any = None, *, timeout: float = SCRIPT_SECONDS
 ) -> Reading:
-    """Run a script in a page's own world: an expression, or a function, which gets what is `given`.
+    """Run a script in a page's main world: an expression, or a function that gets the argument `given`.
 
     Raises:
         TaskError: if the script does not end within `timeout` seconds.
         InfraError: if the page is gone or does not answer.
     """
-    if not await _answers(page, timeout):  # or it could not be told from a script that never ends
-        raise InfraError(f"the page was gone when it was to be scored: {page.url} does not answer")
+    if not await _answers(page, timeout):  # otherwise it looks like a script that never ends
+        raise InfraError(f"the page was gone before it could be scored: {page.url} does not answer")
     try:
         async with asyncio.timeout(timeout):
             value = await page.evaluate(look.script, given)
     except TimeoutError as error:
-        told = f"the task's script did not end within {timeout:g} s on {page.url}: {look.script[:80]}"
-        raise TaskError(told) from error
+        late = f"the task's script did not end within {timeout:g} s on {page.url}: {look.script[:80]}"
+        raise TaskError(late) from error
     except PlaywrightError as error:
         message = error.message.removeprefix("Page.evaluate: ")
         line = message.partition("\n")[0]
         if page.is_closed() or line.startswith((*_GONE, *_LEFT)) or not await _answers(page, timeout):
-            raise InfraError(f"the page was gone when it was to be scored: {line}") from error
-        if unreadable := _UNREADABLE.match(message):
-            line = NO_SCRIPT + unreadable[1]
-        return Reading(look, threw=line or "something that is no error")
+            raise InfraError(f"the page was gone before it could be scored: {line}") from error
+        if syntax_error := _SYNTAX_ERROR.match(message):
+            line = NO_SCRIPT + syntax_error[1]
+        return Reading(look, threw=line or "a value that is no Error")
     return Reading(look, plain(value), bool(value))
 
 
@@ -255,7 +263,7 @@ async def _must(page: Page, script: str, given: Any = None) -> Any:
 
 
 async def _answers(page: Page, timeout: float) -> bool:
-    """Return whether a page runs scripts: only then was it the script that failed."""
+    """Return True if a page runs scripts; then a failure is the script's."""
     try:
         async with asyncio.timeout(timeout):
             return bool(await page.evaluate("1") == 1)
@@ -267,11 +275,11 @@ async def _answers(page: Page, timeout: float) -> bool:
 
 
 async def _ask(judge: Judge, question: Question) -> Judgement:
-    asked = getattr(judge, "unachievable", judge) if question.kind == "unachievable" else judge
-    asking: Any = asked(question.question, question.answer, question.reference)
-    said: Any = (await asyncio.gather(asking, return_exceptions=True))[0]
-    if isinstance(said, Exception):
-        raise InfraError(f"the judge failed: {type(said).__name__}: {said}") from said
-    if not isinstance(said, int | float) or not 0 <= said <= 1:
-        raise TaskError(f"the judge said {said!r}, which is neither true nor false nor 0 to 1")
-    return Judgement(question, float(said))
+    function = getattr(judge, "unachievable", judge) if question.kind == "unachievable" else judge
+    answering: Any = function(question.question, question.answer, question.reference)
+    verdict: Any = (await asyncio.gather(answering, return_exceptions=True))[0]
+    if isinstance(verdict, Exception):
+        raise InfraError(f"the judge failed: {type(verdict).__name__}: {verdict}") from verdict
+    if not isinstance(verdict, int | float) or not 0 <= verdict <= 1:
+        raise TaskError(f"the judge returned {verdict!r}, expected is a bool or a number from 0 to 1")
+    return Judgement(question, float(verdict))

@@ -63,7 +63,7 @@ class Task:
 
         "judge" (`EnvOptions.judge`), "site_url" (`load_tasks(sites=...)`), "site_api" (never available).
         """
-        return (self.evaluation.needs if self.evaluation else frozenset()) - {"requests"}
+        return (self.evaluation.needs if self.evaluation else frozenset()) - {"requests", "request_bodies"}
 
 
 _TASK = TypeAdapter(Task)

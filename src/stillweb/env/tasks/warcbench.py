@@ -1,9 +1,9 @@
-"""WARC-Bench's task lists, as its own harness reads them (sanjari-orb/warc-bench, `subtask_benchmark`).
+"""Loader of WARC-Bench's task lists, as its harness reads them (sanjari-orb/warc-bench, `subtask_benchmark`).
 
-`env.data_path` names the archive, `env.timestamp` (a protobuf timestamp) the time that the
-page is told, and of `eval.evaluate_scripts` only the first is used. Its browser has the
-time zone of the machine it ran on: the tasks were recorded under UTC, but for those whose
-script itself names another zone. Its recordings are made for a page of 1280x720.
+`env.data_path` names the archive, and `env.timestamp` (a protobuf timestamp) the initial time of the page's
+clock. Only the first of `eval.evaluate_scripts` is used. The harness's browser has the time zone of its
+machine: the tasks were recorded in UTC, except for those whose script names another zone. The viewport of the
+recordings is 1280x720.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["warc_bench_tasks"]
 
 
 def warc_bench_tasks(entries: Iterable[Any], *, source: str = "warc-bench") -> list[Task]:
-    """Make tasks from the entries of a WARC-Bench list.
+    """Read the entries of a WARC-Bench list as tasks.
 
-    Merged lists give one id to several tasks; the second and later ones get `~2`, `~3`.
+    In merged lists several tasks have the same id; the second and later ones get the suffix `~2`, `~3`.
 
     Raises:
         TaskError: naming source and index of the first entry that is wrong.
@@ -45,7 +45,7 @@ _WARC_BENCH_KINDS = {
     "url_matcher": EvalKind.URL,
 }
 _WARC_BENCH_VIEWPORT = (1280, 720)
-# As Chromium spells zones in `String(new Date())`; the tasks know no others.
+# Chromium's names of zones in `String(new Date())`, as far as the tasks contain them.
 _ZONES = {
     "(Pacific Daylight Time)": "America/Los_Angeles",
     "(Pacific Standard Time)": "America/Los_Angeles",
@@ -53,7 +53,7 @@ _ZONES = {
 
 
 class _FieldReader:
-    """Reads fields of a JSON object and names place and field where one is wrong."""
+    """Reader of a JSON object's fields; its errors name place and field."""
 
     def __init__(self, value: Any, where: str) -> None:
         if not isinstance(value, Mapping):

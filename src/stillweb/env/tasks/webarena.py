@@ -1,12 +1,11 @@
-"""WebArena's task configurations (`test.raw.json`), read so that they score as its own harness does.
+"""Loader of WebArena's task configurations (`test.raw.json`); they score as in WebArena's harness.
 
-Sites stand in them as `__SHOPPING__`, `__REDDIT__` and so on; `sites` says where each is. A task of a
-site that was not told of is loaded all the same, and says so when it is reset or scored. What its
-harness asks the live site for (orders and reviews through Magento's REST API, with an
-administrator's password) a recording cannot answer: these evaluators are `Unsupported`, and scoring raises.
-Its two helpers that only look at pages or addresses are here. Answers that its harness gives to a
-language model need a judge (`EnvOptions.judge`). Who is logged in, the recording decides: `storage_state`
-names files of its authors' machine.
+The configurations name sites by placeholders (`__SHOPPING__`, `__REDDIT__`); `sites` maps them to URLs. A
+task with an unmapped placeholder is loaded and cannot be scored. Evaluators that query the live site
+(Magento's REST API for orders and reviews, with an administrator's password) become `UnsupportedEvaluator`,
+and scoring raises. The two helper functions that only read pages or URLs are implemented here. Comparisons
+that WebArena leaves to a language model need a judge (`EnvOptions.judge`). The recording determines who is
+logged in; `storage_state` is ignored, since it names files of the authors' machine.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _OR, _AND = " |OR| ", " |AND| "
 _RULE = "GOLD in PRED"
 _MEMBER_ROLE = re.compile(r"func:gitlab_get_project_memeber_role\(__page__, '([^']*)'\)")
 _POST_URL = "func:reddit_get_post_url('__last_url__')"
-# The role that the row of an account shows, in GitLab's table of members.
+# Role of an account in GitLab's table of members.
 _ROLE_SCRIPT = """(() => {
   const names = [...document.querySelectorAll("td[data-label='Account'] span.gl-avatar-labeled-sublabel")];
   const row = names.findIndex((name) => name.outerText === %s);
@@ -49,13 +48,13 @@ def webarena_tasks(
     collections: Mapping[str, str],
     source: str = "webarena",
 ) -> list[Task]:
-    """Make tasks from WebArena's configurations.
+    """Read WebArena's configurations as tasks.
 
     Args:
-        entries: as in its file.
+        entries: the list in the file.
         sites: URL of each site by its placeholder, in any case, with or without `__`.
         collections: name of the collection that holds a site, by the site's name in `sites`.
-        source: named in errors.
+        source: file name for errors.
 
     Raises:
         TaskError: naming source and index of the first entry that is wrong.
@@ -79,7 +78,7 @@ def _site(name: str) -> str:
 
 
 def _filled(value: Any, urls: Mapping[str, str]) -> Any:
-    """Return a configuration with the sites' URLs in the place of their placeholders."""
+    """Return a configuration with the placeholders replaced by URLs."""
     if isinstance(value, str):
         return _PLACEHOLDER.sub(lambda match: urls.get(match[1], match[0]), value)
     if isinstance(value, Mapping):
@@ -95,7 +94,7 @@ def _task(entry: Mapping[str, Any], held: Mapping[str, str], where: str) -> Task
     if unknown := _PLACEHOLDER.findall(json.dumps(entry)):
         missing = ", ".join(sorted(set(unknown)))
         evaluation = UnsupportedEvaluator(
-            reason=f"nobody said where {missing} is (sites=...)", need="site_url"
+            reason=f"no URL is given for {missing} (sites=...)", need="site_url"
         )
     return Task(
         id=f"webarena.{entry['task_id']}",
@@ -109,15 +108,15 @@ def _task(entry: Mapping[str, Any], held: Mapping[str, str], where: str) -> Task
 
 
 def _evaluation(entry: Mapping[str, Any], where: str) -> TaskEvaluator:
-    told = entry["eval"]
+    spec = entry["eval"]
     parts: list[TaskEvaluator] = []
-    for kind in told["eval_types"]:
+    for kind in spec["eval_types"]:
         if kind == "string_match":
-            parts.append(_answer(told, entry["intent"]))
+            parts.append(_answer(spec, entry["intent"]))
         elif kind == "url_match":
-            parts.append(_url(told))
+            parts.append(_url(spec))
         elif kind == "program_html":
-            parts += [_content(target) for target in told["program_html"]]
+            parts += [_content(target) for target in spec["program_html"]]
         else:
             raise TaskError(f"{where}: eval_type {kind!r} is none of string_match, url_match, program_html")
     if not parts:
@@ -125,8 +124,8 @@ def _evaluation(entry: Mapping[str, Any], where: str) -> TaskEvaluator:
     return parts[0] if len(parts) == 1 else AllEvaluator(parts=tuple(parts))
 
 
-def _answer(told: Mapping[str, Any], question: str) -> TaskEvaluator:
-    reference = told["reference_answers"]
+def _answer(spec: Mapping[str, Any], question: str) -> TaskEvaluator:
+    reference = spec["reference_answers"]
     if unknown := set(reference) - {"exact_match", "must_include", "fuzzy_match"}:
         return UnsupportedEvaluator(reason=f"answers are compared by {', '.join(sorted(unknown))}")
     fuzzy = reference.get("fuzzy_match", [])
@@ -135,16 +134,16 @@ def _answer(told: Mapping[str, Any], question: str) -> TaskEvaluator:
         exact=reference.get("exact_match"),
         include=tuple(reference.get("must_include", ())),
         fuzzy=() if unachievable else tuple(fuzzy),
-        unachievable=told["string_note"] if unachievable else None,
+        unachievable=spec["string_note"] if unachievable else None,
         question=question,
     )
 
 
-def _url(told: Mapping[str, Any]) -> TaskEvaluator:
-    rule = told.get("url_note", _RULE)
+def _url(spec: Mapping[str, Any]) -> TaskEvaluator:
+    rule = spec.get("url_note", _RULE)
     if rule != _RULE:
-        return UnsupportedEvaluator(reason=f"addresses are compared by {rule!r}")
-    return UrlEvaluator(holds=tuple(told["reference_url"].split(_OR)))
+        return UnsupportedEvaluator(reason=f"URLs are compared by {rule!r}")
+    return UrlEvaluator(holds=tuple(spec["reference_url"].split(_OR)))
 
 
 def _content(target: Mapping[str, Any]) -> TaskEvaluator:
@@ -154,11 +153,11 @@ def _content(target: Mapping[str, Any]) -> TaskEvaluator:
     elif url == "last":
         url = ""
     elif url.startswith("func"):
-        return UnsupportedEvaluator(reason=f"{url} asks the live site")
+        return UnsupportedEvaluator(reason=f"{url} queries the live site")
     if member := _MEMBER_ROLE.fullmatch(locator):
         locator = _ROLE_SCRIPT % json.dumps(f"@{member[1]}")
     elif locator.startswith("func:"):
-        return UnsupportedEvaluator(reason=f"{locator} asks the live site")
+        return UnsupportedEvaluator(reason=f"{locator} queries the live site")
     contents = target["required_contents"]
     if set(contents) - {"exact_match", "must_include"}:
         return UnsupportedEvaluator(reason=f"contents are compared by {', '.join(contents)}")

@@ -1,7 +1,7 @@
-"""Writing an episode down while it goes on (`env/trajectory.py` says what, and where).
+"""Writer of an episode's trajectory and HAR (the format: `trajectories/trajectory.py`).
 
-The environment tells the log of the reset, of each step and of whatever ends the episode; without
-`EnvOptions.trajectories` it listens to nothing and writes nothing.
+The environment reports the reset, each step and the end of the episode. Without `EnvOptions.trajectories` the
+log registers no listeners and writes nothing.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class _HarEntry:
     response: Response | None = None
     ended: float = 0.0
     failure: str = ""
-    asked: dict[str, str] = field(default_factory=dict)
-    answered: list[tuple[str, str]] = field(default_factory=list)
+    request_headers: dict[str, str] = field(default_factory=dict)
+    response_headers: list[tuple[str, str]] = field(default_factory=list)
     body: bytes | None = field(default=None, repr=False)
 
 
 class HarLog:
-    """The requests of a context from now on; `finish` before its pages are closed.
+    """HAR of a context's requests from now on; call `finish` before its pages are closed.
 
     Args:
-        context: to listen to.
-        bodies: whether to keep the bodies of answers.
+        context: the browser context.
+        bodies: also keep the bodies of responses.
     """
 
     def __init__(self, context: BrowserContext, *, bodies: bool = False) -> None:
@@ -76,13 +76,13 @@ class HarLog:
             ("requestfinished", self._on_finished),
             ("requestfailed", self._on_failed),
         )
-        for event, heard in self._listeners:
-            context.on(event, heard)  # type: ignore[call-overload]
+        for event, listener in self._listeners:
+            context.on(event, listener)  # type: ignore[call-overload]
 
     async def finish(self) -> None:
-        """Stop listening, once the bodies that are being read are there."""
-        for event, heard in self._listeners:
-            self._context.remove_listener(event, heard)
+        """Remove the listeners, and wait for the bodies that are being read."""
+        for event, listener in self._listeners:
+            self._context.remove_listener(event, listener)
         if self._reading:
             _, late = await asyncio.wait(self._reading, timeout=_BODY_SECONDS)
             for task in late:
@@ -91,7 +91,6 @@ class HarLog:
             entry.ended = entry.ended or clock.perf()
 
     def to_json(self) -> str:
-        """Return the HAR."""
         browser = self._context.browser
         log = {
             "version": "1.2",
@@ -127,21 +126,21 @@ class HarLog:
 
 
 async def _read(entry: _HarEntry, *, bodies: bool) -> None:
-    entry.asked = dict(entry.request.headers)
+    entry.request_headers = dict(entry.request.headers)
     try:
-        entry.asked = await entry.request.all_headers()
+        entry.request_headers = await entry.request.all_headers()
         if entry.response:
-            told = await entry.response.headers_array()
-            entry.answered = [(field["name"], field["value"]) for field in told]
+            headers = await entry.response.headers_array()
+            entry.response_headers = [(field["name"], field["value"]) for field in headers]
             if bodies:
                 entry.body = await entry.response.body()
     except PlaywrightError:
-        return  # a redirect has no body, and a page that was left took everything along
+        return  # a redirect has no body, and the bodies of a page that was left are gone
 
 
 def _entry(entry: _HarEntry) -> dict[str, Any]:
     took = round(max(entry.ended - entry.began, 0.0) * 1000, 3)
-    told: dict[str, Any] = {
+    har: dict[str, Any] = {
         "startedDateTime": entry.started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "time": took,
         "request": _request(entry),
@@ -151,14 +150,14 @@ def _entry(entry: _HarEntry) -> dict[str, Any]:
         "_resourceType": entry.request.resource_type,
     }
     if entry.failure:
-        told["_failure"] = entry.failure
-    return told
+        har["_failure"] = entry.failure
+    return har
 
 
 def _request(entry: _HarEntry) -> dict[str, Any]:
-    request, headers = entry.request, entry.asked
+    request, headers = entry.request, entry.request_headers
     body = request.post_data_buffer
-    told: dict[str, Any] = {
+    har: dict[str, Any] = {
         "method": request.method,
         "url": request.url,
         "httpVersion": "HTTP/1.1",
@@ -173,18 +172,18 @@ def _request(entry: _HarEntry) -> dict[str, Any]:
     }
     if body is not None:
         mime = headers.get("content-type", "")
-        told["postData"] = {"mimeType": mime, "text": body.decode("utf-8", "replace")}
+        har["postData"] = {"mimeType": mime, "text": body.decode("utf-8", "replace")}
         if mime.startswith("application/x-www-form-urlencoded"):
-            told["postData"]["params"] = [
+            har["postData"]["params"] = [
                 {"name": name, "value": value}
                 for name, value in parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
             ]
-    return told
+    return har
 
 
 def _response(entry: _HarEntry) -> dict[str, Any]:
     response = entry.response
-    headers = {name.lower(): value for name, value in entry.answered}
+    headers = {name.lower(): value for name, value in entry.response_headers}
     mime = headers.get("content-type", "x-unknown")
     content: dict[str, Any] = {"size": len(entry.body) if entry.body is not None else -1, "mimeType": mime}
     if entry.body is not None and mime.startswith(_TEXTUAL):
@@ -198,10 +197,10 @@ def _response(entry: _HarEntry) -> dict[str, Any]:
         "cookies": [
             {"name": name.strip(), "value": value.partition(";")[0]}
             for name, _, value in (
-                each.partition("=") for key, each in entry.answered if key.lower() == "set-cookie"
+                each.partition("=") for key, each in entry.response_headers if key.lower() == "set-cookie"
             )
         ],
-        "headers": _fields(entry.answered),
+        "headers": _fields(entry.response_headers),
         "content": content,
         "redirectURL": headers.get("location", ""),
         "headersSize": -1,
@@ -214,8 +213,6 @@ def _fields(headers: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
 
 
 class StepOutcome(NamedTuple):
-    """What a step gave beside the observation."""
-
     reward: float
     terminated: bool
     truncated: bool
@@ -223,12 +220,12 @@ class StepOutcome(NamedTuple):
 
 
 class TrajectoryLog:
-    """The log of one episode; make it before its first page.
+    """Log of one episode; create it before the episode's first page.
 
     Args:
-        options: whether, where and how much to write.
+        options: `trajectories` and `har` are read.
         episode: identifier, which names the folder.
-        context: of the episode, whose traffic goes into the HAR.
+        context: context of the episode, whose traffic goes into the HAR.
     """
 
     def __init__(self, options: EnvOptions, episode: str, context: BrowserContext) -> None:
@@ -248,7 +245,7 @@ class TrajectoryLog:
         *,
         ahead: bool = False,
     ) -> None:
-        """Write the header and what was seen after the reset, which may have been prepared ahead of it."""
+        """Write the header and the reset's observation; `ahead` means that the start was prefetched."""
         if self._root is None:
             return
         if ahead:
@@ -288,18 +285,18 @@ class TrajectoryLog:
         if self._ended:
             return
         action = parse(raw)
-        taken = {"raw": raw, "parsed": _told(action) if isinstance(action, Action) else None}
-        came = {
+        taken = {"raw": raw, "parsed": _parsed(action) if isinstance(action, Action) else None}
+        result = {
             "reward": outcome.reward,
             "terminated": outcome.terminated,
             "truncated": outcome.truncated,
         }
-        await in_thread(self._write_step, taken, observation, info, came)
+        await in_thread(self._write_step, taken, observation, info, result)
         if outcome.terminated or outcome.truncated:
             await self._end("terminated" if outcome.terminated else "truncated", outcome.score)
 
     async def broke(self, error: BaseException) -> None:
-        """Write that the episode ended by a failure, and whose it was."""
+        """Write that the episode ended with an error, and the error's kind."""
         kind = (
             "infra_error"
             if isinstance(error, InfraError)
@@ -312,7 +309,7 @@ class TrajectoryLog:
         await self._end(kind, None, str(error) or type(error).__name__)
 
     async def left(self) -> None:
-        """Write that nobody went on with the episode, unless it had ended."""
+        """Write that the episode was left, unless it has ended."""
         await self._end("left", None)
 
     async def _end(self, kind: str, score: Score | None, error: str = "") -> None:
@@ -337,14 +334,14 @@ class TrajectoryLog:
         taken: Mapping[str, Any],
         observation: Observation,
         info: Mapping[str, Any],
-        came: Mapping[str, Any],
+        result: Mapping[str, Any],
     ) -> None:
         for form in observation.digests:
-            kept = observation.body(form)
-            if kept is not None:
-                self._store.put(kept, "png" if form in ("screenshot", "som") else "txt")
+            body = observation.body(form)
+            if body is not None:
+                self._store.put(body, "png" if form in ("screenshot", "som") else "txt")
         settle = info["settle"] or {}
-        steady = {
+        line_of_step = {
             "step": info["step"],
             **taken,
             "status": info["action"]["status"],
@@ -356,11 +353,11 @@ class TrajectoryLog:
             "settle": {name: settle[name] for name in ("settled", "reason", "virtual_ms") if name in settle},
             "traffic": info["traffic"] | {"missed": sorted(info["traffic"]["missed"])},
             "dialogs": info["dialogs"],
-            "downloads": [_steady(download) for download in info["downloads"]],
+            "downloads": [_reproducible(download) for download in info["downloads"]],
             "flags": list(info["determinism"].get("flags", ())),
-            **came,
+            **result,
         }
-        self._append(FILE, steady)
+        self._append(FILE, line_of_step)
         at = round(clock.perf() - self._began, 4)
         self._append("run.jsonl", {"step": info["step"], "at": at, "waited": settle.get("waited", 0.0)})
 
@@ -368,8 +365,8 @@ class TrajectoryLog:
         end: dict[str, Any] = {"end": kind, "reward": 0.0 if kind == "truncated" else None, "error": error}
         if score:
             evidence = evidence_to_dict(score.evidence, self._store)
-            evidence["downloads"] = [_steady(download) for download in evidence["downloads"]]
-            if evidence["requests"] is not None:  # in the order of their arrival, which may vary
+            evidence["downloads"] = [_reproducible(download) for download in evidence["downloads"]]
+            if evidence["requests"] is not None:  # their order of arrival may vary
                 evidence["requests"] = sorted(evidence["requests"], key=line)
             end |= {"reward": score.reward, "reasons": list(score.reasons), "evidence": evidence}
         self._append(FILE, end)
@@ -380,19 +377,19 @@ class TrajectoryLog:
             )
 
     def _append(self, name: str, value: Mapping[str, Any]) -> None:
-        # Half characters, of an action as it was given or of a page's title, stand there as JSON escapes.
+        # Lone surrogates, in an action or in a page's title, are written as JSON escapes.
         with (self._folder / name).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line(value))
 
 
-def _told(action: Action) -> dict[str, Any]:
+def _parsed(action: Action) -> dict[str, Any]:
     default = asdict(Action(action.action))
     return {"action": action.action} | {
         name: value for name, value in asdict(action).items() if value != default.get(name)
     }
 
 
-def _steady(download: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a download without the number that the browser draws for a `blob:` URL."""
+def _reproducible(download: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a download without the random identifier of a `blob:` URL."""
     url = download["url"]
     return {**download, "url": url.rpartition("/")[0] if url.startswith("blob:") else url}

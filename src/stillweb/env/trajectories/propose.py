@@ -1,8 +1,7 @@
-"""An explorer without a purpose: traces for checking, made from observations alone.
+"""Random walk over pages, to make traces for checks from observations alone.
 
-Equal seeds choose equally from equal observations, so that what it proposes is a trace of this
-collection and no other. It clicks, fills, chooses, scrolls, hovers, goes back and opens
-again what it has seen; from a page that the recording does not hold it turns back.
+Equal seeds choose equal actions from equal observations. The walk clicks, fills, selects, scrolls, hovers,
+goes back and reopens pages that it has seen. It leaves a page that the recording does not hold.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ _CLICKED = frozenset(
 _TYPED = frozenset(("textbox", "searchbox"))
 _TEXTS = ("Ada", "7", "blue", "a longer text, with a comma", "")
 _SCROLLS = (300, 700, -400)
-# How often each kind is tried, of those that a page offers.
+# Weight of each kind of action among those that a page offers.
 _WEIGHTS = {"click": 10, "fill": 4, "select": 3, "scroll": 2, "hover": 1, "back": 1, "goto": 1}
 
 
 async def propose_trace(
     env: Env, url: str, seed: int, steps: int = 20, *, name: str = "", task: Task | None = None
 ) -> Trace:
-    """Make a trace of `steps` actions by taking them, in a new episode at `url`, or of a task.
+    """Make a trace of `steps` actions by performing them in a new episode, of a task or at `url`.
 
-    A page that ends its episode ends the trace.
+    The trace ends early if the page ends the episode.
 
     Raises:
         UsageError: if the environment does not observe the accessibility tree.
@@ -58,33 +57,31 @@ async def propose_trace(
 
 
 class RandomWalk:
-    """Chooses actions from what is seen, equal ones for equal seeds.
+    """Chooser of random actions from observations.
 
     Args:
-        start: where it turns back to.
-        seed: of the choices.
+        start: URL to open when `back` does not leave an unrecorded page.
+        seed: seed of the choices.
     """
 
     def __init__(self, start: str, seed: int | str) -> None:
         self.actions: list[Mapping[str, Any]] = []
         self._rng = clock.seeded("trace", seed)
         self._start = start
-        self._held: list[str] = []  # pages that were seen, in the order of first sight
+        self._visited: list[str] = []  # in the order of the first visit
 
     def choose(self, observation: Observation, info: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an action that the page offers."""
         if f"GET {wire_url(observation.url)}" in info["traffic"]["missed"] or not observation.nodes:
-            turned = bool(self.actions) and self.actions[-1]["action"] == "back"
-            return {"action": "goto", "url": self._start} if turned else {"action": "back"}
-        if observation.url not in self._held and observation.url.startswith("http"):
-            self._held.append(observation.url)
+            went_back = bool(self.actions) and self.actions[-1]["action"] == "back"
+            return {"action": "goto", "url": self._start} if went_back else {"action": "back"}
+        if observation.url not in self._visited and observation.url.startswith("http"):
+            self._visited.append(observation.url)
         offers = self._offers(observation)
         kinds = list(offers)
         kind = self._rng.choices(kinds, [_WEIGHTS[kind] for kind in kinds])[0]
         return self._rng.choice(offers[kind])
 
     def _offers(self, observation: Observation) -> dict[str, list[Mapping[str, Any]]]:
-        """Return the actions that a page offers, by kind."""
         nodes = [node for node in observation.nodes if node.bid and ("disabled", True) not in node.properties]
         texts = [{"action": "fill", "bid": n.bid, "value": v} for n in nodes if _is_typed(n) for v in _TEXTS]
         offers: dict[str, list[Mapping[str, Any]]] = {
@@ -93,8 +90,8 @@ class RandomWalk:
             "select": [*_selects(observation.nodes)],
             "scroll": [{"action": "scroll", "dy": dy} for dy in _SCROLLS],
             "hover": [{"action": "hover", "bid": node.bid} for node in nodes if node.role in _CLICKED],
-            "back": [{"action": "back"}] if len(self._held) > 1 else [],
-            "goto": [{"action": "goto", "url": url} for url in self._held[:-1]],
+            "back": [{"action": "back"}] if len(self._visited) > 1 else [],
+            "goto": [{"action": "goto", "url": url} for url in self._visited[:-1]],
         }
         return {kind: offered for kind, offered in offers.items() if offered}
 
@@ -104,7 +101,7 @@ def _is_typed(node: AxNode) -> bool:
 
 
 def _selects(nodes: tuple[AxNode, ...]) -> list[Mapping[str, Any]]:
-    """Return a choice for each option that stands below a drop-down list."""
+    """Return an action for each option of each drop-down list."""
     found: list[Mapping[str, Any]] = []
     owner: AxNode | None = None
     for node in nodes:

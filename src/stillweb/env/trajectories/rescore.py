@@ -1,17 +1,15 @@
-"""Score trajectories again, without a browser: from what their evaluators read at the time.
+"""Score trajectories again without a browser, from their stored evidence.
 
-What was read is in the trajectory (`env/evidence.py`); judging it is pure. So answers, addresses, requests,
-downloads and texts in pages are judged anew, by the task that the trajectory carries or by the one
-that a task file has now. What a script gave in the page, and what a judge said, is taken as it was then:
-only its comparison with what is expected is made anew, and the row says so. A changed task that asks
-for something that nobody read then cannot be scored: that is said, too, and is no reward. So is a reward
-whose task or evidence is gone; and a file that is damaged ends nothing but its own row.
+Evidence is in the trajectory (`tasks/evidence.py`), and judging it is pure. Answers, URLs, requests,
+downloads and page texts are judged again, by the trajectory's own task or by a task file's. Values of scripts
+and verdicts of a judge are stored values: only their comparison is repeated, and the row says so. A task that
+needs evidence that the trajectory lacks cannot be scored again, and the row says that, too. A damaged file
+affects only its own row.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +24,12 @@ __all__ = ["Rescored", "rescore", "rescore_all"]
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """A trajectory and its reward, then and now.
+    """A trajectory's stored reward and its new one.
 
     Attributes:
         outcome: "same"; "other", if the reward differs; "unscored", if the episode ended without one;
-            "unknown", if the trajectory does not hold what the reward rests on; "unreadable", if the file is
-            damaged.
-        stored: what was not computed anew: of "js", "locator", "site", "judge".
+            "unknown", if the trajectory lacks the evidence; "unreadable", if the file is damaged.
+        stored: kinds of evidence that were not computed again: "js", "locator", "site", "judge".
     """
 
     path: Path
@@ -44,7 +41,6 @@ class Rescored:
     detail: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {name: getattr(self, name) for name in self.__slots__} | {
             "path": str(self.path),
             "stored": list(self.stored),
@@ -52,7 +48,7 @@ class Rescored:
 
 
 def rescore(trajectory: Trajectory, task: Task | None = None) -> Rescored:
-    """Score a trajectory again, by its own task or by another.
+    """Score a trajectory again, by its own task or by the given one.
 
     Raises:
         TaskError: if the trajectory cannot be read.
@@ -76,7 +72,7 @@ def rescore(trajectory: Trajectory, task: Task | None = None) -> Rescored:
         score = task.evaluation.score(evidence)
     except TaskError as error:
         return Rescored(trajectory.path, name, "unknown", reward, None, stored, str(error))
-    except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:  # values of other kinds
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # values of wrong types
         raise TaskError(f"{trajectory.path}: task or evidence is damaged: {error!r}") from error
     outcome = "same" if score.reward == reward else "other"
     return Rescored(trajectory.path, name, outcome, reward, score.reward, stored, "; ".join(score.reasons))
@@ -94,14 +90,14 @@ def _reward(end: Mapping[str, Any], path: Path) -> float | None:
 def _without_evidence(
     trajectory: Trajectory, name: str, reward: float | None, end: Mapping[str, Any]
 ) -> Rescored:
-    """Tell of an end that was not scored, such as one for lack of steps, from one whose evidence is gone."""
+    """Distinguish an end that was never scored, such as a truncation, from one whose evidence is missing."""
     if reward or end["end"] == "terminated":
-        return Rescored(trajectory.path, name, "unknown", reward, detail="what it was scored by is gone")
+        return Rescored(trajectory.path, name, "unknown", reward, detail="its evidence is missing")
     return Rescored(trajectory.path, name, "unscored", reward, detail=str(end.get("error") or end["end"]))
 
 
 def rescore_all(paths: Iterable[Path], tasks: Iterable[Task] = ()) -> list[Rescored]:
-    """Score trajectory files again, by the tasks of these that bear their id; the others by their own."""
+    """Score trajectory files again, each by the given task with its id, otherwise by its own task."""
     by_id: Mapping[str, Task] = {task.id: task for task in tasks}
     return [_row(path, by_id) for path in paths]
 
@@ -109,7 +105,7 @@ def rescore_all(paths: Iterable[Path], tasks: Iterable[Task] = ()) -> list[Resco
 def _row(path: Path, by_id: Mapping[str, Task]) -> Rescored:
     try:
         trajectory = Trajectory.load(path)
-        told = trajectory.header.get("task")
-        return rescore(trajectory, by_id.get(told["id"]) if isinstance(told, dict) and "id" in told else None)
+        task = trajectory.header.get("task")
+        return rescore(trajectory, by_id.get(task["id"]) if isinstance(task, dict) and "id" in task else None)
     except TaskError as error:
         return Rescored(path, "", "unreadable", detail=str(error))

@@ -1,14 +1,14 @@
-"""Traces: a start and the actions that follow, to be taken again and compared step by step.
+"""Traces: a start and a list of actions, to be run again and compared step by step.
 
     trace = await propose_trace(env, "https://shop.example/", seed=7)   # or Trace.load(path)
     run = await run_trace(env, trace)
     run.steps[3].digests
 
-A trace says what was done and nothing of what was seen; a `TraceRun` says by digests what was
-seen, so that two runs are the same where `run.stream()` is. A failure of ours or of the task ends a
-run and is told in it, typed: whoever compares runs must count it, not lose it.
+A trace holds actions and no observations. A `TraceRun` holds the digests of the observations: two runs are
+equal if their `stream()` is. A failure of the environment or of the task ends a run and is recorded in it
+with its type.
 
-On disk a trace is JSON lines: a header, then one action each. A trajectory is one, too.
+On disk a trace is JSON lines: a header, then one action per line. A trajectory can be read as a trace.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A start, a task's or a page's, and actions as an agent would send them.
+    """A task or a URL to start from, and actions as an agent sends them.
 
     Attributes:
-        name: for tables and files.
-        actions: JSON objects, in order; what is invalid stays invalid when it is taken again.
-        url: where it begins, unless it begins with a task.
-        seed: of the page's randomness; None leaves it to task and recording.
+        name: label in tables and file names.
+        actions: JSON objects in order; invalid actions are kept.
+        url: start page of a trace without a task.
+        seed: seed of the page's randomness; None is the task's or the recording's.
     """
 
     name: str
@@ -49,11 +49,7 @@ class Trace:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Check that it begins somewhere.
-
-        Raises:
-            UsageError: if it has neither task nor URL, or both.
-        """
+        """Raise UsageError unless exactly one of task and URL is given."""
         if (self.task is None) == (not self.url):
             raise UsageError(f"trace {self.name!r} needs either a task or a URL to begin with")
 
@@ -89,7 +85,6 @@ class Trace:
             raise TaskError(f"{path}:1: {error}") from error
 
     def dump(self, path: Path) -> None:
-        """Write it as JSON lines."""
         header = {
             "format": FORMAT,
             "version": VERSION,
@@ -100,19 +95,19 @@ class Trace:
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(_line(value) for value in (header, *self.actions))
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # half characters as JSON escapes
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # lone surrogates as JSON escapes
 
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """What was seen after an action; of the reset, `action` is None.
+    """Result of one action; `action` is None for the reset.
 
     Attributes:
-        digests: SHA-256 of each form of the observation that the env was asked for.
-        status: "ok", "invalid_action" or "action_failed".
-        settled: whether the page came to rest; true where nothing was to be waited for.
-        flags: what the environment itself says is not the same every time.
-        observation, info: as `step` gave them, where `run_trace` was asked to keep them.
+        digests: SHA-256 of each form of the observation.
+        status: see `ActionStatus`.
+        settled: True if the page came to rest, or nothing had to be awaited.
+        flags: reasons for which the environment does not guarantee determinism.
+        observation, info: results of `step`, if `run_trace` was called with `keep=True`.
     """
 
     index: int
@@ -131,19 +126,21 @@ class TraceStep:
     info: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON, without what was kept of the observation."""
+        """Return all fields except `observation` and `info` as JSON."""
         names = [name for name in self.__slots__ if name not in ("observation", "info")]
-        told = {name: getattr(self, name) for name in names}
-        return told | {"flags": list(self.flags), "digests": dict(self.digests)}
+        return {name: getattr(self, name) for name in names} | {
+            "flags": list(self.flags),
+            "digests": dict(self.digests),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run ended before its trace did.
+    """Error that ended a run before the end of its trace.
 
     Attributes:
-        kind: "infra_error" (ours) or "task_error" (the task's or its collection's).
-        step: the action's index that failed; 0 is the reset.
+        kind: "infra_error" (browser or proxy failed) or "task_error" (the task or its collection is wrong).
+        step: index of the action that failed; 0 is the reset.
     """
 
     kind: str
@@ -153,7 +150,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class TraceRun:
-    """A trace as it went once: the reset and one step for each action, as far as it came."""
+    """One run of a trace: the reset and one step for each action, up to a failure."""
 
     trace: Trace
     steps: tuple[TraceStep, ...]
@@ -161,21 +158,21 @@ class TraceRun:
 
     @property
     def reward(self) -> float | None:
-        """What the episode was worth; None where it was not scored."""
+        """Reward of the episode; None if it was not scored."""
         return next((step.reward for step in self.steps if step.terminated), None)
 
     def stream(self, form: str) -> tuple[str, ...]:
-        """Return the digests of one form of observation, step by step; "" where there is none."""
+        """Return the digests of one form of observation, one for each step; "" for a step without it."""
         return tuple(step.digests.get(form, "") for step in self.steps)
 
 
 async def run_trace(env: Env, trace: Trace, *, keep: bool = False) -> TraceRun:
-    """Take a trace's actions, one after the other, in a new episode.
+    """Run a trace in a new episode.
 
     Args:
-        env: what it observes is what is compared.
-        trace: what to do.
-        keep: whether to keep observations and infos, for looking at what differs.
+        env: environment whose forms of observation are compared.
+        trace: start and actions.
+        keep: keep observations and infos in the steps.
     """
     steps: list[TraceStep] = []
     try:

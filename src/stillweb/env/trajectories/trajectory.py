@@ -1,14 +1,13 @@
-"""Trajectories on disk: what was done and seen in an episode, and all that its reward rests on.
+"""Trajectories on disk: actions, observations and the evidence for the reward.
 
     ROOT/store/ab/abcd....png|txt      observations and long texts by their SHA-256, shared by all episodes
     ROOT/<episode>/trajectory.jsonl    a header, a line for the reset and for each step, an end
-    ROOT/<episode>/run.jsonl           what is of this run alone: identifiers, times
-    ROOT/<episode>/episode.har         what was asked and answered (env/har.py)
+    ROOT/<episode>/run.jsonl           values that differ from run to run: identifiers, times
+    ROOT/<episode>/episode.har         requests and responses (trajectories/log.py)
 
-Equal episodes have equal `trajectory.jsonl`, byte for byte; hence nothing stands in it that the next run
-would have otherwise. Lines are appended as they come and files of the store appear whole or not at all, so
-that a crash leaves everything up to the last step; an episode without an end was cut short. The folder of
-an episode that has ended may be moved to any place below ROOT.
+Equal episodes have equal `trajectory.jsonl`, byte for byte. Lines are appended step by step, and files of the
+store are written atomically, so that a crash loses at most the last step. An episode without an end was cut
+short. The folder of an ended episode may be moved to any place below ROOT.
 """
 
 from __future__ import annotations
@@ -42,25 +41,24 @@ FORMAT = "stillweb-trajectory"
 VERSION = 1
 FILE = "trajectory.jsonl"
 
-_LONG = 2000  # characters of a value that is not kept in line
+_LONG = 2000  # characters; a longer value goes into the store
 _BY_DIGEST = "sha256"
 
 
 class ContentFiles:
-    """Files by the SHA-256 of what they hold; many episodes, and many programs, write into one."""
+    """Content-addressed files (SHA-256); many episodes and processes write into one folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root / "store"
 
     def path(self, digest: str, suffix: str) -> Path:
-        """Return where something lies, or would."""
         return self._root / digest[:2] / f"{digest}.{suffix}"
 
     def put(self, body: bytes, suffix: str) -> str:
-        """Keep bytes; return their digest. The file appears whole, under its name, or not at all."""
+        """Write bytes atomically; return their digest."""
         digest = hashlib.sha256(body).hexdigest()
         path = self.path(digest, suffix)
-        # A length that is not the body's was left by a crash of the whole machine.
+        # After a crash of the machine a file may have the wrong length.
         if not path.exists() or path.stat().st_size != len(body):
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh = path.with_name(f".{digest}.{clock.new_id()}")
@@ -72,7 +70,7 @@ class ContentFiles:
         """Return bytes by their digest.
 
         Raises:
-            TaskError: if they are not there or are others.
+            TaskError: if they are missing or damaged.
         """
         path = self.path(digest, suffix)
         try:
@@ -89,13 +87,13 @@ class ContentFiles:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """An episode as it was written down.
+    """An episode read from its file.
 
     Attributes:
-        header: what it stood on: task, collection, environment id, level, seed, browser, fonts, processor.
+        header: task, collection, environment id, level, seed, browser, fonts, processor.
         steps: the reset and each step, as JSON.
-        end: how it ended; None where it was cut short.
-        path: of its file.
+        end: the last line; None if the episode was cut short.
+        path: path of the file.
     """
 
     header: Mapping[str, Any]
@@ -105,13 +103,13 @@ class Trajectory:
 
     @property
     def store(self) -> ContentFiles:
-        """Where its observations are: beside its folder, or beside one of those that hold it."""
+        """The store of its observations: `store` in the nearest parent folder that has one."""
         roots = self.path.absolute().parents[1:]
         return ContentFiles(next((root for root in roots if (root / "store").is_dir()), roots[0]))
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a trajectory, of its file or folder. A last line that breaks off was not written: a crash.
+        """Read a trajectory from its file or folder. An incomplete last line is ignored: it is from a crash.
 
         Raises:
             TaskError: naming file and line.
@@ -125,10 +123,10 @@ class Trajectory:
         return cls(header, tuple(line for line in lines[1:] if "step" in line), end, path)
 
     def observed(self, step: int, form: str) -> bytes:
-        """Return what was observed after a step, in one of its forms.
+        """Return one form of the observation after a step.
 
         Raises:
-            TaskError: if that was not observed, or is damaged.
+            TaskError: if that form was not observed, or is damaged.
         """
         try:
             digest = self.steps[step]["digests"][form]
@@ -150,7 +148,9 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
         raise TaskError(f"{path}: cannot be read: {error}") from error
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last line break is torn, or nothing
+    for number, line in enumerate(
+        lines[:-1], 1
+    ):  # the text after the last line break is incomplete, or empty
         yield json_object(line, f"{path}:{number}")
 
 
@@ -158,7 +158,7 @@ def json_object(line: str, where: str) -> dict[str, Any]:
     """Return the JSON object of a line.
 
     Raises:
-        TaskError: if it is none; `where` says which line.
+        TaskError: if it is not a JSON object; `where` names the line.
     """
     try:
         value = json.loads(line)
@@ -208,15 +208,14 @@ def _with_value(reading: Mapping[str, Any], store: ContentFiles) -> Mapping[str,
 
 
 def line(value: Mapping[str, Any]) -> str:
-    """Return a line of a file of JSON lines."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 async def in_thread(work: Any, *arguments: Any) -> Any:
-    """Write without holding up the other episodes; what was begun is ended even if we are cancelled.
+    """Write in a thread, so that other episodes go on; cancellation does not interrupt the write.
 
     Raises:
-        InfraError: if the disk refuses.
+        InfraError: if the write fails.
     """
     try:
         return await asyncio.shield(asyncio.to_thread(work, *arguments))

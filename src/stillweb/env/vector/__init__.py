@@ -1,1 +1,1 @@
-"""Many sessions on pooled browsers."""
+"""Vectors of sessions on a pool of browsers, rollouts and forks."""

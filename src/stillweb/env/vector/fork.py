@@ -1,10 +1,9 @@
-"""Several continuations of one episode: the way to its present state is gone again, and checked by digests.
+"""Forks of an episode: new episodes that repeat its actions and verify every observation by digest.
 
-A page cannot be copied, but at equal level, seed and start the same actions lead to the same state.
-So a fork is a new episode on a session of its own in which the actions so far are taken again; after
-each of them what is observed must have the digests that it had in the original. A way that does not
-lead there is `ForkDiverged`, and no fork exists: a continuation is never of another state than the one
-asked for. As much is checked as was observed, so an env that observes nothing cannot fork.
+A page cannot be copied, but with equal level, seed and start the same actions lead to the same state. A fork
+is a new episode with a session of its own. After each repeated action the observation must have the digests
+of the original; otherwise `ForkDiverged` is raised and no fork exists. Only observed forms are compared, so
+an env that observes nothing cannot fork.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ __all__ = ["EpisodeHistory", "HistoryStep", "check_past", "fork", "retrace"]
 
 @dataclass(frozen=True, slots=True)
 class HistoryStep:
-    """What came of a reset or an action.
+    """Result of a reset or an action.
 
     Attributes:
         action: None for the reset.
-        seen: by kind, what must be equal when it is done again: digests, address, the action's status.
+        seen: values that a repetition must reproduce, by kind: digests, URL, status of the action.
     """
 
     action: Mapping[str, Any] | str | None
@@ -40,21 +39,20 @@ class HistoryStep:
     def of(
         cls, action: Mapping[str, Any] | str | None, observation: Observation, info: Mapping[str, Any]
     ) -> HistoryStep:
-        """Take down what an observation shows."""
-        kept = dict(action) if isinstance(action, Mapping) else action
+        copied = dict(action) if isinstance(action, Mapping) else action
         status = {"action": str(info["action"]["status"])}
-        return cls(kept, {"url": observation.url, **status, **observation.digests})
+        return cls(copied, {"url": observation.url, **status, **observation.digests})
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeHistory:
-    """An episode so far: all it takes to be there again."""
+    """Start and steps of an episode so far, sufficient to repeat it."""
 
     task: Task | None
     url: str
     seed: int
     environment_id: str
-    moments: list[HistoryStep] = field(default_factory=list)
+    steps: list[HistoryStep] = field(default_factory=list)
 
     def add(
         self,
@@ -62,15 +60,14 @@ class EpisodeHistory:
         observation: Observation,
         info: Mapping[str, Any],
     ) -> None:
-        """Take down a reset or step."""
-        self.moments.append(HistoryStep.of(action, observation, info))
+        self.steps.append(HistoryStep.of(action, observation, info))
 
 
 async def retrace(env: Env, past: EpisodeHistory) -> None:
-    """Bring an env to where a past has led to.
+    """Repeat an episode's history in an env.
 
     Raises:
-        ForkDiverged: if it comes to another state.
+        ForkDiverged: if an observation differs.
         InfraError: if browser or proxy fail.
     """
     if past.task is not None:
@@ -78,11 +75,11 @@ async def retrace(env: Env, past: EpisodeHistory) -> None:
     else:
         observation, info = await env.reset(url=past.url, seed=past.seed)
     _compare(0, {"environment_id": past.environment_id}, {"environment_id": info["environment_id"]})
-    _compare(0, past.moments[0].seen, HistoryStep.of(None, observation, info).seen)
-    for number, moment in enumerate(past.moments[1:], 1):
-        assert moment.action is not None
-        observation, _, terminated, truncated, info = await env.step(moment.action)
-        _compare(number, moment.seen, HistoryStep.of(moment.action, observation, info).seen)
+    _compare(0, past.steps[0].seen, HistoryStep.of(None, observation, info).seen)
+    for number, step in enumerate(past.steps[1:], 1):
+        assert step.action is not None
+        observation, _, terminated, truncated, info = await env.step(step.action)
+        _compare(number, step.seen, HistoryStep.of(step.action, observation, info).seen)
         if terminated or truncated:
             raise ForkDiverged(
                 step=number, kind="end", expected="the episode goes on", found="the episode is over"
@@ -90,38 +87,38 @@ async def retrace(env: Env, past: EpisodeHistory) -> None:
 
 
 def check_past(past: EpisodeHistory | None, over: bool) -> EpisodeHistory:
-    """Return the past of an episode that can be forked.
+    """Return the history of an episode that can be forked.
 
     Raises:
-        UsageError: if none is under way, or nothing of it was observed.
+        UsageError: if no episode is running, or its env observes nothing.
     """
-    if past is None or over or not past.moments:
-        raise UsageError("there is no episode under way to fork", hint="await env.reset(task=...)")
-    if not set(past.moments[-1].seen) - {"url", "action"}:
+    if past is None or over or not past.steps:
+        raise UsageError("there is no running episode to fork", hint="await env.reset(task=...)")
+    if not set(past.steps[-1].seen) - {"url", "action"}:
         raise UsageError(
-            "an env that observes nothing cannot be forked: nothing could be compared",
+            "an env that observes nothing cannot be forked: nothing can be compared",
             hint='Env(..., observe=("axtree",))',
         )
     return past
 
 
 async def fork(sibling: Any, past: EpisodeHistory, n: int) -> list[Env]:
-    """Make n envs and bring each to where a past has led to, all at once; none is left if one fails.
+    """Make n envs and repeat a history in each, concurrently; if one fails, all are closed.
 
     Args:
-        sibling: makes an env like the original.
-        past: of the original.
-        n: how many.
+        sibling: factory of an env like the original.
+        past: history of the original.
+        n: number of envs.
 
     Raises:
-        UsageError: if none are asked for.
-        ForkDiverged, InfraError: of the first that fails.
+        UsageError: if n is less than 1.
+        ForkDiverged, InfraError: the error of the first env that fails.
     """
     if not isinstance(n, int) or n < 1:
         raise UsageError(f"a fork makes at least one env, not {n!r}")
     envs: list[Env] = [sibling() for _ in range(n)]
-    # The moments as they are now: the original may go on meanwhile.
-    now = EpisodeHistory(past.task, past.url, past.seed, past.environment_id, list(past.moments))
+    # A copy, since the original may go on meanwhile.
+    now = EpisodeHistory(past.task, past.url, past.seed, past.environment_id, list(past.steps))
     try:
         async with asyncio.TaskGroup() as group:
             for env in envs:
@@ -135,7 +132,7 @@ async def fork(sibling: Any, past: EpisodeHistory, n: int) -> list[Env]:
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    """Return a divergence, if there is one among the errors: others may come of ending the rest."""
+    """Return a divergence if there is one: the other errors may result from closing the rest."""
     flat = [each for each in group.exceptions if isinstance(each, StillwebError)]
     return next((each for each in flat if isinstance(each, ForkDiverged)), flat[0])
 

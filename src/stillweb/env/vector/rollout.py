@@ -1,11 +1,9 @@
-"""Tasks played by an agent in the sessions of a `VectorEnv`, each told as it ends.
+"""Rollouts: an agent plays tasks in the sessions of a `VectorEnv`; each episode is yielded when it ends.
 
-What ends an episode is kept apart, because only one of them is a reward: `ok` has one; `infra_error`
-(browser or proxy failed, and so did every further attempt with the same seed), `task_error` (the
-start page or its collection is not served) and `agent_error` (the agent raised) have none. Nothing
-that happens in one session is seen by another, and episodes that ended stay as they are. An episode is
-told once its trajectory is written to the end. An error that is none of these is a bug: its session plays no
-more, the others go on, and it is raised at the end.
+Only the outcome `ok` has a reward. `infra_error` (browser or proxy failed in every attempt), `task_error`
+(the start page or its collection is not served) and `agent_error` (the agent raised) have none. Sessions do
+not affect each other. An episode is yielded after its trajectory has been written. Any other exception is a
+bug: its session stops, the others go on, and it is raised at the end.
 """
 
 from __future__ import annotations
@@ -46,16 +44,13 @@ T = TypeVar("T")
 Action = Mapping[str, Any] | str
 
 Policy = Callable[["Observation", dict[str, Any]], Action | Awaitable[Action]]
-"""Chooses the next action from what is seen; may be a coroutine function."""
+"""Function from observation and info to the next action; it may be a coroutine function."""
 
 Agent = Callable[["Task"], Policy | Awaitable[Policy]]
-"""Makes the policy of one episode, so that what it remembers is that episode's; anew for each attempt. May be
-a coroutine function."""
+"""Factory of the policy of one episode; it is called for each attempt, and may be a coroutine function."""
 
 
 class Outcome(StrEnum):
-    """How an episode ended."""
-
     OK = "ok"
     INFRA_ERROR = "infra_error"
     TASK_ERROR = "task_error"
@@ -64,13 +59,13 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RolloutOptions:
-    """How tasks are played.
+    """Options of a rollout.
 
     Attributes:
-        max_concurrent: episodes at once; 0 for as many as there are sessions.
-        max_resets: of these, how many may begin at once, with the browsers that start for them; 0 for all.
-        attempts: that an episode is given while browser or proxy fail; each with the same seed.
-        seed: of all episodes, instead of the task's or the recording's.
+        max_concurrent: concurrent episodes; 0 is the number of sessions.
+        max_resets: concurrent resets, with the browser starts that they cause; 0 is no limit.
+        attempts: attempts for an episode while browser or proxy fail; all use the same seed.
+        seed: seed of all episodes, instead of the task's or the recording's.
     """
 
     max_concurrent: int = 0
@@ -81,11 +76,11 @@ class RolloutOptions:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An episode to be played, where a task is played more than once.
+    """An episode to be played, for tasks that are played more than once.
 
     Attributes:
-        number: of the task's episodes, from 0; policies find it in `info["episode_number"]`.
-        seed: of the pages' randomness, instead of that of the options.
+        number: index among the task's episodes, from 0; policies find it in `info["episode_number"]`.
+        seed: seed of the pages' randomness, instead of that of the options.
     """
 
     task: Task
@@ -95,7 +90,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A step of an episode: what was done, and the digests of what was seen then."""
+    """A step of an episode: the action and the digests of the observation after it."""
 
     action: Action
     status: str
@@ -107,17 +102,15 @@ class Rollout:
     """An episode that has ended.
 
     Attributes:
-        task: that was played.
-        outcome: how it ended.
         reward: None unless the outcome is `ok`.
-        steps: of the last attempt, as far as it came.
-        attempts: how many there were.
-        errors: what failed in each attempt but a good last one.
-        start: digests of the first observation; None where there was none.
-        info: of the last step; None where nothing was seen.
-        seconds: for the last attempt.
-        number: of the task's episodes, see `Planned`.
-        episodes: identifiers of the attempts in their order; "" for one that did not begin.
+        steps: steps of the last attempt.
+        attempts: number of attempts.
+        errors: error of each failed attempt.
+        start: digests of the first observation; None if there was none.
+        info: info of the last step; None if there was none.
+        seconds: duration of the last attempt.
+        number: index among the task's episodes, see `Planned`.
+        episodes: identifiers of the attempts in order; "" for one that did not begin.
         traffic: requests, hits, misses and noise of the last attempt.
     """
 
@@ -138,13 +131,11 @@ class Rollout:
 
 
 class _AgentFailed(Exception):
-    """Raised within this module when the agent's own code has raised."""
+    """The agent's code raised."""
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """What came of one attempt so far."""
-
     steps: list[Played] = field(default_factory=list)
     start: Mapping[str, str] | None = None
     info: Mapping[str, Any] | None = None
@@ -161,19 +152,19 @@ class _Attempt:
 async def play(
     vector: VectorEnv, agent: Agent, tasks: Iterable[Task | Planned], options: RolloutOptions
 ) -> AsyncGenerator[Rollout]:
-    """Play tasks and yield the episodes as they end; when the caller leaves off, what runs is left.
+    """Play tasks and yield the episodes as they end; closing the generator leaves running episodes.
 
     Raises:
-        UsageError: if options are wrong, or nothing can be played as things are.
-        EnvError: once the others have ended, if an episode broke by a bug; names its task.
+        UsageError: if the options are wrong, or the server cannot play the tasks.
+        EnvError: after the others have ended, if an episode failed by a bug; the message names its task.
     """
-    jobs = min(len(vector), options.max_concurrent or len(vector))
-    if options.attempts < 1 or jobs < 1 or options.max_resets < 0:
+    workers = min(len(vector), options.max_concurrent or len(vector))
+    if options.attempts < 1 or workers < 1 or options.max_resets < 0:
         raise UsageError("attempts and max_concurrent must be at least 1, max_resets at least 0")
     ended: asyncio.Queue[Rollout] = asyncio.Queue()
-    player = _Player(vector, agent, options, asyncio.Semaphore(options.max_resets or jobs))
+    player = _Player(vector, agent, options, asyncio.Semaphore(options.max_resets or workers))
     todo = iter(tasks)
-    async with aclosing(ended_by([player.work(i, todo, ended) for i in range(jobs)], ended)) as rollouts:
+    async with aclosing(ended_by([player.work(i, todo, ended) for i in range(workers)], ended)) as rollouts:
         async for rollout in rollouts:
             yield rollout
 
@@ -181,9 +172,9 @@ async def play(
 async def ended_by(
     players: Iterable[Coroutine[Any, Any, None]], ended: asyncio.Queue[T]
 ) -> AsyncGenerator[T]:
-    """Yield what players put into a queue until all are through; who leaves off before ends them.
+    """Yield the items that players put into a queue until all have finished; closing cancels them.
 
-    What a player raises ends no other one, and is raised at the end.
+    An exception of one player does not affect the others and is raised at the end.
     """
     workers = [asyncio.ensure_future(player) for player in players]
     work = asyncio.gather(*workers, return_exceptions=True)
@@ -208,17 +199,17 @@ async def ended_by(
 async def play_one(
     vector: VectorEnv, i: int, agent: Agent, planned: Planned, *, resets: asyncio.Semaphore
 ) -> Rollout:
-    """Play one attempt of an episode in a session that nobody else uses, and leave it.
+    """Play one attempt of an episode in a session that is used by no other caller, and leave it.
 
     Args:
-        vector: has the session.
-        i: its number.
+        vector: the vector.
+        i: number of the session.
         agent: see `Agent`.
         planned: the episode.
-        resets: lets so many begin at once.
+        resets: limits concurrent resets.
 
     Raises:
-        UsageError: if the task is wrong for what is served.
+        UsageError: if the server cannot play the task.
     """
     player = _Player(vector, agent, RolloutOptions(), resets)
     try:
@@ -229,7 +220,7 @@ async def play_one(
 
 @dataclass(frozen=True, slots=True)
 class _Player:
-    """Plays episodes in the sessions of a vector, each worker in a session of its own."""
+    """Player of episodes: each worker uses one session of the vector."""
 
     vector: VectorEnv
     agent: Agent
@@ -250,41 +241,41 @@ class _Player:
             return played
         if isinstance(played, StillwebError) or not isinstance(played, Exception):
             raise played
-        told = f"task {planned.task.id!r} broke: {type(played).__name__}: {played}"
-        raise EnvError(told, hint="this is a bug of stillweb; the others are as they ended") from played
+        what = f"task {planned.task.id!r} failed: {type(played).__name__}: {played}"
+        raise EnvError(what, hint="this is a bug of stillweb; other episodes are not affected") from played
 
     async def play(self, i: int, planned: Planned) -> Rollout:
         errors: list[str] = []
         episodes: list[str] = []
         while True:
-            course, began = _Attempt(), clock.perf()
-            outcome = await self._outcome(i, planned, course, errors)
-            episodes.append(course.info["episode"] if course.info else "")
+            attempt, began = _Attempt(), clock.perf()
+            outcome = await self._outcome(i, planned, attempt, errors)
+            episodes.append(attempt.info["episode"] if attempt.info else "")
             if outcome is not Outcome.OK:
-                await self.vector.leave(i)  # so that what is written of the episode has its end
+                await self.vector.leave(i)  # this writes the end of the trajectory
             if outcome is not Outcome.INFRA_ERROR or len(episodes) >= self.options.attempts:
                 break
-            await self.vector.proxy_ready()  # a worker that died comes back within seconds
+            await self.vector.proxy_ready()  # a dead worker is restarted within seconds
         return Rollout(
             task=planned.task,
             outcome=outcome,
-            reward=course.reward if outcome is Outcome.OK else None,
-            terminated=course.terminated,
-            truncated=course.truncated,
-            steps=tuple(course.steps),
+            reward=attempt.reward if outcome is Outcome.OK else None,
+            terminated=attempt.terminated,
+            truncated=attempt.truncated,
+            steps=tuple(attempt.steps),
             attempts=len(episodes),
             errors=tuple(errors),
-            start=course.start,
-            info=course.info,
+            start=attempt.start,
+            info=attempt.info,
             seconds=clock.perf() - began,
             number=planned.number,
             episodes=tuple(episodes),
-            traffic=dict(course.traffic),
+            traffic=dict(attempt.traffic),
         )
 
-    async def _outcome(self, i: int, planned: Planned, course: _Attempt, errors: list[str]) -> Outcome:
+    async def _outcome(self, i: int, planned: Planned, attempt: _Attempt, errors: list[str]) -> Outcome:
         try:
-            await self._attempt(i, planned, course)
+            await self._attempt(i, planned, attempt)
         except InfraError as error:
             outcome, failure = Outcome.INFRA_ERROR, str(error)
         except (TaskError, CollectionNotFound) as error:
@@ -296,36 +287,36 @@ class _Player:
         errors.append(failure)
         return outcome
 
-    async def _attempt(self, i: int, planned: Planned, course: _Attempt) -> None:
+    async def _attempt(self, i: int, planned: Planned, attempt: _Attempt) -> None:
         seed = self.options.seed if planned.seed is None else planned.seed
         async with self.resets:
             observation, info = await self.vector.reset(i, task=planned.task, seed=seed)
-        course.start = dict(observation.digests)
-        course.note(info)
-        policy = await _asked(lambda: self.agent(planned.task))
-        while not (course.terminated or course.truncated):
-            seen, known = observation, {**info, "episode_number": planned.number}
-            action = await _asked(lambda: policy(seen, known))  # noqa: B023 - asked at once
+        attempt.start = dict(observation.digests)
+        attempt.note(info)
+        policy = await _call_agent(lambda: self.agent(planned.task))
+        while not (attempt.terminated or attempt.truncated):
+            current, known = observation, {**info, "episode_number": planned.number}
+            action = await _call_agent(lambda: policy(current, known))  # noqa: B023 - called now
             observation, reward, terminated, truncated, info = await self.vector.step(i, action)
-            course.steps.append(Played(action, info["action"]["status"], dict(observation.digests)))
-            course.note(info)
-            course.reward, course.terminated, course.truncated = reward, terminated, truncated
+            attempt.steps.append(Played(action, info["action"]["status"], dict(observation.digests)))
+            attempt.note(info)
+            attempt.reward, attempt.terminated, attempt.truncated = reward, terminated, truncated
 
 
-async def _asked(call: Callable[[], Any]) -> Any:
-    """Return what the agent's code gives; in a task of its own, so that its errors are told from ours."""
+async def _call_agent(call: Callable[[], Any]) -> Any:
+    """Call the agent's code in a task of its own, which separates its errors and cancellation from ours."""
 
     async def run() -> Any:
-        given = call()
-        return await given if inspect.isawaitable(given) else given
+        result = call()
+        return await result if inspect.isawaitable(result) else result
 
-    asking = asyncio.ensure_future(run())
+    calling = asyncio.ensure_future(run())
     try:
-        await asyncio.wait([asking])
+        await asyncio.wait([calling])
     finally:
-        asking.cancel()
-    if asking.cancelled():
+        calling.cancel()
+    if calling.cancelled():
         raise _AgentFailed("the agent was cancelled")
-    if error := asking.exception():
+    if error := calling.exception():
         raise _AgentFailed(f"{type(error).__name__}: {error}") from error
-    return asking.result()
+    return calling.result()

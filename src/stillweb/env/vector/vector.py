@@ -1,13 +1,13 @@
-"""Many sessions at once, in one browser or a few, none of them waiting for another.
+"""Vector of concurrent sessions on one or several browsers, without a barrier.
 
     async with VectorEnv(url, 16) as vector:
         observation, info = await vector.reset(3, task=task)
         observation, reward, terminated, truncated, info = await vector.step(3, action)
 
-A session is an `Env` with a number. Each is reset and stepped by itself; there is no barrier, and what
-breaks one session is told to that session alone: an `InfraError`, never a reward. The next reset finds
-a browser that works. Browsers come from a `BrowserPool`: new episodes go to the newest, running
-ones end on the one they began on. `rollout` plays tasks with an agent and yields episodes as they end.
+A session is an `Env` with a number. Each session is reset and stepped independently. A failure of one session
+is an `InfraError` in that session only, never a reward; the next reset finds a working browser. Browsers come
+from a `BrowserPool`: new episodes go to the newest browser, running ones end where they began. `rollout`
+plays tasks with an agent and yields episodes as they end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stillweb.browser.profile import Level
 from stillweb.env.aio import Started
 from stillweb.env.env import Env, Info
 from stillweb.env.episode.determinism import level_of, probe_level
-from stillweb.env.episode.episode import told_as_ours
+from stillweb.env.episode.episode import as_infra_error
 from stillweb.env.observations.observation import Observation
 from stillweb.env.options import EnvOptions
 from stillweb.env.tasks.load import Task
@@ -39,20 +39,19 @@ from stillweb.replay.client import ReplayClient
 
 __all__ = ["VectorEnv", "VectorOptions"]
 
-_CLOSE_AT_ONCE = 8
+_CONCURRENT_CLOSES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class VectorOptions:
-    """What seldom needs saying.
+    """Further options of a `VectorEnv`.
 
     Attributes:
-        pool: how many browsers, and for how many episodes each. Its browser is that of `env` if that says.
-        env: of each session.
-        at_once: resets and steps that are worked on at once, the others wait for their turn in order of
-            arrival; 0 for twice the machine's cores, at least 4. More do not make a machine faster, but each
-            of them slower, until limits in real seconds are met that say nothing of the page. Beside them a
-            quarter as many starts are prepared ahead (`EnvOptions.ahead`).
+        pool: number and lifetime of the browsers. `env.executable` overrides `pool.executable`.
+        env: options of each session.
+        at_once: concurrent resets and steps; others wait in order of arrival. 0 is twice the number of cores,
+            at least 4. A higher number makes each call slower, until limits in real seconds expire that have
+            nothing to do with the page. A quarter as many starts are prefetched (`EnvOptions.ahead`).
     """
 
     pool: PoolOptions = field(default_factory=PoolOptions)
@@ -61,7 +60,7 @@ class VectorOptions:
 
 
 class _Slot:
-    """A session: an env on a leased browser, one episode after the other."""
+    """One session: an env on a leased browser."""
 
     def __init__(self, vector: VectorEnv) -> None:
         self._vector = vector
@@ -70,7 +69,7 @@ class _Slot:
         self.busy = False
 
     async def ready(self) -> Env:
-        """Return an env on a browser that takes a new episode; the last episode may still stand in it."""
+        """Return an env on a browser that takes a new episode; its last episode may still be open."""
         if self.env and self.lease and self.lease.renew():
             return self.env
         await self.leave()
@@ -79,7 +78,7 @@ class _Slot:
         return self.env
 
     async def leave(self) -> None:
-        """Leave the episode, and give the browser back."""
+        """Close the env, and release the browser."""
         env, self.env = self.env, None
         lease, self.lease = self.lease, None
         try:
@@ -90,7 +89,7 @@ class _Slot:
                 lease.release()
 
     async def leave_drained(self) -> None:
-        """Leave an episode that is over, if its browser waits for that."""
+        """Leave the episode if its browser is draining or lost."""
         if self.lease and self.lease.state is not BrowserState.SERVING:
             await self.leave()
 
@@ -100,10 +99,10 @@ class VectorEnv(Started):
 
     Args:
         proxy: control URL of the replay server (`stillweb replay` prints it).
-        n: how many sessions, numbered from 0.
-        collection: name of the collection; otherwise the task's, or the only one served.
-        level: how much is pinned, see `Env`.
-        observe: what observations hold, see `Env`.
+        n: number of sessions; they are numbered from 0.
+        collection: name of the collection; the default is the task's, or the only one served.
+        level: determinism level, see `Env`.
+        observe: forms of observation, see `Env`.
         options: see `VectorOptions`.
     """
 
@@ -124,18 +123,18 @@ class VectorEnv(Started):
         self._named: dict[str, Any] = {"collection": collection, "level": level, "observe": tuple(observe)}
         self._options = options or VectorOptions()
         self._pool: BrowserPool | None = None
-        self._seats = [_Slot(self) for _ in range(n)]
+        self._slots = [_Slot(self) for _ in range(n)]
         self._starting = asyncio.Lock()
         at_once = self._options.at_once or max(4, 2 * (os.cpu_count() or 1))
-        self._gate = asyncio.Semaphore(at_once)
-        self._preparing = asyncio.Semaphore(max(1, at_once // 4))  # whoever waits for a step comes first
+        self._turns = asyncio.Semaphore(at_once)
+        self._prefetches = asyncio.Semaphore(max(1, at_once // 4))  # steps have priority
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._seats)
+        return len(self._slots)
 
     async def start(self) -> None:
-        """Reach the replay server and have a browser that keeps the level. `reset` does so where needed.
+        """Connect to the replay server and start a browser; `reset` does so if necessary.
 
         Raises:
             ReplayUnreachable: if no replay server answers.
@@ -147,64 +146,64 @@ class VectorEnv(Started):
     async def reset(
         self, i: int, *, task: Task | None = None, url: str | None = None, seed: int | None = None
     ) -> tuple[Observation, Info]:
-        """Begin an episode in session i, as `Env.reset` does. Waits for no other session.
+        """Begin an episode in session i, see `Env.reset`.
 
         Raises:
             UsageError, TaskError: as `Env.reset`.
             InfraError: if browser or proxy fail, the replay server included; reset again.
         """
-        seat = self._seat(i)
-        async with self._reported(seat, "reset"):
-            env = await seat.ready()
+        slot = self._slot(i)
+        async with self._reported(slot, "reset"):
+            env = await slot.ready()
             observation, info = await env.reset(task=task, url=url, seed=seed)
-        return observation, self._placed(i, seat, info)
+        return observation, self._placed(i, slot, info)
 
     async def step(
         self, i: int, action: Mapping[str, Any] | str
     ) -> tuple[Observation, float, bool, bool, Info]:
-        """Take an action in session i, as `Env.step` does. Waits for no other session."""
-        seat = self._seat(i)
-        if seat.env is None:
+        """Perform an action in session i, see `Env.step`."""
+        slot = self._slot(i)
+        if slot.env is None:
             raise ResetNeeded(f"session {i} has no episode", hint=f"await vector.reset({i}, task=...)")
-        async with self._reported(seat, "step"):
-            observation, reward, terminated, truncated, info = await seat.env.step(action)
-        info = self._placed(i, seat, info)
+        async with self._reported(slot, "step"):
+            observation, reward, terminated, truncated, info = await slot.env.step(action)
+        info = self._placed(i, slot, info)
         if terminated or truncated:
-            await seat.leave_drained()
+            await slot.leave_drained()
         return observation, reward, terminated, truncated, info
 
     def prepare(
         self, i: int, *, task: Task | None = None, url: str | None = None, seed: int | None = None
     ) -> None:
-        """Say what the next reset of session i will ask for, as `Env.prepare` does."""
-        seat = self._seat(i)
-        if seat.env is None:
+        """Announce the next reset of session i, see `Env.prepare`."""
+        slot = self._slot(i)
+        if slot.env is None:
             raise ResetNeeded(f"session {i} has no episode", hint=f"await vector.reset({i}, task=...)")
-        seat.env.prepare(task=task, url=url, seed=seed)
+        slot.env.prepare(task=task, url=url, seed=seed)
 
     async def observe(self, i: int, *kinds: str) -> Observation:
-        """Look at the page of session i without a step, as `Env.observe` does."""
-        seat = self._seat(i)
-        if seat.env is None:
+        """Observe the page of session i without a step, see `Env.observe`."""
+        slot = self._slot(i)
+        if slot.env is None:
             raise ResetNeeded(f"session {i} has no episode", hint=f"await vector.reset({i}, task=...)")
-        async with self._reported(seat, "observe"):
-            return await seat.env.observe(*kinds)
+        async with self._reported(slot, "observe"):
+            return await slot.env.observe(*kinds)
 
     async def fork(self, i: int, into: Sequence[int]) -> None:
-        """Bring other sessions to where session i stands; what they did before is left.
+        """Bring other sessions to the state of session i; their own episodes are left.
 
         Raises:
-            UsageError: if session i has no episode under way, or nothing of it was observed.
-            ForkDiverged: if the actions so far, taken again, lead to another state.
-            InfraError: if browser or proxy fail. The sessions in `into` have no episode then.
+            UsageError: if session i has no running episode, or observes nothing.
+            ForkDiverged: if the repeated actions lead to another state.
+            InfraError: if browser or proxy fail. The sessions in `into` then have no episode.
         """
-        seat, others = self._seat(i), [self._seat(j) for j in into]
+        slot, others = self._slot(i), [self._slot(j) for j in into]
         if i in into or len({*into}) < len(into):
             raise UsageError(f"session {i} forks into others, each named once, not into {list(into)}")
-        if seat.env is None:
+        if slot.env is None:
             raise UsageError(f"session {i} has no episode to fork", hint=f"await vector.reset({i}, task=...)")
-        past = seat.env.past
-        past = replace(past, moments=list(past.moments))
+        past = slot.env.past
+        past = replace(past, steps=list(past.steps))
         try:
             async with asyncio.TaskGroup() as group:
                 for other in others:
@@ -214,50 +213,48 @@ class VectorEnv(Started):
             raise errors.exceptions[0] from errors
 
     async def leave(self, i: int) -> None:
-        """Leave the episode of session i and give its browser back; close does so for all."""
-        await self._seats[i].leave()
+        """Leave the episode of session i and release its browser; `close` does so for all."""
+        await self._slots[i].leave()
 
     def rollout(
         self, agent: Agent, tasks: Iterable[Task | Planned], options: RolloutOptions | None = None
     ) -> AsyncGenerator[Rollout]:
-        """Play tasks with an agent and yield the episodes as they end, in whatever order that is.
+        """Play tasks with an agent and yield the episodes in the order in which they end.
 
-        Who may leave off before the end uses `contextlib.aclosing`.
+        Use `contextlib.aclosing` if the loop may end early.
 
         Args:
-            agent: makes the policy of one episode, see `Agent`.
+            agent: factory of the policy of one episode, see `Agent`.
             tasks: read one by one, as sessions become free.
             options: see `RolloutOptions`.
         """
         return play(self, agent, tasks, options or RolloutOptions())
 
     async def proxy_ready(self, seconds: float = 30.0) -> bool:
-        """Wait until the replay server can take episodes again; return whether it came to that."""
+        """Wait until the replay server is ready; return False on timeout."""
         async with ReplayClient(self._proxy) as client:
             return await poll(partial(_ready, client), timeout=seconds, interval=0.1)
 
     def browsers(self) -> list[dict[str, Any]]:
-        """Return the browsers that have not ended, see `BrowserPool.browsers`."""
         return self._pool.browsers() if self._pool else []
 
     async def close(self) -> None:
-        """Leave all episodes and end all browsers. Twice is once."""
+        """Leave all episodes and end all browsers; a second call has no effect."""
         self._closed = True
-        # In turns, since each has only so many seconds; and not in those of steps, which this ends.
-        turns = asyncio.Semaphore(_CLOSE_AT_ONCE)
+        # Limited, since each close has a timeout; apart from the turns of steps, which this call ends.
+        turns = asyncio.Semaphore(_CONCURRENT_CLOSES)
 
-        async def leave(seat: _Slot) -> None:
+        async def leave(slot: _Slot) -> None:
             async with turns:
-                await seat.leave()
+                await slot.leave()
 
-        await asyncio.gather(*(leave(seat) for seat in self._seats))
+        await asyncio.gather(*(leave(slot) for slot in self._slots))
         if self._pool:
             await self._pool.close()
 
     # --- for the sessions --------------------------------------------------------------------------
 
     async def lease(self) -> BrowserLease:
-        """Return a browser for the next episode."""
         async with self._starting:
             if self._closed:
                 raise EnvClosed("this VectorEnv is closed")
@@ -275,30 +272,29 @@ class VectorEnv(Started):
         return await self._pool.lease()
 
     def env_on(self, lease: BrowserLease) -> Env:
-        """Return an env on a leased browser."""
         env = Env(self._proxy, **self._named, browser=lease.browser, options=self._options.env)
-        env.ahead.gate = self._preparing
+        env.ahead.turns = self._prefetches
         return env
 
     async def _probe(self, browser: Browser) -> None:
         await probe_level(browser, self._level)
 
-    async def _retrace(self, seat: _Slot, past: EpisodeHistory) -> None:
-        async with self._reported(seat, "fork"):
-            await retrace(await seat.ready(), past)
+    async def _retrace(self, slot: _Slot, past: EpisodeHistory) -> None:
+        async with self._reported(slot, "fork"):
+            await retrace(await slot.ready(), past)
 
-    def _seat(self, i: int) -> _Slot:
+    def _slot(self, i: int) -> _Slot:
         if self._closed:
             raise EnvClosed("this VectorEnv is closed")
-        if not 0 <= i < len(self._seats):
-            raise UsageError(f"no session {i}: they are numbered 0 to {len(self._seats) - 1}")
-        return self._seats[i]
+        if not 0 <= i < len(self._slots):
+            raise UsageError(f"no session {i}: they are numbered 0 to {len(self._slots) - 1}")
+        return self._slots[i]
 
-    def _reported(self, seat: _Slot, what: str) -> _Reported:
-        return _Reported(seat, what, self._gate)
+    def _reported(self, slot: _Slot, what: str) -> _Reported:
+        return _Reported(slot, what, self._turns)
 
-    def _placed(self, i: int, seat: _Slot, info: Info) -> Info:
-        return {**info, "session_index": i, "browser": seat.lease.number if seat.lease else -1}
+    def _placed(self, i: int, slot: _Slot, info: Info) -> Info:
+        return {**info, "session_index": i, "browser": slot.lease.number if slot.lease else -1}
 
 
 async def _ready(client: ReplayClient) -> bool:
@@ -306,40 +302,40 @@ async def _ready(client: ReplayClient) -> bool:
         await client.ask("GET", "/ready")
     except (PeerError, ReplayError, PortInUse):
         return False
-    except UsageError:  # a back-end that has no such question
+    except UsageError:  # a back-end without this endpoint
         return True
     return True
 
 
 class _Reported:
-    """Lets a session work when it is its turn, tells failures as ours, has its browser looked at then."""
+    """Runs a call of a session in its turn; turns failures into InfraError and then examines the browser."""
 
-    def __init__(self, seat: _Slot, what: str, gate: asyncio.Semaphore) -> None:
-        self._seat = seat
+    def __init__(self, slot: _Slot, what: str, turns: asyncio.Semaphore) -> None:
+        self._slot = slot
         self._what = what
-        self._gate = gate
+        self._turns = turns
 
     async def __aenter__(self) -> None:
-        if self._seat.busy:
-            raise UsageError(f"{self._what} was called while another call of the session was under way")
-        self._seat.busy = True
+        if self._slot.busy:
+            raise UsageError(f"{self._what} was called during another call of the session")
+        self._slot.busy = True
         try:
-            await self._gate.acquire()
+            await self._turns.acquire()
         except BaseException:
-            self._seat.busy = False
+            self._slot.busy = False
             raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._gate.release()
-        self._seat.busy = False
+        self._turns.release()
+        self._slot.busy = False
         if error is None:
             return
-        ours = told_as_ours(self._what, error)
-        if isinstance(ours, InfraError) and self._seat.lease:
-            await self._seat.lease.examine()
+        ours = as_infra_error(self._what, error)
+        if isinstance(ours, InfraError) and self._slot.lease:
+            await self._slot.lease.examine()
         if isinstance(ours, InfraError):
-            await self._seat.leave_drained()
+            await self._slot.leave_drained()
         if ours is not error:
             raise ours from error

@@ -93,7 +93,7 @@ class Fetcher:
                 finally:
                     await answer.aclose()
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, zlib.error) as error:
-            raise UpstreamUnreachable(f"{url}: {error or type(error).__name__}") from None
+            raise UpstreamUnreachable(f"{url}: {error or type(error).__name__}") from error
         raise UpstreamUnreachable(f"{url}: more than {_REDIRECTIONS} redirects")
 
     def _request(self, url: str) -> httpx.Request:

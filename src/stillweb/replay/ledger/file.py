@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stillweb.errors import UsageError
-from stillweb.http.control import LedgerEntry
-from stillweb.replay.server.session import Session
+from stillweb.replay.server.session import LedgerEntry, Session
 
 __all__ = ["LedgerFile", "LedgerFileReader", "LedgerLine"]
 

@@ -1,16 +1,16 @@
-"""The reference back-end: pywb on the same folder with the same CA, behind the control API of replay.
+"""The reference back-end: a real pywb on the same folder with the same CA, behind our control API.
 
-pywb runs as a program and is never imported (docs/decisions/0004-pywb-sidecar.md). It serves one collection
-per process and knows no sessions. So all sessions of a collection share that process's port, nothing is
-reset, and no ledger records its responses; `features` says so. The process of the first collection starts
-with the server, the others start with their first session.
+pywb is a program, never a library (docs/decisions/0004-pywb-sidecar.md). It serves one collection
+per process and knows no sessions, so every session of a collection shares that process's port,
+nothing is reset, and no ledger tells what it answered: `features` says so. The process of the first
+collection starts with the server, the others' when a session asks for them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +21,10 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import CollectionNotFound, UsageError
-from stillweb.http.control import DEFAULT_SESSION, ControlBackend, Ledger, ReplayInfo, SessionInfo
 from stillweb.options import Option
 from stillweb.replay.pywb.process import PywbProcess, Setup, find_pywb
-from stillweb.replay.server.listeners import authority
-from stillweb.replay.server.server import serve_control
+from stillweb.replay.server.control import DEFAULT_SESSION, ControlBackend
+from stillweb.replay.server.server import ReplayOptions, serve_desk
 
 __all__ = ["PywbOptions", "PywbServer", "find_pywb", "serve_pywb"]
 
@@ -34,14 +33,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PywbOptions:
-    """How to serve with pywb.
+    """How to serve by pywb.
 
     Attributes:
         host: address to listen on.
         port: of the control API; 0 for any.
-        program: pywb's `wayback`; None to search for it (`find_pywb`).
-        start_timeout: seconds until pywb must answer.
-        allowed_hosts: as in `ReplayOptions`.
+        program: pywb's `wayback`; `find_pywb` otherwise.
+        start_timeout: seconds that pywb may take until it answers.
     """
 
     host: str = "127.0.0.1"
@@ -63,12 +61,11 @@ class PywbOptions:
     ] = False
     program: Path | None = None
     start_timeout: float = 60.0
-    allowed_hosts: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class _Served:
-    """A collection, its ids, and its process once it runs."""
+    """A collection, what is known of it, and its process once there is one."""
 
     collection: Collection
     environment_id: str
@@ -79,7 +76,7 @@ class _Served:
 
 
 class PywbServer(ControlBackend):
-    """The control API in front of pywb processes; made and ended by `serve_pywb`.
+    """The `Desk` in front of pywb processes; `serve_pywb` makes and ends it.
 
     Attributes:
         url: of the control API.
@@ -90,7 +87,6 @@ class PywbServer(ControlBackend):
     ) -> None:
         self.url = ""
         self.options = options
-        self.hosts: Iterable[str] = {options.host.lower(), *options.allowed_hosts}
         self._ca = ca
         self._program = program
         self._served = {
@@ -103,10 +99,10 @@ class PywbServer(ControlBackend):
     @property
     def proxy(self) -> str:
         """URL of the proxy of the first collection."""
-        return f"http://{authority(self.options.host, self._served[self._default].port)}"
+        return _url(self.options.host, self._served[self._default].port)
 
     async def wait(self) -> None:
-        """Wait until the pywb of the first collection ends, which it does on its own only if it fails.
+        """Wait until the pywb of the first collection ends, which it only does by itself if it fails.
 
         Raises:
             ReplayError: when it has ended.
@@ -115,36 +111,39 @@ class PywbServer(ControlBackend):
         await process.wait()
         raise process.failure()
 
-    # The control API.
+    # What the control API asks of a back-end (`stillweb.replay.server.control.Desk`).
 
     def knows(self, session_id: str) -> bool:
-        """Return whether a session of that id is open."""
+        """Return whether there is a session of that id."""
         return session_id in self._sessions
 
-    async def info(self) -> ReplayInfo:
+    async def info(self) -> dict[str, Any]:
         """Return what `/info` shows."""
-        return ReplayInfo(
-            backend="pywb",
-            collections={name: served.environment_id for name, served in self._served.items()},
-            spki=tuple(self._ca.spki_hashes()),
-            features={"ledger": False, "sessions": False, "in_flight": False, "strict": False},
-            manifests={name: served.manifest for name, served in self._served.items()},
-            software=f"stillweb/{__version__}",
-        )
+        return {
+            "backend": "pywb",
+            "collections": {name: served.environment_id for name, served in self._served.items()},
+            "spki": list(self._ca.spki_hashes()),
+            "features": {"ledger": False, "sessions": False, "in_flight": False, "strict": False},
+            "manifests": {name: served.manifest for name, served in self._served.items()},
+            "session_ports": "",
+            "software": f"stillweb/{__version__}",
+        }
 
-    async def sessions(self) -> list[SessionInfo]:
+    async def sessions(self) -> list[dict[str, Any]]:
         """Return all sessions, the default one first."""
-        return [self._state(session_id) for session_id in self._sessions]
+        return [self._shown(session_id) for session_id in self._sessions]
 
-    async def session(self, session_id: str) -> SessionInfo:
-        """Return the state of a session."""
-        return self._state(session_id)
+    async def session(self, session_id: str) -> dict[str, Any]:
+        """Return one session."""
+        return self._shown(session_id)
 
-    async def ledger(self, session_id: str, after: int) -> Ledger | None:
-        """Return an empty ledger: pywb does not report its responses."""
-        return Ledger((), {}) if session_id in self._sessions else None
+    async def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
+        """Return an empty ledger: pywb tells nobody what it answered."""
+        if session_id not in self._sessions:
+            return None
+        return {"entries": [], "counts": {}, "dropped": 0}
 
-    async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
+    async def open_session(self, collection: str | None, port: int | None = None) -> dict[str, Any]:
         """Open a session on a collection; on the first one for None.
 
         Raises:
@@ -159,27 +158,23 @@ class PywbServer(ControlBackend):
         await self._process(name)
         session_id = clock.new_id()
         self._sessions[session_id] = name
-        return self._state(session_id)
+        return self._shown(session_id)
 
-    async def reset_session(self, session_id: str) -> SessionInfo:
-        """Check that pywb lives; it has no state to reset.
-
-        Raises:
-            ReplayError: if it has failed.
-        """
+    async def reset_session(self, session_id: str) -> dict[str, Any]:
+        """Change nothing, as pywb remembers nothing; but say if it has failed."""
         await self._process(self._sessions[session_id])
-        return self._state(session_id)
+        return self._shown(session_id)
 
     async def close_session(self, session_id: str) -> None:
-        """Close a session; pywb holds nothing for it."""
+        """Forget a session."""
         del self._sessions[session_id]
 
-    def _state(self, session_id: str) -> SessionInfo:
+    def _shown(self, session_id: str) -> dict[str, Any]:
         name = self._sessions[session_id]
         served = self._served[name]
         return {
             "id": session_id,
-            "proxy": f"http://{authority(self.options.host, served.port)}",
+            "proxy": _url(self.options.host, served.port),
             "collection": name,
             "environment_id": served.environment_id,
             "epoch": 0,
@@ -211,7 +206,7 @@ class PywbServer(ControlBackend):
         return served.process
 
     async def port_of(self, name: str) -> int:
-        """Return the port of a collection's pywb; start pywb if it does not run yet.
+        """Return the port of a collection's pywb, which is started if it has not been asked for yet.
 
         Raises:
             ReplayError: if it has failed.
@@ -232,15 +227,15 @@ class PywbServer(ControlBackend):
 async def serve_pywb(
     collections: Sequence[Collection], ca: CertAuthority, options: PywbOptions | None = None
 ) -> AsyncIterator[PywbServer]:
-    """Serve collections with pywb until the context ends.
+    """Serve collections by pywb, until the block is left.
 
     Args:
-        collections: the first is that of the default session; several roots are allowed.
-        ca: signs for pywb.
-        options: addresses and matching.
+        collections: of one or more roots; the first is that of the default session.
+        ca: what pywb signs with.
+        options: where to listen, how to match.
 
     Raises:
-        UsageError: if no collection is given.
+        UsageError: if there is no collection.
         ProgramNotFound: if pywb is not installed.
         PortInUse: if another program listens on a port given.
         ReplayError: if pywb does not start.
@@ -252,7 +247,8 @@ async def serve_pywb(
     try:
         await server.start()
         advice = f"this is the control port; traffic goes to {server.proxy}\n"
-        async with serve_control(server, options.host, options.port, advice) as url:
+        desk = ReplayOptions(host=options.host, port=options.port)
+        async with serve_desk(lambda: server, desk, advice) as url:
             server.url = url
             yield server
     finally:
@@ -260,9 +256,14 @@ async def serve_pywb(
 
 
 def _described(collection: Collection, port: int) -> _Served:
-    """Return a collection without a process; it has an environment id only if it is sealed."""
+    """Return what is known of a collection; it has an environment id where it is sealed."""
     environment_id = ""
     if collection.pack.is_dir():
         with Pack.open(collection.pack) as pack:
             environment_id = pack.environment_id
     return _Served(collection, environment_id, collection.manifest().to_dict(), port)
+
+
+def _url(host: str, port: int) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    return f"http://{shown}:{port}"

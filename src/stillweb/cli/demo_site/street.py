@@ -1,7 +1,7 @@
-"""The pipeline of the demo: record the shop, seal it, run parallel episodes, compare them.
+"""The street that the demo walks: record the shop, seal it, run episodes side by side, compare them.
 
-Each step is a coroutine on the result of the previous one. The shop is closed before the replay starts;
-`is_closed` verifies that.
+Each step is a coroutine that takes what the one before it gave. Between recording and replay the
+shop is closed, and `is_closed` has to say so.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from stillweb.record.proxy.resolve import ResolveRule
 from stillweb.record.recording import pinning_of
 
 KINDS = ("axtree", "html", "screenshot")
-ATTEMPTS = 3  # at an episode that infrastructure broke, as trainers do
+ATTEMPTS = 3  # at an episode that failed by no fault of its own, as trainers do
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Totals of the recording; `port` is that of the closed shop."""
+    """What came of the recording; `port` is where the shop was."""
 
     pages: int
     exchanges: int
@@ -49,7 +49,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The observations after an action ("reset" for the first), as digests by kind."""
+    """What an episode saw after an action ("reset" for the first), by kind of observation."""
 
     action: str
     url: str
@@ -58,6 +58,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class CustomerRun:
+    """One episode of the customer."""
+
     steps: tuple[Step, ...]
     reward: float
     answer: str
@@ -69,7 +71,7 @@ class CustomerRun:
 
 @dataclass(frozen=True, slots=True)
 class StepAgreement:
-    """A step over all episodes: number of episodes with the most frequent observation, by kind."""
+    """A step over all episodes: how many saw what most saw, by kind of observation."""
 
     action: str
     alike: dict[str, int]
@@ -78,7 +80,7 @@ class StepAgreement:
 async def record_shop(
     collection: Collection, ca: CertAuthority, site_ca: CertAuthority, on_event: OnEvent
 ) -> Recorded:
-    """Open the shop, crawl it, record one episode of the customer, and close it."""
+    """Open the shop, crawl it, let the customer walk through it once, and close it."""
     async with open_shop(Bookshop(), site_ca) as port:
         rules = tuple(ResolveRule(host, 443, "127.0.0.1", port) for host in HOSTS)
         options = CrawlOptions(limit=20, record=RecordOptions(rules, upstream_ca=site_ca.ca_file))
@@ -92,7 +94,7 @@ async def record_shop(
 async def _record_walk(
     collection: Collection, ca: CertAuthority, options: RecordOptions, report: CrawlReport, port: int
 ) -> Recorded:
-    """Record the customer's POST requests, and the shop's answers after them."""
+    """Record what the customer asks for: its POSTs, and what the shop answers after them."""
     with CollectionWriter(collection) as writer:
         async with (
             recording_proxy(writer, ca, options) as recording,
@@ -105,7 +107,7 @@ async def _record_walk(
 
 
 async def _walk(browser: Browser, proxy: str, collection: Collection) -> int:
-    """Run the customer on the live shop, pinned like the episodes; return the number of steps."""
+    """Let the customer act on the live shop, pinned as the episodes will be; return its steps."""
     profile, pinning = pinning_of(collection.manifest())
     context = await open_context(browser, proxy=proxy, profile=profile, pinning=pinning)
     tabs, activity, bids, customer = Tabs(context), Activity(context), Bids(), Customer()
@@ -129,7 +131,7 @@ async def _walk(browser: Browser, proxy: str, collection: Collection) -> int:
 
 
 async def is_closed(port: int) -> bool:
-    """Return whether a loopback port refuses connections."""
+    """Whether nobody answers at a loopback port."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
@@ -141,18 +143,18 @@ async def is_closed(port: int) -> bool:
 
 
 async def run_episodes(url: str, spki: Sequence[str], count: int) -> list[CustomerRun]:
-    """Run `count` parallel episodes of the customer, in one browser."""
+    """Run the customer's episode `count` times at once, in one browser."""
     async with launch(spki=spki) as browser:
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_episode_with_retries(url, browser)) for _ in range(count)]
+                tasks = [group.create_task(_episode_at_last(url, browser)) for _ in range(count)]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
-async def _episode_with_retries(url: str, browser: Browser) -> CustomerRun:
-    """Run an episode, and repeat it if the browser or the machine failed: that is never a reward."""
+async def _episode_at_last(url: str, browser: Browser) -> CustomerRun:
+    """Run an episode, again if browser or machine failed: such a failure is never a reward."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return replace(await _episode(url, browser), attempts=attempt)
@@ -185,7 +187,7 @@ async def _episode(url: str, browser: Browser) -> CustomerRun:
 
 
 def compare(trajectories: Sequence[CustomerRun]) -> list[StepAgreement]:
-    """Return for each step how many trajectories have the most frequent digest."""
+    """Return, step by step, how many trajectories have the digest that most of them have."""
     rows = []
     for index in range(max(len(each.steps) for each in trajectories)):
         steps = [each.steps[index] for each in trajectories if index < len(each.steps)]
