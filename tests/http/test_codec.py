@@ -22,7 +22,7 @@ from stillweb.errors import LimitExceeded
 from stillweb.http import codec
 from stillweb.matching.captures import Entry
 from stillweb.model import Exchange, Request, Response
-from stillweb.record.redaction import bodies
+from stillweb.record.redaction import redactor
 from stillweb.replay.server import answer
 
 
@@ -47,7 +47,7 @@ def codec_of(case: ContentCase) -> str:
 CALLERS = {
     "replay": _by_replay,
     "collections": lambda case: codec.decode(case.body, case.encoding),
-    "record": lambda case: bodies.decode(case.body, case.encoding),
+    "record": lambda case: redactor.decode(case.body, case.encoding),
 }
 
 
@@ -118,7 +118,7 @@ def test_output_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert raised.value.option == "STILLWEB_MAX_DECODED_MIB"
     assert "STILLWEB_MAX_DECODED_MIB" in raised.value.hint
     assert codec.has_encoding(BOMBS[name], encoding)
-    assert bodies.decode(BOMBS[name], encoding) is None
+    assert redactor.decode(BOMBS[name], encoding) is None
     assert _by_replay(ContentCase(encoding, BOMBS[name], None)) is None
 
 

@@ -74,6 +74,13 @@ class RecordOptions:
             parse=parse_all,
         ),
     ] = ()
+    allow_private: Annotated[
+        bool,
+        Option(
+            "Also connect to private, loopback and link-local addresses, which a page may request to attack "
+            "your network. Hosts named by --resolve are always permitted."
+        ),
+    ] = False
     upstream_ca: Annotated[
         Path | None,
         Option("PEM file of a CA that sites may use in addition to the system's.", path="existing file"),

@@ -63,7 +63,15 @@ _SECTIONS = {
     "Login and secrets": ("storage_state", "login", "logged_in", "keep_secrets", "redact", "no_redact"),
     "Exploring (with --explore)": EXPLORING,
     "Another engine": ("engine", *option_names(Container), "dry_run"),
-    "Sites and files": ("resolve", "upstream_ca", "root", "certs_dir", "warc_size", "operator"),
+    "Sites and files": (
+        "resolve",
+        "allow_private",
+        "upstream_ca",
+        "root",
+        "certs_dir",
+        "warc_size",
+        "operator",
+    ),
 }
 
 

@@ -84,7 +84,7 @@ def warn_if_logged_out(collection: Collection, login: Login | None) -> None:
     help="File to write the storage state to.",
 )
 @click.option("--until", metavar=_SIGN, help="End as soon as a page shows this sign.")
-@options_from(RecordOptions, "record", only=("resolve", "upstream_ca"))
+@options_from(RecordOptions, "record", only=("resolve", "allow_private", "upstream_ca"))
 @certs_option
 def login(url: str, save: Path, until: str | None, record: RecordOptions, certs_dir: Path) -> None:
     """Log in manually, in a browser with a window, and save the storage state.

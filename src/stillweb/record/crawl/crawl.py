@@ -529,7 +529,9 @@ def _unreachable(seed: str, report: CrawlReport) -> UpstreamUnreachable:
             f"{seed} is a download, not a page", hint="stillweb record proxy -c NAME records downloads"
         )
     why = report.failed_pages.get(seed, "no response")
-    if "ertificate" in why:
+    if "--allow-private" in why:
+        why, _, hint = why.partition("; ")
+    elif "ertificate" in why:
         hint = "if the site uses its own CA: --upstream-ca ITS-CA.pem"
     elif "Name or service" in why or "resolution" in why:
         hint = f"check the name, or give the address: --resolve '{host_of(seed)}=127.0.0.1:8443'"

@@ -25,7 +25,7 @@ from stillweb import __version__
 from stillweb.errors import UpstreamUnreachable, UsageError
 from stillweb.record.crawl.scope import page_links
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.resolve import resolve
+from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
 from stillweb.urls import origin_of, wire_url
 
 __all__ = ["Robots", "Sitemaps", "parse_sitemap"]
@@ -60,7 +60,7 @@ class Fetcher:
     """HTTP client with its own connections; an asynchronous context manager."""
 
     def __init__(self, options: RecordOptions) -> None:
-        self._rules = options.resolve
+        self._resolver = UpstreamResolver(options.resolve, allow_private=options.allow_private)
         self._client = httpx.AsyncClient(
             verify=_tls_context(options.upstream_ca),
             trust_env=False,
@@ -84,7 +84,7 @@ class Fetcher:
         """
         try:
             for _ in range(_REDIRECTIONS + 1):
-                request = self._request(wire_url(url))
+                request = await self._request(wire_url(url))
                 answer = await self._client.send(request, stream=True)
                 try:
                     if not answer.has_redirect_location:
@@ -92,16 +92,18 @@ class Fetcher:
                     url = urljoin(url, answer.headers["location"])
                 finally:
                     await answer.aclose()
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, zlib.error) as error:
+        except AddressRefused as error:
+            raise UpstreamUnreachable(f"{url}: {error}", hint=error.hint) from error
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, zlib.error) as error:
             raise UpstreamUnreachable(f"{url}: {error or type(error).__name__}") from error
         raise UpstreamUnreachable(f"{url}: more than {_REDIRECTIONS} redirects")
 
-    def _request(self, url: str) -> httpx.Request:
+    async def _request(self, url: str) -> httpx.Request:
         parsed = httpx.URL(url)
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ValueError(f"not an http or https URL: {url}")
         port = parsed.port or (443 if parsed.scheme == "https" else 80)
-        address, to_port = resolve(self._rules, parsed.host, port)
+        address, to_port = await self._resolver.resolve(parsed.host, port)
         request = self._client.build_request(
             "GET",
             parsed.copy_with(host=address, port=to_port),

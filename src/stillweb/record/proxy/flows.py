@@ -44,6 +44,7 @@ _DICTIONARY = frozenset(("available-dictionary", "dictionary-id"))
 _CLIENT_DISCONNECTED = "Client disconnected."  # mitmproxy/proxy/layers/http/_http1.py, `wait`
 _CLIENT_RESET = "stream reset by client"  # _http2.py, `handle_h2_event`, of either end
 _PEER_CLOSED = "peer closed connection"  # _http2.py, of either end
+_KILLED = "Connection killed: "  # proxy/server.py, `open_connection`, with the error that a hook set
 # mitmproxy formats this tuple of OpenSSL's as it is.
 _OPENSSL = re.compile(r"OpenSSL Error\(\[\('[^']*', '[^']*', '([^']+)'\)\]\)")
 _REWORDED = {
@@ -103,6 +104,7 @@ def failure_reason(flow: Any) -> str:
         return "the client did not wait for the response"
     if reason.startswith(_CLIENT_RESET):
         return "the site reset the stream" + reason.removeprefix(_CLIENT_RESET)
+    reason = reason.removeprefix(_KILLED)
     if found := _OPENSSL.search(reason):
         return f"TLS: {found[1]}"
     return _REWORDED.get(reason, reason)
@@ -128,7 +130,7 @@ def exchange_of(flow: Any, body: bytes, upload: bytes = b"") -> Exchange:
         body: response body as received.
         upload: request body, if it was streamed.
     """
-    return _exchange(flow, wire_url(flow.request.url), body, end_to_end, upload)
+    return _exchange(flow, request_url(flow), body, end_to_end, upload)
 
 
 def handshake_of(flow: Any, body: bytes = b"") -> Exchange:
@@ -136,8 +138,17 @@ def handshake_of(flow: Any, body: bytes = b"") -> Exchange:
     return _exchange(flow, socket_url(flow), body, _without_proxy_fields)
 
 
+def request_url(flow: Any) -> str:
+    """Return the URL of a request in wire spelling; mitmproxy omits the brackets of an IPv6 address."""
+    request = flow.request
+    url, host = str(request.url), str(request.host)
+    if ":" in host:
+        url = url.replace(f"//{host}", f"//[{host}]", 1)
+    return wire_url(url)
+
+
 def socket_url(flow: Any) -> str:
-    return "ws" + wire_url(flow.request.url).removeprefix("http")
+    return "ws" + request_url(flow).removeprefix("http")
 
 
 def _exchange(

@@ -32,15 +32,15 @@ from stillweb.record.proxy.flows import (
     failure_reason,
     handshake_of,
     has_request_body,
+    request_url,
     socket_url,
     trailer_record,
     upstream_fields,
 )
-from stillweb.record.proxy.resolve import resolve
 from stillweb.record.proxy.running import RecordingProxy, RequestOutcome, RequestRecord, response_fingerprint
+from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.record.redaction.sweep import sweep, sweep_baseline
-from stillweb.urls import wire_url
 
 if TYPE_CHECKING:
     from stillweb.collections.warc.writer import CollectionWriter
@@ -102,6 +102,7 @@ class Recorder:
         if secrets is not None:
             recording.sweep = lambda folder: sweep_baseline(folder, secrets)
         self._options = options
+        self._resolver = UpstreamResolver(options.resolve, allow_private=options.allow_private)
         self.recording = recording
         self._control = control
         self._pending: dict[str, _Pending] = {}
@@ -135,14 +136,21 @@ class Recorder:
         host = failed.context.client.sni or (failed.context.server.address or ("?",))[0]
         self.recording.warn(f"a client rejected our certificate for {host}: does it trust the CA?")
 
-    @_guarded
-    def server_connect(self, connecting: Any) -> None:
-        """Redirect the connection to the address given by `--resolve`."""
+    async def server_connect(self, connecting: Any) -> None:
+        """Replace the host of a connection by a permitted address, or abort the connection."""
         server = connecting.server
         if server.address is None:
             return
         self._requested_addresses[server.id] = server.address
-        server.address = resolve(self._options.resolve, *server.address[:2])
+        try:
+            server.address = await self._resolver.resolve(*server.address[:2])
+        except AddressRefused as error:
+            server.error = f"{error}; {error.hint}"
+        except OSError as error:
+            server.error = str(error)
+        except Exception as error:  # noqa: BLE001  as in `_guarded`
+            server.error = str(error)
+            self.recording.fail(error)
 
     @_guarded
     def server_connected(self, connecting: Any) -> None:
@@ -154,6 +162,7 @@ class Recorder:
     def server_connect_error(self, connecting: Any) -> None:
         """Restore the connection's host name for error messages."""
         if address := self._requested_addresses.pop(connecting.server.id, None):
+            self._resolver.mark_unreachable(connecting.server.address[0])
             connecting.server.address = address
 
     # --- exchanges ---------------------------------------------------------------------------------
@@ -373,7 +382,7 @@ def _port(flow: Any) -> int:
 
 
 def _url(flow: Any) -> str:
-    return socket_url(flow) if _is_websocket(flow) else wire_url(flow.request.url)
+    return socket_url(flow) if _is_websocket(flow) else request_url(flow)
 
 
 def _is_websocket(flow: Any) -> bool:

@@ -16,7 +16,7 @@ from stillweb import clock
 from stillweb.browser.activity import Requested
 from stillweb.errors import RecordError
 from stillweb.model import Exchange, header
-from stillweb.record.proxy.flows import EventStream, Socket, socket_url
+from stillweb.record.proxy.flows import EventStream, Socket, request_url, socket_url
 from stillweb.urls import wire_url
 
 __all__ = [
@@ -293,7 +293,7 @@ class RecordingProxy:
         several of one URL the first opened is marked: pages settle in the order of their visits.
         """
         live: list[tuple[str, EventStream | Socket]]
-        live = [(wire_url(each.flow.request.url), each) for each in self.streams.values()]
+        live = [(request_url(each.flow), each) for each in self.streams.values()]
         live += [(socket_url(each.flow), each) for each in self.sockets.values()]
         settled: list[EventStream | Socket] = []
         for url in map(wire_url, urls):
