@@ -12,7 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Option", "format_counts", "parse_counts", "parse_duration", "parse_list", "parse_size"]
+__all__ = [
+    "Option",
+    "format_counts",
+    "parse_counts",
+    "parse_duration",
+    "parse_list",
+    "parse_share",
+    "parse_size",
+]
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -74,6 +82,17 @@ def parse_size(text: str) -> int:
     if match is None or not float(match[1]):
         raise ValueError(f"{text!r} is not a size such as 500M or 2G")
     return round(float(match[1]) * _SIZES[match[2]])
+
+
+def parse_share(text: str) -> float:
+    """Return a share such as `1%` or `0.01` as a number from 0 to 1."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ValueError(f"{text!r} is not a percentage such as 1%")
+    return share
 
 
 def parse_list(text: str) -> tuple[str, ...]:

@@ -58,7 +58,10 @@ class Site:
         return RecordOptions(resolve=parse_all([self.resolve]), upstream_ca=self.ca_file)
 
     def page(self, path: str, body: str, **more: Any) -> None:
-        self.answers[path] = Answer(f"<!doctype html><title>{path}</title>{body}".encode(), **more)
+        self.answers[path] = self.reply(f"<title>{path}</title>{body}", **more)
+
+    def reply(self, body: str, **more: Any) -> Answer:
+        return Answer(f"<!doctype html>{body}".encode(), **more)
 
 
 class _Responder(BaseHTTPRequestHandler):

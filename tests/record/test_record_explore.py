@@ -15,7 +15,7 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import resume
 from stillweb.record.explore.frontier import ExploreFrontier, FrontierState
 from stillweb.record.explore.journal import RECORDED, WAITING, RecordedActions
-from stillweb.record.explore.links import GetForm, Input, LinkCandidate, form_requests
+from stillweb.record.explore.links import HtmlForm, Input, LinkCandidate, form_requests
 from stillweb.record.explore.plan import AvoidRules, make_plan, other_fills
 from stillweb.record.explore.values import Values, read_values
 from stillweb.record.options import ScopeKind
@@ -212,7 +212,7 @@ def test_what_a_form_asks_for_by_its_address_is_told_without_sending_it():
         Input("", "text", "of no name"),
         Input("go", "submit", "Find", description="Find"),
     )
-    found = form_requests(GetForm("https://site.test/find?old=1", fields), values)
+    found = form_requests(HtmlForm("https://site.test/find?old=1", fields), values)
     plain = "q=red+kettle&by=name&sort=up&size=s"
     assert {
         lead.url.removeprefix("https://site.test/find?") for lead in found if lead.description != "button"
@@ -225,7 +225,7 @@ def test_what_a_form_asks_for_by_its_address_is_told_without_sending_it():
     }
     # By Enter or a script no button is named.
     assert LinkCandidate(f"https://site.test/find?{plain}", "button") in found
-    assert form_requests(GetForm("", fields), values) == []
+    assert form_requests(HtmlForm("", fields), values) == []
 
 
 def test_a_run_goes_on_with_links_that_were_only_opened_and_with_what_changes_the_site():

@@ -54,6 +54,7 @@ COMMANDS = {
     "rollout": ("stillweb.cli.rollout", "rollout", "Play tasks with an agent, and store every episode."),
     "tasks": ("stillweb.cli.tasks", "tasks", "Write evaluators for tasks from recorded requests."),
     "rescore": ("stillweb.cli.rescore", "rescore", "Score stored trajectories again, without a browser."),
+    "coverage": ("stillweb.cli.coverage", "coverage", "Measure how often agents leave a recording, and why."),
     "diff": ("stillweb.cli.diff", "diff", "Compare a recording with its replay, page by page."),
     "certify": (
         "stillweb.cli.certify",

@@ -20,11 +20,13 @@ from stillweb.cli.record.explore import (
     explore_options,
     print_explored,
 )
+from stillweb.cli.record.harvest import harvest
 from stillweb.cli.record.login import login, login_from, login_options
 from stillweb.cli.record.proxy import proxy
 from stillweb.cli.record.report import CrawlProgress, print_crawl
 from stillweb.cli.record.shared import LISTENING, check_record_options, name_options, refuse_without
 from stillweb.cli.record.twice import print_twice, twice_after, twice_options
+from stillweb.cli.record.until import until
 from stillweb.errors import UsageError
 from stillweb.record.browsertrix.settings import Container
 from stillweb.record.crawl.crawl import crawl as crawl_pages
@@ -49,6 +51,8 @@ record.add_command(proxy)
 record.add_command(login)
 record.add_command(amend)
 record.add_command(explore)
+record.add_command(harvest)
+record.add_command(until)
 
 
 _SECTIONS = {

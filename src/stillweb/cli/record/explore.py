@@ -22,7 +22,15 @@ from stillweb.record.explore.explore import explore as explore_pages
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.options import CrawlOptions
 
-__all__ = ["EXPLORING", "explore", "explore_after", "explore_from", "explore_options", "print_explored"]
+__all__ = [
+    "EXPLORING",
+    "explore",
+    "explore_after",
+    "explore_from",
+    "explore_options",
+    "print_explored",
+    "skip_option",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,10 +41,11 @@ EXPLORING = (*option_names(ExploreOptions, without=_NOT_AFTER_A_CRAWL), "explore
 
 def explore_options(command: F) -> F:
     """Add how to explore; `explore_from` reads it."""
-    return options_from(ExploreOptions(1), "exploring", without=_NOT_AFTER_A_CRAWL)(_skip_option(command))
+    return options_from(ExploreOptions(1), "exploring", without=_NOT_AFTER_A_CRAWL)(skip_option(command))
 
 
-def _skip_option(command: F) -> F:
+def skip_option(command: F) -> F:
+    """Add `--explore-skip`, passed on as `explore_skip`."""
     return click.option(
         "--explore-skip",
         multiple=True,
@@ -69,7 +78,7 @@ def explore_from(options: ExploreOptions, skip: Sequence[str], **known: Any) -> 
 @click.command("explore")
 @click.argument("name")
 @options_from(ExploreOptions(200), without=LISTENING)
-@_skip_option
+@skip_option
 @options_from(CrawlOptions, "reach", only=("scope", "include", "exclude"))
 @login_options
 @collections_option

@@ -62,7 +62,7 @@ class Fetcher:
     def __init__(self, options: RecordOptions) -> None:
         self._resolver = UpstreamResolver(options.resolve, allow_private=options.allow_private)
         self._client = httpx.AsyncClient(
-            verify=_tls_context(options.upstream_ca),
+            verify=tls_context(options.upstream_ca),
             trust_env=False,
             timeout=_TIMEOUT,
             headers={"User-Agent": f"{AGENT}/{__version__}", "Accept": "*/*"},
@@ -133,7 +133,7 @@ def _decompressed(body: bytes) -> bytes:
     return plain
 
 
-def _tls_context(upstream_ca: Path | None) -> ssl.SSLContext:
+def tls_context(upstream_ca: Path | None) -> ssl.SSLContext:
     context = httpx.create_ssl_context(trust_env=False)
     if upstream_ca is not None:
         try:

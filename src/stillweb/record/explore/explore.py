@@ -64,9 +64,13 @@ class Tokens:
             if form is None or form.method != _POST.lower():
                 continue
             for name, value in form.hidden:
-                if is_csrf(Where.FORM, name, _POST) and fits("token", value):
-                    pages = self._seen.setdefault((urlsplit(form.action).hostname or "", name), {})
-                    pages.setdefault(state.url, set()).add(value)
+                self.add(state.url, form.action, name, value)
+
+    def add(self, page: str, action: str, name: str, value: str) -> None:
+        """Collect a hidden field of a POST form, as a page had it in a fresh visit."""
+        if is_csrf(Where.FORM, name, _POST) and fits("token", value):
+            pages = self._seen.setdefault((urlsplit(action).hostname or "", name), {})
+            pages.setdefault(page, set()).add(value)
 
     def rules(self) -> tuple[Rule, ...]:
         """Return a rule for each token that differed between two contexts of the same page."""

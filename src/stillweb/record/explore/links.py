@@ -30,7 +30,7 @@ from stillweb.record.explore.values import Values
 from stillweb.urls import wire_url
 
 __all__ = [
-    "GetForm",
+    "HtmlForm",
     "Input",
     "LinkCandidate",
     "add_candidates",
@@ -106,8 +106,8 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class GetForm:
-    """A form with method GET."""
+class HtmlForm:
+    """A form as a page has it: target and fields."""
 
     action: str
     fields: tuple[Input, ...]
@@ -125,12 +125,12 @@ async def find_candidates(page: Page, values: Values) -> list[LinkCandidate]:
                     LinkCandidate(page_url(url) or "", f'link "{words}"') for url, words in frame["links"]
                 ]
                 for action, fields in frame["forms"]:
-                    form = GetForm(page_url(action) or "", tuple(_input(each) for each in fields))
+                    form = HtmlForm(page_url(action) or "", tuple(_input(each) for each in fields))
                     found += form_requests(form, values)
     return [each for each in dict.fromkeys(found) if each.url]
 
 
-def form_requests(form: GetForm, values: Values) -> list[LinkCandidate]:
+def form_requests(form: HtmlForm, values: Values) -> list[LinkCandidate]:
     """Return a form's requests: unchanged, and with one changed field each; for each button that sends it."""
     buttons = [each for each in form.fields if each.type in _SENDING]
     # Without a button a script sends the form, for example when an option is chosen.

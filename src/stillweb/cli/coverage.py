@@ -1,0 +1,152 @@
+"""`stillweb coverage`: how often agents leave a recording, why, and which command closes each gap."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stillweb.browser.launch import browser_build
+from stillweb.cli.console import print_json, print_table, progress, stderr
+from stillweb.cli.options import certs_option, collections_option, json_option, option_for, options_from
+from stillweb.cli.replay.started import replayed
+from stillweb.collections.layout import Collection
+from stillweb.coverage import CoverageOptions, CoverageResult, MissCause, causes_of, measure
+from stillweb.errors import UsageError
+from stillweb.options import Option, parse_share
+from stillweb.replay import ReplayClient
+from stillweb.urls import host_of
+
+_CAUSES = 10  # printed on a terminal
+
+
+@click.command("coverage")
+@click.argument("name")
+@options_from(CoverageOptions())
+@click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    metavar="URL",
+    help="Start page of walks. Repeatable.  [default: the first pages of the recording]",
+)
+@click.option(
+    "--level",
+    type=click.Choice(["exact", "clock", "network"]),
+    help="Determinism level.  [default: exact, or clock if the browser cannot keep it]",
+)
+@click.option(
+    "--misses",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the missed requests to this file, for record amend.",
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write an HTML report into this folder.",
+)
+@option_for(
+    "fail_over",
+    float | None,
+    None,
+    Option("Exit with status 1 if the miss rate is higher.", metavar="PERCENT", parse=parse_share),
+)
+@click.option(
+    "--proxy", default="", metavar="URL", help="Control URL of a running replay server.  [default: start one]"
+)
+@json_option
+@collections_option
+@certs_option
+@click.pass_context
+def coverage(ctx: click.Context, /, name: str, options: CoverageOptions, **given: Any) -> None:
+    """Measure how often agents leave a recording.
+
+    Agents that share no code with the recorder walk on the replay. The miss rate is the share of steps
+    without a recorded answer, among those that sent a request and stayed on the site. Misses are grouped by
+    cause, each with a command that closes it. Exit status 1 if the rate is above --fail-over.
+
+    \b
+    Example:
+      stillweb coverage shop
+      stillweb coverage shop --seeds 20 --report out/coverage --misses misses.jsonl --fail-over 1%
+    """  # noqa: D301  click reads \b itself
+    collection = Collection.open(given["root"], name)
+    options = replace(options, level=given["level"] or default_level())
+    result, causes = asyncio.run(_measure(collection, options, given))
+    if given["misses"]:
+        given["misses"].write_text("".join(each.to_line() for each in result.misses()), "utf-8")
+    if given["as_json"]:
+        print_json({**result.to_dict(), "causes": [cause.to_dict() for cause in causes]})
+    else:
+        print_coverage(result, causes)
+    limit = given["fail_over"]
+    ctx.exit(1 if limit is not None and result.miss_rate().share > limit else 0)
+
+
+def default_level() -> str:
+    """Return `exact` if the browser can keep it, else `clock`, and log the fallback."""
+    build = browser_build()
+    if build.kind == "headless-shell":
+        return "exact"
+    stderr().print(f"level clock: {build.path} is not chromium-headless-shell", markup=False)
+    return "clock"
+
+
+def start_urls(collection: Collection) -> list[str]:
+    """Return the pages at which a recording began.
+
+    Raises:
+        UsageError: if the recording lists no page.
+    """
+    pages = collection.page_list()
+    urls = list(dict.fromkeys(page.url for page in pages if page.seed and page.url.startswith("http")))
+    if not urls:
+        raise UsageError(f"{collection.name} lists no page to start from", hint="give one with --url")
+    return urls
+
+
+async def _measure(
+    collection: Collection, options: CoverageOptions, given: dict[str, Any]
+) -> tuple[CoverageResult, list[MissCause]]:
+    hosts = {host_of(capture.url) for capture in collection.captures()}
+    starts = list(given["urls"]) or start_urls(collection)
+    async with (
+        replayed(collection, given["certs_dir"], proxy=given["proxy"]) as url,
+        ReplayClient(url) as client,
+    ):
+        with progress() as bar:
+            task = bar.add_task(f"walking on {collection.name}", total=len(options.agents) * options.seeds)
+            result = await measure(
+                client, collection.name, starts, hosts, options, on_walk=lambda _: bar.advance(task)
+            )
+        causes = causes_of(result)
+        if given["report"]:
+            from stillweb.coverage.report import take_pictures, write_report  # jinja2 is slow to import
+
+            pictures = await take_pictures(client, result, causes, options.level)
+            page = write_report(result, causes, pictures, given["report"])
+            stderr().print(f"report: {page}", markup=False, soft_wrap=True)
+    return result, causes
+
+
+def print_coverage(result: CoverageResult, causes: list[MissCause]) -> None:
+    """Print rates and causes as tables."""
+    agents = list(dict.fromkeys(walk.agent for walk in result.walks))
+    rows = []
+    for agent in (*agents, ""):
+        counts, rate = result.counts(agent), result.miss_rate(agent)
+        numbers = [counts[key] for key in ("steps", "asked", "left", "missed", "dead")]
+        rows.append((agent or "all", *numbers, f"{rate.share:.1%}", f"{rate.low:.1%} to {rate.high:.1%}"))
+    columns = ("agent", "#steps", "#asked", "#left", "#missed", "#dead ends", "#miss rate", "#95% interval")
+    print_table(columns, rows, title=result.collection)
+    if causes:
+        shown = [(c.steps, c.method, c.template, c.control, c.command) for c in causes[:_CAUSES]]
+        print_table(("#steps", "method", "URL template", "control", "command"), shown, title="causes")
+    if len(causes) > _CAUSES:
+        stderr().print(f"and {len(causes) - _CAUSES} more causes; --json and --report list them all")
+    for walk in result.walks:
+        if walk.error:
+            stderr().print(f"{walk.agent} {walk.seed}: {walk.error}", markup=False)

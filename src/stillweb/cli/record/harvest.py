@@ -1,0 +1,89 @@
+"""`stillweb record harvest`: record the pages that links and GET forms lead to, without a browser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from stillweb.cli.console import print_json, progress, until_signal
+from stillweb.cli.options import collections_option, json_option, options_from
+from stillweb.cli.record.explore import skip_option
+from stillweb.cli.record.shared import LISTENING, check_record_options
+from stillweb.collections.layout import Collection
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.harvest.harvest import HarvestOptions, HarvestReport
+from stillweb.record.harvest.harvest import harvest as harvest_pages
+from stillweb.record.options import CrawlOptions
+
+__all__ = ["harvest", "scope_of"]
+
+_FAILED = 5  # URLs without an answer that are named
+
+
+@click.command("harvest")
+@click.argument("name")
+@options_from(HarvestOptions(), without=LISTENING)
+@skip_option
+@options_from(CrawlOptions, "reach", only=("scope", "include", "exclude"))
+@collections_option
+@json_option
+def harvest(name: str, options: HarvestOptions, reach: CrawlOptions, **given: Any) -> None:
+    """Record the pages that a collection's pages lead to, by plain HTTP.
+
+    The harvest follows links and GET forms in the order in which a random visitor is likely to reach them. It
+    records each page with the resources that its HTML and style sheets name; scripts do not run. It waits as
+    `Retry-After` says and does not follow links that log out, delete or order. The same command continues
+    where it ended.
+
+    \b
+    Example:
+      stillweb record harvest site
+      stillweb record harvest site --pages 20000 --time 600 --words 500
+    """  # noqa: D301  click reads \b itself
+    collection = Collection.open(given["root"], name)
+    check_record_options(options.record)
+    options = replace(options, avoid=AvoidRules.of(given["explore_skip"]))
+    report = _harvest(collection, scope_of(collection, reach), options)
+    if given["as_json"]:
+        print_json({"collection": name, **report.to_dict()})
+    else:
+        print_harvest(name, report)
+
+
+def scope_of(collection: Collection, reach: CrawlOptions) -> Scope:
+    """Return the scope around the pages that a recording began with."""
+    pages = collection.page_list()
+    seeds = [page.url for page in pages if page.seed] or [page.url for page in pages]
+    return Scope.of(reach.scope, seeds, reach.include, reach.exclude)
+
+
+def _harvest(collection: Collection, scope: Scope, options: HarvestOptions) -> HarvestReport:
+    with progress(rate="pages") as bar:
+        task = bar.add_task("harvesting", total=options.pages)
+
+        def show(report: HarvestReport) -> None:
+            text = f"{report.requests} requests, {report.body_bytes / 1e6:.1f} MB"
+            bar.update(task, completed=report.pages, description=text)
+
+        return until_signal(harvest_pages(collection, scope, options, show))
+
+
+def print_harvest(name: str, report: HarvestReport) -> None:
+    """Print what a harvest recorded."""
+    rate = report.pages / report.seconds if report.seconds else 0.0
+    click.echo(
+        f"{name}: {report.pages} pages, {report.forms} forms, {report.requests} requests, "
+        f"{report.body_bytes / 1e6:.1f} MB in {report.seconds:.1f} s ({rate:.1f} pages/s); "
+        f"{report.waiting} URLs not reached" + (f", ended by {report.ended_by}" if report.ended_by else "")
+    )
+    others = {status: count for status, count in sorted(report.statuses.items()) if status != 200}
+    if others:
+        listed = ", ".join(f"{count} x {status}" for status, count in others.items())
+        click.echo(f"  statuses: {listed}", err=True)
+    for url, reason in list(report.failed.items())[:_FAILED]:
+        click.echo(f"  no answer: {reason or url}", err=True)
+    if len(report.failed) > _FAILED:
+        click.echo(f"  and {len(report.failed) - _FAILED} more; --json lists them all", err=True)

@@ -1,0 +1,131 @@
+"""`stillweb record until`: record until agents miss at most a share of what they request."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from stillweb.certs import CertAuthority
+from stillweb.cli.console import print_json, print_table, progress, until_signal
+from stillweb.cli.coverage import default_level, start_urls
+from stillweb.cli.options import certs_option, collections_option, json_option, options_from
+from stillweb.cli.record.explore import skip_option
+from stillweb.cli.record.harvest import scope_of
+from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
+from stillweb.cli.record.shared import LISTENING, check_record_options
+from stillweb.collections.layout import Collection
+from stillweb.coverage import UntilOptions, UntilReport, record_until
+from stillweb.record.amend.amend import AmendOptions
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.options import ExploreOptions
+from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.harvest.harvest import HarvestOptions
+from stillweb.record.login.steps import Login
+from stillweb.record.options import CrawlOptions
+
+__all__ = ["until"]
+
+_EVERY = 25  # progress events for each line where stderr is a file
+_SET_BY_THE_LOOP = ("pages", "requests", "size", "forms", "words", "jobs", "explore", "amend")
+
+
+@click.command("until")
+@click.argument("name")
+@options_from(UntilOptions(), without=("measure", "harvest", "explore", "amend"))
+@options_from(UntilOptions().measure, "measure", only=("agents", "seeds", "first_seed", "steps"))
+@options_from(HarvestOptions(), "harvest", without=(*LISTENING, "time", *_SET_BY_THE_LOOP))
+@skip_option
+@options_from(CrawlOptions, "reach", only=("scope", "include", "exclude"))
+@login_options
+@collections_option
+@certs_option
+@json_option
+@click.pass_context
+def until(ctx: click.Context, /, name: str, options: UntilOptions, reach: CrawlOptions, **given: Any) -> None:
+    """Record until agents miss at most a share of what they request.
+
+    Measures the miss rate with agents that share no code with the recorder, records what they missed and what
+    is likely to be missed, and measures again with fresh seeds. Ends when the rate is reached or the time is
+    over; then the causes that are left are listed. POST forms are sent unless --read-only is given. Exit
+    status 1 if the rate is not reached.
+
+    \b
+    Example:
+      stillweb record crawl https://site.example/ -c site --limit 25
+      stillweb record until site --miss-rate 1% --time 30m
+    """  # noqa: D301  click reads \b itself
+    collection = Collection.open(given["root"], name)
+    login = login_from(given)
+    warn_if_logged_out(collection, login)
+    check_record_options(given["harvest"].record)
+    ca = CertAuthority.load_or_init(given["certs_dir"])
+    report = _run(collection, ca, scope_of(collection, reach), _options(options, given, login))
+    if given["as_json"]:
+        print_json({"collection": name, **report.to_dict()})
+    else:
+        print_until(name, report)
+    ctx.exit(0 if report.reached else 1)
+
+
+def _options(options: UntilOptions, given: dict[str, Any], login: Login | None) -> UntilOptions:
+    chosen: HarvestOptions = given["harvest"]
+    avoid = AvoidRules.of(given["explore_skip"])
+    return replace(
+        options,
+        measure=replace(given["measure"], level=default_level()),
+        harvest=replace(chosen, pages=1_000_000, avoid=avoid),
+        explore=ExploreOptions(1, values=chosen.values, avoid=avoid, login=login, record=chosen.record),
+        amend=AmendOptions(login=login, values=chosen.values, record=chosen.record),
+    )
+
+
+def _run(collection: Collection, ca: CertAuthority, scope: Scope, options: UntilOptions) -> UntilReport:
+    starts = start_urls(collection)
+    with progress() as bar:
+        task = bar.add_task("measure", total=None)
+        events = 0
+
+        def show(text: str) -> None:
+            nonlocal events
+            events += 1
+            bar.update(task, description=text)
+            if text.startswith("round ") or (not sys.stderr.isatty() and events % _EVERY == 0):
+                bar.console.print(text, markup=False)
+
+        return until_signal(record_until(collection, ca, scope, starts, options, show))
+
+
+def print_until(name: str, report: UntilReport) -> None:
+    """Print a table of rounds, and the causes that are left."""
+    rows = []
+    for each in report.rounds:
+        rate, counts = each.result.miss_rate(), each.result.counts()
+        recorded = ", ".join(f"{count} {means}" for means, count in each.recorded.items()) or "as found"
+        share = f"{rate.share:.1%} ({rate.low:.1%} to {rate.high:.1%})"
+        rows.append(
+            (
+                each.number,
+                f"{each.seconds / 60:.1f}",
+                recorded,
+                counts["asked"],
+                counts["missed"],
+                counts["dead"],
+                share,
+            )
+        )
+    columns = (
+        "#round",
+        "#minutes",
+        "exchanges recorded",
+        "#asked",
+        "#missed",
+        "#dead ends",
+        "#miss rate (95%)",
+    )
+    print_table(columns, rows, title=f"{name}: {'target reached' if report.reached else report.why}")
+    if not report.reached:
+        left = [(c.steps, c.method, c.template, c.control, c.command) for c in report.causes[:10]]
+        print_table(("#steps", "method", "URL template", "control", "command"), left, title="causes left")

@@ -1,0 +1,97 @@
+"""Group misses by cause (URL template and control), with the command that closes each group. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from stillweb.coverage.measure import CoverageResult, StepRecord
+
+__all__ = ["MissCause", "causes_of", "url_template"]
+
+_VARIABLE = re.compile(r"\d|%|^.{25,}$")
+_TYPED = frozenset(("fill", "type", "press"))
+
+
+@dataclass(frozen=True, slots=True)
+class MissCause:
+    """Misses of one method, URL template and kind of control.
+
+    Attributes:
+        method: HTTP method.
+        template: URL with its variable parts replaced by {}.
+        control: role of the element that was acted on, or the action's name.
+        steps: number of steps that missed for this cause.
+        urls: some of the URLs, the most frequent first.
+        example: agent, seed and number of a step that shows it.
+        page: URL of the page on which that step acted.
+        label: name of the element in that step.
+        command: command line that closes this group.
+    """
+
+    method: str
+    template: str
+    control: str
+    steps: int
+    urls: tuple[str, ...]
+    example: tuple[str, int, int]
+    page: str
+    label: str
+    command: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def url_template(url: str) -> str:
+    """Return a URL with segments and query values that vary replaced by {}."""
+    split = urlsplit(url)
+    path = "/".join("{}" if _VARIABLE.search(part) else part for part in split.path.split("/"))
+    names = [name for name, _ in parse_qsl(split.query, keep_blank_values=True)]
+    query = "&".join(f"{name}={{}}" for name in dict.fromkeys(sorted(names)))
+    return f"{split.scheme}://{split.netloc}{path}" + (f"?{query}" if query else "")
+
+
+def causes_of(result: CoverageResult) -> list[MissCause]:
+    """Return the causes of all misses, the most frequent first."""
+    groups: dict[tuple[str, str, str], list[tuple[tuple[str, int, int], StepRecord, str]]] = defaultdict(list)
+    for walk in result.walks:
+        for step in walk.steps:
+            keys: dict[tuple[str, str, str], str] = {}
+            for missed in step.missed:
+                method, _, url = missed.partition(" ")
+                keys.setdefault((method, url_template(url), _control_of(step)), url)
+            for key, url in keys.items():
+                groups[key].append(((walk.agent, walk.seed, step.number), step, url))
+    causes = [_cause(result.collection, key, found) for key, found in groups.items()]
+    return sorted(causes, key=lambda cause: (-cause.steps, cause.template))
+
+
+def _control_of(step: StepRecord) -> str:
+    return step.control.partition(" ")[0] or str(step.action["action"])
+
+
+def _cause(
+    name: str, key: tuple[str, str, str], found: list[tuple[tuple[str, int, int], StepRecord, str]]
+) -> MissCause:
+    method, template, control = key
+    example, step, _ = found[0]
+    urls = tuple(dict.fromkeys(url for _, _, url in found))[:5]
+    label = step.control.partition(" ")[2].strip('"')
+    return MissCause(
+        method, template, control, len(found), urls, example, step.page, label, _command(name, method, found)
+    )
+
+
+def _command(name: str, method: str, found: list[tuple[tuple[str, int, int], StepRecord, str]]) -> str:
+    if method not in ("GET", "HEAD"):
+        return f"stillweb record amend {name} --misses misses.jsonl --unsafe"
+    if all(step.action["action"] in _TYPED for _, step, _ in found):
+        return f"stillweb record harvest {name} --words 200"
+    if all(step.control.startswith("link ") or step.action["action"] == "goto" for _, step, _ in found):
+        return f"stillweb record harvest {name}"
+    return f"stillweb record amend {name} --misses misses.jsonl"

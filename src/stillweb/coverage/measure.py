@@ -1,0 +1,259 @@
+"""Measure how often agents leave a recording: walks of several agents and seeds on its replay.
+
+A step *asked* if it sent a request other than browser noise. It *left* the site if all its misses are on
+hosts of which the recording holds nothing: no recording of a closed site can hold those. It *missed* if a
+request to a recorded host has no answer. The miss rate is missed / (asked - left). A step is a *dead end*
+if it shows a page that is not recorded, or one without any element to act on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
+
+from stillweb.collections.misses import Missed
+from stillweb.coverage.agents import AGENTS, walk_agent
+from stillweb.diff.certify.rates import FailureRate, rate
+from stillweb.env import EnvOptions, Observation, VectorEnv, VectorOptions
+from stillweb.errors import InfraError, TaskError
+from stillweb.options import Option, parse_list
+from stillweb.replay import ReplayClient
+from stillweb.replay.ledger.file import LedgerLine
+from stillweb.replay.ledger.misses import gather
+from stillweb.urls import host_of, wire_url
+
+__all__ = ["CoverageOptions", "CoverageResult", "StepRecord", "WalkRecord", "measure"]
+
+_ATTEMPTS = 2  # of one walk, if browser or proxy fail
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageOptions:
+    """What is walked.
+
+    Attributes:
+        first_seed: seed of each agent's first walk; the others follow it.
+        level: determinism level.
+    """
+
+    agents: Annotated[
+        tuple[str, ...],
+        Option(
+            "Agents that walk on the recording.",
+            metavar="NAME,...",
+            parse=parse_list,
+            format=",".join,
+            repeat=False,
+        ),
+    ] = tuple(AGENTS)
+    seeds: Annotated[int, Option("Number of walks of each agent.", min=1)] = 10
+    first_seed: Annotated[int, Option("Seed of each agent's first walk.")] = 1
+    steps: Annotated[int, Option("Steps of each walk.", min=1)] = 30
+    jobs: Annotated[int, Option("Walks at a time.", min=1)] = 4
+    level: str = "clock"
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of a walk.
+
+    Attributes:
+        number: of the step in its walk, from 1.
+        page: URL before the action.
+        action: the action, as the environment takes it.
+        control: role and name of its element, "" without one.
+        asked, left, dead: see the module.
+        missed: "METHOD URL" of misses on recorded hosts.
+    """
+
+    number: int
+    page: str
+    action: dict[str, Any]
+    control: str
+    asked: bool
+    left: bool
+    dead: bool
+    missed: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class WalkRecord:
+    """One walk: its agent, seed and steps; `error` says why it ended early."""
+
+    agent: str
+    seed: int
+    start: str
+    steps: list[StepRecord] = field(default_factory=list)
+    misses: list[Missed] = field(default_factory=list)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageResult:
+    """All walks on one recording."""
+
+    collection: str
+    environment_id: str
+    walks: tuple[WalkRecord, ...]
+
+    def steps(self, agent: str = "") -> Iterator[StepRecord]:
+        """Yield the steps of an agent, or of all."""
+        for walk in self.walks:
+            if not agent or walk.agent == agent:
+                yield from walk.steps
+
+    def miss_rate(self, agent: str = "") -> FailureRate:
+        """Return the share of asking steps on the site that missed, with its 95% interval."""
+        stayed = [step for step in self.steps(agent) if step.asked and not step.left]
+        return rate(sum(bool(step.missed) for step in stayed), len(stayed))
+
+    def counts(self, agent: str = "") -> dict[str, int]:
+        """Return the number of steps, and of those that asked, left, missed and ended on a dead end."""
+        steps = list(self.steps(agent))
+        return {
+            "steps": len(steps),
+            "asked": sum(step.asked for step in steps),
+            "left": sum(step.left for step in steps),
+            "missed": sum(bool(step.missed) for step in steps),
+            "dead": sum(step.dead for step in steps),
+        }
+
+    def misses(self) -> list[Missed]:
+        """Return what was missed, equal requests once, as `stillweb record amend --misses` takes it."""
+        found: dict[tuple[str, str, str], Missed] = {}
+        for walk in self.walks:
+            for each in walk.misses:
+                found.setdefault((each.method, each.url, each.body_digest), each)
+        return list(found.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON, without the misses' bodies."""
+        agents = list(dict.fromkeys(walk.agent for walk in self.walks))
+        return {
+            "collection": self.collection,
+            "environment_id": self.environment_id,
+            **self.counts(),
+            "miss_rate": self.miss_rate().to_dict(),
+            "agents": {agent: {**self.counts(agent), **self.miss_rate(agent).to_dict()} for agent in agents},
+            "walks": [
+                {
+                    **{name: getattr(walk, name) for name in ("agent", "seed", "start", "error")},
+                    "steps": [asdict(step) for step in walk.steps],
+                }
+                for walk in self.walks
+            ],
+        }
+
+
+OnWalk = Callable[[WalkRecord], None]
+
+
+async def measure(
+    client: ReplayClient,
+    collection: str,
+    starts: Sequence[str],
+    hosts: Iterable[str],
+    options: CoverageOptions,
+    on_walk: OnWalk = lambda walk: None,
+) -> CoverageResult:
+    """Walk on a replayed collection.
+
+    Args:
+        client: of the replay server that serves it.
+        collection: its name.
+        starts: URLs at which walks start; the walks of an agent take them in turn.
+        hosts: hosts of which the collection holds answers.
+        options: see `CoverageOptions`.
+        on_walk: called after each walk.
+    """
+    planned = [
+        WalkRecord(agent, options.first_seed + number, starts[number % len(starts)])
+        for agent in options.agents
+        for number in range(options.seeds)
+    ]
+    environment_id = str((await client.info()).collections[collection])
+    walker = _Walker(client, collection, frozenset(hosts), options)
+    vector = VectorEnv(
+        client.url,
+        min(options.jobs, len(planned)) or 1,
+        collection=collection,
+        level=options.level,
+        observe=("axtree",),
+        options=VectorOptions(env=EnvOptions(max_steps=options.steps + 1)),
+    )
+    waiting = iter(planned)
+    async with vector, asyncio.TaskGroup() as group:
+
+        async def work(session: int) -> None:
+            for record in waiting:
+                await walker.walk(vector, session, record)
+                on_walk(record)
+
+        for session in range(len(vector)):
+            group.create_task(work(session))
+    return CoverageResult(collection, environment_id, tuple(planned))
+
+
+class _Walker:
+    def __init__(
+        self, client: ReplayClient, collection: str, hosts: frozenset[str], options: CoverageOptions
+    ) -> None:
+        self._client = client
+        self._collection = collection
+        self._hosts = hosts
+        self._options = options
+
+    async def walk(self, vector: VectorEnv, session: int, record: WalkRecord) -> None:
+        """Fill a record with the steps of its walk; an episode that breaks is begun again once."""
+        for attempt in range(_ATTEMPTS):
+            record.steps.clear()
+            record.error = ""
+            try:
+                await self._walk(vector, session, record)
+            except (InfraError, TaskError) as error:
+                record.error = str(error)
+                if attempt + 1 < _ATTEMPTS and isinstance(error, InfraError):
+                    continue
+            return
+
+    async def _walk(self, vector: VectorEnv, session: int, record: WalkRecord) -> None:
+        agent = walk_agent(record.agent, record.start, record.seed)
+        observation, info = await vector.reset(session, url=record.start)
+        for number in range(1, self._options.steps + 1):
+            action = dict(agent.choose(observation, info))
+            before = observation
+            observation, _, terminated, truncated, info = await vector.step(session, action)
+            record.steps.append(self._record(number, before, action, observation, info["traffic"]))
+            if terminated or truncated:
+                break
+        record.misses = await self._misses(info["session"])
+
+    def _record(
+        self,
+        number: int,
+        before: Observation,
+        action: dict[str, Any],
+        after: Observation,
+        traffic: dict[str, Any],
+    ) -> StepRecord:
+        missed = tuple(each for each in traffic["missed"] if host_of(each.partition(" ")[2]) in self._hosts)
+        gone = f"GET {wire_url(after.url)}" in traffic["missed"]
+        element = next((n for n in before.nodes if n.bid and n.bid == action.get("bid")), None)
+        return StepRecord(
+            number,
+            before.url,
+            action,
+            f'{element.role} "{element.name}"' if element else "",
+            asked=traffic["requests"] > traffic["noise"],
+            left=bool(traffic["misses"]) and not missed,
+            dead=gone or not any(node.bid for node in after.nodes),
+            missed=missed,
+        )
+
+    async def _misses(self, session: str) -> list[Missed]:
+        ledger = await self._client.ledger(session, closed=True)
+        environment = str((await self._client.info()).collections[self._collection])
+        lines = [LedgerLine(session, self._collection, environment, entry) for entry in ledger.entries]
+        return [each for each in gather(lines) if host_of(each.url) in self._hosts]

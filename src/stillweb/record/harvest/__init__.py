@@ -1,0 +1,1 @@
+"""Harvest: record many pages by plain HTTP, without a browser."""

@@ -1,0 +1,280 @@
+"""Fetch exchanges as a browser would send them, over plain HTTP/1.1 with kept-alive connections.
+
+The request fields are those that the recording's own browser sent for the same destination, so that replay
+matches a browser's request and the site sees the same client. Cookies are those of one visit: each page is
+requested as the second page of a visit to the start page, and what it sets is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from stillweb import clock
+from stillweb.collections.layout import Collection
+from stillweb.errors import UpstreamUnreachable
+from stillweb.http.codec import decode
+from stillweb.model import BUSY, Exchange, Headers, Request, Response, header
+from stillweb.record.crawl.fetch import tls_context
+from stillweb.record.crawl.scope import page_link
+from stillweb.record.options import RecordOptions
+from stillweb.record.proxy.flows import HOP_BY_HOP, end_to_end
+from stillweb.record.proxy.resolve import resolve
+from stillweb.urls import host_of, origin_of, to_timestamp
+
+__all__ = ["PageFetcher", "TooLarge", "decoded_body", "location_of", "recorded_fields"]
+
+_TIMEOUT = 30.0
+_ATTEMPTS = 3
+_WAIT = 60.0  # longest Retry-After that is waited for, in seconds
+_NOT_SENT = HOP_BY_HOP | {
+    *("host", "cookie", "referer", "origin", "range", "content-length", "if-none-match", "if-modified-since"),
+    *("authorization", "cache-control", "pragma"),
+}
+
+
+class TooLarge(Exception):
+    """A response body is longer than the limit."""
+
+
+def recorded_fields(collection: Collection) -> dict[str, Headers]:
+    """Return the request fields that the recording's browser sent, by request destination.
+
+    The destination is `Sec-Fetch-Dest`; fields that belong to one request (cookies, referer) are left out.
+    """
+    found: dict[str, Headers] = {}
+    for capture in collection.captures():
+        if capture.method != "GET" or capture.request_offset < 0 or len(found) > 8:
+            continue
+        request = collection.read_capture(capture).request
+        destination = header(request.headers, "sec-fetch-dest")
+        if destination and destination not in found:
+            kept = tuple((name, value) for name, value in request.headers if name.lower() not in _NOT_SENT)
+            found[destination] = kept
+    return found
+
+
+class _Host:
+    """Politeness towards one host: how many requests at a time, and when the next may start.
+
+    A site that answers 5xx or 429 gets half as many requests at a time; each further answer raises the limit
+    again (additive increase, multiplicative decrease; RFC 5681 §3.1).
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = float(most)
+        self._limit = float(most)
+        self._active = 0
+        self._changed = asyncio.Condition()
+        self.not_before = 0.0
+
+    async def __aenter__(self) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._active < max(1, int(self._limit)))
+            self._active += 1
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        async with self._changed:
+            self._active -= 1
+            self._changed.notify_all()
+
+    def note(self, status: int) -> None:
+        """Adapt the limit to a response's status."""
+        if is_trouble(status):
+            self._limit = max(1.0, self._limit / 2)
+        else:
+            self._limit = min(self._most, self._limit + 1 / self._limit)
+
+
+def is_trouble(status: int) -> bool:
+    """Return whether a status may come from too many requests at a time rather than from the page."""
+    return status >= 500 or status in BUSY
+
+
+@dataclass(slots=True)
+class PageFetcher:
+    """Fetches URLs as exchanges; an asynchronous context manager.
+
+    Attributes:
+        options: how the sites are reached.
+        fields: request fields by destination, see `recorded_fields`.
+        per_host: connections to one host at a time.
+        interval: seconds between the starts of two requests to one host.
+        max_body: bytes; a longer body raises `TooLarge`.
+        cookies: cookies of the visit, by host.
+    """
+
+    options: RecordOptions
+    fields: Mapping[str, Headers]
+    per_host: int = 8
+    interval: float = 0.0
+    max_body: int = 32 << 20
+    cookies: httpx.Cookies = field(default_factory=httpx.Cookies)
+    _closed: asyncio.Event = field(default_factory=asyncio.Event)
+    _hosts: dict[str, _Host] = field(default_factory=dict)
+    _client: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Self:
+        limits = httpx.Limits(max_connections=4 * self.per_host, max_keepalive_connections=4 * self.per_host)
+        transport = _ResolvingTransport(self.options, tls_context(self.options.upstream_ca), limits)
+        self._client = httpx.AsyncClient(transport=transport, timeout=_TIMEOUT, trust_env=False)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._client is not None
+        self._closed.set()
+        await self._client.aclose()
+
+    async def fetch(
+        self, url: str, destination: str = "document", *, referer: str = "", body: bytes | None = None
+    ) -> Exchange:
+        """Return the exchange of a GET request, or of a POST with form data; redirects are not followed.
+
+        Raises:
+            UpstreamUnreachable: if the site does not answer, or stays busy. Other server errors are retried,
+                and returned if they last.
+            TooLarge: if the body is longer than `max_body`.
+        """
+        host = self._hosts.setdefault(host_of(url), _Host(self.per_host))
+        for attempt in range(1, _ATTEMPTS + 1):
+            async with host:
+                await self._wait_for(host)
+                exchange = await self._send(url, self._request(url, destination, referer, body), body or b"")
+                status = exchange.response.status
+                host.note(status)
+                if is_trouble(status):
+                    host.not_before = clock.monotonic() + _retry_after(exchange.response)
+            if not is_trouble(status) or (attempt == _ATTEMPTS and status not in BUSY):
+                return exchange
+        raise UpstreamUnreachable(f"{url}: status {status} {_ATTEMPTS} times")
+
+    async def _wait_for(self, host: _Host) -> None:
+        now = clock.monotonic()
+        start, host.not_before = max(now, host.not_before), max(now, host.not_before) + self.interval
+        if start > now:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), start - now)
+
+    def keep_cookies(self, exchange: Exchange) -> None:
+        """Take the cookies that a response sets."""
+        request = httpx.Request("GET", exchange.request.url)
+        response = httpx.Response(
+            exchange.response.status, headers=list(exchange.response.headers), request=request
+        )
+        self.cookies.extract_cookies(response)
+
+    def _request(self, url: str, destination: str, referer: str, body: bytes | None) -> httpx.Request:
+        assert self._client is not None
+        fields = self.fields.get(destination) or self.fields.get("document", ())
+        same_origin = bool(referer) and origin_of(referer) == origin_of(url)
+        sent = [("Host", httpx.URL(url).netloc.decode("ascii"))]
+        sent += [(name, _site(name, value, same_origin)) for name, value in fields]
+        if body is not None:
+            sent += [("Origin", origin_of(referer)), ("Content-Type", "application/x-www-form-urlencoded")]
+        if referer:
+            sent.append(("Referer", referer if same_origin else f"{origin_of(referer)}/"))
+        # The request target as it is, without another normalisation.
+        target = url.partition("://")[2].partition("/")[2]
+        extensions = {"target": f"/{target}".encode("ascii")}
+        method = "GET" if body is None else "POST"
+        request = httpx.Request(method, url, headers=sent, content=body, extensions=extensions)
+        self.cookies.set_cookie_header(request)
+        return request
+
+    async def _send(self, url: str, request: httpx.Request, body: bytes) -> Exchange:
+        assert self._client is not None
+        started = clock.now()
+        try:
+            response = await self._client.send(request, stream=True)
+            try:
+                received = await self._read(response, url)
+            finally:
+                await response.aclose()
+        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
+            raise UpstreamUnreachable(f"{url}: {error or type(error).__name__}") from error
+        peer = response.extensions.get("network_stream")
+        address = peer.get_extra_info("server_addr") if peer else None
+        sent = [(name, value) for name, value in request.headers.raw if name.lower() != b"host"]
+        return Exchange(
+            Request(request.method, url, (("Host", request.headers["host"]), *end_to_end(sent)), body),
+            Response(
+                response.status_code, response.reason_phrase, end_to_end(response.headers.raw), received
+            ),
+            to_timestamp(started),
+            remote_ip=address[0] if address else "",
+        )
+
+    async def _read(self, response: httpx.Response, url: str) -> bytes:
+        pieces, size = [], 0
+        async for piece in response.aiter_raw():
+            size += len(piece)
+            if size > self.max_body:
+                raise TooLarge(f"{url}: longer than {self.max_body} bytes")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+
+class _ResolvingTransport(httpx.AsyncHTTPTransport):
+    """Connects where `--resolve` says; URL, Host field, SNI and certificate check stay those of the site."""
+
+    def __init__(self, options: RecordOptions, context: ssl.SSLContext, limits: httpx.Limits) -> None:
+        super().__init__(verify=context, limits=limits, http1=True, http2=False)
+        self._rules = options.resolve
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        port = url.port or (443 if url.scheme == "https" else 80)
+        address, to_port = resolve(self._rules, url.host, port)
+        sent = httpx.Request(
+            request.method,
+            url.copy_with(host=address, port=to_port),
+            headers=request.headers.raw,
+            stream=request.stream,
+            extensions={**request.extensions, "sni_hostname": url.host},
+        )
+        return await super().handle_async_request(sent)
+
+
+def _site(name: str, value: str, same_origin: bool) -> str:
+    """Return a request field's value for a request from a page of the same origin, or from none."""
+    if name.lower() == "sec-fetch-site" and value in ("none", "same-origin"):
+        return "same-origin" if same_origin else "none"
+    return value
+
+
+def _retry_after(response: Response) -> float:
+    """Return the seconds to wait before the next request (RFC 9110 §10.2.3), one second if none are given."""
+    value = header(response.headers, "retry-after").strip()
+    try:
+        seconds = float(value) if value else 1.0
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(value) - clock.now()).total_seconds()
+        except (TypeError, ValueError):
+            seconds = 1.0
+    return min(max(seconds, 0.1), _WAIT)
+
+
+def decoded_body(exchange: Exchange) -> bytes:
+    """Return a response body without its content coding, b"" if it cannot be decoded."""
+    coding = header(exchange.response.headers, "content-encoding")
+    return decode(exchange.response.raw_body, coding) or b""
+
+
+def location_of(exchange: Exchange) -> str:
+    """Return where a redirect leads, "" if the response is none."""
+    if exchange.response.status not in (301, 302, 303, 307, 308):
+        return ""
+    return page_link(header(exchange.response.headers, "location"), exchange.request.url) or ""

@@ -1,0 +1,120 @@
+"""Send the POST forms of fetched pages, each from a visit of its own, and record what they lead to.
+
+A visit fetches the page anew, for its cookies and CSRF token, sends one form as the page has it, and
+follows the redirects. Its exchanges are written together: replay shows a session that sent the form what
+was recorded next (docs/matching.md). Forms that need text of the user, and forms that log out, delete or
+order, are not sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlencode
+
+import httpx
+
+from stillweb.model import Exchange
+from stillweb.record.explore.explore import Tokens
+from stillweb.record.explore.links import HtmlForm, Input
+from stillweb.record.harvest.fetch import PageFetcher, decoded_body, location_of
+from stillweb.record.harvest.page import HtmlPage, parse_page
+
+__all__ = ["PostForm", "PostForms", "send_form"]
+
+_REDIRECTS = 5
+_TOGGLED = frozenset(("checkbox", "radio"))
+_UNSENT = frozenset(("submit", "image", "button", "reset", "file"))
+_TYPED = frozenset(("text", "search", "number", "email", "tel", "url", "password", "textarea"))
+_TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class PostForm:
+    """A form to send: the page it is on, its form data, and the button that sends it."""
+
+    page: str
+    form: HtmlForm
+    button: Input | None
+
+    @property
+    def label(self) -> str:
+        """The control's role and name, as rules of destructive controls take it."""
+        return f'button "{self.button.description}"' if self.button else "button"
+
+    def pairs(self, form: HtmlForm) -> list[tuple[str, str]]:
+        """Return the form data set of this form as another load of the page has it (HTML §4.10.21.4)."""
+        sent = []
+        for each in form.fields:
+            if self.button and (each.name, each.type, each.description) == (
+                self.button.name,
+                self.button.type,
+                self.button.description,
+            ):
+                sent += [(each.name, each.value)] if each.name else []
+            elif each.name and each.type not in _UNSENT and (each.type not in _TOGGLED or each.on):
+                sent.append((each.name, each.value))
+        return sent
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for forms that send the same, apart from tokens."""
+        pairs = [(name, value) for name, value in self.pairs(self.form) if not _TOKEN.search(name)]
+        return (self.form.action, *pairs)
+
+
+@dataclass(slots=True)
+class PostForms:
+    """The POST forms seen so far, and which of them were sent."""
+
+    sent: set[tuple[object, ...]] = field(default_factory=set)
+
+    def of(self, url: str, page: HtmlPage) -> Iterator[PostForm]:
+        """Yield the forms of a page that were not sent yet and that need no text of the user."""
+        for form in page.posts:
+            if any(each.required and not each.value and each.type in _TYPED for each in form.fields):
+                continue
+            buttons: list[Input | None] = [each for each in form.fields if each.type in ("submit", "image")]
+            for button in buttons or [None]:
+                post = PostForm(url, form, button)
+                if post.key not in self.sent:
+                    self.sent.add(post.key)
+                    yield post
+
+
+async def send_form(fetcher: PageFetcher, post: PostForm, tokens: Tokens) -> list[Exchange]:
+    """Send a form from a fresh visit; return the exchanges of the POST and of the redirects behind it.
+
+    Returns:
+        An empty list if the page no longer has the form.
+
+    Raises:
+        UpstreamUnreachable: if the site does not answer.
+        TooLarge: if a body is longer than the limit.
+    """
+    visit = replace(fetcher, cookies=httpx.Cookies(fetcher.cookies))
+    opened = await visit.fetch(post.page)
+    visit.keep_cookies(opened)
+    page = parse_page(post.page, decoded_body(opened))
+    form = next((each for each in page.posts if _is_same(each, post.form)), None)
+    if form is None:
+        return []
+    for seen in (post.form, form):
+        for each in seen.fields:
+            if each.type == "hidden":
+                tokens.add(post.page, seen.action, each.name, each.value)
+    body = urlencode(post.pairs(form)).encode("ascii")
+    exchanges = [await visit.fetch(form.action, referer=post.page, body=body)]
+    for _ in range(_REDIRECTS):
+        visit.keep_cookies(exchanges[-1])
+        location = location_of(exchanges[-1])
+        if not location:
+            break
+        exchanges.append(await visit.fetch(location, referer=post.page))
+    return exchanges
+
+
+def _is_same(one: HtmlForm, other: HtmlForm) -> bool:
+    names = [each.name for each in one.fields]
+    return one.action == other.action and names == [each.name for each in other.fields]

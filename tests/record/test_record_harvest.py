@@ -1,0 +1,300 @@
+"""The harvest: what a document refers to, the order of URLs, and a site recorded without a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stillweb import clock
+from stillweb.collections.layout import Collection
+from stillweb.collections.learn.rules import read_rules
+from stillweb.coverage import CoverageOptions, measure
+from stillweb.env import Env
+from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
+from stillweb.model import header
+from stillweb.record.crawl.crawl import crawl
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.harvest.fetch import PageFetcher, TooLarge
+from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
+from stillweb.record.harvest.harvest import STATE_FILE, HarvestOptions, HarvestReport, harvest
+from stillweb.record.harvest.page import Resource, css_urls, parse_page
+from stillweb.record.harvest.posts import PostForms
+from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
+from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
+
+HOME = "https://site.test/"
+RECORDING = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
+]
+
+
+# --- what a document refers to ---------------------------------------------------------------------
+
+
+def urls(html: str, base: str = "https://a.test/x/y?z") -> list[str]:
+    return [link.url for link in parse_page(base, html.encode()).links]
+
+
+def test_links_are_resolved_as_browsers_resolve_them():
+    html = r"""<a href="b">b</a><a href=" c\d ">c</a><a href="?q=1">q</a><a href="#top">top</a>
+    <a href="//b.test/e#f">e</a><a href="javascript:go()">js</a><a href="mailto:a@b">m</a><a href="http://[">no</a>
+    <area href="/area"><a href="b">again</a><a>none</a>"""
+    assert urls(html) == [
+        "https://a.test/x/b",
+        "https://a.test/x/c/d",
+        "https://a.test/x/y?q=1",
+        "https://a.test/x/y?z",
+        "https://b.test/e",
+        "https://a.test/area",
+        "https://a.test/x/b",
+    ]
+
+
+def test_a_base_element_and_a_refresh_are_honoured():
+    html = '<base href="/deep/"><a href="x">x</a><meta http-equiv=Refresh content="3; url=\'next\'">'
+    assert urls(html) == ["https://a.test/deep/x", "https://a.test/deep/next"]
+
+
+def test_resources_are_those_that_a_browser_may_load():
+    html = """<link rel="stylesheet" href="a.css"><link rel="preload" as="font" href="f.woff2">
+    <link rel=alternate href=no><script src="s.js"></script><img src="i.png" srcset="i1.png 1x, i2.png 2x">
+    <img data-src="late.jpg" data-id="7">
+    <style>@import "b.css"; p { background: url( 'bg.gif' ) }</style><div style="background:url(d.png)"></div>
+    <iframe src="frame.html"></iframe><video poster="p.png"><source src="v.mp4"></video>"""
+    found = {(each.url.removeprefix("https://a.test/"), each.destination) for each in page(html).resources}
+    assert found == {
+        *(("a.css", "style"), ("f.woff2", "font"), ("s.js", "script"), ("i.png", "image")),
+        *(("i1.png", "image"), ("i2.png", "image"), ("late.jpg", "image"), ("b.css", "style")),
+        *(("bg.gif", "image"), ("d.png", "image"), ("frame.html", "iframe"), ("p.png", "image")),
+        ("v.mp4", "video"),
+    }
+
+
+def page(html: str):
+    return parse_page("https://a.test/", html.encode())
+
+
+def test_style_sheets_name_fonts_images_and_other_style_sheets():
+    css = "@import url(x.css);@font-face{src:url('f.woff?v=1')}a{b:url(data:image/gif;base64,R0)}b{c:url()}"
+    assert css_urls("https://a.test/s/a.css", css) == [
+        Resource("https://a.test/s/x.css", "style"),
+        Resource("https://a.test/s/f.woff?v=1", "font"),
+    ]
+
+
+def test_words_are_those_that_a_visitor_reads():
+    found = page("<title>Blue kettles</title><p>prose</p><h2>Tea</h2><a href=x>Buy it now</a>").words
+    assert {"Blue", "kettles", "Blue kettles", "Tea", "Buy", "now", "Buy it now"} == found
+
+
+def test_post_forms_are_sent_once_for_each_button_and_not_if_they_need_text():
+    html = """<form method=post action=/buy><input type=hidden name=csrf_token value=%s>
+    <input type=hidden name=id value=3>
+    <button name=n value=1>One</button><button name=n value=2>Two</button></form>
+    <form method=post action=/mail><input required name=mail></form>"""
+    forms = PostForms()
+    first = list(forms.of("https://a.test/", page(html % "A")))
+    assert [post.pairs(post.form) for post in first] == [
+        [("csrf_token", "A"), ("id", "3"), ("n", "1")],
+        [("csrf_token", "A"), ("id", "3"), ("n", "2")],
+    ]
+    assert not list(forms.of("https://a.test/other", page(html % "B")))  # another token only
+    assert len(list(forms.of("https://a.test/", page(html.replace("value=3", "value=4") % "C")))) == 2
+
+
+# --- in which order --------------------------------------------------------------------------------
+
+
+def test_the_likeliest_url_comes_first_and_each_once():
+    frontier = HarvestFrontier()
+    frontier.add("a", "", 0.5)
+    frontier.add("b", "", 0.4)
+    frontier.add("b", "", 0.4)
+    taken = frontier.take()
+    assert taken is not None
+    assert (taken.url, taken.weight) == ("b", 0.8)
+    frontier.lead(taken, ["b", "c", "d", "c"])
+    frontier.add("b", "", 9.0)  # taken already
+    order = [frontier.take(), frontier.take(), frontier.take(), frontier.take()]
+    assert [each and each.url for each in order] == ["a", "c", "d", None]
+    assert order[1] is not None
+    assert order[1].weight == pytest.approx(DAMPING * 0.8 / 2)
+    assert not frontier.waiting
+
+
+# --- over the wire ---------------------------------------------------------------------------------
+
+
+def fetcher(site, **more) -> PageFetcher:
+    return PageFetcher(
+        site.options, {"document": (("User-Agent", "recorded"), ("Accept-Encoding", "gzip"))}, **more
+    )
+
+
+async def test_an_exchange_holds_what_was_sent_and_received(site) -> None:
+    packed = gzip.compress(b"<h1>x</h1>", mtime=0)
+    site.page("/p%20q", "", headers=(("Content-Encoding", "gzip"), ("Set-Cookie", "a=1")))
+    site.answers["/p%20q"] = replace(site.answers["/p%20q"], body=packed)
+    async with fetcher(site) as fetch:
+        got = await fetch.fetch(f"{HOME}p%20q", referer=HOME)
+    assert got.request.url == f"{HOME}p%20q"
+    assert header(got.request.headers, "user-agent") == site.asked[-1].headers["user-agent"] == "recorded"
+    assert header(got.request.headers, "referer") == HOME
+    assert got.response.raw_body == packed
+    assert not header(got.response.headers, "connection")
+
+
+async def test_a_busy_site_is_asked_again_when_it_says_and_then_given_up(site) -> None:
+    answers = iter([503, 429, 200])
+    site.answers["/"] = lambda asked: site.reply("x", status=next(answers), headers=(("Retry-After", "0"),))
+    async with fetcher(site) as fetch:
+        assert (await fetch.fetch(HOME)).response.status == 200
+    site.answers["/"] = lambda asked: site.reply("x", status=503, headers=(("Retry-After", "0"),))
+    async with fetcher(site) as fetch:
+        with pytest.raises(UpstreamUnreachable, match="status 503 3 times"):
+            await fetch.fetch(HOME)
+
+
+async def test_a_body_over_the_limit_is_left_out(site) -> None:
+    site.page("/", "x" * 2000)
+    async with fetcher(site, max_body=1000) as fetch:
+        with pytest.raises(TooLarge):
+            await fetch.fetch(HOME)
+
+
+async def test_requests_to_a_host_keep_their_distance(site) -> None:
+    site.page("/", "x")
+    async with fetcher(site, interval=0.1) as fetch:
+        started = clock.monotonic()
+        await asyncio.gather(*(fetch.fetch(HOME) for _ in range(4)))
+    assert clock.monotonic() - started >= 0.3
+
+
+# --- a site, recorded without a browser ------------------------------------------------------------
+
+
+def build(site, pages: int = 24) -> None:
+    links = "".join(f'<a href="/item/{n}">Item {n}</a> ' for n in range(pages))
+    head = '<link rel="stylesheet" href="/main.css"><link rel="icon" href="data:,">'
+    site.page(
+        "/", f"{head}<h1>Shop</h1>{links}<form action=/search><input name=q><button>Search</button></form>"
+    )
+    for number in range(pages):
+        site.answers[f"/item/{number}"] = lambda asked, number=number: site.reply(
+            f"{head}<h1>Item {number}</h1><img src='/pic/{number}.svg' alt=''><a href='/'>Home</a>"
+            f"<a href='/old/{number}'>Details</a><a href='/logout'>Log out</a>"
+            f"<form method=post action=/basket><input type=hidden name=csrf_token value={token()}>"
+            f"<input type=hidden name=item value={number}><button>Add</button></form>"
+        )
+        site.page(f"/pic/{number}.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>", type="image/svg+xml")
+        site.page(f"/old/{number}", "", status=302, headers=(("Location", f"/new/{number}"),))
+        site.page(f"/new/{number}", f"{head}<h1>Details {number}</h1><a href='/'>Home</a>")
+    css = b"body { background: url(/bg.svg) }"
+    site.answers["/main.css"] = replace(site.reply(""), body=css, type="text/css")
+    site.page("/bg.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>", type="image/svg+xml")
+    site.answers["/search"] = lambda asked: site.reply(f"{head}<h1>Found</h1><a href='/'>Home</a>")
+    site.page("/basket", "", status=303, headers=(("Location", "/basket/shown"),))
+    site.page("/basket/shown", f"{head}<h1>Basket</h1><a href='/'>Home</a>")
+    site.page("/favicon.ico", "", status=404)
+
+
+def token() -> str:
+    return clock.new_id().replace("-", "")
+
+
+async def crawled(tmp_path: Path, ca, site) -> Collection:
+    collection = Collection.create(tmp_path, "site")
+    await crawl([HOME], collection, ca, CrawlOptions(limit=1, record=site.options))
+    return collection
+
+
+SCOPE = Scope.of(ScopeKind.HOST, [HOME])
+
+
+async def missed_by_agents(collection: Collection, ca, seed: int) -> tuple[set[str], float]:
+    await asyncio.to_thread(ensure_sealed, collection)
+    options = CoverageOptions(seeds=3, steps=12, first_seed=seed, jobs=3)
+    async with (
+        serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
+        ReplayClient(server.url) as client,
+    ):
+        result = await measure(client, "site", [HOME], {"site.test"}, options)
+    assert not [walk.error for walk in result.walks if walk.error]
+    return {missed for step in result.steps() for missed in step.missed}, result.miss_rate().share
+
+
+class TestASite:
+    pytestmark = RECORDING
+
+    @pytest.mark.timeout(240)
+    async def test_a_harvested_site_answers_agents_that_never_saw_it_recorded(
+        self, tmp_path: Path, ca, site
+    ) -> None:
+        build(site)
+        collection = await crawled(tmp_path, ca, site)
+        assert (await missed_by_agents(collection, ca, 1))[1] > 0.4
+        reports: list[HarvestReport] = []
+        options = HarvestOptions(words=500, forms=100, record=site.options)
+        report = await harvest(collection, SCOPE, options, reports.append)
+        assert report.ended_by == ""
+        assert not report.failed
+        assert report.forms == 24
+        assert reports
+        assert not [asked for asked in site.asked if asked.path == "/logout"]
+        recorded = {capture.url.removeprefix(HOME) for capture in collection.captures()}
+        assert {"pic/7.svg", "main.css", "old/7", "new/7", "basket/shown", "search?q=Item"} <= recorded
+        rules = read_rules(collection)
+        assert [rule.name for rule in rules.own] == ["csrf_token", "csrf_token"]
+        missed, _ = await missed_by_agents(collection, ca, 1001)
+        assert missed <= {f"GET {HOME}logout"}  # left alone on purpose
+
+    async def test_a_form_leads_to_the_page_behind_it(self, tmp_path: Path, ca, site) -> None:
+        build(site, pages=3)
+        site.page("/", '<a href="/item/0">0</a><a href="/item/1">1</a>')
+        site.answers["/basket"] = lambda asked: site.reply(f"<h1>Added {asked.body.decode()[-1]}</h1>")
+        collection = await crawled(tmp_path, ca, site)
+        await harvest(collection, SCOPE, HarvestOptions(forms=10, record=site.options))
+        await asyncio.to_thread(ensure_sealed, collection)
+        async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
+            for number in (0, 1):
+                async with Env(server.url, level="clock") as env:
+                    seen, _ = await env.reset(url=f"{HOME}item/{number}")
+                    button = next(node for node in seen.nodes if node.name == "Add")
+                    seen, _, _, _, info = await env.step({"action": "click", "bid": button.bid})
+                    assert f"Added {number}" in (seen.axtree or "")
+                    assert info["traffic"]["misses"] == 0
+
+    async def test_limits_end_it_and_the_next_goes_on(self, tmp_path: Path, ca, site) -> None:
+        build(site)
+        collection = await crawled(tmp_path, ca, site)
+        first = await harvest(collection, SCOPE, HarvestOptions(pages=10, jobs=1, record=site.options))
+        assert (first.pages, first.ended_by) == (10, "--pages")
+        assert first.waiting
+        before = len(site.asked)
+        second = await harvest(collection, SCOPE, HarvestOptions(record=site.options))
+        assert second.ended_by == ""
+        fetched = [asked.path for asked in site.asked[before:] if asked.path != "/"]
+        assert len(fetched) == len(set(fetched))
+        assert {f"/new/{number}" for number in range(24)} <= {
+            capture.url.removeprefix(HOME[:-1]) for capture in collection.captures()
+        }
+
+    async def test_a_damaged_state_names_the_file_and_the_way_out(self, tmp_path: Path, ca, site) -> None:
+        build(site, pages=2)
+        collection = await crawled(tmp_path, ca, site)
+        (collection.path / STATE_FILE).write_text('{"version": 1, "waiting": 7}')
+        with pytest.raises(CollectionError, match="not the state of a harvest"):
+            await harvest(collection, SCOPE, HarvestOptions(record=site.options))
+
+
+async def test_a_collection_without_a_document_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no document in scope") as raised:
+        await harvest(Collection.create(tmp_path, "empty"), SCOPE, HarvestOptions(record=RecordOptions()))
+    assert "record crawl" in raised.value.hint
