@@ -56,6 +56,8 @@ class StillwebError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:  # a traceback then ends with it
+            self.add_note(f"next: {hint}")
 
 
 class UsageError(StillwebError):

@@ -92,4 +92,5 @@ def rig(module_rig: Rig) -> Rig:
     module_rig.site.pages.clear()
     module_rig.site.delays.clear()
     module_rig.site.asked.clear()
+    module_rig.site.headers = ""
     return module_rig

@@ -18,7 +18,7 @@ Answer = tuple[str, bytes]  # content type, body
 class Site:
     """Pages by URL without query; a callable page gets the URL. `asked` lists what was asked for.
 
-    The last byte of what `withheld` names waits for its event.
+    The last byte of what `withheld` names waits for its event. `headers` are sent with each page.
     """
 
     pages: dict[str, str | Answer | Callable[[str], Answer]] = field(default_factory=dict)
@@ -26,6 +26,7 @@ class Site:
     withheld: dict[str, asyncio.Event] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     url: str = ""
+    headers: str = ""
 
     async def answer(self, url: str) -> bytes:
         self.asked.append(url)
@@ -40,7 +41,8 @@ class Site:
             page = page(url)
         kind, body = ("text/html; charset=utf-8", page.encode()) if isinstance(page, str) else page
         head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        return f"{head}Access-Control-Allow-Origin: *\r\n\r\n".encode() + body
+        head += "Access-Control-Allow-Origin: *\r\nAccess-Control-Allow-Headers: *\r\n"
+        return f"{head}{self.headers}\r\n".encode() + body
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

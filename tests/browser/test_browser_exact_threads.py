@@ -172,3 +172,39 @@ async def test_addresses_of_blobs_are_numbered_in_html(rig):
 async def test_a_page_with_a_json_of_its_own_settles(rig, script):
     text, flags = await come_to(rig, script + "setTimeout(() => L('later'), 300);", sessions=1)
     assert (text.partition(" @")[0], flags) == ("later", ())
+
+
+async def test_synchronous_requests_of_pages_and_workers_are_let_in_at_once(rig):
+    code = {
+        "a": "self.a = `a ${Date.now() % 100000}`;",
+        "b": "importScripts('/c.js'); self.b = 'b' + c;",
+        "c": "self.c = 'c';",
+        "nested": "importScripts('/c.js'); postMessage(`nested ${c}`);",
+        "shared": "importScripts('/a.js'); onconnect = ({ ports: [port] }) => { port.postMessage(`shared ${a}`); };",
+        "worker": """importScripts('/a.js', '/b.js'); postMessage(`begins ${a} ${b}`);
+            onmessage = ({ data }) => postMessage(`heard ${data}`);
+            new Worker('/nested.js').onmessage = ({ data }) => postMessage(data);
+            setTimeout(() => { importScripts('/c.js?later'); postMessage('later'); fetch('/data').then((r) => r.text()).then(postMessage);
+              const x = new XMLHttpRequest(); x.open('GET', '/data', false); x.send(); postMessage(`synchronous ${x.responseText}`); }, 50);""",
+    }
+    for name, script in code.items():
+        rig.site.pages[f"http://localhost/{name}.js"] = ("text/javascript", script.encode())
+    rig.site.pages["http://localhost/data"] = ("text/plain", b"data")
+    rig.site.pages["http://other.test/data"] = ("text/plain", b"of another origin")
+    rig.site.pages["http://localhost/i.svg"] = ("image/svg+xml", b"<svg xmlns='http://www.w3.org/2000/svg'/>")
+    text, flags = await come_to(
+        rig,
+        """const image = new Image(); image.src = '/i.svg';
+        const w = new Worker('/worker.js'); w.onmessage = (e) => L(e.data); w.postMessage(1);
+        new SharedWorker('/shared.js').port.onmessage = (e) => L(e.data);
+        const get = (url) => { const x = new XMLHttpRequest(); x.open('GET', url, false); x.setRequestHeader('x-own', '1'); x.send(); L(x.responseText); };
+        get('/data'); get('http://other.test/data');
+        setTimeout(() => { get('/data'); w.postMessage(2); }, 60);
+        new IntersectionObserver(() => get('/data')).observe(document.body);""",
+    )
+    assert flags == ()
+    lines = [line.partition(" @")[0] for line in text.splitlines()]
+    assert lines[:2] == ["data", "of another origin"]
+    assert {"begins a 45000 bc", "nested c", "shared a 45000", "heard 2", "later", "synchronous data"} <= set(
+        lines
+    )

@@ -218,3 +218,49 @@ async def test_eight_contexts_at_once_settle_alike(rig):
             return settled.virtual_ms, settled.settled, await page_text(visit.page)
 
     assert len(set(await asyncio.gather(*(run() for _ in range(8))))) == 1
+
+
+@pytest.mark.parametrize("level", [Level.LIVE, Level.NETWORK, Level.CLOCK])
+async def test_the_script_of_a_shared_worker_is_waited_for_until_it_has_come(rig, level):
+    script = b"onconnect = ({ ports: [port] }) => port.postMessage('hello');"
+    rig.site.pages["http://localhost/s.js"] = ("text/javascript", script)
+    rig.site.delays["http://localhost/s.js"] = 0.4
+    rig.site.pages["http://localhost/bad.js"] = ("text/javascript", b"no script")
+    rig.site.pages["http://localhost/"] = """<p id=o></p><script>
+      for (const path of ['s', 'bad', 'missing']) {
+        const worker = new SharedWorker(`/${path}.js`);
+        worker.onerror = () => { o.append(` no ${path}`); };
+        worker.port.onmessage = ({ data }) => { o.append(` ${data}`); };
+      }
+    </script>"""
+    async with rig.visit(level) as visit, rig.visit(level) as other:
+        for settled in await asyncio.gather(visit.goto("http://localhost/"), other.goto("http://localhost/")):
+            assert settled.settled, settled.reason
+            assert settled.waited < 5
+            assert settled.virtual_ms == (500 if level.keeps_clock else 0)
+        for each in (visit, other):
+            assert sorted((await page_text(each.page)).split()) == ["bad", "hello", "missing", "no", "no"]
+            assert not each.activity.in_flight
+
+
+@pytest.mark.parametrize("level", [Level.CLOCK, Level.EXACT])
+async def test_what_is_in_flight_is_named_oldest_first_with_who_asked(rig, level):
+    rig.site.pages["http://localhost/"] = (
+        "<script>fetch('/slow'); new Worker('/w.js');</script><iframe src=/in></iframe>"
+    )
+    rig.site.pages["http://localhost/in"] = "<script>setTimeout(() => fetch('/later'), 0)</script>"
+    rig.site.pages["http://localhost/w.js"] = ("text/javascript", b"setTimeout(() => fetch('/worked'), 100)")
+    ends = [
+        rig.site.delays.setdefault(f"http://localhost/{path}", 9.0) for path in ("slow", "later", "worked")
+    ]
+    assert ends
+    async with rig.visit(level) as visit:
+        await visit.page.goto("http://localhost/", wait_until="commit")
+        settled = await settle(visit.page, visit.activity, cap=2.0 if level is Level.CLOCK else 0.3)
+    assert not settled.settled
+    head, *requests = settled.reason.split(": ", 1)[0], *settled.reason.split(": ", 1)[1].split("; ")
+    assert (
+        head
+        == f"{len(requests)} request{'s' * (len(requests) > 1)} in flight after {'2' if level is Level.CLOCK else '1.8'} s"
+    )
+    assert requests[0] == "GET http://localhost/slow (fetch by frame http://localhost/)"

@@ -83,7 +83,7 @@ def test_loading_gives_the_same_authority(ca):
 
 def test_an_existing_ca_is_not_overwritten_unless_told(tmp_path):
     first = CertAuthority.init(tmp_path)
-    with pytest.raises(UsageError, match="is there already") as caught:
+    with pytest.raises(UsageError, match="exists, and a browser may trust it") as caught:
         CertAuthority.init(tmp_path)
     assert "--overwrite" in caught.value.hint
     assert CertAuthority.load_or_init(tmp_path).spki == first.spki
@@ -180,10 +180,10 @@ def test_days_below_one_are_refused(tmp_path):
     ("file", "content", "said"),
     [
         ("ca.pem", b"nonsense", "no PEM certificate"),
-        ("ca-key.pem", b"nonsense", "no private key"),
+        ("ca-key.pem", b"nonsense", "no PEM private key"),
         ("leaf-key.pem", None, "is missing"),
         ("ca-key.pem", "leaf-key.pem", "is not the key of"),
-        ("ca.pem", "leaf certificate", "not a CA's certificate"),
+        ("ca.pem", "leaf certificate", "not a CA certificate"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, file, content, said):

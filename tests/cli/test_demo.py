@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from stillweb.certs import CertAuthority
 from stillweb.cli.demo import demo
+from stillweb.cli.demo_site.pipeline import CustomerRun, Step, compare, is_closed
 from stillweb.cli.demo_site.site import API, CDN, HOSTS, SHOP, Bookshop, ShopRequest, open_shop
-from stillweb.cli.demo_site.street import CustomerRun, Step, compare, is_closed
 from stillweb.errors import UsageError
 
 

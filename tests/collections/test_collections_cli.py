@@ -98,7 +98,7 @@ def test_exit_status_and_streams(root, tmp_path):
     assert "bad.zip: not a readable ZIP" in ran.stderr
     ran = stillweb("collections", "show", "shpo", "--collections", str(root))
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert "there are: shop" in ran.stderr
+    assert "existing: shop" in ran.stderr
 
 
 def test_every_command_has_an_example():

@@ -81,18 +81,18 @@ DEFECTS = {
 }
 REFUSED = {
     # Lengths of -1 and "abc"; the one record that can be read has a block of one line end.
-    "bad.arc": r"holds no answer.*1 records read; not an ARC 1 or 2 record header.*at offset 0",
+    "bad.arc": r"holds no response.*1 records read; not an ARC 1 or 2 record header.*at offset 0",
     # Three records of type `unknown`.
-    "block-sized-records.warc": r"holds no answer.*3 records read\)",
-    "block-sized-records.warc.gz": r"holds no answer.*3 records read\)",
+    "block-sized-records.warc": r"holds no response.*3 records read\)",
+    "block-sized-records.warc.gz": r"holds no response.*3 records read\)",
     # Its only record is cut off.
-    "clipped.warc.gz": r"holds no answer.*0 records read; the file breaks off within .* at offset 0",
+    "clipped.warc.gz": r"holds no response.*0 records read; the file breaks off within .* at offset 0",
     # Four requests.
-    "example-digest.warc": r"holds no answer.*4 records read\)",
+    "example-digest.warc": r"holds no response.*4 records read\)",
     # A picture of file:///, which no proxy is asked for.
-    "example-space-in-target-uri.warc.gz": r"holds no answer.*2 records read\)",
+    "example-space-in-target-uri.warc.gz": r"holds no response.*2 records read\)",
     # A response and a request whose blocks are empty.
-    "missing-http.warc.gz": r"holds no answer.*2 records read; the response record .* no HTTP response",
+    "missing-http.warc.gz": r"holds no response.*2 records read; the response record .* no HTTP response",
 }
 
 
@@ -461,12 +461,12 @@ def test_har_entries_of_which_a_part_is_missing_are_no_capture(tmp_path):
 WRONG = {
     "not-json.har": (b"{", MalformedHar, "not JSON"),
     "no-log.har": (b'{"a": 1}', MalformedHar, r"without log\.entries"),
-    "empty.har": (b'{"log": {"entries": []}}', MalformedWarc, "holds no answer"),
+    "empty.har": (b'{"log": {"entries": []}}', MalformedWarc, "holds no response"),
     "empty.warc.gz": (b"", CollectionError, "is empty"),
     "text.txt": (b"hello", CollectionError, "neither WARC, ARC, WACZ, HAR"),
     "cut.zip": (b"PK\x03\x04 cut", MalformedWacz, "not a readable ZIP"),
     "other.zip": (wacz(**{"a.txt": b"x"}), MalformedWacz, "not a WACZ"),
-    "hollow.wacz": (wacz(**{"archive/a.warc.gz": b""}), MalformedWarc, "holds no answer"),
+    "hollow.wacz": (wacz(**{"archive/a.warc.gz": b""}), MalformedWarc, "holds no response"),
 }
 
 
@@ -514,7 +514,7 @@ def test_append_adds_and_a_second_import_is_refused(tmp_path):
 def test_wrong_use(tmp_path):
     with pytest.raises(UsageError, match="no such file"):
         import_files([tmp_path / "none.warc"], tmp_path, "x")
-    with pytest.raises(UsageError, match="cannot name"):
+    with pytest.raises(UsageError, match="not a valid collection name"):
         import_files([tmp_path], tmp_path, "No Name")
     assert list(tmp_path.iterdir()) == []
 

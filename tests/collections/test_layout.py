@@ -24,7 +24,7 @@ def test_default_root(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["", "A", ".x", "a/b", "../x", "a b", "-a", "_index"])
 def test_names_that_cannot_be(tmp_path, name):
-    with pytest.raises(UsageError, match="cannot name"):
+    with pytest.raises(UsageError, match="not a valid collection name"):
         Collection.create(tmp_path, name)
     with pytest.raises(CollectionNotFound):
         Collection.open(tmp_path, name)
@@ -37,7 +37,7 @@ def test_a_name_not_there_is_answered_with_close_ones(tmp_path):
     assert list_collections(tmp_path / "none") == []
     with pytest.raises(CollectionNotFound) as caught:
         Collection.open(tmp_path, "shp")
-    assert caught.value.hint.startswith("there are: shop, ")
+    assert caught.value.hint.startswith("existing: shop, ")
     with pytest.raises(CollectionNotFound) as caught:
         Collection.open(tmp_path / "none", "shp")
     assert "import" in caught.value.hint
@@ -45,7 +45,7 @@ def test_a_name_not_there_is_answered_with_close_ones(tmp_path):
 
 def test_create_refuses_what_is_there(tmp_path):
     Collection.create(tmp_path, "a")
-    with pytest.raises(CollectionExists, match="'a' is in"):
+    with pytest.raises(CollectionExists, match="'a' exists already in"):
         Collection.create(tmp_path, "a")
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stillweb.collections.layout import Collection
-from stillweb.collections.learn.guards import TOLD
+from stillweb.collections.learn.guards import GIVEN
 from stillweb.collections.learn.rules import Learned, learn, learn_within, merge, read_rules, write_rules
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.warc.writer import CollectionWriter
@@ -189,8 +189,12 @@ def test_requests_that_are_no_pair(twice, first, second):
 @pytest.mark.parametrize(
     ("first", "second", "why"),
     [
-        (get("/item?id=ab12cd34ef", "kettle"), get("/item?id=99xx88yy77", "teapot"), "answers differ"),
-        (get("/i?id=ab12cd34ef", "<ab12cd34ef>"), get("/i?id=99xx88yy77", "<99xx88yy77>"), "says it back"),
+        (get("/item?id=ab12cd34ef", "kettle"), get("/item?id=99xx88yy77", "teapot"), "responses differ"),
+        (
+            get("/i?id=ab12cd34ef", "<ab12cd34ef>"),
+            get("/i?id=99xx88yy77", "<99xx88yy77>"),
+            "response repeats it",
+        ),
         (get("/item?id=10023456"), get("/item?id=10023499"), "only 1 of them"),
     ],
 )
@@ -205,7 +209,7 @@ def test_a_digest_that_one_of_two_recordings_shares_names_a_file(twice):
     second = [get("/app.ab12cd34.js"), get("/a?v=99xx88yy77"), get("/b?v=ab12cd34ef")]
     learned = twice(first, second)
     assert learned.rules == ()
-    assert whys(learned) == {"both recordings share a value there"}
+    assert whys(learned) == {"both recordings share a value of it"}
 
 
 CURSORS = ("Y3Vyc29yOjE3NjcyNjg4MTE=", "Y3Vyc29yOjE3NjczNTUyMTc=")
@@ -225,7 +229,7 @@ def test_where_a_list_goes_on_is_not_volatile(twice, told, asked, values):
     """It is near the visit if the list is fresh, and a rule would answer for every other page of the list."""
     one, two = ([get("/feed", told % value), get(asked % value.replace("=", "%3D"))] for value in values)
     learned = twice(one, two)
-    assert (learned.rules, whys(learned)) == ((), {TOLD})
+    assert (learned.rules, whys(learned)) == ((), {GIVEN})
 
 
 def test_where_a_list_goes_on_in_a_graphql_body(twice):
@@ -234,7 +238,7 @@ def test_where_a_list_goes_on_in_a_graphql_body(twice):
         return [get("/", f'"endCursor":"{cursor}"'), post("/g", JSON, json.dumps(variables).encode())]
 
     learned = twice(*map(story, CURSORS))
-    assert (learned.rules, whys(learned)) == ((), {TOLD})
+    assert (learned.rules, whys(learned)) == ((), {GIVEN})
 
 
 def test_a_csrf_token_is_volatile_though_every_page_tells_it(twice):
@@ -247,7 +251,7 @@ def test_a_csrf_token_is_volatile_though_every_page_tells_it(twice):
     two = story("ba30a64a77d02a9c6f6b4d1cc5355803", "2026/01/02 17:31")
     learned = twice(one, two)
     assert places(learned) == [("form", "csrf_token", "/edit", "hex")]
-    assert [(each.name, each.why) for each in learned.rejected] == [("ref", TOLD)]
+    assert [(each.name, each.why) for each in learned.rejected] == [("ref", GIVEN)]
 
 
 def test_what_chooses_among_the_answers_of_one_recording_is_not_volatile(twice):
@@ -255,7 +259,7 @@ def test_what_chooses_among_the_answers_of_one_recording_is_not_volatile(twice):
     second = [get("/i?id=99xx88yy77", "same"), get("/i?id=11zz22ww33", "other")]
     learned = twice(first, second)
     assert learned.rules == ()
-    assert any("chooses among" in why or "answers differ" in why for why in whys(learned))
+    assert any("selects among" in why or "responses differ" in why for why in whys(learned))
 
 
 def test_what_defaults_and_manual_rules_take_is_not_learned_again(recorded):
@@ -328,7 +332,7 @@ def test_guesses_from_one_recording(recorded):
 def test_what_an_answer_told_is_not_guessed(recorded):
     learned = learn_within(recorded("one", [get("/", f'<img src="/pixel?{T1}">'), get(f"/pixel?{T1}")]))
     assert learned.rules == ()
-    assert whys(learned) == {TOLD}
+    assert whys(learned) == {GIVEN}
 
 
 def test_a_token_in_requests_that_differ_otherwise_is_not_guessed(recorded):

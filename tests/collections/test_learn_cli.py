@@ -39,7 +39,7 @@ def test_learn_and_show_as_typed(tmp_path):
     assert not (one.path / "rules.yaml").exists()
     told = run("learn", "one", "--with", "two")
     assert "1 rules learned from 2 pairs" in told.stdout
-    assert "may name a thing: the answers differ" in told.stderr
+    assert "may name a thing: the responses differ" in told.stderr
     assert "have the same --seed" in told.stderr
     assert "stillweb collections seal one" in told.stderr
     assert not json.loads(run("learn", "one", "--with", "two", "--json").stdout)["written"]

@@ -146,10 +146,10 @@ def test_a_push_that_breaks_off_leaves_nothing_to_be_taken(tmp_path, url, at, mo
     monkeypatch.setattr(depot, "_writing", breaks)
     with pytest.raises(Broke):
         depot.push(collection.pack, "shop")
-    with pytest.raises(CollectionNotFound, match="nothing is called 'shop'"):
+    with pytest.raises(CollectionNotFound, match="no pack is named 'shop'"):
         PackRemote(url).find("shop")
     begun = at != "bodies.bin"  # the first one
-    with pytest.raises(CollectionNotFound, match="did not come to its end" if begun else "is not at"):
+    with pytest.raises(CollectionNotFound, match="was not completed" if begun else "is not at"):
         PackRemote(url).find(environment_id)
     assert PackRemote(url).push(collection.pack, "shop").written
     with store_at(tmp_path).hold(PackRemote(url).find("shop"), PackRemote(url)):
@@ -235,7 +235,7 @@ def test_urls_that_lead_nowhere_are_told(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(PeerError, match="cannot be"):
         PackRemote(f"file://{tmp_path}/file/packs").push(collection.pack, "shop")
-    with pytest.raises(CollectionNotFound, match="nothing is called 'shop'") as raised:
+    with pytest.raises(CollectionNotFound, match="no pack is named 'shop'") as raised:
         PackRemote(f"file://{tmp_path}/nowhere").find("shop")
     assert "collections push" in raised.value.hint
 
@@ -378,7 +378,7 @@ def test_a_pack_alone_is_a_collection_that_is_replayed_and_no_more(tmp_path, pul
     for name in ("name", "recorded_at", "seed", "profile", "state"):
         assert getattr(manifest, name) == getattr(recorded_one, name)
     for refused in (seal, keep_version, learn_within, repair):
-        with pytest.raises(CollectionError, match="is a pack alone") as raised:
+        with pytest.raises(CollectionError, match="consists of a pack only") as raised:
             refused(collection)
         assert "collections push" in raised.value.hint
     packstore.shutil.rmtree(tmp_path / "store")
@@ -440,7 +440,7 @@ def test_push_and_pull_by_the_command_line(tmp_path):
     assert rows.keys() == {"copy", "shop"}
     assert (rows["shop"]["captures"], rows["shop"]["sealed"]) == (12, True)
     assert json.loads(run("check", "shop", "--json")) == []
-    with pytest.raises(CollectionError, match="is a pack alone"):
+    with pytest.raises(CollectionError, match="consists of a pack only"):
         run("seal", "shop")
-    with pytest.raises(CollectionNotFound, match="nothing is called 'nothing'"):
+    with pytest.raises(CollectionNotFound, match="no pack is named 'nothing'"):
         run("pull", "nothing", url, "--store", store)

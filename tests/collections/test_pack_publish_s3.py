@@ -72,7 +72,7 @@ def test_a_push_that_breaks_off_shows_nothing(files, collection, monkeypatch):
     with pytest.raises(Broke):
         PackRemote("s3://bucket/packs").push(collection.pack, "shop")
     assert files.find("bucket") == []
-    with pytest.raises(CollectionNotFound, match="nothing is called 'shop'"):
+    with pytest.raises(CollectionNotFound, match="no pack is named 'shop'"):
         PackRemote("s3://bucket/packs").find("shop")
 
 

@@ -107,7 +107,7 @@ def test_a_key_that_is_none_is_an_error_that_says_what_to_do(tmp_path):
     path = key_file(tmp_path, "shop")
     path.parent.mkdir()
     path.write_text("{}\n")
-    with pytest.raises(CollectionError, match="not the key of redactions") as caught:
+    with pytest.raises(CollectionError, match="not a key of redactions") as caught:
         Placeholders.open(path)
     assert str(path) in caught.value.hint
 

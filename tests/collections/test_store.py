@@ -204,9 +204,9 @@ def test_a_collection_that_was_copied_alone_says_so_and_is_sealed_again(tmp_path
     before = _digested(site)
     shutil.copytree(site.path, tmp_path / "b" / "site")
     copy = Collection(tmp_path / "b", "site")
-    with pytest.raises(MalformedPack, match="is not there, but the pack has bodies in it"):
+    with pytest.raises(MalformedPack, match="is missing, but the pack has bodies in it"):
         Pack.open(copy.pack)
-    assert "is not there" in why_unsealed(copy)
+    assert "is missing" in why_unsealed(copy)
     ensure_sealed(copy)
     assert _digested(copy) == before
     assert _bodies(copy) == [_body(1), _body(2)]
@@ -217,7 +217,7 @@ def test_a_pack_of_another_version_is_sealed_again(tmp_path, monkeypatch):
     with monkeypatch.context() as old:
         old.setattr(packformat, "VERSION", 1)
         seal(site)
-    assert "pack is of version 1, this program reads 2" in why_unsealed(site)
+    assert "pack has version 1, this program reads 2" in why_unsealed(site)
     assert ensure_sealed(site) is not None
     assert _bodies(site) == [_body(1)]
 

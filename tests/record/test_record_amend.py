@@ -147,7 +147,7 @@ async def test_what_was_missed_is_fetched_and_all_else_answers_as_before(tmp_pat
 
     again = await played(collection, ca, tmp_path / "two.jsonl")
     assert [each.url.removeprefix(HOME) for each in again] == ["lost"]
-    assert "in vain" in (again[0].explained or "")
+    assert "without success" in (again[0].explained or "")
     assert b"session=s" in _body(collection, "who")  # asked as a visitor of the page
     assert _body(collection, "api?part=1") == b"a part"  # with the field that makes it one
 

@@ -95,4 +95,4 @@ def test_a_logged_in_recording_that_is_added_to_as_nobody_says_so(tmp_path: Path
 
     ran = recorded(tmp_path, ca, site, "amend", "site", "--misses", str(misses), "--dry-run")
 
-    assert "site was recorded logged in, and is added to as nobody" in ran.stderr
+    assert "site was recorded with a login; this run has none" in ran.stderr

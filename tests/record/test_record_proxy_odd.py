@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import httpx
@@ -50,7 +50,7 @@ def written(collection: Collection) -> dict[str, Exchange]:
 
 
 def entries(recording: RecordingProxy) -> dict[str, tuple[str, str]]:
-    shown = recording.account.to_dict()["entries"]
+    shown = [asdict(entry) for entry in recording.account.ledger().entries]
     return {entry["url"].removeprefix(ORIGIN): (entry["tier"], entry["reason"]) for entry in shown}
 
 

@@ -93,7 +93,7 @@ def test_a_stopped_crawl_ends_cleanly_and_says_partial(
 
     assert program.returncode == 130, errors
     assert "Traceback" not in errors
-    assert "the same with --append goes on" in errors
+    assert "run again with --append to continue" in errors
     collection = Collection.open(tmp_path / "c", "site")
     assert collection.manifest().state == "partial"
     assert [page.url for page in collection.page_list()] == [HOME, HOME + "a"]
@@ -134,13 +134,13 @@ async def test_a_collection_is_recorded_by_one_at_a_time(tmp_path: Path, ca, sit
             amend(collection, [], ca, AmendOptions(record=reach)),
         )
         for other in others:
-            with pytest.raises(CollectionError, match="is being recorded by another process"):
+            with pytest.raises(CollectionError, match="is in use by another recording or repair"):
                 await other
         for doing in (["rm", "--yes"], ["check", "--repair"]):
             told = CliRunner().invoke(
                 cli, ["collections", *doing, "site", "--collections", str(tmp_path / "c")]
             )
-            assert "is being recorded by another process" in str(told.exception)
+            assert "is in use by another recording or repair" in str(told.exception)
         assert {path.name: path.read_bytes() for path in collection.warc_files()} == archive
         assert collection.manifest().state == "partial"
 
@@ -219,7 +219,7 @@ def test_a_proxy_that_nothing_went_through_leaves_no_collection(tmp_path: Path, 
         out, errors = program.communicate(timeout=30)
 
     assert (program.returncode, errors) == (0, "")
-    assert "nothing to keep" in out
+    assert "no collection is stored" in out
     assert list((tmp_path / "c").iterdir()) == []
 
 

@@ -134,7 +134,7 @@ def test_serve_is_the_default_command(place: Path) -> None:
 def test_what_is_no_range_of_ports_is_refused(place: Path, ports: str) -> None:
     result = CliRunner().invoke(cli, ["replay", "shop", "--session-ports", ports])
     assert result.exit_code == 2
-    assert "no range of ports" in result.output
+    assert "is not a range of ports" in result.output
 
 
 @pytest.mark.parametrize(

@@ -683,7 +683,7 @@ async def test_a_body_that_stalls_is_given_up() -> None:
         head = await connection.ask(render_request("GET", "/", (("Host", "a.example"),)))
         body = connection.body(head, "GET")
         assert await anext(body) == b"half"
-        connection.patience = 0.05
+        connection.read_timeout = 0.05
         with pytest.raises(ReplayUnreachable, match="TimeoutError"):
             await anext(body)
         connection.close()

@@ -45,7 +45,7 @@ from stillweb.replay.ledger.file import LedgerFile, LedgerFileReader, LedgerLine
 from stillweb.replay.ledger.misses import gather
 from stillweb.replay.ledger.source import FileSource, ServerSource, follow
 from stillweb.replay.server.server import ClosedSessions
-from stillweb.replay.server.session import BODIES, BODY, Ledger, LedgerEntry, asked_of
+from stillweb.replay.server.session import BODIES, BODY, Ledger, LedgerEntry, missed_request
 
 SHOP = "https://shop.example"
 
@@ -163,13 +163,13 @@ async def test_a_miss_keeps_what_asks_for_it_again_and_no_secret(
 
 def test_bodies_are_kept_up_to_a_size_and_in_all_up_to_another() -> None:
     large = Request("POST", f"{SHOP}/", (), b"x" * (BODY + 1))
-    kept = asked_of(large, BODIES)
+    kept = missed_request(large, BODIES)
     assert "body" not in kept
     assert (kept["size"], kept["digest"]) == (BODY + 1, f"sha256:{sha256(large.raw_body).hexdigest()}")
     small = Request("POST", f"{SHOP}/", (), b"xy")
-    assert "body" in asked_of(small, 2)
-    assert "body" not in asked_of(small, 1)
-    assert asked_of(Request("GET", f"{SHOP}/"), BODIES) == {"fields": []}
+    assert "body" in missed_request(small, 2)
+    assert "body" not in missed_request(small, 1)
+    assert missed_request(Request("GET", f"{SHOP}/"), BODIES) == {"fields": []}
 
 
 def test_closed_sessions_are_forgotten_oldest_first_but_for_the_last() -> None:
@@ -289,7 +289,7 @@ def test_the_file_of_misses_has_this_form(tmp_path: Path) -> None:
     assert missed.whole
     assert not replace(missed, body="").whole
     file.write_text(golden + golden.replace('"version":1', '"version":2'))
-    with pytest.raises(CollectionError, match="line 2 tells of no miss: version 2"):
+    with pytest.raises(CollectionError, match="line 2 is not a miss: version 2"):
         list(read_misses(file))
 
 

@@ -50,7 +50,7 @@ def miss(number: int, body: bytes = b"") -> Request:
 def repeated(session: Session) -> CachedResponse:
     served = session.begin(Request("GET", SHOP))
     session.finish(served)
-    session.keep(("", b"GET /"), served, b"answer")
+    session.cache_response(("", b"GET /"), served, b"answer")
     kept = session.cache.get(("", b"GET /"))
     assert kept is not None
     return kept
@@ -137,7 +137,7 @@ def test_a_closed_session_with_an_empty_ledger_weighs_something_too(pack: Pack) 
         before, _ = tracemalloc.get_traced_memory()
         for number in range(2_000):
             session = Session(f"session-{number}", "shop", pack, Policy())
-            closed.add(session.to_dict(), session.weight, session.reader())
+            closed.add(session.describe(), session.weight, session.reader())
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -150,7 +150,7 @@ def test_lines_of_great_length_are_not_repeated(pack: Pack) -> None:
     for referer, is_kept in (("r" * 1_000, True), ("r" * 8_000, False)):
         request = Request("GET", SHOP, (("Referer", referer),))
         served = session.begin(request)
-        session.keep(("", referer.encode()), served, b"answer")
+        session.cache_response(("", referer.encode()), served, b"answer")
         assert (session.cache.get(("", referer.encode())) is not None) is is_kept
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stillweb.http.control import DEFAULT_SESSION
 from stillweb.replay.server.connection import ListenerTarget
-from stillweb.replay.server.control import DEFAULT_SESSION
 from stillweb.replay.server.listeners import Listener
 from stillweb.replay.workers.channel import Channel, pair
 from stillweb.replay.workers.lobby import CONTROL, ConnectionRouter, session_of

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,12 +18,12 @@ from hypothesis import strategies as st
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.http.control import ControlBackend
 from stillweb.matching.keys import request_key
 from stillweb.matching.resolver import Policy
 from stillweb.model import Response
 from stillweb.replay.server.cache import LARGEST, CachedResponse, ResponseCache, cache_of
 from stillweb.replay.server.connection import SLICE, Connection, ListenerTarget
-from stillweb.replay.server.control import ControlBackend
 from stillweb.replay.server.session import LedgerEntry, Session
 
 SITE = "https://shop.example"
@@ -119,7 +120,10 @@ class Served:
         if self.cached:
             self.sessions["own"].cache = self.sessions["default"].cache
         main, own = self.sessions.values()
-        control = cast(ControlBackend, object())  # /health asks it nothing
+
+        async def health() -> None: ...
+
+        control = cast(ControlBackend, SimpleNamespace(hosts=("shop.example",), health=health))
         self.targets = (
             ListenerTarget(self.waiting.append, self.ca, main, by_user=self.sessions.get, control=control),
             ListenerTarget(self.waiting.append, self.ca, own),
@@ -151,7 +155,7 @@ class Served:
         seen.append(self.told)
         for session in self.sessions.values():
             lines = [replace(line, ms=0.0) for line in session.ledger().entries]
-            seen.append((session.to_dict(), lines, repr(session.state), session.tally.answers))
+            seen.append((session.describe(), lines, repr(session.state), session.counters.answers))
         return seen
 
     def _answer_control(self) -> None:
@@ -334,16 +338,16 @@ def test_a_session_that_goes_on_with_a_newer_pack_forgets_the_older_one(folder: 
 
 
 def test_a_memo_is_bounded_and_keeps_what_is_asked_for() -> None:
-    memo = ResponseCache(room=100_000)
+    memo = ResponseCache(limit=100_000)
     line = LedgerEntry(1, "GET", SITE, 200, "exact", "", 9_000, 0.0)
     for number in range(1_000):
-        memo.keep(("", b"%d" % number), CachedResponse(b"x" * 9_000, line))
+        memo.add(("", b"%d" % number), CachedResponse(b"x" * 9_000, line))
         assert memo.get(("", b"0"))  # asked for all the time
     assert len(memo) <= 2 * 100_000 // 9_000
     assert memo.get(("", b"999"))
     assert not memo.get(("", b"500"))
-    memo.keep(("", b"big"), CachedResponse(b"x" * (LARGEST + 1), line))
+    memo.add(("", b"big"), CachedResponse(b"x" * (LARGEST + 1), line))
     assert not memo.get(("", b"big"))
-    memo.keep(("", b"asked at length" + bytes(LARGEST)), CachedResponse(b"", line))
+    memo.add(("", b"asked at length" + bytes(LARGEST)), CachedResponse(b"", line))
     assert len(memo) <= 2 * 100_000 // 9_000
     assert memo.get(("", b"999"))

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 
 import httpx
@@ -30,13 +31,20 @@ from stillweb.collections.pack.frames import EVENTSTREAM, WEBSOCKET, socket_key,
 from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
 from stillweb.collections.warc.frames import Chunks, Frames, write_chunks, write_frames
 from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.http.control import ControlResponse
 from stillweb.matching.keys import request_key
 from stillweb.matching.resolver import Policy
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
 from stillweb.replay.server import process as logs
 from stillweb.replay.server import websocket
-from stillweb.replay.server.metrics import BOUNDS_MS, ReplayMetrics, ResponseCounters, WorkerMetrics
+from stillweb.replay.server.metrics import (
+    BOUNDS_MS,
+    ReplayMetrics,
+    ResponseCounters,
+    WorkerMetrics,
+    parse_metrics,
+)
 from stillweb.replay.server.session import Session
 
 BIG = bytes(range(256)) * 4096 * 24  # 24 MiB
@@ -253,8 +261,8 @@ def test_damage_of_what_plays_is_an_answer_too(tmp_path: Path) -> None:
         assert [asked.answer.status, shaken.answer.status] == [500, 500]
         session.finish(asked)
         session.finish(shaken)
-        assert (session.in_flight, session.to_dict()["counts"]) == (0, {"fault": 2})
-        assert session.tally.damaged == 2
+        assert (session.in_flight, session.describe()["counts"]) == (0, {"fault": 2})
+        assert session.counters.damaged == 2
 
 
 def test_held_is_what_carries_the_mark_and_nothing_that_names_it(tmp_path: Path) -> None:
@@ -272,8 +280,8 @@ def test_held_is_what_carries_the_mark_and_nothing_that_names_it(tmp_path: Path)
             Request("GET", "https://a.test/none"),
         ):
             session.finish(session.begin(request))
-        assert (session.in_flight, session.to_dict()["counts"]) == (1, {"exact": 1, "synthetic": 1})
-        assert session.conclude("0-3", {})
+        assert (session.in_flight, session.describe()["counts"]) == (1, {"exact": 1, "synthetic": 1})
+        assert session.conclude({"mark": "0-3"})
         assert session.in_flight == 0
 
 
@@ -287,7 +295,7 @@ def test_a_tally_counts_by_duration_and_adds_up() -> None:
     assert (tally.buckets[0], tally.buckets[1], tally.buckets[-1], sum(tally.buckets)) == (2, 1, 1, 5)
     assert (tally.answers, tally.bytes, tally.damaged) == ({"exact": 4, "miss": 1}, 40, 1)
     figures = ReplayMetrics({"shop": tally}, (WorkerMetrics(2, sessions={"shop": 3}),))
-    assert ReplayMetrics.from_dict(json.loads(json.dumps(figures.to_dict()))).to_dict() == figures.to_dict()
+    assert parse_metrics(json.loads(ControlResponse(HTTPStatus.OK, figures).body)) == figures
 
 
 @pytest.fixture

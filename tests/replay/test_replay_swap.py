@@ -89,7 +89,7 @@ async def test_nothing_of_the_first_pack_is_left_after_a_swap(shop: Collection, 
         first = await desk.open_session()
         gc.disable()
         try:
-            pack = weakref.ref(server._shelves["shop"].current.pack)
+            pack = weakref.ref(server._registries["shop"].current.pack)
             for proxy in (server.url, first.proxy):
                 assert await page(proxy, ca) == await page(proxy, ca) == PAGES["/p3"] + b" old"
             await asyncio.to_thread(record_again, shop, b" new")

@@ -125,8 +125,8 @@ async def test_the_terminal_shows_the_same(rollouts, client):
 
 async def test_what_is_no_rollout_server_is_told(replay):
     status, _, err = await monitored(replay.url, "--once")
-    assert (status, "is no rollout server" in err) == (1, True), err
+    assert (status, "is not a rollout server" in err) == (1, True), err
     status, _, err = await monitored("http://127.0.0.1:9", "--once")
-    assert (status, "no rollout server answers" in err) == (1, True), err
+    assert (status, "no rollout server at" in err) == (1, True), err
     status, _, err = await monitored("127.0.0.1:9")
-    assert (status, "is no URL" in err) == (2, True), err
+    assert (status, "is not the URL" in err) == (2, True), err

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from stillweb import clock
 from stillweb.browser.context import state_of
+from stillweb.browser.shared_workers import SharedWorkers
 
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:")
 _NO_TUNNEL = "net::ERR_TUNNEL_CONNECTION_FAILED"
@@ -106,9 +107,16 @@ class Activity:
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._idle = asyncio.Event()
         self._idle.set()
+        self._workers: SharedWorkers | None = None
         if exact := state_of(context).exact:
             exact.activity = self
             return
+        self._context = context
+        self._context_id = ""
+        self._workers = state_of(context).shared_workers
+        self._identifying: set[asyncio.Task[None]] = set()
+        if self._workers:
+            self._workers.callbacks.add(self._on_shared_worker)
         context.on("request", self._on_request)
         context.on("response", self._on_response)
         context.on("requestfinished", self._on_finished)
@@ -143,6 +151,8 @@ class Activity:
         The listeners stay until the context is closed: removing one would cost a message to the driver.
         """
         self._closed = True
+        if self._workers:
+            self._workers.callbacks.discard(self._on_shared_worker)
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -205,7 +215,8 @@ class Activity:
         if self._closed or url.startswith(_NO_TRAFFIC):
             return
         if (known := self._known.get(key)) and (known.url == url or not known.status):
-            known.source = known.source or source
+            if source and not known.source:  # at EXACT the report may come after the pause, with a finer type
+                known.source, known.resource_type = source, resource_type
             return
         entry = Requested(url, method, resource_type, clock.monotonic(), source)
         self.requests.append(entry)
@@ -235,6 +246,27 @@ class Activity:
 
     def _on_request(self, request: Request) -> None:
         self.began(request, request.url, request.method, request.resource_type, _frame_of(request))
+
+    def _on_shared_worker(self, context_id: str, url: str) -> None:
+        scripts = [key for key, entry in self._pending.items() if _is_worker_script(key, entry, url)]
+        if scripts:
+            task = asyncio.ensure_future(self._end_worker_scripts(context_id, scripts))
+            self._identifying.add(task)
+            task.add_done_callback(self._identifying.discard)
+
+    async def _end_worker_scripts(self, context_id: str, scripts: Sequence[Key]) -> None:
+        """End requests for a shared worker's script, if the worker belongs to this context."""
+        try:
+            if not self._context_id:
+                session = await self._context.new_cdp_session(self._context.pages[0])
+                target = (await session.send("Target.getTargetInfo"))["targetInfo"]
+                self._context_id = target["browserContextId"]
+                await session.detach()
+        except (PlaywrightError, IndexError):  # the page is closed, and its requests have ended with it
+            return
+        if context_id == self._context_id:
+            for key in scripts:
+                self.ended(key)
 
     def _on_response(self, response: Response) -> None:
         if self._closed:
@@ -267,6 +299,15 @@ class Activity:
         self._pending.pop(request, None)
         if not self._pending:
             self._idle.set()
+
+
+def _is_worker_script(key: Key, entry: Requested, url: str) -> bool:
+    """Return True for a script request without a response whose first URL, before redirects, is `url`."""
+    if not isinstance(key, Request) or entry.resource_type != "script" or entry.status:
+        return False
+    while key.redirected_from:
+        key = key.redirected_from
+    return key.url == url
 
 
 def is_ours(failure: str, url: str = "") -> bool:

@@ -28,6 +28,7 @@ from stillweb import clock
 from stillweb.browser.cdp.connection import CdpError, connection_of, has_connection
 from stillweb.browser.exact.context import ExactContext, Scripts
 from stillweb.browser.profile import Level, Pinning, Profile
+from stillweb.browser.shared_workers import SharedWorkers, shared_workers_of
 from stillweb.errors import InfraError, UsageError
 
 __all__ = ["client_hints"]
@@ -95,6 +96,7 @@ class PinnedState:
         now: virtual time, in milliseconds since 1970.
         exact: controller of a context at level EXACT.
         hints: client hints of the profile's user agent (`client_hints`).
+        shared_workers: of the browser, below level EXACT.
     """
 
     pinning: Pinning
@@ -102,6 +104,7 @@ class PinnedState:
     now: int
     exact: ExactContext | None = None
     hints: Mapping[str, Any] | None = None
+    shared_workers: SharedWorkers | None = None
 
 
 _states: WeakKeyDictionary[BrowserContext, PinnedState] = WeakKeyDictionary()
@@ -150,6 +153,7 @@ async def open_context(
     if pinning.level is Level.EXACT:
         context = await _new_exact_context(browser, state, make_context)
     else:
+        state.shared_workers = await shared_workers_of(browser)
         context = await make_context()
     # At EXACT, ExactContext adds them: Playwright would add lines of its own, which `Error.stack` counts.
     if state.exact is None and (script := scripts_for(state)):

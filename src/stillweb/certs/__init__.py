@@ -1,4 +1,4 @@
-"""One CA for the whole farm, and how to make programs trust it."""
+"""The certificate authority of recording and replay, and instructions to make programs trust it."""
 
 from __future__ import annotations
 

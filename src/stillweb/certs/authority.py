@@ -1,13 +1,12 @@
 """The certificate authority: one CA key, one leaf key, a certificate per host.
 
-All leaves share one ECDSA P-256 key, so that a single SPKI hash, given to Chromium's
-`--ignore-certificate-errors-spki-list`, covers every host of every replay server of this folder.
-mitmproxy signs its leaves with the CA key as leaf key; `spki_hashes` names both.
+All leaves share one ECDSA P-256 key, so a single SPKI hash in Chromium's
+`--ignore-certificate-errors-spki-list` covers every host of every replay server that uses this folder.
+mitmproxy uses the CA key as its leaf key; `spki_hashes` returns both hashes.
 
-The folder is read once by `load`; after that an authority never changes and needs no file.
-`ca.pem` is the certificate alone; `pywb-ca.pem` and `mitmproxy/mitmproxy-ca.pem` hold the
-same certificate with its key, in the form those programs read. Replay, record and the
-browser launcher use this class; nobody else touches the keys.
+`load` reads the folder once; after that an authority never changes and needs no file. `ca.pem` is the
+certificate alone. `pywb-ca.pem` and `mitmproxy/mitmproxy-ca.pem` hold the same certificate with its key, in
+the formats of those programs. Only this class reads and writes the keys.
 """
 
 from __future__ import annotations
@@ -43,19 +42,19 @@ SigningKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 # CA/Browser Forum Baseline Requirements §6.3.2: 398 days at most, which browsers enforce.
 LEAF_DAYS = 397
-BACKDATE = timedelta(days=1)  # for clients whose clock is behind ours
+BACKDATE = timedelta(days=1)  # for clients with a slow clock
 _MAX_NAME, _MAX_LABEL, _MAX_COMMON_NAME = 253, 63, 64  # RFC 1035 §2.3.4; X.520 ub-common-name
-# Underscores are no host name (RFC 952) but stand in many real ones, and browsers ask for them.
+# RFC 952 forbids underscores in host names, but many real names have them and browsers accept them.
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def host_name(host: str) -> str | Address:
-    """Return a host as a certificate spells it: an address, or an ASCII name in lower case.
+    """Return a host as written in a certificate: an address, or an ASCII name in lower case.
 
     Raises:
-        BadHostname: if no certificate can carry it.
+        BadHostname: if a certificate cannot contain it.
     """
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
@@ -63,7 +62,9 @@ def host_name(host: str) -> str | Address:
     except ValueError:
         return _dns_name(host)
     if "%" in bare:
-        raise BadHostname(f"no certificate for {host!r}: an address with a zone is this machine's own affair")
+        raise BadHostname(
+            f"no certificate for {host!r}: an address with a zone is valid on this machine only"
+        )
     return address
 
 
@@ -80,7 +81,7 @@ def _dns_name(host: str) -> str:
         if len(label) > _MAX_LABEL:
             raise BadHostname(f"no certificate for {host!r}: a label is over {_MAX_LABEL} characters")
         if not _LABEL.fullmatch(label):
-            raise BadHostname(f"no certificate for {host!r}: {label!r} is no label of a host name")
+            raise BadHostname(f"no certificate for {host!r}: {label!r} is not a label of a host name")
     return name
 
 
@@ -92,7 +93,7 @@ def mint(
     public: ec.EllipticCurvePublicKey,
     now: datetime,
 ) -> x509.Certificate:
-    """Return a leaf certificate of one host, signed by the CA and inside its validity."""
+    """Return a leaf certificate for one host, signed by the CA and within its validity."""
     common_name = str(name) if len(str(name)) <= _MAX_COMMON_NAME else ""
     subject = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else []
     general: x509.GeneralName = x509.DNSName(name) if isinstance(name, str) else x509.IPAddress(name)
@@ -107,7 +108,7 @@ def mint(
         .serial_number(x509.random_serial_number())
         .not_valid_before(start)
         .not_valid_after(end)
-        # RFC 5280 §4.2.1.6: critical where the subject is empty.
+        # RFC 5280 §4.2.1.6: critical if the subject is empty.
         .add_extension(x509.SubjectAlternativeName([general]), critical=not common_name)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
@@ -121,7 +122,7 @@ def mint(
 
 
 def self_signed(key: ec.EllipticCurvePrivateKey, *, name: str, now: datetime, days: int) -> x509.Certificate:
-    """Return the CA's own certificate: it may sign leaves and nothing deeper."""
+    """Return the CA's certificate, which may sign leaves only (path length 0)."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     usage = _key_usage(signs_certificates=True)
     builder = (
@@ -140,7 +141,7 @@ def self_signed(key: ec.EllipticCurvePrivateKey, *, name: str, now: datetime, da
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    """Return what a key may do: sign certificates and revocation lists (a CA), or handshakes (a leaf)."""
+    """Return the usage of a CA key (certificates, revocation lists) or of a leaf key (handshakes)."""
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         content_commitment=False,
@@ -160,20 +161,20 @@ LEAF_KEY_FILE = "leaf-key.pem"
 PYWB_FILE = "pywb-ca.pem"
 MITMPROXY_FOLDER = "mitmproxy"
 
-# A context is some 100 kB in OpenSSL; an episode visits tens of hosts, a farm some thousands.
+# A context takes about 100 kB in OpenSSL. An episode visits tens of hosts, a cluster some thousands.
 _MAX_CONTEXTS = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CertAuthority:
-    """A loaded CA that mints certificates for hosts; make one by `load`, `init` or `load_or_init`.
+    """A loaded CA that mints certificates for hosts; create one with `load`, `init` or `load_or_init`.
 
     Attributes:
-        folder: where its files lie.
+        folder: contains its files.
         cert_pem: the CA certificate.
         spki: base64 of the SHA-256 of the shared leaf key's SubjectPublicKeyInfo.
         ca_spki: the same of the CA's key.
-        not_after: the last moment of its validity, UTC.
+        not_after: end of its validity, UTC.
         fingerprint: SHA-256 of the certificate, as `AA:BB:...`.
     """
 
@@ -192,19 +193,19 @@ class CertAuthority:
     def init(
         cls, folder: Path, *, overwrite: bool = False, days: int = 3650, name: str = "stillweb replay CA"
     ) -> CertAuthority:
-        """Make a CA in a folder and load it.
+        """Create a CA in a folder and load it.
 
         Raises:
-            UsageError: if there is one and `overwrite` is not set, or `days` is below 1.
+            UsageError: if the folder has one and `overwrite` is not set, or `days` is below 1.
             CertError: if the folder cannot be written.
         """
         if days < 1:
-            raise UsageError(f"a CA must be valid for a day at least, not {days}")
+            raise UsageError(f"a CA must be valid for at least 1 day, not {days}")
         make_folder(folder)
         with folder_lock(folder):
-            if not overwrite and (there := _present(folder)):
+            if not overwrite and (existing := _present(folder)):
                 raise UsageError(
-                    f"{there}: is there already, and a browser may trust it",
+                    f"{existing} exists, and a browser may trust it",
                     hint=f"stillweb certs init --overwrite{_option(folder)}",
                 )
             _write_authority(folder, days=days, name=name)
@@ -215,8 +216,8 @@ class CertAuthority:
         """Read the CA of a folder.
 
         Raises:
-            CaMissing: if none was made there.
-            CaExpired: if its validity is over or has not begun.
+            CaMissing: if the folder has none.
+            CaExpired: if its validity has ended or not begun.
             CertError: if a file is damaged, unreadable or belongs to another CA.
         """
         cert = _read_cert(folder / CA_FILE)
@@ -224,10 +225,11 @@ class CertAuthority:
         leaf_key = _read_key(folder / LEAF_KEY_FILE)
         if _spki_of(key) != _spki_of(cert):
             raise CertError(
-                f"{folder / CA_KEY_FILE}: is not the key of {CA_FILE} beside it", hint=_remake(folder)
+                f"{folder / CA_KEY_FILE}: is not the key of {CA_FILE} in the same folder",
+                hint=_remake(folder),
             )
         if not isinstance(leaf_key, ec.EllipticCurvePrivateKey):
-            raise CertError(f"{folder / LEAF_KEY_FILE}: is no elliptic-curve key", hint=_remake(folder))
+            raise CertError(f"{folder / LEAF_KEY_FILE}: is not an elliptic-curve key", hint=_remake(folder))
         _check_use(folder, cert)
         return cls(
             folder=folder,
@@ -243,28 +245,27 @@ class CertAuthority:
 
     @classmethod
     def load_or_init(cls, folder: Path) -> CertAuthority:
-        """Read the CA of a folder, or make one if there is none.
+        """Read the CA of a folder, or create one if the folder has none.
 
         Raises:
-            CaExpired: if there is one and it is past its time.
+            CaExpired: if it has expired.
             CertError: as `load` and `init` do.
         """
-        if (folder / CA_FILE).exists():  # the last file to be written: the others are there
+        if (folder / CA_FILE).exists():  # written last: the other files exist
             return cls.load(folder)
         make_folder(folder)
         with folder_lock(folder):
-            if not _present(folder):  # another process may have been faster
+            if not _present(folder):  # another process may have created it meanwhile
                 _write_authority(folder, days=3650, name="stillweb replay CA")
         return cls.load(folder)
 
     @property
     def ca_file(self) -> Path:
-        """The CA certificate, as clients trust it."""
+        """The CA certificate that clients trust."""
         return self.folder / CA_FILE
 
     @property
     def leaf_key_file(self) -> Path:
-        """The key of all leaves."""
         return self.folder / LEAF_KEY_FILE
 
     @property
@@ -278,17 +279,17 @@ class CertAuthority:
         return self.folder / MITMPROXY_FOLDER
 
     def spki_hashes(self) -> tuple[str, str]:
-        """Return the leaf's and the CA's SPKI hash: what Chromium's allow-list takes."""
+        """Return the SPKI hashes of leaf and CA key, for Chromium's allow-list."""
         return self.spki, self.ca_spki
 
     def leaf_pem(self, host: str) -> bytes:
-        """Return leaf certificate, CA certificate and leaf key of a host, in one PEM.
+        """Return leaf certificate, CA certificate and leaf key of a host as one PEM.
 
         Args:
             host: a DNS name, an IDN, or an IP literal (with or without brackets).
 
         Raises:
-            BadHostname: if no certificate can carry the name.
+            BadHostname: if a certificate cannot contain the name.
         """
         cert = mint(
             host_name(host),
@@ -300,23 +301,23 @@ class CertAuthority:
         return cert.public_bytes(Encoding.PEM) + self.cert_pem + _key_pem(self._leaf_key)
 
     def server_context(self, host: str) -> ssl.SSLContext:
-        """Return the TLS context that serves a host; one per host, kept.
+        """Return the TLS server context of a host, from a cache.
 
         Raises:
-            BadHostname: if no certificate can carry the name.
+            BadHostname: if a certificate cannot contain the name.
         """
-        if (kept := self._contexts.get(host)) is not None:  # as it is spelled in nearly every tunnel
-            return kept
+        if (cached := self._contexts.get(host)) is not None:  # nearly every tunnel spells the name this way
+            return cached
         name = str(host_name(host))
-        if (kept := self._contexts.get(name)) is not None:
-            return kept
+        if (cached := self._contexts.get(name)) is not None:
+            return cached
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
-        # As the client likes best, as servers do by default: a browser takes the fast AES-128 first.
+        # The client's preference, the default of servers: browsers prefer the fast AES-128.
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-        context.num_tickets = 1  # a client keeps one or two of a host; each costs a tenth of a handshake
-        # OpenSSL reads chains from files only; this one has mode 0600 and is gone at once.
+        context.num_tickets = 1  # clients keep one or two per host; each costs a tenth of a handshake
+        # OpenSSL reads chains from files only; this one has mode 0600 and is deleted immediately.
         with tempfile.NamedTemporaryFile(prefix="stillweb-leaf-") as file:
             file.write(self.leaf_pem(name))
             file.flush()
@@ -342,7 +343,7 @@ def _write_authority(folder: Path, *, days: int, name: str) -> None:
     write_file(folder / PYWB_FILE, both, PRIVATE)
     write_file(folder / LEAF_KEY_FILE, _key_pem(leaf_key), PRIVATE)
     write_file(folder / CA_KEY_FILE, _key_pem(key), PRIVATE)
-    write_file(folder / CA_FILE, cert, PUBLIC)  # last: who finds it reads without the lock
+    write_file(folder / CA_FILE, cert, PUBLIC)  # last: a reader that finds it takes no lock
 
 
 def _read(path: Path) -> bytes:
@@ -351,7 +352,7 @@ def _read(path: Path) -> bytes:
     except FileNotFoundError as error:
         if path.name == CA_FILE:
             raise CaMissing(
-                f"{path}: no CA has been made", hint=f"stillweb certs init{_option(path.parent)}"
+                f"{path}: no CA exists", hint=f"stillweb certs init{_option(path.parent)}"
             ) from error
         raise CertError(f"{path}: is missing", hint=_remake(path.parent)) from error
     except OSError as error:
@@ -362,7 +363,7 @@ def _read_cert(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(_read(path))
     except ValueError as error:
-        raise CertError(f"{path}: holds no PEM certificate", hint=_remake(path.parent)) from error
+        raise CertError(f"{path}: contains no PEM certificate", hint=_remake(path.parent)) from error
 
 
 def _read_key(path: Path) -> SigningKey:
@@ -370,7 +371,7 @@ def _read_key(path: Path) -> SigningKey:
         key = load_pem_private_key(_read(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise CertError(
-            f"{path}: holds no private key in PEM without password", hint=_remake(path.parent)
+            f"{path}: contains no PEM private key without a password", hint=_remake(path.parent)
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
         raise CertError(f"{path}: is neither an elliptic-curve nor an RSA key", hint=_remake(path.parent))
@@ -384,11 +385,11 @@ def _check_use(folder: Path, cert: x509.Certificate) -> None:
     except x509.ExtensionNotFound:
         is_ca = False
     if not is_ca:
-        raise CertError(f"{path}: is not a CA's certificate", hint=_remake(folder))
+        raise CertError(f"{path}: is not a CA certificate", hint=_remake(folder))
     if now > cert.not_valid_after_utc:
         raise CaExpired(
             f"{path}: expired on {cert.not_valid_after_utc:%Y-%m-%d}",
-            hint=f"{_remake(folder)}, then trust it anew: stillweb certs trust",
+            hint=f"{_remake(folder)}, then make programs trust it: stillweb certs trust",
         )
     if now < cert.not_valid_before_utc:
         raise CaExpired(

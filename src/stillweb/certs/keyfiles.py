@@ -1,7 +1,7 @@
-"""PEM files on disk: private ones are never readable for others, not even for an instant.
+"""PEM files on disk; other users can never read the private ones, not even during the write.
 
-A file is written whole under a name of its own, created by `os.open` with its final mode
-and `O_EXCL`, and then renamed over its target. A reader finds the old file or the new one.
+A file is written under a temporary name, which `os.open` creates with the final mode and `O_EXCL`, and then
+renamed to its target. A reader sees the old file or the new one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PUBLIC = 0o644
 
 
 def write_file(path: Path, content: bytes, mode: int) -> None:
-    """Write a file in one step, with `mode` from its first byte on.
+    """Write a file atomically, with `mode` from its first byte on.
 
     Raises:
         CertError: if the folder cannot be written.
     """
     fresh = path.with_name(f".{path.name}.{clock.new_id()}")
     try:
-        # O_NOFOLLOW and O_EXCL: never through a link that someone put there.
+        # O_NOFOLLOW and O_EXCL: never follow a link that another user has placed.
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -40,20 +40,20 @@ def write_file(path: Path, content: bytes, mode: int) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder that only its owner can list, if there is none.
+    """Create a folder that only its owner can list, if it does not exist.
 
     Raises:
-        CertError: if it cannot be made.
+        CertError: if it cannot be created.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise CertError(f"{path}: cannot be made a folder: {error.strerror}") from error
+        raise CertError(f"{path}: cannot be created: {error.strerror}") from error
 
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder against other processes that make a CA in it at the same time."""
+    """Lock a folder against other processes that create a CA in it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""How each kind of program comes to trust the CA: text to type or paste, and two things done here.
+"""Instructions to make each kind of program trust the CA, and two installations done here.
 
-Browsers driven by stillweb need none of this: they are told the SPKI hashes at launch. A recipe is
-for everything else that speaks through the proxy: other browsers, curl, Node, Python, images.
+Browsers that stillweb launches need none of this: they get the SPKI hashes as a flag. A recipe is for all
+other clients of the proxy: other browsers, curl, Node, Python, images.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stillweb.errors import CertError, ProgramNotFound
 
 NICKNAME = "stillweb-replay"
 BUNDLE_FILE = "python-bundle.pem"
-# Debian, Fedora, Alpine and macOS; certifi where there is none of them.
+# Debian, Fedora, Alpine and macOS; certifi if none exists.
 _SYSTEM_BUNDLES = (
     Path("/etc/ssl/certs/ca-certificates.crt"),
     Path("/etc/pki/tls/certs/ca-bundle.crt"),
@@ -32,12 +32,12 @@ _PEM_BEGIN, _PEM_END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE---
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What makes one kind of program trust the CA.
+    """Instructions that make one kind of program trust the CA.
 
     Attributes:
         target: "chromium", "node" and so on; see `TARGETS`.
-        what: one line for people.
-        text: what to type, or what to put into a file.
+        what: title for people.
+        text: commands to type, or lines for a file.
     """
 
     target: str
@@ -46,7 +46,7 @@ class Recipe:
 
 
 def spki_flag(ca: CertAuthority) -> str:
-    """Return the Chromium flag that accepts this CA's leaves, and nothing else that is untrusted."""
+    """Return the Chromium flag that accepts this CA's leaves and no other untrusted certificate."""
     return "--ignore-certificate-errors-spki-list=" + ",".join(ca.spki_hashes())
 
 
@@ -54,16 +54,16 @@ def recipe(ca: CertAuthority, target: str) -> Recipe:
     """Return the recipe for one of `TARGETS`.
 
     Raises:
-        KeyError: if there is no such target.
+        KeyError: for an unknown target.
     """
     what, text = _RECIPES[target]
     return Recipe(target, what, text(ca))
 
 
 def write_bundle(ca: CertAuthority, path: Path | None = None) -> Path:
-    """Write this machine's root certificates and ours into one PEM file, and return its path.
+    """Write this machine's root certificates and the CA into one PEM file, and return its path.
 
-    Python's `SSL_CERT_FILE` and `REQUESTS_CA_BUNDLE` replace the list of roots; they do not add to it.
+    Python's `SSL_CERT_FILE` and `REQUESTS_CA_BUNDLE` replace the list of roots; they do not extend it.
 
     Raises:
         CertError: if the file cannot be written.
@@ -79,11 +79,11 @@ def write_bundle(ca: CertAuthority, path: Path | None = None) -> Path:
 
 
 def install_nss(ca: CertAuthority, database: Path) -> None:
-    """Put the CA into an NSS database (Chromium's or a Firefox profile's), in place of an older one of ours.
+    """Put the CA into an NSS database (Chromium's or a Firefox profile's), replacing an earlier one.
 
     Raises:
         ProgramNotFound: if `certutil` is not installed.
-        CertError: if it refuses.
+        CertError: if it fails.
     """
     program = shutil.which("certutil")
     if program is None:
@@ -94,15 +94,15 @@ def install_nss(ca: CertAuthority, database: Path) -> None:
     if not (database / "cert9.db").exists():
         database.mkdir(parents=True, exist_ok=True)
         _run([program, "-N", *where, "--empty-password"])
-    # Two CAs of one name confuse NSS, so ours of before goes first; it fails where there is none.
+    # NSS confuses two CAs with one name: delete the earlier one. This fails if none exists.
     subprocess.run([program, "-D", *where, "-n", NICKNAME], capture_output=True, check=False)
     _run([program, "-A", *where, "-t", "C,,", "-n", NICKNAME, "-i", str(ca.ca_file)])
 
 
 def _run(command: list[str]) -> None:
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    if told.returncode:
-        raise CertError(f"{' '.join(command)}: {told.stderr.strip() or told.returncode}")
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise CertError(f"{' '.join(command)}: {result.stderr.strip() or result.returncode}")
 
 
 def _chromium(ca: CertAuthority) -> str:
@@ -111,7 +111,7 @@ def _chromium(ca: CertAuthority) -> str:
         f"{spki_flag(ca)}\n\n"
         "# or, in the certificate store of this user (Linux):\n"
         f"certutil -d sql:$HOME/.pki/nssdb {add}\n"
-        "# which `stillweb certs trust --install nss` types for you"
+        "# which `stillweb certs trust --install nss` runs for you"
     )
 
 
@@ -161,13 +161,16 @@ def _mitmproxy(ca: CertAuthority) -> str:
 _RECIPES: dict[str, tuple[str, Callable[[CertAuthority], str]]] = {
     "chromium": ("a flag of the browser, or its certificate store", _chromium),
     "firefox": (
-        "/etc/firefox/policies/policies.json, or distribution/policies.json beside firefox",
+        "/etc/firefox/policies/policies.json, or distribution/policies.json next to firefox",
         _firefox,
     ),
-    "system": ("the machine's store, which curl and most programs read", _system),
+    "system": ("the system's store, which curl and most programs read", _system),
     "docker": ("lines of a Dockerfile on a Debian image", _docker),
     "node": ("an environment variable", _node),
-    "python": (f"environment variables; the file is this machine's roots and ours ({BUNDLE_FILE})", _python),
+    "python": (
+        f"environment variables; the file has this machine's roots and the CA ({BUNDLE_FILE})",
+        _python,
+    ),
     "pywb": ("lines of its config.yaml: pywb then signs with this CA", _pywb),
     "mitmproxy": ("an option: mitmproxy then signs with this CA", _mitmproxy),
 }

@@ -13,10 +13,12 @@ import gc
 import importlib
 import logging
 import sys
+from typing import NoReturn
 
 import click
 
 from stillweb import __version__
+from stillweb.cli.extras import extra_not_installed
 from stillweb.errors import StillwebError
 
 # name -> (module, attribute, one line for --help)
@@ -26,6 +28,7 @@ COMMANDS = {
         "demo",
         "Record, seal, replay, run 8 episodes and compare: the whole pipeline.",
     ),
+    "doctor": ("stillweb.cli.doctor", "doctor", "Check this machine for everything that stillweb needs."),
     "setup": ("stillweb.cli.setup", "setup", "Install a browser, or pywb in a separate environment."),
     "certs": ("stillweb.cli.certs", "certs", "Create, show and trust the certificate authority."),
     "record": ("stillweb.cli.record.commands", "record", "Record sites into a collection."),
@@ -86,8 +89,17 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, "-V", "--version", prog_name="stillweb")
-@click.option("-v", "--verbose", count=True, help="Log more to stderr: -v info, -vv every request.")
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda ctx, _, given: _print_versions(ctx) if given else None,
+    help="Print the version; with -v also those of Python, Playwright, browser and pywb.",
+)
+@click.option(
+    "-v", "--verbose", count=True, is_eager=True, help="Log more to stderr: -v info, -vv every request."
+)
 def cli(verbose: int) -> None:
     """Record web sites, replay them deterministically, and run agents' episodes on the replay.
 
@@ -102,6 +114,16 @@ def cli(verbose: int) -> None:
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+
+
+def _print_versions(ctx: click.Context) -> None:
+    click.echo(f"stillweb, version {__version__}")
+    if ctx.params["verbose"]:
+        from stillweb.cli.doctor import versions
+
+        for name, version in list(versions().items())[1:]:
+            click.echo(f"{name:<12}{version}")
+    ctx.exit()
 
 
 def main() -> None:
@@ -119,11 +141,13 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)
         sys.exit(130)
+    except ModuleNotFoundError as error:
+        missing = extra_not_installed(error)
+        if missing is None:
+            raise
+        _exit_with(missing)
     except StillwebError as error:
-        click.echo(f"stillweb: {error}", err=True)
-        if error.hint:
-            click.echo(f"  next: {error.hint}", err=True)
-        sys.exit(error.exit_code)
+        _exit_with(error)
     except OSError as error:
         # The disk is full, or another user owns a folder: not a fault of the program, so no traceback.
         if error.filename is None:
@@ -135,3 +159,10 @@ def main() -> None:
                 err=True,
             )
         sys.exit(1)
+
+
+def _exit_with(error: StillwebError) -> NoReturn:
+    click.echo(f"stillweb: {error}", err=True)
+    if error.hint:
+        click.echo(f"  next: {error.hint}", err=True)
+    sys.exit(error.exit_code)

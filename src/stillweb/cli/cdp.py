@@ -1,4 +1,4 @@
-"""`stillweb cdp`: a browser on a replay session, for a harness that drives browsers by CDP."""
+"""`stillweb cdp`: a browser on a replay session, for harnesses that use CDP."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ __all__ = ["cdp"]
 
 @click.command("cdp")
 @click.argument("proxy", metavar="PROXY_URL")
-@click.option("-c", "--collection", help="That is replayed, if the server has several.")
+@click.option("-c", "--collection", metavar="NAME", help="Collection, if the server has several.")
 @click.option(
     "--tasks",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="File of tasks, one of which is scored at the end.",
+    help="Task file with the task to score at the end.",
 )
-@click.option("--task-id", help="Which one of them; not needed if there is one only.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="To drive it by.  [default: any]")
-@click.option("--headed", is_flag=True, help="With a window.")
+@click.option("--task-id", metavar="ID", help="Task to score; required if the file has several.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="CDP port of the browser.  [default: a free one]"
+)
+@click.option("--headed", is_flag=True, help="Show the browser's window.")
 @json_option
 def cdp(proxy: str, tasks: Path | None, task_id: str | None, as_json: bool, **chosen: Any) -> None:
-    """Start a browser that replays, and print the CDP address to drive it by.
+    """Start a browser on a replay session, and print its CDP address.
 
-    PROXY_URL is the control URL of a running replay server. The browser has a session of its own there, and
-    is ended by Ctrl-C, SIGTERM, or a line on stdin. With --tasks it is scored then; the line is the answer.
+    PROXY_URL is the control URL of a running replay server, on which the command opens a session. Ctrl-C,
+    SIGTERM or a line on stdin ends the browser. With --tasks the command then scores the task, with the line
+    as the answer.
 
     \b
     Example:
@@ -45,7 +48,7 @@ def cdp(proxy: str, tasks: Path | None, task_id: str | None, as_json: bool, **ch
     from stillweb.trainers.cdp import cdp_browser
 
     if task_id and not tasks:
-        raise UsageError("--task-id needs --tasks FILE")
+        raise UsageError("--task-id requires --tasks", hint="add --tasks FILE")
     task = _task(tasks, task_id) if tasks else None
 
     async def run() -> None:
@@ -81,20 +84,20 @@ async def _ended(stopped: asyncio.Event) -> str:
         if line:
             lines.put_nowait(line.strip())
         else:
-            loop.remove_reader(sys.stdin)  # closed, as in the background: a signal ends it then
+            loop.remove_reader(sys.stdin)  # closed, as for a background process: only a signal ends it
 
     try:
         loop.add_reader(sys.stdin, read)
-    except (OSError, ValueError):  # a file, or none: always readable, and nobody's answer
+    except (OSError, ValueError):  # a regular file, or none: always readable, and not an answer
         await stopped.wait()
         return ""
-    said, signalled = asyncio.ensure_future(lines.get()), asyncio.ensure_future(stopped.wait())
-    await asyncio.wait([said, signalled], return_when=asyncio.FIRST_COMPLETED)
+    typed, signalled = asyncio.ensure_future(lines.get()), asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([typed, signalled], return_when=asyncio.FIRST_COMPLETED)
     loop.remove_reader(sys.stdin)
     signalled.cancel()
-    if said.done():
-        return said.result()
-    said.cancel()
+    if typed.done():
+        return typed.result()
+    typed.cancel()
     return ""
 
 
@@ -106,7 +109,9 @@ def _task(file: Path, task_id: str | None) -> Task:
         return next(iter(tasks.values()))
     if task_id not in tasks:
         raise UsageError(
-            f"{file} has {len(tasks)} tasks, and none that is called {task_id!r}",
+            f"{file} has {len(tasks)} tasks, none of them {task_id!r}"
+            if task_id
+            else f"{file} has {len(tasks)} tasks",
             hint="--task-id ID",
         )
     return tasks[task_id]

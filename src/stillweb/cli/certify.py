@@ -1,4 +1,4 @@
-"""`stillweb certify`: run traces again and again, and certify that nothing differs."""
+"""`stillweb certify`: run traces repeatedly, and certify that nothing differs."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from stillweb.env.trajectories.trace import Trace
 from stillweb.errors import UsageError
 from stillweb.replay import ReplayClient
 
-_LINES = 12  # of a difference; the certificate has more
+_LINES = 12  # of a difference; the certificate contains more
 
 
 def print_certificate(certificate: Certificate) -> None:
-    """Print a row per trace, a row per count of sessions, what differs first, and a line that sums it up."""
+    """Print a row per trace, a row per session count, the first differences, and a summary."""
     forms = certificate.forms
     columns = ["trace", "#steps", "#runs", "#fail", "#streams", *(f"#{form}" for form in forms)]
     rows = [_trace_row(result, forms) for result in certificate.traces]
@@ -63,7 +63,7 @@ def print_certificate(certificate: Certificate) -> None:
 
 
 def print_verified(certified: Certificate, here: Certificate, rows: Sequence[VerifiedTrace]) -> None:
-    """Print how each trace of a certificate went here."""
+    """Print the verdict on each trace of a certificate."""
     _table(
         ["trace", "#equal steps", "verdict", "first difference", "why"],
         [
@@ -111,7 +111,7 @@ def _print_divergence(divergence: TraceDivergence) -> None:
     action = divergence.action or "reset"
     click.echo(
         f"\n{divergence.trace}, step {divergence.step} ({action}) at {divergence.url}: "
-        f"{divergence.runs} runs unlike the reference, {divergence.streams} different streams"
+        f"{divergence.runs} runs differ from the reference, in {divergence.streams} ways"
     )
     if divergence.looks_like:
         click.echo(f"  looks like {divergence.looks_like}")
@@ -130,7 +130,7 @@ def _print_divergence(divergence: TraceDivergence) -> None:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; columns that begin with # are set to the right, without the sign."""
+    """Print a table; columns whose name starts with `#` are right-aligned."""
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for column in columns:
         right = column.startswith("#")
@@ -139,7 +139,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         )
     for row in rows:
         table.add_row(*map(escape, row))
-    # In a pipe there is no width to keep to.
+    # A pipe has no width.
     Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
 
 
@@ -261,7 +261,7 @@ def _write_more(certificate: Certificate, given: dict[str, Any]) -> None:
         page = write_certificate(certificate, given["report"])
         stderr().print(f"report: {page}", markup=False, soft_wrap=True)
     if given["junit"]:
-        from stillweb.diff.report.junit import write_junit  # few ask for it
+        from stillweb.diff.report.junit import write_junit  # rarely needed
 
         write_junit(certificate, given["junit"])
 
@@ -287,7 +287,7 @@ async def _certify(
 
 
 def _given_traces(collection: Collection, given: dict[str, Any]) -> list[Trace]:
-    """Return the traces of files and tasks; without any, and unless told to explore, the collection's own."""
+    """Return the traces of files and tasks; without these and --explore, those of the collection."""
     traces = [Trace.load(path) for path in given["traces"]]
     if given["tasks"]:
         tasks = [t for t in load_tasks(given["tasks"]) if t.collection in ("", collection.name)]
@@ -313,10 +313,10 @@ async def _explored(url: str, collection: Collection, level: str, given: dict[st
 
 
 def start_pages(collection: Collection) -> list[str]:
-    """Return the pages of a collection; where it lists none, its HTML answers.
+    """Return the pages of a collection; without a page list, its HTML answers.
 
     Raises:
-        UsageError: if there are neither.
+        UsageError: if it has neither.
     """
     listed = [page.url for page in collection.page_list() if page.url.startswith("http")]
     if not listed:
@@ -327,6 +327,6 @@ def start_pages(collection: Collection) -> list[str]:
         ]
     if not listed:
         raise UsageError(
-            f"{collection.name} has no page to begin with", hint="stillweb certify NAME --traces FILE"
+            f"{collection.name} has no page to start from", hint="stillweb certify NAME --traces FILE"
         )
     return list(dict.fromkeys(listed))

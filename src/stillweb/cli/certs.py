@@ -1,4 +1,4 @@
-"""`stillweb certs`: make, show and trust the certificate authority."""
+"""`stillweb certs`: create, show and trust the certificate authority."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stillweb.cli.options import certs_option, json_option
 
 @click.group()
 def certs() -> None:
-    """Make, show and trust the certificate authority.
+    """Create, show and trust the certificate authority.
 
     \b
     Example:
@@ -25,14 +25,17 @@ def certs() -> None:
 
 @certs.command()
 @certs_option
-@click.option("--days", default=3650, show_default=True, help="How long the CA is valid.")
+@click.option("--days", default=3650, show_default=True, help="Days until the CA expires.")
 @click.option(
-    "--name", default="stillweb replay CA", show_default=True, help="Its name, as browsers show it."
+    "--name",
+    default="stillweb replay CA",
+    show_default=True,
+    help="Common name of the CA.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a CA; what trusted it must trust the new one.")
+@click.option("--overwrite", is_flag=True, help="Replace the CA; programs must then trust the new one.")
 @json_option
 def init(certs_dir: Path, days: int, name: str, overwrite: bool, as_json: bool) -> None:
-    """Make a CA; its keys are readable for you only.
+    """Create a CA with keys that only you can read.
 
     \b
     Example:
@@ -40,14 +43,14 @@ def init(certs_dir: Path, days: int, name: str, overwrite: bool, as_json: bool) 
     """  # noqa: D301  click reads \b itself
     ca = CertAuthority.init(certs_dir, overwrite=overwrite, days=days, name=name)
     _describe(ca, as_json)
-    click.echo(f"made a CA in {certs_dir}; keep it out of version control", err=True)
+    click.echo(f"created a CA in {certs_dir}; keep it out of version control", err=True)
 
 
 @certs.command()
 @certs_option
 @json_option
 def show(certs_dir: Path, as_json: bool) -> None:
-    """Show the CA: its fingerprint, last day and SPKI hashes.
+    """Show the CA's fingerprint, expiry and SPKI hashes.
 
     \b
     Example:
@@ -60,18 +63,20 @@ def show(certs_dir: Path, as_json: bool) -> None:
 @click.argument("targets", nargs=-1, type=click.Choice(TARGETS), metavar="[TARGET]...")
 @certs_option
 @click.option(
-    "--install", type=click.Choice(["nss"]), help="Do it, instead of saying how: nss is Chromium's store."
+    "--install",
+    type=click.Choice(["nss"]),
+    help="Install the CA into Chromium's store (nss).",
 )
 @click.option(
     "--db",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("~/.pki/nssdb"),
     show_default=True,
-    help="The NSS database for --install nss.",
+    help="NSS database for --install nss.",
 )
 @json_option
 def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Path, as_json: bool) -> None:
-    """Say how a kind of program comes to trust the CA; all kinds without TARGET.
+    """Print how to make a program trust the CA; without TARGET for all programs.
 
     \b
     TARGET: chromium firefox system docker node python pywb mitmproxy
@@ -79,8 +84,8 @@ def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Pa
       stillweb certs trust node
       stillweb certs trust --install nss
 
-    Whoever holds ca-key.pem can pose as any site to what trusts the CA: trust it
-    on machines for training only.
+    Anyone with ca-key.pem can impersonate any site to a program that trusts the CA:
+    trust it on training machines only.
     """  # noqa: D301  click reads \b itself
     ca = CertAuthority.load(certs_dir)
     if install == "nss":
@@ -100,7 +105,7 @@ def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Pa
 
 
 def _describe(ca: CertAuthority, as_json: bool) -> None:
-    said: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "folder": str(ca.folder),
         "fingerprint": ca.fingerprint,
         "not_after": ca.not_after.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -109,7 +114,7 @@ def _describe(ca: CertAuthority, as_json: bool) -> None:
         "chromium_flag": spki_flag(ca),
     }
     if as_json:
-        print_json(said)
+        print_json(facts)
         return
-    for key, value in said.items():
+    for key, value in facts.items():
         click.echo(f"{key:<14}{value}")

@@ -1,4 +1,4 @@
-"""`stillweb demo`: the whole street in a minute, on a shop of our own that needs no network."""
+"""`stillweb demo`: the whole pipeline in a minute, on a local shop that needs no network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, print_table, stderr
-from stillweb.cli.demo_site.street import (
+from stillweb.cli.demo_site.pipeline import (
     KINDS,
     CustomerRun,
     Recorded,
@@ -36,13 +36,11 @@ from stillweb.errors import RecordError, UsageError
 from stillweb.record.crawl.crawl import CrawlEvent
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
-_MARK = ".stillweb-demo"  # says that a folder may be emptied by the next demo
+_MARK = ".stillweb-demo"  # marks a folder that the next demo may empty
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What the demo found."""
-
     recorded: Recorded
     environment_id: str
     trajectories: list[CustomerRun]
@@ -52,12 +50,11 @@ class DemoResult:
 
     @property
     def agreements(self) -> list[StepAgreement]:
-        """How alike the episodes were, step by step."""
         return compare(self.trajectories)
 
     @property
     def identical(self) -> bool:
-        """Whether all episodes saw the same at every step, and had reward 1 and no miss."""
+        """Whether all episodes had equal observations at every step, reward 1 and no miss."""
         count = len(self.trajectories)
         same_length = len({len(each.steps) for each in self.trajectories}) == 1
         alike = all(number == count for row in self.agreements for number in row.alike.values())
@@ -74,24 +71,30 @@ class DemoResult:
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("out/demo"),
     show_default=True,
-    help="Folder for everything that is made; an earlier demo in it is replaced.",
+    help="Folder for all output; an earlier demo in it is replaced.",
 )
-@click.option("--episodes", type=click.IntRange(1, 64), default=8, show_default=True, help="Side by side.")
+@click.option(
+    "--episodes",
+    type=click.IntRange(1, 64),
+    default=8,
+    show_default=True,
+    help="Number of parallel episodes.",
+)
 @json_option
 @click.pass_context
 def demo(ctx: click.Context, out: Path, episodes: int, as_json: bool) -> None:
-    """Record a shop, close it, replay it, run episodes side by side and compare them.
+    """Record a shop, close it, replay it, run parallel episodes and compare them.
 
-    The shop is our own and on this machine: three hosts, a single-page application with a JSON
-    API, random numbers, clocks, timers, a cache-buster, a cart. Exit status 1 if anything differed.
+    The shop runs on this machine: three hosts, a single-page application with a JSON API, random numbers,
+    clocks, timers, a cache-buster, a cart. Exit status 1 if anything differed.
 
     \b
     Example:
       stillweb demo
       stillweb demo --out /tmp/demo --episodes 16
     """  # noqa: D301  click reads \b itself
-    _make_room(out)
-    outcome = asyncio.run(_walk_the_street(out, episodes, stderr()))
+    _prepare_folder(out)
+    outcome = asyncio.run(_run_pipeline(out, episodes, stderr()))
     if as_json:
         print_json(_as_json(outcome))
     else:
@@ -99,25 +102,25 @@ def demo(ctx: click.Context, out: Path, episodes: int, as_json: bool) -> None:
     ctx.exit(0 if outcome.identical and outcome.report.passed else 1)
 
 
-def _make_room(out: Path) -> None:
-    """Make the folder, or empty it if an earlier demo made it.
+def _prepare_folder(out: Path) -> None:
+    """Create the folder, or empty it if an earlier demo created it.
 
     Raises:
-        UsageError: if it holds something else.
+        UsageError: if it contains anything else.
     """
     if out.is_dir() and any(out.iterdir()):
         if not (out / _MARK).exists():
             raise UsageError(
-                f"{out} is not empty, and no demo made it", hint="stillweb demo --out ANOTHER_FOLDER"
+                f"{out} is not empty and not from an earlier demo", hint="stillweb demo --out ANOTHER_FOLDER"
             )
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / _MARK).touch()
 
 
-async def _walk_the_street(out: Path, episodes: int, console: Console) -> DemoResult:
+async def _run_pipeline(out: Path, episodes: int, console: Console) -> DemoResult:
     began = clock.perf()
-    with _step(console, "certs", "making a CA for the replay, and one for the shop") as say:
+    with _step(console, "certs", "creating a CA for the replay, and one for the shop") as say:
         ca = CertAuthority.init(out / "certs")
         site_ca = CertAuthority.init(out / "shop-certs", name="bookshop CA")
         say(f"CA {ca.fingerprint[:23]}…")
@@ -125,28 +128,28 @@ async def _walk_the_street(out: Path, episodes: int, console: Console) -> DemoRe
         collection = Collection.create(out / "collections", "bookshop")
 
         def show(event: CrawlEvent) -> None:
-            say(f"recording the shop: {event.pages} pages, {event.queued} to go")
+            say(f"recording the shop: {event.pages} pages, {event.queued} queued")
 
         recorded = await record_shop(collection, ca, site_ca, show)
         say(
-            f"{recorded.pages} pages crawled, {recorded.steps} steps walked: {recorded.exchanges} exchanges, "
+            f"{recorded.pages} pages crawled, {recorded.steps} steps taken: {recorded.exchanges} exchanges, "
             f"{recorded.body_bytes / 1000:.0f} kB"
         )
     with _step(console, "close", "closing the shop") as say:
         if not await is_closed(recorded.port):
             raise RecordError(f"the shop still answers at 127.0.0.1:{recorded.port}")
-        say(f"the shop is gone: 127.0.0.1:{recorded.port} refuses connections")
+        say(f"the shop is closed: 127.0.0.1:{recorded.port} refuses connections")
     with _step(console, "seal", "sealing the collection") as say:
         pack = await asyncio.to_thread(seal, collection)
         say(f"environment {pack.environment_id[:16]}…: {pack.entries} answers, {pack.bodies} bodies")
     async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
-        with _step(console, "replay", f"{episodes} episodes side by side") as say:
+        with _step(console, "replay", f"{episodes} parallel episodes") as say:
             trajectories = await run_episodes(server.url, ca.spki_hashes(), episodes)
             total = sum(each.requests for each in trajectories)
             say(
                 f"{episodes} episodes of {len(trajectories[0].steps)} observations, {total} requests answered"
             )
-        with _step(console, "diff", "comparing record and replay") as say:
+        with _step(console, "diff", "comparing recording and replay") as say:
             async with ReplayClient(server.url) as client:
                 report = await diff(collection, client)
             page = report.write_html(out / "report")
@@ -161,7 +164,7 @@ async def _walk_the_street(out: Path, episodes: int, console: Console) -> DemoRe
 
 @contextmanager
 def _step(console: Console, name: str, what: str) -> Iterator[Any]:
-    """Show a step while it runs, then what it gave and how long it took."""
+    """Show a step while it runs, then its result and duration."""
     began = clock.perf()
     with console.status(what) as status:
         last = what
@@ -184,14 +187,14 @@ def _print(outcome: DemoResult) -> None:
         for number, row in enumerate(outcome.agreements)
     ]
     print_table(
-        ["#step", "action", *(f"#{kind}" for kind in KINDS)], rows, title="Episodes that saw the same"
+        ["#step", "action", *(f"#{kind}" for kind in KINDS)], rows, title="Episodes with equal observations"
     )
     missed = sorted({url for each in outcome.trajectories for url in each.missed})
     click.echo(f"rewards: {', '.join(f'{each.reward:g}' for each in outcome.trajectories)}")
     if again := sum(each.attempts - 1 for each in outcome.trajectories):
-        click.echo(f"episodes begun again after a failure of browser or machine: {again}")
+        click.echo(f"episodes repeated after a failure of the browser or machine: {again}")
     click.echo(f"misses: {len(missed)}" + "".join(f"\n  {url}" for url in missed))
-    click.echo(f"record against replay: {outcome.report.summary()}")
+    click.echo(f"recording against replay: {outcome.report.summary()}")
     click.echo(f"report: {outcome.page}")
     verdict = "identical" if outcome.identical else "NOT identical"
     click.echo(f"{count} episodes, {verdict}, in {outcome.seconds:.0f} s")

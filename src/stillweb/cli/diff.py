@@ -30,17 +30,17 @@ from stillweb.diff.compare.settings import COUNTS, LOWER_IS_BETTER, METRICS, par
 from stillweb.diff.report.report import DiffReport, PageDiff, TraceDiff
 from stillweb.replay import ReplayClient
 
-_ROWS = 40  # of a table; the report has all
+_ROWS = 40  # of a table; the report contains all
 _FINDINGS = 25
 
 
 def print_report(report: DiffReport) -> None:
-    """Print a comparison to stdout; what is cut short here is whole in the report."""
+    """Print a comparison to stdout, with tables truncated."""
     _print_traces(report)
     _table(["score", "worst page", "mean", "limit"], list(_spreads(report)))
-    telling = [page for page in report.worst_first() if page.compared and not page.identical]
-    if telling:
-        rows = [[_name(page), _told(report, page)] for page in telling[:_ROWS]]
+    different = [page for page in report.worst_first() if page.compared and not page.identical]
+    if different:
+        rows = [[_name(page), _differences(report, page)] for page in different[:_ROWS]]
         _table(["page", "what differs"], rows)
         if report.failing:
             click.echo("* breaks its limit: " + ", ".join(_limits(report)))
@@ -48,7 +48,7 @@ def print_report(report: DiffReport) -> None:
     uncompared = [page for page in report.pages if not page.compared]
     if uncompared:
         rows = [_counted(report, page) for page in uncompared[:_ROWS]]
-        _table(["page without a baseline", "status", "asked", "answered", "missed", "noise"], rows)
+        _table(["page without a baseline", "status", "requests", "answered", "missed", "noise"], rows)
     for page in uncompared:
         if page.error:
             click.echo(f"not replayed: {page.url}: {page.error}")
@@ -58,9 +58,9 @@ def print_report(report: DiffReport) -> None:
 def _print_traces(report: DiffReport) -> None:
     if not report.traces:
         return
-    told = [trace for trace in report.traces if trace.rewards_agree is not None]
-    agreed = sum(trace.rewards_agree is True for trace in told)
-    click.echo(f"rewards: {agreed} of {len(told)} recorded traces earn in the replay what they earned then")
+    scored = [trace for trace in report.traces if trace.rewards_agree is not None]
+    agreed = sum(trace.rewards_agree is True for trace in scored)
+    click.echo(f"rewards: {agreed} of {len(scored)} recorded traces have the same reward in the replay")
     rows = []
     for trace in report.traces[:_ROWS]:
         first = trace.first_difference
@@ -75,7 +75,7 @@ def _reward(value: float | None) -> str:
 
 
 def _print_findings(report: DiffReport) -> None:
-    """Print equal findings once, with how many pages have them, and the command that mends them."""
+    """Print equal findings once, with the number of their pages and the command that repairs them."""
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.all_findings():
         groups.setdefault((finding.kind.value, finding.subject), []).append(finding)
@@ -91,7 +91,9 @@ def _print_findings(report: DiffReport) -> None:
     if len(groups) > _FINDINGS:
         click.echo(f"  and {len(groups) - _FINDINGS} more findings: --json or --report has all")
     if report.requests:
-        click.echo(f"{len(report.requests)} requests added, removed or answered otherwise: --json lists them")
+        click.echo(
+            f"{len(report.requests)} requests added, removed or answered differently: --json lists them"
+        )
 
 
 def _spreads(report: DiffReport) -> Iterator[Sequence[str]]:
@@ -105,7 +107,7 @@ def _spreads(report: DiffReport) -> Iterator[Sequence[str]]:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of pages; numbers to the right, what does not fit is folded."""
+    """Print a table of pages, with numbers right-aligned and long cells folded."""
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for number, column in enumerate(columns):
         if number and len(columns) > 2:
@@ -121,13 +123,13 @@ def _name(page: PageDiff) -> str:
     return page.url.removeprefix("https://")
 
 
-def _told(report: DiffReport, page: PageDiff) -> str:
-    """Return what is wrong with a page: its error, or the scores that are not perfect."""
+def _differences(report: DiffReport, page: PageDiff) -> str:
+    """Return the error of a page, or its imperfect scores."""
     if page.error:
         return f"not replayed*: {page.error}"
     imperfect = [name for name, value in page.scores.items() if value != (name not in LOWER_IS_BETTER)]
     if not imperfect:
-        return "states of the accessibility tree or blanks of the text"
+        return "accessibility states or whitespace only"
     return ", ".join(
         f"{METRICS[name][0]} {_cell(report, page, name)}" for name in METRICS if name in imperfect
     )
@@ -159,7 +161,7 @@ def _limits(report: DiffReport) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the replay comes from: a running server, or one that is started for the comparison."""
+    """The replay server: a running one (`proxy`), or one to start."""
 
     proxy: str
     backend: str
@@ -237,7 +239,7 @@ def _write(report: DiffReport, given: dict[str, Any]) -> None:
         page = report.write_html(folder, latest_certificate(given["root"] / report.collection, pack))
         stderr().print(f"report: {page}", markup=False, soft_wrap=True)
     if given["junit"]:
-        from stillweb.diff.report.junit import write_junit  # few ask for it
+        from stillweb.diff.report.junit import write_junit  # rarely needed
 
         write_junit(report, given["junit"])
 

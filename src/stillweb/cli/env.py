@@ -1,4 +1,4 @@
-"""`stillweb env`: try tasks and actions on a replayed collection."""
+"""`stillweb env`: check tasks and try actions on a replayed collection."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from stillweb.options import Option
 @sites_option
 @json_option
 def tasks(file: Path, sites: dict[str, str], as_json: bool) -> None:
-    """List the tasks of a file (WARC-Bench, WebArena or our own), and what scoring them needs.
+    """List the tasks of a file (WARC-Bench, WebArena or stillweb's own), and the needs of their evaluators.
 
-    A task that needs a judge is scored with EnvOptions(judge=...) only; one that needs the site's API
-    cannot be scored on a recording. Neither is ever given a reward of 0 for that.
+    Scoring a task that needs a judge requires EnvOptions(judge=...). A task that needs the site's API cannot
+    be scored on a recording. Neither gets a reward of 0 for that.
 
     \b
     Example:
@@ -78,8 +78,8 @@ def tasks(file: Path, sites: dict[str, str], as_json: bool) -> None:
             for row in rows
         ),
     )
-    told = ", ".join(f"{count} need {what}" for what, count in sorted(needs.items()))
-    stderr().print(f"{len(rows)} tasks: {told}", highlight=False)
+    counts = ", ".join(f"{count} need {what}" for what, count in sorted(needs.items()))
+    stderr().print(f"{len(rows)} tasks: {counts}", highlight=False)
 
 
 def _kinds(task: Task) -> set[str]:
@@ -93,11 +93,16 @@ def _kinds(task: Task) -> set[str]:
 
 @click.command()
 @click.argument("name")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the problems.")
-@click.option("--limit-ms", type=click.IntRange(min=1), help="Of an episode; the pages' own 10 s by default.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the problems.")
+@click.option(
+    "--limit-ms",
+    type=click.IntRange(min=1),
+    metavar="MS",
+    help="Milliseconds for an episode.  [default: 10000]",
+)
 @collections_option
 def miniwob(name: str, seed: int, limit_ms: int | None, root: Path) -> None:
-    """Print a task file of the MiniWoB++ pages that a collection holds.
+    """Print a task file for the MiniWoB++ pages of a collection.
 
     \b
     Example:
@@ -255,7 +260,7 @@ def _print_quick(rows: list[TaskCheck]) -> None:
 
 @click.group()
 def env() -> None:
-    """Try tasks and actions on a replayed collection.
+    """Check tasks and try actions on a replayed collection.
 
     \b
     Example:
@@ -271,13 +276,13 @@ env.add_command(miniwob)
 
 
 @env.command()
-@click.option("--tasks", "of_tasks", is_flag=True, help="Of a task file instead, for editors.")
+@click.option("--tasks", "of_tasks", is_flag=True, help="Print the schema of task files instead.")
 @click.option(
     "--style",
     type=click.Choice(STYLES),
     default="json",
     show_default=True,
-    help="JSON schema, the tool definition of OpenAI or Anthropic, or BrowserGym's calls.",
+    help="Format: JSON schema, OpenAI or Anthropic tool definition, or BrowserGym's functions.",
 )
 def schema(of_tasks: bool, style: str) -> None:
     """Print the JSON schema of an action, for a trainer's tool definition.
@@ -287,11 +292,11 @@ def schema(of_tasks: bool, style: str) -> None:
       stillweb env schema > action.schema.json
       stillweb env schema --style openai
     """  # noqa: D301
-    told = native_schema() if of_tasks else tool_schema(style)
-    if isinstance(told, str):
-        click.echo(told)
+    found = native_schema() if of_tasks else tool_schema(style)
+    if isinstance(found, str):
+        click.echo(found)
     else:
-        print_json(told)
+        print_json(found)
 
 
 @env.command()
@@ -330,13 +335,13 @@ async def _shell(environment: Env, url: str, seed: int | None) -> None:
     async with environment:
         observation, info = await environment.reset(url=url, seed=seed)
         _show(observation)
-        _say(observation.url, info)
+        _print_info(observation.url, info)
         while line := await asyncio.to_thread(_read_line):
             if not line.strip():
                 continue
             observation, _, terminated, truncated, info = await environment.step(line)
             _show(observation)
-            _say(observation.url, info)
+            _print_info(observation.url, info)
             if terminated or truncated:
                 break
 
@@ -356,8 +361,8 @@ def _read_line() -> str:
     return sys.stdin.readline()
 
 
-def _say(url: str, info: dict[str, Any]) -> None:
+def _print_info(url: str, info: dict[str, Any]) -> None:
     action, settle, traffic = info["action"], info["settle"], info["traffic"]
     stderr().print(f"{url}  {action['status']} {action['error']}", style="bold", markup=False)
-    said = {"settle": settle and settle["reason"], "traffic": traffic, "dialogs": info["dialogs"]}
-    stderr().print(json.dumps(said, ensure_ascii=False), style="dim", markup=False)
+    facts = {"settle": settle and settle["reason"], "traffic": traffic, "dialogs": info["dialogs"]}
+    stderr().print(json.dumps(facts, ensure_ascii=False), style="dim", markup=False)

@@ -1,4 +1,4 @@
-"""`stillweb monitor`: how a rollout server stands, in a terminal; the page at its root shows the same."""
+"""`stillweb monitor`: the state of a rollout server in a terminal, as the page at its root shows it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,26 @@ if TYPE_CHECKING:
 
     from stillweb.server.monitor.status import SessionStatus, Status
 
-_COLOURS = {"N": "dim", "W": "yellow", "F": "green", "X": "red"}  # of letters; who plays is blue
-_AGAIN_SECONDS = 1.0
-_SILENT_SECONDS = 30.0  # the server speaks every 5
+_COLOURS = {
+    "N": "dim",
+    "W": "yellow",
+    "F": "green",
+    "X": "red",
+}  # of session letters; running: blue
+_RETRY_SECONDS = 1.0
+_SILENT_SECONDS = 30.0  # the server sends an event every 5 s
 
 
 @click.command("monitor")
 @click.argument("url", metavar="URL")
-@click.option("--api-key", envvar="STILLWEB_API_KEY", default="", help="Of the server.")
-@click.option("--once", is_flag=True, help="Show it once and end.")
+@click.option("--api-key", envvar="STILLWEB_API_KEY", default="", help="API key of the server.")
+@click.option("--once", is_flag=True, help="Print the state once and end.")
 @json_option
 def monitor(url: str, api_key: str, once: bool, as_json: bool) -> None:
-    """Show how a rollout server stands: its sessions, queues, rates, failures and misses.
+    """Show the state of a rollout server: sessions, queues, rates, failures and misses.
 
-    Each session is a letter: N nobody has it, W its episode begins, 0 to 9 the steps of one that plays (9 for
-    more, too), F it is over, X it failed. The page at URL shows the same with pictures.
+    Each session is a letter: N is free, W starts an episode, 0 to 9 is the number of steps of a running
+    episode (9 also for more), F has ended, X has failed. The page at URL shows the same with screenshots.
 
     \b
     Example:
@@ -41,12 +46,12 @@ def monitor(url: str, api_key: str, once: bool, as_json: bool) -> None:
       stillweb monitor http://127.0.0.1:7000 --once --json
     """  # noqa: D301  click reads \b itself
     if not url.startswith(("http://", "https://")):
-        raise UsageError(f"{url!r} is no URL of a server", hint="such as http://127.0.0.1:7000")
+        raise UsageError(f"{url!r} is not the URL of a server", hint="such as http://127.0.0.1:7000")
     url = url.rstrip("/")
     if not (once or as_json):
         asyncio.run(_watch(url, api_key))
         return
-    status = asyncio.run(_asked(url, api_key))
+    status = asyncio.run(_fetch_status(url, api_key))
     if as_json:
         print_json(status.model_dump())
     else:
@@ -56,7 +61,7 @@ def monitor(url: str, api_key: str, once: bool, as_json: bool) -> None:
 
 
 class StatusView:
-    """A status as rich draws it, as large as the terminal allows."""
+    """A status, drawn by rich to fit the terminal."""
 
     def __init__(self, status: Status, url: str, note: str = "") -> None:
         self._status = status
@@ -64,7 +69,7 @@ class StatusView:
         self._note = note
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw the rows, from the most to the least important."""
+        """Yield the rows, most important first."""
         from rich.columns import Columns
         from rich.text import Text
 
@@ -82,7 +87,7 @@ class StatusView:
         yield Text()
         yield Columns([_queues(status), _failures(status)], padding=(0, 4))
         if busy:
-            yield _playing(status.sessions, _room(console, status))
+            yield _running(status.sessions, _lines(console, status))
         if status.misses:
             yield _misses(status)
 
@@ -110,7 +115,7 @@ def _letters(sessions: Iterable[SessionStatus], width: int) -> RenderableType:
 
 
 def _table(**widths: int) -> Table:
-    """Return a table of headings and what each column has at least; the last one gives way."""
+    """Return a table of headings and minimum widths; the last column shrinks first."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -137,7 +142,7 @@ def _failures(status: Status) -> Table:
     return table
 
 
-def _playing(sessions: Iterable[SessionStatus], most: int) -> Table:
+def _running(sessions: Iterable[SessionStatus], most: int) -> Table:
     from rich.markup import escape
 
     table = _table(session=7, step=4, age=6, owner=9, doing=7, task=10)
@@ -160,8 +165,8 @@ def _misses(status: Status) -> Table:
     return table
 
 
-def _room(console: Console, status: Status) -> int:
-    """Return how many sessions the terminal has lines for beside the rest."""
+def _lines(console: Console, status: Status) -> int:
+    """Return the number of sessions that fit into the terminal."""
     if not console.is_terminal:
         return len(status.sessions)
     others = 12 + len(status.queues) + min(5, len(status.misses)) + 4
@@ -173,7 +178,7 @@ async def _watch(url: str, key: str) -> None:
 
     from stillweb.polling import poll
 
-    first = await _asked(url, key)  # a server that is not there, or a wrong key, ends it at once
+    first = await _fetch_status(url, key)  # an unreachable server or a wrong key ends the command
     with Live(StatusView(first, url), console=_screen(), screen=True, auto_refresh=False) as live:
         newest = first
 
@@ -183,12 +188,12 @@ async def _watch(url: str, key: str) -> None:
                 async for newest in _events(url, key):
                     live.update(StatusView(newest, url), refresh=True)
             except PeerError:
-                pass  # said below; a server that starts anew is found again
-            live.update(StatusView(newest, url, "not reached; trying again"), refresh=True)
+                pass  # shown below; the next attempt finds a restarted server
+            live.update(StatusView(newest, url, "unreachable; retrying"), refresh=True)
             return False
 
         while True:
-            await poll(listen, timeout=3600, interval=_AGAIN_SECONDS)
+            await poll(listen, timeout=3600, interval=_RETRY_SECONDS)
 
 
 def _screen() -> Console:
@@ -196,12 +201,12 @@ def _screen() -> Console:
 
     screen = Console()
     if not screen.is_terminal:
-        stderr().print("no terminal: --once shows it once")
+        stderr().print("stdout is not a terminal: use --once")
         raise click.exceptions.Exit(2)
     return screen
 
 
-async def _asked(url: str, key: str) -> Status:
+async def _fetch_status(url: str, key: str) -> Status:
     from stillweb.server.monitor.status import Status
 
     async with _client(url, key) as client:
@@ -222,7 +227,7 @@ async def _events(url: str, key: str) -> AsyncIterator[Status]:
                     if line.startswith("data:"):
                         yield Status.model_validate_json(line[len("data:") :])
         except httpx.HTTPError as error:
-            raise PeerError(f"{url}: {error or type(error).__name__}") from error
+            raise PeerError(f"{url}: {error or type(error).__name__}") from None
 
 
 def _client(url: str, key: str) -> httpx.AsyncClient:
@@ -239,16 +244,16 @@ async def _get(client: httpx.AsyncClient, path: str) -> httpx.Response:
         answer = await client.get(path)
     except httpx.HTTPError as error:
         raise PeerError(
-            f"no rollout server answers at {client.base_url}: {error or type(error).__name__}",
+            f"no rollout server at {client.base_url}: {error or type(error).__name__}",
             hint="stillweb serve starts one",
-        ) from error
+        ) from None
     _check(answer, str(client.base_url))
     return answer
 
 
 def _check(answer: httpx.Response, url: str) -> None:
     if answer.status_code in (401, 403):
-        raise UsageError(f"{url} asks for its key", hint="--api-key KEY, or STILLWEB_API_KEY")
+        raise UsageError(f"{url} requires an API key", hint="--api-key KEY, or STILLWEB_API_KEY")
     form = answer.headers.get("content-type", "").partition(";")[0]
     if answer.status_code != 200 or form not in ("application/json", "text/event-stream"):
-        raise PeerError(f"{url} is no rollout server: it answers {answer.status_code}", hint="stillweb serve")
+        raise PeerError(f"{url} is not a rollout server: status {answer.status_code}", hint="stillweb serve")

@@ -1,4 +1,4 @@
-"""`stillweb rescore`: the rewards of trajectories, computed again from what they hold."""
+"""`stillweb rescore`: compute the rewards of trajectories again from their stored evidence."""
 
 from __future__ import annotations
 
@@ -22,34 +22,37 @@ from stillweb.errors import UsageError
     "--tasks",
     "file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Score by the tasks of this file instead of those that the trajectories carry.",
+    help="Task file to score by, instead of the tasks in the trajectories.",
 )
 @sites_option
 @json_option
 def rescore(trajectories: tuple[Path, ...], file: Path | None, sites: dict[str, str], as_json: bool) -> None:
-    """Score trajectories again, without a browser, from what was read when they ended.
+    """Score trajectories again, without a browser, from the evidence stored at their end.
 
-    Answers, addresses, texts, requests and downloads are judged anew. What scripts gave in the page, and what
-    a judge said, is taken as it was then; the column "as stored" says where. Episodes that ended by a
-    failure have no reward and get none. Exit status 1 if a reward differs, or cannot be computed, or a file
+    The command evaluates answers, URLs, texts, requests and downloads again. Results of scripts in the page
+    and verdicts of a judge stay as stored; the column "as stored" names them. Episodes that ended with a
+    failure have no reward and get none. Exit status 1 if a reward differs, cannot be computed, or a file
     cannot be read.
 
     \b
     Example:
       stillweb rescore trajectories/
-      stillweb rescore trajectories/ --tasks mended.yaml --json
+      stillweb rescore trajectories/ --tasks corrected.yaml --json
     """  # noqa: D301
     paths = [path for each in trajectories for path in trajectories_in(each)]
     if not paths:
-        raise UsageError("there is no trajectory.jsonl at or below what was named")
+        raise UsageError(
+            f"no trajectory.jsonl in {', '.join(map(str, trajectories))}",
+            hint="give the folder that --trajectories or --output wrote",
+        )
     rows = rescore_all(paths, load_tasks(file, sites=sites) if file else ())
     outcomes = Counter(row.outcome for row in rows)
     if as_json:
         print_json({"trajectories": len(rows), **outcomes, "rows": [row.to_dict() for row in rows]})
     else:
         _print_rows(rows)
-        told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-        stderr().print(f"{len(rows)} trajectories: {told}", highlight=False)
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+        stderr().print(f"{len(rows)} trajectories: {counts}", highlight=False)
     if outcomes["other"] or outcomes["unknown"] or outcomes["unreadable"]:
         sys.exit(1)
 

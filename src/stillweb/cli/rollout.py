@@ -1,4 +1,4 @@
-"""`stillweb rollout`: tasks played by an agent, kept episode by episode."""
+"""`stillweb rollout`: play tasks with an agent, and store each episode."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = ["RolloutProgress", "print_summary", "success_line"]
 
 
 class RolloutProgress:
-    """A bar where there is a terminal, a line for each episode where there is none.
+    """The progress of a batch: a bar on a terminal, else a line for each episode.
 
     Args:
-        success: the reward from which on an episode is one.
+        success: minimum reward of a successful episode.
     """
 
     def __init__(self, success: float) -> None:
@@ -58,14 +58,14 @@ class RolloutProgress:
         self._stack.close()
 
     def change(self, state: BatchState) -> None:
-        """Show how far a batch is."""
+        """Show the state of a batch."""
         result = state.latest if state.ended > self._ended else None
         if result:
             self._ended = state.ended
             self._count(result)
         if self._bar and self._task is not None:
-            told = self._told(state)
-            self._bar.update(self._task, description=told, total=state.planned, completed=state.ended)
+            text = self._text(state)
+            self._bar.update(self._task, description=text, total=state.planned, completed=state.ended)
         elif result:
             self._console.print(
                 f"{state.ended}/{state.planned} {_line(result)}", markup=False, soft_wrap=True
@@ -78,7 +78,7 @@ class RolloutProgress:
             self._scored += 1
             self._good += result.reward >= self._success
 
-    def _told(self, state: BatchState) -> str:
+    def _text(self, state: BatchState) -> str:
         parts = [f"{state.running} running", f"{state.steps_per_second:.1f} steps/s"]
         if self._scored:
             parts.append(f"success {self._good / self._scored:.0%}")
@@ -87,25 +87,25 @@ class RolloutProgress:
 
 
 def _line(result: Result) -> str:
-    came = result.errors[-1] if result.reward is None else f"reward {result.reward:g}"
+    outcome = result.errors[-1] if result.reward is None else f"reward {result.reward:g}"
     again = f", attempt {result.attempts}" if result.attempts > 1 else ""
-    return f"{result.task} #{result.number}: {result.outcome}, {result.steps} steps{again}, {came}"
+    return f"{result.task} #{result.number}: {result.outcome}, {result.steps} steps{again}, {outcome}"
 
 
 def success_line(summary: Mapping[str, Any]) -> str:
-    """Return how many episodes succeeded, and how sure that is."""
-    told = summary["success"]
-    failed = summary["episodes"] - told["of"]
+    """Return the success rate with its 95 % bounds."""
+    counts = summary["success"]
+    failed = summary["episodes"] - counts["of"]
     without = f"; {failed} of {summary['episodes']} episodes have no reward" if failed else ""
-    if not told["of"]:
+    if not counts["of"]:
         return f"no episode has a reward{without}"
-    found = rate(told["count"], told["of"])
+    found = rate(counts["count"], counts["of"])
     bounds = f"{found.low:.1%} to {found.high:.1%}"
-    return f"success {told['count']} of {told['of']}: {found.share:.1%} (95%: {bounds}){without}"
+    return f"success {counts['count']} of {counts['of']}: {found.share:.1%} (95%: {bounds}){without}"
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print the tasks as a table, and what they come to."""
+    """Print a table of the tasks, and the totals."""
     print_table(
         ("task", "#episodes", "rewards", "#steps", "without a reward"),
         (
@@ -197,16 +197,16 @@ def rollout(
     """  # noqa: D301
     tasks = select_tasks(load_tasks(file, sites=given["sites"]), given["task_ids"], given["only_sites"])
     if not tasks:
-        raise UsageError(f"{file} has no task")
+        raise UsageError(f"{file} has no task", hint="stillweb env tasks FILE lists tasks")
     options = replace(
         options, missing=given["resume"] or not given["only_failed"], failed=given["only_failed"]
     )
     player = load_agent(agent, seed=given["seed"], options=given["agent_options"])
-    told = {
+    chosen_tasks = {
         "tasks": {"file": str(file), "sha256": sha256(file.read_bytes()).hexdigest(), "chosen": len(tasks)}
     }
     chosen = {"agent": agent, "agent_options": given["agent_options"], "seed": given["seed"]}
-    configuration = {"stillweb": __version__, **told, **chosen, **options.to_dict()}
+    configuration = {"stillweb": __version__, **chosen_tasks, **chosen, **options.to_dict()}
     go_on = given["resume"] or given["only_failed"]
     with BatchFolder.open(output, configuration, go_on=go_on) as folder:
         until_signal(_play(folder, tasks, player, options, given))
@@ -224,7 +224,7 @@ async def _play(
 ) -> None:
     before = len(folder.results)
     if before:
-        stderr().print(f"{before} episodes in {folder.path} have ended already", markup=False)
+        stderr().print(f"{before} episodes in {folder.path} already ended", markup=False)
     try:
         async with _replayed(tasks, options.collection, given) as proxy:
             with RolloutProgress(given["success"]) as shown:

@@ -1,4 +1,4 @@
-"""`stillweb setup`: install the programs that stillweb runs, but does not contain."""
+"""`stillweb setup`: install the browser and pywb, which stillweb runs as separate programs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from stillweb.errors import ProgramNotFound, UsageError
 from stillweb.replay.pywb.process import PYWB_LOCK, default_folder
 
 APT_PACKAGE = "chromium-headless-shell"
-_STDERR = 2  # what installers say is for people
+_STDERR = 2  # installers print for people
 
 
 @click.group()
 def setup() -> None:
-    """Install a browser, or pywb in an environment of its own.
+    """Install a browser, or pywb in a separate virtual environment.
 
     \b
     Example:
@@ -32,7 +32,7 @@ def setup() -> None:
 
 @setup.command()
 def browser() -> None:
-    """Find a browser, or install Chromium's headless shell.
+    """Print the path of the browser; install Chromium's headless shell if none exists.
 
     \b
     Example:
@@ -40,12 +40,12 @@ def browser() -> None:
     """  # noqa: D301  click reads \b itself
     if _found_browser():
         return
-    told = [_run([sys.executable, "-m", "playwright", "install", "--with-deps", APT_PACKAGE])]
-    if told[0] and shutil.which("apt-get") and os.geteuid() == 0:
-        told.append(_run(["apt-get", "install", "-y", "--no-install-recommends", APT_PACKAGE]))
+    failures = [_run([sys.executable, "-m", "playwright", "install", "--with-deps", APT_PACKAGE])]
+    if failures[0] and shutil.which("apt-get") and os.geteuid() == 0:
+        failures.append(_run(["apt-get", "install", "-y", "--no-install-recommends", APT_PACKAGE]))
     if not _found_browser():
         raise ProgramNotFound(
-            "; ".join(filter(None, told)) or "the browser was installed, but is not where it was looked for",
+            "; ".join(filter(None, failures)) or "the browser was installed, but stillweb does not find it",
             hint=f"python -m playwright install --with-deps {APT_PACKAGE}   or, as root on Debian:   "
             f"apt-get install {APT_PACKAGE}",
         )
@@ -55,10 +55,10 @@ def browser() -> None:
 @click.option(
     "--path",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the virtual environment [default: in your data folder].",
+    help="Folder of the virtual environment.  [default: in your data folder]",
 )
 def pywb(path: Path | None) -> None:
-    """Install pywb into a virtual environment of its own, from a list of hashes.
+    """Install pywb into a separate virtual environment, from a lock file with hashes.
 
     \b
     Example:
@@ -68,18 +68,16 @@ def pywb(path: Path | None) -> None:
     folder = path or default_folder()
     program = folder / "bin" / "wayback"
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
-        raise UsageError(
-            f"{folder}: is in use, and no virtual environment", hint="give --path an empty folder"
-        )
+        raise UsageError(f"{folder} is not empty and not a virtual environment", hint="--path EMPTY_FOLDER")
     if not program.exists() or _run([str(program), "--version"]):
-        click.echo(f"making {folder}", err=True)
+        click.echo(f"creating {folder}", err=True)
         venv.create(folder, with_pip=True, clear=True)
         install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--require-hashes"]
         if failed := _run([*install, "-r", str(PYWB_LOCK)]):
-            raise ProgramNotFound(failed, hint="is a package index within reach? Then: stillweb setup pywb")
+            raise ProgramNotFound(failed, hint="check the network, then: stillweb setup pywb")
     click.echo(str(program))
     if path is not None:
-        click.echo(f"tell stillweb of it: export STILLWEB_PYWB={program.resolve()}", err=True)
+        click.echo(f"next: export STILLWEB_PYWB={program.resolve()}", err=True)
 
 
 def _found_browser() -> bool:
@@ -91,7 +89,7 @@ def _found_browser() -> bool:
 
 
 def _run(command: list[str]) -> str:
-    """Run a command with its output on stderr; return "" or what went wrong."""
+    """Run a command with its output on stderr; return "" or the error."""
     click.echo(f"$ {' '.join(command)}", err=True)
     try:
         status = subprocess.run(command, stdout=_STDERR, check=False).returncode

@@ -1,10 +1,10 @@
-"""`amends.json` of a collection: what was added after its recording, and what the site then did not give.
+"""`amends.json` of a collection: later additions, and requests that the site did not answer then.
 
     {"version": 1, "amends": [{"version": "2", "kept": "1", ...}],
      "absent": [{"method": ..., "url": ..., "reason": ..., "at": ..., "id": ...}]}
 
-The collection itself is the newest version; those before lie under `versions/`, named 1, 2, ... An absence
-explains a later miss, as what a recording saw fail does (`absent`).
+The collection itself is the newest version; earlier ones are in `versions/`, named 1, 2, ... An absence
+explains a later miss, like a request that failed during the recording (`Absences`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Amend:
     """One round of additions.
 
     Attributes:
-        version: what the collection has been since then.
-        kept: the version that holds it as it was before.
+        version: of the collection since then.
+        kept: version that holds the state before.
         at: 14 digits UTC.
-        asked, recorded, absent, refused: misses, by what came of them.
-        captures: added, those included that nobody had missed yet.
-        pages: URLs of pages added.
+        asked, recorded, absent, refused: numbers of misses, by result.
+        captures: added, including those that no session had missed yet.
+        pages: URLs of added pages.
     """
 
     version: str
@@ -53,11 +53,11 @@ class Amend:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A request that a recording made in vain.
+    """A request that the site did not answer when it was recorded again.
 
     Attributes:
-        id: which request it was, as `record amend` tells requests apart.
-        reason: why there is no answer.
+        id: identity of the request, as in `record amend`.
+        reason: why it has no response.
         at: 14 digits UTC.
     """
 
@@ -69,10 +69,10 @@ class Absent:
 
 
 def read_amends(path: Path) -> tuple[list[Amend], list[Absent]]:
-    """Return what the file of a collection's folder says; nothing if there is none.
+    """Return the content of the file in a collection's folder; empty lists if it is missing.
 
     Raises:
-        CollectionError: if it is none of ours.
+        CollectionError: if the file has another format.
     """
     file = path / FILE
     try:
@@ -85,14 +85,14 @@ def read_amends(path: Path) -> tuple[list[Amend], list[Absent]]:
         return [], []
     except (ValueError, TypeError, KeyError) as error:
         raise CollectionError(
-            f"no list of amends: {error!r}",
+            f"not a list of amends: {error!r}",
             path=file,
-            hint="upgrade stillweb; or remove the file: captures stay",
+            hint="upgrade stillweb, or remove the file (captures stay)",
         ) from error
 
 
 def read_absent(path: Path) -> Iterator[Absent]:
-    """Yield what was asked for in vain.
+    """Yield the absences.
 
     Raises:
         CollectionError: as `read_amends`.
@@ -101,7 +101,6 @@ def read_absent(path: Path) -> Iterator[Absent]:
 
 
 def write_amends(path: Path, amends: Iterable[Amend], absent: Iterable[Absent]) -> None:
-    """Write the file atomically."""
     members = {
         "version": _VERSION,
         "amends": [asdict(each) for each in amends],
@@ -112,12 +111,12 @@ def write_amends(path: Path, amends: Iterable[Amend], absent: Iterable[Absent]) 
 
 
 def next_version(names: Iterable[str]) -> int:
-    """Return the number for a collection's version as it is now, given the names of those kept."""
+    """Return the version number of a collection's current state, given the names of its stored versions."""
     return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def current_version(collection: Collection) -> str:
-    """Return the number of a collection as it is; "1" if nothing was added to it."""
+    """Return the version number of a collection; "1" if it has no additions."""
     amends, _ = read_amends(collection.path)
     return amends[-1].version if amends else "1"
 

@@ -1,15 +1,14 @@
-"""A page as it looked when it was recorded: the files of `baseline/PAGE/`.
+"""Baseline of a page: its appearance when it was recorded, in `baseline/PAGE/`.
 
-    screenshot.png  text.txt  axtree.txt      what was seen
-    dom.txt.gz                                its elements and where they stand
+    screenshot.png  text.txt  axtree.txt      observations
+    dom.txt.gz                                its elements and their layout
     resources.json                            its requests, in order: status, sha256 of the body, times
-    page.json                                 where it arrived, whether at rest, what scripts complained of
-    origin.json                               which other program took it, if one did
+    page.json                                 final URL, whether it settled, errors of its scripts
+    origin.json                               the other program that took it, if any
 
-The last of the first three lines came later than the first: a baseline without them, or without digests
-of bodies, is read as well, and says what it lacks. What another program took may be any of screenshot,
-text and requests, in its own manner: text is every text of the document, shown or not; requests are those of
-the page's whole visit, in no order.
+Older recordings lack `dom.txt.gz`, `page.json` or digests of bodies; `Baseline.lacks` lists what is missing.
+A baseline of another program has any of screenshot, text and requests, with that program's meaning: text is
+all text of the document, visible or not; requests are those of the page's whole visit, in no order.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class RecordedRequest:
     """A request that a page made while it was recorded.
 
     Attributes:
-        status: 0 if no answer came.
-        body: sha256 of the body as the page got it, hex; "" if unknown.
+        status: 0 without a response.
+        body: sha256 of the body as the page received it, hex; "" if unknown.
         start, duration: milliseconds since the page's first request; 0 if unknown.
     """
 
@@ -65,7 +64,7 @@ class RecordedRequest:
 
 
 def explains(status: int | None) -> bool:
-    """Return whether what a recording saw of a request (None: nothing) explains that replay has no answer."""
+    """Return True if the recorded status of a request (None: not recorded) explains a miss at replay."""
     return status is not None and not 0 < status < 400
 
 
@@ -73,7 +72,7 @@ def read_resources(path: Path) -> Iterator[RecordedRequest]:
     """Yield the requests of a page's baseline.
 
     Raises:
-        CollectionError: if the file is missing or is no such list.
+        CollectionError: if the file is missing or has another format.
     """
     try:
         for each in json.loads(path.read_bytes()):
@@ -88,13 +87,13 @@ def read_resources(path: Path) -> Iterator[RecordedRequest]:
                 float(each.get("duration", 0.0)),
             )
     except FileNotFoundError as error:
-        raise CollectionError("the baseline lacks a file", path=path) from error
+        raise CollectionError("a file of the baseline is missing", path=path) from error
     except (ValueError, TypeError, KeyError) as error:
         raise CollectionError(f"the baseline cannot be read: {error}", path=path) from error
 
 
 class Absences:
-    """What all pages of a collection saw fail and nowhere saw answered, and what amends asked for in vain."""
+    """Requests that failed on all pages of a collection, and the absences of its amends."""
 
     def __init__(self, collection: Collection) -> None:
         self._seen: dict[tuple[str, str], list[int]] = {}
@@ -105,10 +104,10 @@ class Absences:
         self._absent = {(each.method, wire_url(each.url)): each.reason for each in absent}
 
     def why(self, method: str, url: str) -> str:
-        """Return what explains a miss; "" if nothing does."""
+        """Return the explanation of a miss; "" without one."""
         statuses = self._seen.get((method, wire_url(url)), [])
         if not statuses and (reason := self._absent.get((method, wire_url(url)))):
-            return f"asked for again in vain: {reason}"
+            return f"recorded again without success: {reason}"
         if not statuses or not all(explains(status) for status in statuses):
             return ""
         return f"recorded with status {statuses[0]}" if statuses[0] else "failed when it was recorded"
@@ -121,14 +120,14 @@ _VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class RecordedResponse:
-    """How a page came to the state that its baseline shows.
+    """How a page reached the state that its baseline shows.
 
     Attributes:
-        url: where it had arrived, "" if unknown.
-        settled: whether it had come to rest.
-        reason: why it had, or had not.
-        pending: URLs of requests that had no end yet; it was recorded half-loaded if there are any.
-        complaints: of its scripts (`stillweb.browser.observe.recorder`).
+        url: final URL, "" if unknown.
+        settled: whether the page settled.
+        reason: why it settled, or did not.
+        pending: URLs of unfinished requests; the page was recorded half-loaded if there are any.
+        complaints: errors of its scripts (`stillweb.browser.observe.recorder`).
         load_ms: real milliseconds until its load event.
     """
 
@@ -142,7 +141,7 @@ class RecordedResponse:
 
 @dataclass(frozen=True, slots=True)
 class BaselineTool:
-    """The program that took a baseline, where it was not ours: its name and version."""
+    """Name and version of another program that took a baseline."""
 
     program: str
     version: str = ""
@@ -153,14 +152,13 @@ class BaselineTool:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What a page looked like, with the path of its picture.
+    """Appearance of a page, with the path of its screenshot.
 
     Attributes:
-        picture, text, axtree, requests: None only of an origin that does not take these.
-        dom: "" if it lacks that.
-        arrival: None if it lacks that.
-        origin: None if it is ours.
-        lacks: names of what an older recording did not take.
+        picture, text, axtree, requests: None only if another program took the baseline without them.
+        dom: "" if missing.
+        arrival: None if missing.
+        origin: the other program; None if stillweb took the baseline.
     """
 
     picture: Path | None
@@ -173,7 +171,7 @@ class Baseline:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What an older recording did not take."""
+        """Names of the parts that an older recording did not take."""
         missing = [] if self.dom else ["dom", "layout"]
         missing += [] if any(request.body for request in self.requests or ()) else ["bodies"]
         return tuple(missing + ([] if self.arrival else ["console", "loaded"]))
@@ -186,23 +184,23 @@ def write_baseline(
     requests: Iterable[dict[str, Any]],
     arrival: RecordedResponse,
 ) -> None:
-    """Write a baseline into a folder, which is made.
+    """Write a baseline into a new folder.
 
     Args:
         folder: of the page.
         picture: PNG.
         texts: "text", "axtree" and "dom".
-        requests: as `read_resources` reads them.
-        arrival: how the page came to it.
+        requests: in the format of `read_resources`.
+        arrival: how the page reached its state.
     """
-    told = {"version": _VERSION} | asdict(arrival)
+    members = {"version": _VERSION} | asdict(arrival)
     files = {
         SCREENSHOT: picture,
         TEXT: texts["text"].encode("utf-8"),
         AXTREE: texts["axtree"].encode("utf-8"),
         DOM: gzip.compress(texts["dom"].encode("utf-8"), 6, mtime=0),
         RESOURCES: (json.dumps(list(requests), indent=1) + "\n").encode(),
-        PAGE: (json.dumps(told, indent=1) + "\n").encode(),
+        PAGE: (json.dumps(members, indent=1) + "\n").encode(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -216,10 +214,10 @@ def write_partial_baseline(
     text: str | None,
     requests: Iterable[dict[str, Any]] | None,
 ) -> None:
-    """Write what another program kept of a page into a folder, which is made; None where it kept none."""
+    """Write another program's artifacts of a page into a new folder; None for a missing one."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = {"version": _VERSION} | asdict(origin)
-    (folder / ORIGIN).write_text(json.dumps(told) + "\n", "utf-8")
+    members = {"version": _VERSION} | asdict(origin)
+    (folder / ORIGIN).write_text(json.dumps(members) + "\n", "utf-8")
     if picture is not None:
         (folder / SCREENSHOT).write_bytes(picture)
     if text is not None:
@@ -229,10 +227,10 @@ def write_partial_baseline(
 
 
 def read_baseline(folder: Path) -> Baseline:
-    """Read the baseline of a page, as this version, an older one or another program took it.
+    """Read the baseline of a page, from this version, an older one or another program.
 
     Raises:
-        CollectionError: if a file is missing or is not what it should be.
+        CollectionError: if a file is missing or has another format.
     """
     try:
         origin = _origin(folder / ORIGIN)
@@ -257,29 +255,29 @@ def read_baseline(folder: Path) -> Baseline:
             origin,
         )
     except FileNotFoundError as error:
-        raise CollectionError("the baseline lacks a file", path=error.filename) from error
+        raise CollectionError("a file of the baseline is missing", path=error.filename) from error
     except (ValueError, TypeError, KeyError, OSError, EOFError, zlib.error) as error:
         raise CollectionError(f"the baseline cannot be read: {error}", path=folder) from error
 
 
 def _origin(path: Path) -> BaselineTool | None:
     try:
-        told = json.loads(path.read_bytes())
+        members = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    return BaselineTool(str(told["program"]), str(told.get("version", "")))
+    return BaselineTool(str(members["program"]), str(members.get("version", "")))
 
 
 def _arrival(path: Path) -> RecordedResponse | None:
     try:
-        told = json.loads(path.read_bytes())
+        members = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     return RecordedResponse(
-        str(told["url"]),
-        bool(told["settled"]),
-        str(told["reason"]),
-        tuple(map(str, told["pending"])),
-        tuple(map(str, told["complaints"])),
-        float(told["load_ms"]),
+        str(members["url"]),
+        bool(members["settled"]),
+        str(members["reason"]),
+        tuple(map(str, members["pending"])),
+        tuple(map(str, members["complaints"])),
+        float(members["load_ms"]),
     )

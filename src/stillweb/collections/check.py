@@ -1,8 +1,8 @@
-"""Check a collection: every defect by file and offset as stored, and the command that repairs it.
+"""Check of a collection: every defect by file and stored offset, with the command that repairs it.
 
-Four layers: the WARC files themselves, record by record with their digests; the index against
-what an index made now would hold; what refers to something else (revisits to originals,
-pages to captures); and the pack, read whole. Nothing is changed; `repair` does that.
+Five layers: the WARC files, record by record with their digests; the index, compared with a new one;
+references (revisits to originals, pages to captures); `rules.yaml`; and the complete pack. A check changes
+nothing; `repair` does.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["Defect", "Severity", "check", "check_file"]
 
 
 def repair(collection: Collection) -> list[str]:
-    """Repair what can be repaired; return a line for each thing that was changed."""
+    """Repair all repairable defects; return a line for each change."""
     collection.require_archive()
     lines = [line for path in collection.warc_files() for line in _repair_file(collection, path)]
     before = collection.index_file.read_bytes() if collection.index_file.exists() else b""
     count = reindex(collection)
     if collection.index_file.read_bytes() != before:
-        lines.append(f"indexes/index.cdxj: made anew, {count} captures")
+        lines.append(f"indexes/index.cdxj: rebuilt, {count} captures")
     return lines
 
 
@@ -57,7 +57,7 @@ def _repair_file(collection: Collection, path: Path) -> list[str]:
     whole = path.name.endswith(".gz") and all(start < cut for start in starts)
     if len(broken) == 1 and broken[0].code == "truncated" and whole and cut:
         return [_cut_tail(path, cut, damaged)]
-    kept = _free(damaged / path.name)
+    moved = _free(damaged / path.name)
     target = (
         path
         if path.name.endswith(".warc.gz")
@@ -65,16 +65,16 @@ def _repair_file(collection: Collection, path: Path) -> list[str]:
     )
     part = target.with_name(target.name + ".part")
     count = rewrite_records(path, part)
-    path.rename(kept)
+    path.rename(moved)
     if not count:
         part.unlink()
-        return [f"archive/{path.name}: no whole record in it; moved to damaged/{kept.name}"]
+        return [f"archive/{path.name}: has no complete record; moved to damaged/{moved.name}"]
     part.rename(target)
-    return [f"archive/{target.name}: {count} records written anew; the old file is damaged/{kept.name}"]
+    return [f"archive/{target.name}: {count} records rewritten; the old file is damaged/{moved.name}"]
 
 
 def _cut_tail(path: Path, cut: int, damaged: Path) -> str:
-    """Move what follows an offset to a file of its own, which is safe on disk before the cut is made."""
+    """Move the bytes after an offset to a file of their own, which is on disk before the cut."""
     tail = _free(damaged / f"{path.name}.tail-{cut}")
     with path.open("r+b") as file, tail.open("wb") as out:
         file.seek(cut)
@@ -115,7 +115,7 @@ def check(collection: Collection, on_progress: Progress | None = None) -> list[D
 
 
 def _pack_defects(collection: Collection) -> Iterator[Defect]:
-    """Yield what is wrong with the pack; no error if replay sees it at open, and seals by itself."""
+    """Yield the defects of the pack; not as errors if replay notices them at open and seals again."""
     if not collection.pack.is_dir():
         return
     severity = Severity.WARNING
@@ -167,14 +167,14 @@ def _index_defects(collection: Collection, wanted: set[bytes]) -> Iterator[Defec
     index, repair = collection.index_file, "repair"
     if not index.exists():
         if wanted:
-            what = f"there is no index, but {len(wanted)} captures to index: pywb would serve none"
+            what = f"the index is missing: pywb would serve none of {len(wanted)} captures"
             yield Defect(Severity.ERROR, "no-index", str(index), -1, what, repair)
         return
     lines = index.read_bytes().splitlines(keepends=True)
     offset, previous = 0, b""
     for line in lines:
         if line < previous:
-            what = "lines are not sorted bytewise from here on: bisection misses captures"
+            what = "lines from here on are not sorted bytewise: bisection misses captures"
             yield Defect(Severity.ERROR, "index-order", str(index), offset, what, repair)
             break
         offset, previous = offset + len(line), line
@@ -182,13 +182,13 @@ def _index_defects(collection: Collection, wanted: set[bytes]) -> Iterator[Defec
     known = set(map(_place, filter(None, map(_parse, lines))))
     made = set(map(_place, map(parse_line, wanted)))
     if missing := len(made - known):
-        what = f"{missing} of {len(made)} captures are not in the index: it is older than the archive"
+        what = f"{missing} of {len(made)} captures are missing from the index: it is older than the archive"
         yield Defect(Severity.ERROR, "index-stale", str(index), -1, what, repair)
     elif set(lines) != wanted and not known - made:
-        what = "the index is another than we would make: keys, digests or requests differ"
+        what = "the index differs from a rebuilt one in keys, digests or requests"
         yield Defect(Severity.WARNING, "index-differs", str(index), -1, what, repair)
     if foreign := len(known - made):
-        what = f"{foreign} lines name records that are not there"
+        what = f"{foreign} lines name missing records"
         yield Defect(Severity.ERROR, "index-foreign", str(index), -1, what, repair)
 
 
@@ -221,10 +221,10 @@ def _dangling(collection: Collection, captures: list[Capture]) -> Iterator[Defec
         try:
             record = read_record(path, capture.offset, capture.length)
         except CollectionError:
-            continue  # was reported as a defect of the file
+            continue  # reported as a defect of the file
         if originals.find(capture, record) is None:
             refers = record.get("WARC-Refers-To-Target-URI") or capture.digest
-            what = f"the revisit of {capture.url} refers to {refers}, which is not in the collection"
+            what = f"the revisit of {capture.url} refers to {refers}, which the collection does not have"
             yield Defect(Severity.ERROR, "no-original", str(path), capture.offset, what)
 
 

@@ -1,7 +1,7 @@
-"""What can be wrong with a file of a collection, as values: read, check and import all report these.
+"""Defects of a collection's files, as values: read, check and import report them.
 
-A defect never stops a read by itself: readers take a `report` function and go on with what
-follows. Where nobody listens, an error becomes a `MalformedWarc`.
+A defect does not stop a read: readers take a `report` function and continue. Without one, an error becomes a
+`MalformedWarc`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How much a defect costs."""
+    """Consequence of a defect."""
 
-    ERROR = "error"  # something recorded cannot be read, or cannot be served
-    WARNING = "warning"  # all is readable by us; other programs or a check of digests may stumble
+    ERROR = "error"  # recorded content cannot be read or served
+    WARNING = "warning"  # stillweb reads everything; other programs or a check of digests may fail
     NOTICE = "notice"  # an oddity without consequence
 
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """One thing that is wrong, where, and the command that repairs it.
+    """One defect, its location, and the command that repairs it.
 
     Attributes:
         code: a stable word for scripts, such as `truncated`.
         file: path of the file.
-        offset: byte offset in the file as stored (compressed), -1 for the file as a whole.
+        offset: byte offset in the file as stored (compressed), -1 for the whole file.
         what: one clause.
-        repair: a command to type; "" where nothing can be repaired.
+        repair: a command to type; "" if it cannot be repaired.
     """
 
     severity: Severity
@@ -44,7 +44,7 @@ class Defect:
 
 
 Report = Callable[[Defect], None]
-"""Takes defects as they are found."""
+"""Receives defects as they are found."""
 
 NEEDS_REWRITE = frozenset(
     {
@@ -59,4 +59,4 @@ NEEDS_REWRITE = frozenset(
         "no-end",
     }
 )
-"""Codes of defects that a rewrite as one gzip member a record takes away."""
+"""Codes of defects that a rewrite with one gzip member per record removes."""

@@ -1,9 +1,9 @@
 """From records to captures: pair responses with requests and write the index of a collection.
 
-A response's request is the one that WARC-Concurrent-To names, in either direction; failing that,
-the record before or after it with the same target URI, of the same time if there is one. Records
-are notes of a few hundred bytes here, so that pairs are found wherever they lie in a file. What
-is no answer to a URL (`urn:` records, metadata, DNS) stays in the archive and out of the index.
+WARC-Concurrent-To, in either direction, names a response's request. Without it, the request is the adjacent
+record with the same target URI, preferably of the same time. Each record is a note of a few hundred bytes
+here, so pairs are found anywhere in a file. Records that answer no URL (`urn:` records, metadata, DNS) stay
+in the archive and out of the index.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FALLBACK_TIME = "19700101000000"
 
 @dataclass(frozen=True, slots=True)
 class _RequestSeen:
-    """What the index needs of a request."""
+    """The fields of a request that the index needs."""
 
     position: int
     id: str
@@ -50,7 +50,7 @@ class _RequestSeen:
 
 @dataclass(frozen=True, slots=True)
 class _ResponseSeen:
-    """A capture whose request has not been found yet."""
+    """A capture without a request so far."""
 
     position: int
     id: str
@@ -60,14 +60,13 @@ class _ResponseSeen:
 
 
 def reindex(collection: Collection, report: Report | None = None) -> int:
-    """Write a collection's index anew from its archive; return the number of captures."""
-    listen = report or _ignore
-    lines = (line for path in collection.warc_files() for line in index_lines(path, listen))
+    """Rebuild a collection's index from its archive; return the number of captures."""
+    lines = (line for path in collection.warc_files() for line in index_lines(path, report or _ignore))
     return write_lines(collection.index_file, lines)
 
 
 def _ignore(defect: Defect) -> None:
-    """Pass over a defect: an index can be made of what is whole."""
+    """Ignore a defect: the index consists of the complete records."""
 
 
 def index_lines(path: Path, report: Report | None = None) -> list[bytes]:
@@ -82,29 +81,29 @@ def index_file(
 
     Args:
         path: of the file.
-        report: takes its defects; without it the first error is raised.
-        seen: is called with every record, captures or not.
+        report: receives its defects; without it the first error is raised.
+        seen: called with every record.
 
     Raises:
-        MalformedWarc: if there is no `report` and the file is damaged.
+        MalformedWarc: if the file is damaged and `report` is None.
     """
-    asked: list[_RequestSeen] = []
-    answered: list[_ResponseSeen] = []
+    requests: list[_RequestSeen] = []
+    responses: list[_ResponseSeen] = []
     for position, record in enumerate(_exchanged(read_records(path, report), seen)):
         if record.type == "request":
             note = _note_request(position, record)
             if note:
-                asked.append(note)
+                requests.append(note)
             continue
         capture = _note_answer(path, record, report or _ignore)
         if capture:
-            answered.append(
+            responses.append(
                 _ResponseSeen(position, record.id, record.concurrent_to, record.target_uri, capture)
             )
     joined = []
-    for answer, request in _pair(answered, asked):
-        if request is None and _lost(answer, answered, asked):
-            what = f"the request of {answer.uri} is not in the file: what this answered is not known"
+    for answer, request in _pair(responses, requests):
+        if request is None and _lost(answer, responses, requests):
+            what = f"the request of {answer.uri} is not in the file: its method is unknown"
             (report or _ignore)(Defect(Severity.ERROR, "no-request", str(path), answer.capture.offset, what))
             continue
         joined.append(_join(answer, request))
@@ -151,7 +150,7 @@ def key_of(request: Request) -> str:
 
 
 def _note_answer(path: Path, record: WarcRecord, report: Report) -> Capture | None:
-    """Return the capture that a record makes, as if it answered a GET; None if it makes none."""
+    """Return the capture of a record, as the response to a GET; None if it is not a capture."""
     mime, status, date = REVISIT, 0, ""
     if record.type == "resource":
         if record.get("Content-Type").startswith("application/warc-fields"):
@@ -191,15 +190,16 @@ def _date_of(path: Path, record: WarcRecord, http_date: str, report: Report) -> 
 
 
 def media_type(content_type: str) -> str:
-    """Return a media type without parameters, without spaces: CDX fields have none."""
+    """Return a media type without parameters and spaces, as CDX fields require."""
     words = content_type.partition(";")[0].split()
     return words[0] if words else ""
 
 
 def key_text(url: str) -> str:
-    """Return the urlkey of a URL as a CDXJ line can hold it; the URL itself where SURT fails.
+    """Return the urlkey of a URL without spaces and line breaks; the URL itself if SURT fails.
 
-    So is a WebSocket's: SURT drops the scheme, and the page of that host and path would have its key.
+    A WebSocket URL is its own key: SURT drops the scheme, and the page at that host and path would have the
+    same.
     """
     try:
         key = url if is_socket_url(url) else urlkey(url)
@@ -219,40 +219,40 @@ def _digest(record: WarcRecord) -> str:
 
 
 def _pair(
-    answered: list[_ResponseSeen], asked: list[_RequestSeen]
+    responses: list[_ResponseSeen], requests: list[_RequestSeen]
 ) -> Iterator[tuple[_ResponseSeen, _RequestSeen | None]]:
-    by_id = {note.id: note for note in asked if note.id}
-    naming = {target: note for note in asked for target in note.concurrent_to}
+    by_id = {note.id: note for note in requests if note.id}
+    naming = {target: note for note in requests for target in note.concurrent_to}
     named: dict[int, _RequestSeen] = {}
-    for answer in answered:
+    for answer in responses:
         found = next((by_id[each] for each in answer.concurrent_to if each in by_id), None)
         found = found or (naming.get(answer.id) if answer.id else None)
         if found:
             named[answer.position] = found
-    at = {note.position: note for note in asked}
+    at = {note.position: note for note in requests}
     for note in named.values():
         at.pop(note.position, None)
-    # Of the same time first: an answer without a request may stand beside one with its own.
+    # Requests of the same time first: a response without a request may be adjacent to one with its own.
     for same_time in (True, False):
-        for answer in answered:
+        for answer in responses:
             if answer.position not in named and (found := _beside(answer, at, same_time=same_time)):
                 named[answer.position] = at.pop(found.position)
-    for answer in answered:
+    for answer in responses:
         yield answer, named.get(answer.position)
 
 
-def _lost(answer: _ResponseSeen, answered: list[_ResponseSeen], asked: list[_RequestSeen]) -> bool:
-    """Whether the request that an answer names was in the file: those of other answers are.
+def _lost(answer: _ResponseSeen, responses: list[_ResponseSeen], requests: list[_RequestSeen]) -> bool:
+    """Return True if the request that a response names should be in the file, like those of others.
 
-    It may have been a POST, whose answer must not pass for a GET's. Where no answer's request is there, only
-    answers were copied, as from Common Crawl; these count as GETs.
+    It may have been a POST, whose response must not pass for that to a GET. Files without any of the named
+    requests (Common Crawl) contain responses only; these count as responses to GETs.
     """
-    ids = {note.id for note in asked}
-    return bool(answer.concurrent_to) and any(ids & set(other.concurrent_to) for other in answered)
+    ids = {note.id for note in requests}
+    return bool(answer.concurrent_to) and any(ids & set(other.concurrent_to) for other in responses)
 
 
 def _beside(answer: _ResponseSeen, at: dict[int, _RequestSeen], *, same_time: bool) -> _RequestSeen | None:
-    """Return the request of an answer's URI in the record before it or after it."""
+    """Return the request with a response's URI in the record before or after it."""
     for position in (answer.position - 1, answer.position + 1):
         note = at.get(position)
         if note is None or note.uri != answer.uri:

@@ -1,4 +1,11 @@
-"""One recorder at a time: a second, or a repair, would cut off what the first is writing."""
+"""Collections on disk: a folder of archives, index, pages, baselines and pack, with a lock.
+
+    NAME/manifest.json  archive/*.warc.gz  indexes/index.cdxj  pages/pages.jsonl  baseline/PAGE/  pack/
+    NAME/rules.yaml     redactions.jsonl   amends.json         versions/          logs/           traces/
+
+Only one process may record into a collection or repair it: a second one would truncate the record that the
+first is writing.
+"""
 
 from __future__ import annotations
 
@@ -51,47 +58,40 @@ class Collection:
 
     @property
     def archive(self) -> Path:
-        """Folder of the WARC files."""
         return self.path / "archive"
 
     @property
     def indexes(self) -> Path:
-        """Folder of the index."""
         return self.path / "indexes"
 
     @property
     def pages(self) -> Path:
-        """Folder of the page lists."""
         return self.path / "pages"
 
     @property
     def baseline(self) -> Path:
-        """Folder of what pages looked like."""
         return self.path / "baseline"
 
     @property
     def logs(self) -> Path:
-        """Folder of the logs of other programs that recorded it."""
+        """Folder of the logs of other recorders."""
         return self.path / "logs"
 
     @property
     def pack(self) -> Path:
-        """Folder of the sealed form."""
         return self.path / "pack"
 
     @property
     def index_file(self) -> Path:
-        """The index, `indexes/index.cdxj`."""
         return self.indexes / "index.cdxj"
 
     @property
     def manifest_file(self) -> Path:
-        """`manifest.json`."""
         return self.path / "manifest.json"
 
     @property
     def redactions_file(self) -> Path:
-        """What was taken out of its records, span by span; not there where nothing was."""
+        """Spans removed from its records; missing if nothing was redacted."""
         return self.path / "redactions.jsonl"
 
     @classmethod
@@ -99,80 +99,77 @@ class Collection:
         """Return the collection of a name.
 
         Raises:
-            CollectionNotFound: if there is none; the hint has the names there are, close ones first.
+            CollectionNotFound: if it does not exist; the hint lists existing names, similar ones first.
         """
         collection = cls(root, name)
         if not _NAME.fullmatch(name) or not _is_collection(collection.path):
-            from rapidfuzz import process as fuzzy  # 80 ms that only who errs has to wait
+            from rapidfuzz import process as fuzzy  # takes 80 ms to import, needed only for the hint
 
             names = [each.name for each in list_collections(root)]
             close = [match[0] for match in fuzzy.extract(name, names, limit=8)]
-            hint = (
-                f"there are: {', '.join(close)}" if close else "stillweb collections import FILE... -c NAME"
-            )
+            hint = f"existing: {', '.join(close)}" if close else "stillweb collections import FILE... -c NAME"
             raise CollectionNotFound(f"no collection {name!r} in {root}", hint=hint)
         return collection
 
     @classmethod
     def create(cls, root: Path, name: str) -> Collection:
-        """Make the folders of a new collection.
+        """Create the folders of a new collection.
 
         Raises:
-            UsageError: if the name cannot be one.
-            CollectionExists: if there is one of that name.
+            UsageError: if the name is invalid.
+            CollectionExists: if the name is taken.
         """
         check_name(name)
         collection = cls(root, name)
         if collection.path.exists():
-            hint = f"another name, --append, or: stillweb collections rm {name} --yes"
-            raise CollectionExists(f"collection {name!r} is in {root} already", hint=hint)
+            hint = f"use another name, --append, or: stillweb collections rm {name} --yes"
+            raise CollectionExists(f"collection {name!r} exists already in {root}", hint=hint)
         for folder in (collection.archive, collection.indexes, collection.pages):
             folder.mkdir(parents=True)
         return collection
 
     @property
     def is_only_pack(self) -> bool:
-        """Whether it is a pack alone, without what that was sealed from."""
+        """True if the collection consists of a pack without the recording that it was sealed from."""
         return not self.archive.is_dir() and (self.pack / "digest").exists()
 
     def require_archive(self) -> None:
-        """Refuse what needs the recording itself.
+        """Raise unless the recording itself is here.
 
         Raises:
-            CollectionError: if it is a pack alone.
+            CollectionError: if the collection consists of a pack only.
         """
         if self.is_only_pack:
             raise CollectionError(
-                "is a pack alone: what it was sealed from is not here, so it can be replayed and no more",
+                "consists of a pack only: without its recording it can be replayed, but nothing else",
                 path=self.path,
-                hint="do it where it was recorded, then: stillweb collections push NAME URL, pull NAME URL",
+                hint="run it where it was recorded, then: stillweb collections push NAME URL, pull NAME URL",
             )
 
     def manifest(self) -> Manifest:
-        """Read the manifest; where there is a pack alone, what that says of the recording."""
+        """Read the manifest; for a pack alone, the pack's copy of it."""
         if self.is_only_pack:
             return manifest_of_pack(self.pack / self.manifest_file.name, self.name)
         return read_manifest(self.manifest_file)
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Write the manifest atomically, with the sum of what was redacted up to now."""
+        """Write the manifest atomically, with the current sum of redactions."""
         if redactions := sum_of(self.redactions_file):
             manifest = replace(manifest, redactions=redactions)
         write_manifest(self.manifest_file, manifest)
 
     def warc_files(self) -> list[Path]:
-        """Return the files of `archive/`, sorted by name."""
         if self.is_only_pack:
             return []
         return sorted(path for path in self.archive.iterdir() if path.is_file() and path.suffix != ".part")
 
     def captures(self) -> Iterator[Capture]:
-        """Yield the captures of the index, in its order; nothing if there is no index yet."""
+        """Yield the captures of the index, in its order; nothing without an index."""
         if self.index_file.exists():
             yield from read_cdxj(self.index_file)
 
     def count_lines(self) -> int:
-        """Return the number of lines of the index: about that of the captures, at little cost."""
+        """Return the number of lines of the index, which is a cheap estimate of the number of captures."""
         if not self.index_file.exists():
             return 0
         with self.index_file.open("rb") as lines:
@@ -181,10 +178,10 @@ class Collection:
     def read_capture(self, capture: Capture) -> Exchange:
         """Read a capture's exchange from the archive; a revisit gets its original's body.
 
-        A response without a request counts as answer to a bare request of the capture's method.
+        A response without a request counts as the response to a bare request with the capture's method.
 
         Raises:
-            MissingRecord: if the file, the record or a revisit's original is not there.
+            MissingRecord: if the file, the record or a revisit's original is missing.
             MalformedWarc: if the record cannot be read.
         """
         if self._originals is None and capture.mime == "warc/revisit":
@@ -201,35 +198,35 @@ class Collection:
         return list(self.each_page())
 
     def each_page(self) -> Iterator[Page]:
-        """Yield the pages of `page_list`, reading no further than is asked for."""
+        """Yield the pages of `page_list` lazily."""
         for name in ("pages.jsonl", "extraPages.jsonl"):
             yield from read_pages(self.pages / name)
 
     def write_pages(self, pages: list[Page]) -> None:
-        """Write `pages.jsonl` atomically; an `extraPages.jsonl` goes, since its pages were in the list."""
+        """Write `pages.jsonl` atomically; remove `extraPages.jsonl`, whose pages were in the list."""
         head = {"format": "json-pages-1.0", "id": "pages", "title": "All Pages"}
         lines = [json.dumps(line, ensure_ascii=False) for line in [head, *map(_page_members, pages)]]
-        # Titles cut within a character are seen; a surrogate is written as JSON's escape of it.
+        # Some titles end within a character; a lone surrogate is written as its JSON escape.
         text = ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
         write_atomically(self.pages / "pages.jsonl", text)
         (self.pages / "extraPages.jsonl").unlink(missing_ok=True)
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is not one of a collection.
+    """Raise if a name is invalid.
 
     Raises:
         UsageError: if it is not lower-case letters, digits, `.`, `_` and `-`.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot name a collection",
+            f"{name!r} is not a valid collection name",
             hint="use lower-case letters, digits, '.', '_' and '-', a letter or digit first",
         )
 
 
 def list_collections(root: Path) -> list[Collection]:
-    """Return the collections of a root, sorted by name; none if the folder is not there."""
+    """Return the collections of a root, sorted by name; none if the folder is missing."""
     if not root.is_dir():
         return []
     found = (path for path in root.iterdir() if _NAME.fullmatch(path.name) and _is_collection(path))
@@ -241,7 +238,7 @@ def _is_collection(path: Path) -> bool:
 
 
 def read_pages(path: Path) -> Iterator[Page]:
-    """Yield the pages of a `pages.jsonl`; lines that are none are passed over, as WACZ readers do."""
+    """Yield the pages of a `pages.jsonl`; invalid lines are ignored, as in WACZ readers."""
     if not path.exists():
         return
     with path.open("rb") as lines:
@@ -288,12 +285,12 @@ def _page_members(page: Page) -> dict[str, Any]:
 
 @contextmanager
 def locked(collection: Collection) -> Iterator[None]:
-    """Keep a collection from whoever else would record into it, repair it or remove it.
+    """Lock a collection against other processes that record into it, repair or remove it.
 
-    Its folder is locked, so no file is left, and it is free when this process ends, by a kill, too.
+    The lock is on the folder, so it leaves no file, and it ends with the process, even after a kill.
 
     Raises:
-        CollectionError: if another holds it.
+        CollectionError: if another process holds the lock.
     """
     folder = os.open(collection.path, os.O_RDONLY)
     try:
@@ -301,11 +298,11 @@ def locked(collection: Collection) -> Iterator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CollectionError(
-                "is being recorded by another process",
+                "is in use by another recording or repair",
                 path=collection.path,
-                hint="wait for its end, or end it with Ctrl-C",
+                hint="wait for it to finish, or stop it with Ctrl-C",
             ) from None
-        except OSError:  # a file system that has no locks, such as some of the network: as it was without
+        except OSError:  # some network file systems have no locks: continue without one
             pass
         yield
     finally:

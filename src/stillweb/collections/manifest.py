@@ -1,9 +1,11 @@
-"""How the browser of a recording was logged in, as the manifest keeps it for the contexts of its replay.
+"""`manifest.json` of a collection: everything about a recording besides its captures.
+
+It also holds the browser's login state, for the contexts of a replay:
 
     "login": {"kind": "steps", "logged_in": {"text": "Log Out"}, "storage_state": {"cookies": [...], ...}}
 
-The state is redacted like the archive, by the same placeholders, so that what a page sends by it is
-what was recorded. Its cookies end with the browser: a replay may come years later.
+The state is redacted like the archive, with the same placeholders, so pages send the recorded values. Its
+cookies are session cookies: a replay may run years later.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ __all__ = ["LOGIN", "storage_state_of", "with_login"]
 
 VERSION = 1
 
-# Members of a pack's manifest that tell of the pack, not of the recording.
+# Members of a pack's manifest that describe the pack, not the recording.
 _OF_PACK = {
     *("format", "version", "entries", "keys", "bodies", "files"),
     *("rules", "default_rules", "sealing"),
@@ -31,18 +33,18 @@ _OF_PACK = {
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is known of a collection besides its captures.
+    """Facts about a collection besides its captures.
 
     Attributes:
         version: of this format.
         created: ISO 8601.
-        state: `complete`; `partial` while a recording runs or when it was stopped.
-        recorded_at: 14 digits; where the pinned clock starts.
+        state: `complete`; `partial` while a recording runs or after it was stopped.
+        recorded_at: 14 digits; start of the pinned clock.
         seed: of the pinned randomness.
         profile: viewport, user agent, locale, time zone, browser build, ...
         sources: imported files, `{"name", "sha256", "bytes"}` each.
-        redactions: spans taken out before digests were made.
-        extra: members of a manifest that this version does not know.
+        redactions: spans removed before digests were made.
+        extra: members that this version does not know.
     """
 
     name: str = ""
@@ -59,14 +61,12 @@ class Manifest:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON members."""
         members = asdict(self)
         extra = members.pop("extra")
         return {**extra, **members, "sources": list(self.sources), "redactions": list(self.redactions)}
 
     @classmethod
     def from_dict(cls, members: Mapping[str, Any]) -> Manifest:
-        """Return the manifest of JSON members."""
         known = {each.name for each in fields(cls)} - {"extra"}
         values = {name: value for name, value in members.items() if name in known}
         for name in ("sources", "redactions"):
@@ -75,7 +75,7 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest; one of defaults if there is no file, as in a folder made by pywb.
+    """Read a manifest; return defaults if the file is missing, as in a folder made by pywb.
 
     Raises:
         CollectionError: if it is not JSON, or of a newer version.
@@ -88,13 +88,13 @@ def read_manifest(path: Path) -> Manifest:
         raise CollectionError(f"manifest is not JSON ({error})", path=path) from None
     if not isinstance(members, dict) or members.get("version", VERSION) > VERSION:
         raise CollectionError(
-            "manifest is not one of this version", path=path, hint="upgrade: pip install -U stillweb"
+            "the manifest has an unsupported version", path=path, hint="upgrade: pip install -U stillweb"
         )
     return Manifest.from_dict(members)
 
 
 def manifest_of_pack(path: Path, name: str) -> Manifest:
-    """Read what a pack's manifest says of the recording that it was sealed from.
+    """Read a pack's copy of the manifest of its recording.
 
     Raises:
         CollectionError: if it cannot be read.
@@ -105,12 +105,12 @@ def manifest_of_pack(path: Path, name: str) -> Manifest:
         raise CollectionError(f"cannot be read ({error.strerror})", path=path) from error
     except ValueError as error:
         raise CollectionError(f"manifest is not JSON ({error})", path=path) from None
-    kept = {key: value for key, value in members.items() if key not in _OF_PACK}
-    return Manifest.from_dict({"name": name, "software": "", **kept})
+    recorded = {key: value for key, value in members.items() if key not in _OF_PACK}
+    return Manifest.from_dict({"name": name, "software": "", **recorded})
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file such that at any time it is there as it was or as it shall be."""
+    """Write a file atomically and durably."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with part.open("wb") as file:
@@ -121,9 +121,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write a manifest atomically."""
     text = json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False) + "\n"
-    # Names of imported files may be no UTF-8; a surrogate is written as JSON's escape of it.
+    # Names of imported files may not be UTF-8; a lone surrogate is written as its JSON escape.
     write_atomically(path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -132,12 +131,12 @@ _STATE = "storage_state"
 
 
 def with_login(manifest: Manifest, kind: str, sign: Mapping[str, Any], state: Mapping[str, Any]) -> Manifest:
-    """Return a manifest that says how pages are to be logged in.
+    """Return a manifest with a login state.
 
     Args:
         manifest: of the collection.
-        kind: how the state was come by.
-        sign: by what a login is seen; empty if nobody said.
+        kind: how the state was obtained.
+        sign: condition that holds when logged in; empty if none was given.
         state: Playwright's storage state, redacted.
     """
     cookies = [{**cookie, "expires": -1} for cookie in state.get("cookies", ())]
@@ -149,7 +148,7 @@ def with_login(manifest: Manifest, kind: str, sign: Mapping[str, Any], state: Ma
 
 
 def storage_state_of(members: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the storage state that a manifest, or a pack's, asks for; None if it asks for none."""
+    """Return the storage state in a collection's or a pack's manifest; None if it has none."""
     login = members.get(LOGIN)
     state = login.get(_STATE) if isinstance(login, Mapping) else None
     return dict(state) if isinstance(state, Mapping) else None

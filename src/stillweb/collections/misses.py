@@ -1,7 +1,7 @@
-"""The file of misses: what replay was asked for and did not have, for a recording to fetch.
+"""File of misses: requests that replay could not answer, for `record amend`.
 
-One JSON object a line, version 1 (docs/ledger.md). `stillweb replay misses --json` writes it,
-`stillweb record amend` reads it; neither knows the other, so the form lives here. It never holds
+One JSON object per line, version 1 (docs/ledger.md). `stillweb replay misses --json` writes it, `stillweb
+record amend` reads it. Neither package imports the other, so the format is defined here. It never contains
 cookies or authorization; bodies are as the page sent them.
 """
 
@@ -24,13 +24,13 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """Where a miss was seen.
+    """Circumstances of one miss.
 
     Attributes:
         session: id of the session.
         seq: number of the request in its session.
-        referer: as the client sent it.
-        page: the document that the session had asked for last; "" if none is known.
+        referer: as sent by the client.
+        page: the last document that the session requested; "" if unknown.
     """
 
     session: str
@@ -41,16 +41,16 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Something that was missed, however often.
+    """All misses of one request.
 
     Attributes:
-        fields: what is needed to ask again, [name, value] in lower case.
-        body: of the request in base64; "" if it had none, or was too large to keep.
+        fields: header fields needed to repeat the request, [name, value] in lower case.
+        body: of the request in base64; "" if it had none, or was too large to store.
         body_size, body_digest: of the body in any case; the digest is `sha256:` and hex.
-        resource: what the browser wanted it for (`Sec-Fetch-Dest`).
-        reason: why replay had no answer.
-        count: how often it was asked for.
-        explained: why no answer is to be expected; "" if there is no reason, None if nobody looked.
+        resource: destination of the request (`Sec-Fetch-Dest`).
+        reason: why replay had no response.
+        count: number of misses.
+        explained: why no response can be expected; "" without a reason, None if not determined.
     """
 
     collection: str
@@ -70,24 +70,23 @@ class Missed:
 
     @property
     def whole(self) -> bool:
-        """Whether all of the request is here, so that it can be asked again."""
+        """True if the request is complete and can be repeated."""
         return bool(self.body) or not self.body_size
 
     def request(self) -> Request:
-        """Return the request to be asked again; it has no body where that was too large to keep."""
+        """Return the request to repeat, without its body if that was too large to store."""
         return Request(self.method, self.url, self.fields, b64decode(self.body))
 
     def to_line(self) -> str:
-        """Return it as a line of the file."""
         members = {"version": VERSION, **asdict(self)}
         return json.dumps(members, ensure_ascii=True, sort_keys=True, separators=(",", ":")) + "\n"
 
     @classmethod
     def from_dict(cls, loaded: Mapping[str, Any]) -> Missed:
-        """Read what `to_line` made; members that are not known are passed over.
+        """Parse a line of the file; unknown members are ignored.
 
         Raises:
-            KeyError, TypeError, ValueError: if it is of another version, or is none.
+            KeyError, TypeError, ValueError: if it has another version or format.
         """
         if loaded["version"] != VERSION:
             raise ValueError(f"version {loaded['version']!r}, not {VERSION}")
@@ -101,10 +100,10 @@ class Missed:
 
 
 def read_misses(path: Path) -> Iterator[Missed]:
-    """Yield what a file of misses holds.
+    """Yield the misses of a file.
 
     Raises:
-        CollectionError: at a line that is none; with its number.
+        CollectionError: at an invalid line, with its number.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -114,7 +113,7 @@ def read_misses(path: Path) -> Iterator[Missed]:
                 yield Missed.from_dict(json.loads(line))
             except (KeyError, TypeError, ValueError) as error:
                 raise CollectionError(
-                    f"line {number} tells of no miss: {error}",
+                    f"line {number} is not a miss: {error}",
                     path=path,
                     hint="stillweb replay misses SOURCE --out FILE",
                 ) from error

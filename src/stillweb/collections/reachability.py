@@ -1,9 +1,9 @@
-"""`reachability.jsonl` of a collection: which actions from which state have an answer in the archive.
+"""`reachability.jsonl` of a collection: which actions in which states the archive answers.
 
-One JSON object a line, version 1, appended while the explorer goes: `state` lines for what was entered,
-`action` lines for what was tried there or deliberately was not. A line that a kill has cut off is passed
-over; of several lines on one thing the last one counts. The explorer goes on from it, `stillweb collections
-reachability` shows it, and its replay can be checked against it (docs/explore.md).
+One JSON object per line, version 1, appended while the explorer runs: a `state` line for each state entered,
+an `action` line for each action tried or deliberately skipped. Readers ignore a line that a kill truncated;
+the last line about a state or action counts. The explorer resumes from the file, `stillweb collections
+reachability` shows it, and replay can be checked against it (docs/explore.md).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ReachedState:
-    """A state that was entered.
+    """A state that the explorer entered.
 
     Attributes:
         state: its digest (`stillweb.browser.input.controls`).
-        path: the acts that lead to it from an empty tab; one "open" where it is an address.
-        controls: how many there are to act on.
-        mutated: whether the way to it changes the site: a POST or the like.
-        note: what was odd, such as a state that was not met again.
+        path: actions that lead to it from an empty tab; a single "open" if it has a URL.
+        controls: number of controls to act on.
+        mutated: whether the path changes the site, by a POST for example.
+        note: an anomaly, such as a state that could not be reached again.
     """
 
     state: str
@@ -48,14 +48,14 @@ class Tried:
     """An action in a state.
 
     Attributes:
-        state: in which it is offered.
-        action: as `stillweb.browser.input.walker.Act` reads it.
-        told: for people.
-        requests: [method, URL] of what it asked for.
-        unanswered: those of them that got no answer that was recorded.
-        next: state after it; "" if nobody looked.
-        how: "tried"; "recorded" for a link to what is recorded; else why it was not tried.
-        error: why the page did not let it happen.
+        state: in which it is available.
+        action: in the format of `stillweb.browser.input.walker.Act`.
+        told: description for people.
+        requests: [method, URL] of its requests.
+        unanswered: those without a recorded response.
+        next: state after it; "" if not determined.
+        how: "tried"; "recorded" for a link to a recorded page; else why it was not tried.
+        error: why the page did not allow it.
     """
 
     state: str
@@ -69,39 +69,36 @@ class Tried:
 
     @property
     def answered(self) -> bool | None:
-        """Whether the archive answers it; None for what was not tried."""
+        """True if the archive answers it; None if it was not tried."""
         return not self.unanswered if self.how in ("tried", "recorded") else None
 
 
 @dataclass(slots=True)
 class Reach:
-    """The map.
+    """The map of states and actions.
 
     Attributes:
-        states: by digest, in the order of their finding.
-        actions: by state and action, in the order of their trying.
+        states: by digest, in the order of discovery.
+        actions: by state and action, in the order of trials.
     """
 
     states: dict[str, ReachedState] = field(default_factory=dict)
     actions: dict[tuple[str, str], Tried] = field(default_factory=dict)
 
     def add(self, line: ReachedState | Tried) -> None:
-        """Take in a line."""
         if isinstance(line, ReachedState):
             self.states[line.state] = line
         else:
             self.actions[line.state, _name(line.action)] = line
 
     def of(self, state: str) -> list[Tried]:
-        """Return the actions of a state."""
         return [each for each in self.actions.values() if each.state == state]
 
     def tried(self, state: str, action: Mapping[str, Any]) -> bool:
-        """Return whether an action is on the map."""
         return (state, _name(action)) in self.actions
 
     def summary(self) -> dict[str, Any]:
-        """Return counts: states, actions by what became of them, share answered, dead ends."""
+        """Return counts: states, actions by result, share answered, dead ends."""
         hows = Counter(each.how for each in self.actions.values())
         judged = [each.answered for each in self.actions.values() if each.answered is not None]
         asking = [each for each in self.actions.values() if each.answered is not None and each.requests]
@@ -120,18 +117,19 @@ class Reach:
 
 
 def to_line(line: ReachedState | Tried) -> str:
-    """Return a line of the file."""
     kind = "state" if isinstance(line, ReachedState) else "action"
     usual = {each.name: each.default for each in fields(line)}
-    told = {name: value for name, value in asdict(line).items() if value != usual[name]}
-    return json.dumps({"version": VERSION, "kind": kind, **told}, ensure_ascii=False, sort_keys=True) + "\n"
+    members = {name: value for name, value in asdict(line).items() if value != usual[name]}
+    return (
+        json.dumps({"version": VERSION, "kind": kind, **members}, ensure_ascii=False, sort_keys=True) + "\n"
+    )
 
 
 def read_reach(path: Path) -> Reach:
-    """Read a map; an empty one if there is no file.
+    """Read a map; an empty one if the file is missing.
 
     Raises:
-        CollectionError: at a line that is none, but for a last one that was cut off.
+        CollectionError: at an invalid line, except a truncated last one.
     """
     reach = Reach()
     if not path.exists():
@@ -144,11 +142,11 @@ def read_reach(path: Path) -> Reach:
             reach.add(_read(json.loads(line)))
         except (KeyError, TypeError, ValueError) as error:
             if number == len(lines):
-                break  # no line end: a kill came between
+                break  # no line end: the process was killed while writing it
             raise CollectionError(
-                f"line {number} is none of a reachability map: {error!r}",
+                f"line {number} is not part of a reachability map: {error!r}",
                 path=path,
-                hint=f"rm {path}, and explore again: stillweb record explore",
+                hint=f"rm {path}, then explore again: stillweb record explore",
             ) from error
     return reach
 

@@ -1,12 +1,12 @@
-"""What was taken out of a collection: `redactions.jsonl`, a line for each record and kind, and its sum.
+"""`redactions.jsonl` of a collection: removed spans, one line per record and kind, and their sum.
 
     {"record": "urn:uuid:...", "part": "body", "kind": "cookie", "where": "cookie", "name": "sid",
      "host": "shop.example", "spans": [[310, 32], ...]}
 
-Spans are offset and length in bytes, of the record's HTTP head or of its body without content coding.
-A field that is exchanged where it stands (a password of any length) has no spans: place and name say where.
-The manifest has the sum of the lines, without spans; placeholders of passwords stand there,
-since in the recorded web they are the passwords.
+Spans are offset and length in bytes, in the record's HTTP head or in its decoded body. A field whose value is
+replaced as a whole (a password of any length) has no spans: location and name identify it. The manifest holds
+the sum of the lines, without spans, and the placeholders of passwords, which are the passwords of the
+replayed web.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Redaction", "append_redactions", "sum_of"]
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """What was taken out of one part of one record, of one kind and name.
+    """Spans of one kind and name that were removed from one part of one record.
 
     Attributes:
         part: `head`, `body` or `beside`.
-        kind, where, name, host: of the secret, where it was learned.
+        kind, where, name, host: of the secret, and where it was found first.
         spans: offset and length each.
         placeholder: of a password.
     """
@@ -40,7 +40,6 @@ class Redaction:
     placeholder: str = ""
 
     def line(self, record_id: str) -> bytes:
-        """Return it as a line of the file."""
         members: dict[str, Any] = {"record": record_id.strip("<>"), "part": self.part, "kind": self.kind}
         members |= {"where": self.where, "name": self.name, "host": self.host}
         if self.spans:
@@ -51,27 +50,27 @@ class Redaction:
 
 
 def append_redactions(path: Path, lines: Iterable[bytes]) -> None:
-    """Add lines to the file, which is made if need be."""
+    """Append lines to the file, which is created if necessary."""
     if text := b"".join(lines):
         with path.open("ab") as file:
             file.write(text)
 
 
 def sum_of(path: Path) -> tuple[dict[str, Any], ...]:
-    """Return how often what was taken out where, as the manifest lists it; nothing without a file."""
+    """Return the number of removals by secret, in the manifest's format; empty without a file."""
     counts: dict[tuple[str, ...], int] = {}
-    stand_ins: dict[tuple[str, ...], set[str]] = {}
-    for told in _lines(path):
-        key = tuple(str(told.get(name, "")) for name in ("kind", "where", "name", "host"))
-        counts[key] = counts.get(key, 0) + max(1, len(told.get("spans", ())))
-        if told.get("placeholder"):
-            stand_ins.setdefault(key, set()).add(str(told["placeholder"]))
+    placeholders: dict[tuple[str, ...], set[str]] = {}
+    for members in _lines(path):
+        key = tuple(str(members.get(name, "")) for name in ("kind", "where", "name", "host"))
+        counts[key] = counts.get(key, 0) + max(1, len(members.get("spans", ())))
+        if members.get("placeholder"):
+            placeholders.setdefault(key, set()).add(str(members["placeholder"]))
     rows = []
     for key in sorted(counts):
         row: dict[str, Any] = dict(zip(("kind", "where", "name", "host"), key, strict=True))
         row["count"] = counts[key]
-        if key in stand_ins:
-            row["placeholders"] = sorted(stand_ins[key])
+        if key in placeholders:
+            row["placeholders"] = sorted(placeholders[key])
         rows.append(row)
     return tuple(rows)
 
@@ -83,8 +82,8 @@ def _lines(path: Path) -> Iterable[Mapping[str, Any]]:
         return
     for line in lines:
         try:
-            told = json.loads(line)
+            members = json.loads(line)
         except ValueError:
-            continue  # what a kill cut off
-        if isinstance(told, dict):
-            yield told
+            continue  # a line truncated by a kill
+        if isinstance(members, dict):
+            yield members

@@ -1,4 +1,4 @@
-"""Make names appear and change places for good."""
+"""Durable creation and exchange of names in the file system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RENAME_EXCHANGE = 2
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder permanent."""
+    """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -21,11 +21,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two folders change names, in one step where the system can (Linux 3.15, most file systems)."""
+    """Exchange the names of two folders, in one step where the system can (Linux 3.15, most file systems)."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     if rename and not rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
         return
-    # In between there is none: who is killed here finds the pack missing and seals again.
+    # Not atomic: after a kill in between, the pack is missing and is sealed again.
     between = Path(tempfile.mkdtemp(prefix=f".{other.name}-", dir=other.parent))
     try:
         other.rename(between / "old")

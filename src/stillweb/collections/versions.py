@@ -1,8 +1,8 @@
-"""Versions of a collection: `NAME/versions/VERSION/`, a collection as it was, to hold the next crawl against.
+"""Versions of a collection in `NAME/versions/VERSION/`: earlier states, for comparison with the next crawl.
 
-A version is a whole collection in its own right (`Collection(NAME/versions, VERSION)`), without a pack.
-WARC files are linked, not copied: a recording writes new ones or appends, and what is appended no index
-of a version names. Everything else is small, and copied.
+A version is a complete collection (`Collection(NAME/versions, VERSION)`) without a pack. WARC files are
+linked, not copied: a recording writes new files or appends, and a version's index does not name appended
+records. All other files are small and copied.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def open_version(root: Path, name: str) -> Collection:
     """Return a collection by `NAME` or `NAME@VERSION`.
 
     Raises:
-        CollectionNotFound: if there is none; the hint names those there are.
+        CollectionNotFound: if it does not exist; the hint lists existing names.
     """
     name, at, version = name.partition("@")
     collection = Collection.open(root, name)
@@ -38,21 +38,21 @@ def open_version(root: Path, name: str) -> Collection:
 
 
 def keep_version(collection: Collection, version: str = "") -> Collection:
-    """Keep a collection as it is now as a version; its name is the time of the recording if none is given.
+    """Store a collection's current state as a version, named after the time of the recording by default.
 
     Raises:
-        UsageError: if it cannot be one, or none is given and the time is not known.
-        CollectionExists: if there is one of that name.
+        UsageError: if the name is invalid, or none is given and the time is unknown.
+        CollectionExists: if the name is taken.
     """
     collection.require_archive()
     version = version or collection.manifest().recorded_at
     if not version:
-        raise UsageError(f"when {collection.name} was recorded is not known", hint="give the version a name")
+        raise UsageError(f"the recording time of {collection.name} is unknown", hint="name the version")
     check_name(version)
-    kept = Collection(collection.path / FOLDER, version)
-    if kept.path.exists():
-        raise CollectionExists(f"{collection.name} has a version {version!r}", hint="give it another name")
-    part = kept.path.with_name(f".{version}.part")
+    stored = Collection(collection.path / FOLDER, version)
+    if stored.path.exists():
+        raise CollectionExists(f"{collection.name} has a version {version!r}", hint="use another name")
+    part = stored.path.with_name(f".{version}.part")
     shutil.rmtree(part, ignore_errors=True)
     (part / "archive").mkdir(parents=True)
     for path in collection.warc_files():
@@ -63,12 +63,12 @@ def keep_version(collection: Collection, version: str = "") -> Collection:
     for file in _FILES:
         if (collection.path / file).exists():
             shutil.copy2(collection.path / file, part / file)
-    part.rename(kept.path)  # whole, or not there
-    return kept
+    part.rename(stored.path)  # complete, or not at all
+    return stored
 
 
 def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Give a file that nobody changes a second name, or copy it where that cannot be."""
+    """Link a file that never changes, or copy it if the file system cannot link."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links

@@ -109,8 +109,8 @@ class Placeholders:
                 member = json.loads(line)
                 made._by_mac[member["mac"]] = member["placeholder"]
         except (ValueError, TypeError, KeyError) as error:
-            hint = f"delete it; recordings added to the collection then draw other placeholders: rm {path}"
-            raise CollectionError(f"not the key of redactions ({error!r})", path=path, hint=hint) from None
+            hint = f"delete it; later recordings of the collection then use other placeholders: rm {path}"
+            raise CollectionError(f"not a key of redactions ({error!r})", path=path, hint=hint) from None
         made._taken = set(made._by_mac.values())
         return made
 

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 VERSION = "1"
-_HINT = "docs/volatility.md says what a rule looks like"
+_HINT = "docs/volatility.md describes the format of a rule"
 _BARE = re.compile(r"[A-Za-z0-9_/.][A-Za-z0-9_/.-]*")
 _SECTIONS = ("version", "defaults", "volatile", "polls")
 _KNOWN = {

@@ -1,65 +1,42 @@
-"""Talk to a replay server's control API: which collections, a session of one's own, its ledger.
+"""Client of a replay server's control API (`stillweb.http.control`).
 
-Used by the environment, by diff and by tests; works with both back-ends.
+Used by the environment, by diff, by the supervisor of workers and by tests. It works with every back-end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 
-from stillweb.errors import (
-    CollectionNotFound,
-    PortInUse,
-    ReplayError,
-    ReplayUnreachable,
-    SessionLost,
-    UsageError,
+from stillweb.errors import ReplayUnreachable, UsageError
+from stillweb.http.control import (
+    DEFAULT_SESSION,
+    Ledger,
+    ReloadResult,
+    ReplayInfo,
+    SessionInfo,
+    error_for,
+    parse_info,
+    parse_ledger,
 )
-from stillweb.replay.server.control import DEFAULT_SESSION
-from stillweb.replay.server.session import Ledger
 
 __all__ = ["OpenSession", "ReplayClient", "ReplayInfo"]
 
+T = TypeVar("T")
+
 _TIMEOUT = 30.0
-_ERRORS: dict[int, type[UsageError] | type[ReplayError]] = {410: SessionLost, 503: PortInUse}
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayInfo:
-    """What a replay server says of itself.
-
-    Attributes:
-        backend: "native" or "pywb".
-        collections: environment id of each collection, by name; the first one is the default.
-        spki: hashes for Chromium's `--ignore-certificate-errors-spki-list`, leaf and CA.
-        features: what the back-end can do; `ledger` is false where misses cannot be told.
-        manifests: what each collection's pack says of itself, by name.
-    """
-
-    backend: str
-    collections: Mapping[str, str]
-    spki: tuple[str, ...]
-    features: Mapping[str, bool]
-    manifests: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    session_ports: str = ""
-    software: str = ""
-
-    @property
-    def default(self) -> str:
-        """The collection of the default session."""
-        return next(iter(self.collections), "")
+_OTHER = "what answers there is no replay server"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A session that the server keeps for us; `proxy` is the URL that carries its traffic."""
+    """A session that a server holds for this client; `proxy` is the URL that carries its traffic."""
 
     id: str
     proxy: str
@@ -72,7 +49,7 @@ class ReplayClient:
 
     Args:
         url: of the control API.
-        socket: Unix socket by which it is reached, where that is so.
+        socket: Unix socket of the control API, if it has one.
     """
 
     def __init__(self, url: str, *, socket: Path | None = None) -> None:
@@ -82,8 +59,8 @@ class ReplayClient:
             )
         self.url = url.rstrip("/")
         transport = httpx.AsyncHTTPTransport(uds=str(socket)) if socket else None
-        # trust_env off: the proxy of the surroundings has no business between us. Where there is no TLS,
-        # no list of authorities is read for it: that took 20 ms and 0.8 MiB for each session of a vector.
+        # trust_env is off because a proxy from the environment must not be used here. Without TLS no list of
+        # authorities is read: that took 20 ms and 0.8 MiB for each session of a vector.
         self._http = httpx.AsyncClient(
             base_url=self.url,
             timeout=_TIMEOUT,
@@ -105,27 +82,18 @@ class ReplayClient:
         await self._http.aclose()
 
     async def info(self) -> ReplayInfo:
-        """Return what the server says of itself."""
-        loaded = await self.ask("GET", "/info")
-        return ReplayInfo(
-            backend=loaded["backend"],
-            collections=dict(loaded["collections"]),
-            spki=tuple(loaded["spki"]),
-            features=dict(loaded["features"]),
-            manifests=dict(loaded.get("manifests", {})),
-            session_ports=loaded.get("session_ports", ""),
-            software=loaded.get("software", ""),
-        )
+        """Return back-end, collections and features of the server."""
+        return self._parsed(parse_info, await self.ask("GET", "/info"))
 
-    async def sessions(self) -> list[dict[str, Any]]:
-        """Return all sessions as the server shows them, the default one first."""
-        listed: list[dict[str, Any]] = (await self.ask("GET", "/sessions"))["sessions"]
+    async def sessions(self) -> list[SessionInfo]:
+        """Return all sessions, the default one first."""
+        listed: list[SessionInfo] = (await self.ask("GET", "/sessions"))["sessions"]
         return listed
 
-    async def session(self, session_id: str) -> dict[str, Any]:
-        """Return how a session stands: epoch, in_flight, requests, counts by tier."""
-        stands: dict[str, Any] = await self.ask("GET", f"/sessions/{session_id}")
-        return stands
+    async def session(self, session_id: str) -> SessionInfo:
+        """Return the state of a session: epoch, in_flight, requests, counts by tier."""
+        state: SessionInfo = await self.ask("GET", f"/sessions/{session_id}")
+        return state
 
     async def open_session(self, collection: str | None = None) -> OpenSession:
         """Open a session on a collection, or on the server's first.
@@ -134,89 +102,102 @@ class ReplayClient:
             CollectionNotFound: if the server does not serve it.
             PortInUse: if no session port is free.
         """
-        loaded = await self.ask("POST", "/sessions", {"collection": collection})
+        state: SessionInfo = await self.ask("POST", "/sessions", {"collection": collection})
         return OpenSession(
-            id=loaded["id"],
-            proxy=self._reachable(loaded["proxy"]),
-            collection=loaded["collection"],
-            environment_id=loaded["environment_id"],
+            id=state["id"],
+            proxy=self._reachable(state["proxy"]),
+            collection=state["collection"],
+            environment_id=state["environment_id"],
         )
 
     def _reachable(self, proxy: str) -> str:
-        """Return a traffic URL with the host by which we reach the server: its own may be its loopback."""
+        """Return a proxy's URL with the host that this client uses: the server's own may be its loopback."""
         mine, port = urlsplit(self.url), urlsplit(proxy).port
         host = mine.hostname or ""
         return f"{mine.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
-    async def closed_sessions(self) -> list[dict[str, Any]]:
-        """Return the sessions closed most recently, as they stood; their ledgers are still kept."""
-        listed: list[dict[str, Any]] = (await self.ask("GET", "/sessions?closed=1"))["sessions"]
+    async def closed_sessions(self) -> list[SessionInfo]:
+        """Return the last states of the sessions closed most recently; their ledgers can still be read."""
+        listed: list[SessionInfo] = (await self.ask("GET", "/sessions?closed=1"))["sessions"]
         return listed
 
     async def ledger(
         self, session_id: str = DEFAULT_SESSION, *, after: int = 0, closed: bool = False
     ) -> Ledger:
-        """Return what a session answered, beyond request number `after`.
+        """Return the responses of a session beyond request number `after`.
 
         Raises:
-            UsageError: if there is no such session; if it is closed, unless `closed` says that it may be:
-                whoever works with a session must learn that it is over.
+            UsageError: if the session does not exist; or if it is closed, unless `closed` allows that.
         """
-        ledger = Ledger.from_dict(await self.ask("GET", f"/sessions/{session_id}/ledger?after={after}"))
+        ledger = self._parsed(
+            parse_ledger, await self.ask("GET", f"/sessions/{session_id}/ledger?after={after}")
+        )
         if ledger.closed and not closed:
             raise UsageError(f"session {session_id} is closed", hint="stillweb replay ledger --session ID")
         return ledger
 
     async def reset_session(self, session_id: str = DEFAULT_SESSION) -> None:
-        """Make a session as new."""
+        """Reset a session: first responses again, empty ledger."""
         await self.ask("POST", f"/sessions/{session_id}/reset")
 
     async def close_session(self, session_id: str) -> None:
         """Close a session and its connections."""
         await self.ask("DELETE", f"/sessions/{session_id}")
 
-    async def reload(self, collection: str) -> dict[str, Any]:
+    async def reload(self, collection: str) -> ReloadResult:
         """Let the server look for a newer pack of a collection now; new sessions get it.
 
         Returns:
-            `environment_id` of what new sessions get, whether that is `newer`, why a newer one is `refused`.
+            `environment_id` for new sessions, whether that is `newer`, why a newer pack is `refused`.
 
         Raises:
             CollectionNotFound: if the server does not serve it.
         """
-        told: dict[str, Any] = await self.ask("POST", f"/collections/{collection}/reload")
-        return told
+        result: ReloadResult = await self.ask("POST", f"/collections/{collection}/reload")
+        return result
 
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Return what the control API answers to a request, as JSON has it.
+        """Send a control request and return the JSON of its response.
 
         Raises:
-            ReplayUnreachable: if nothing answers, or no replay server.
+            ReplayUnreachable: if no replay server answers.
             SessionLost: if the worker of the session has died.
             UsageError, ReplayError: for other refusals.
         """
+        response = await self._request(method, path, body)
         try:
-            response = await self._http.request(method, path, json=body)
             value = response.json() if response.content else None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _unreachable(self.url, str(error) or type(error).__name__) from error
-        except ValueError as error:
-            raise _unreachable(self.url, "what answers there is no replay server") from error
+        except ValueError:
+            raise _unreachable(self.url, _OTHER) from None
         if response.is_success:
             return value
         if not isinstance(value, dict) or "error" not in value:
             raise _unreachable(self.url, f"it answered {response.status_code} to {method} {path}")
-        raise _error(path, response.status_code)(value["error"], hint=value.get("hint", ""))
+        raise error_for(path, response.status_code)(value["error"], hint=value.get("hint", ""))
+
+    async def read(self, path: str) -> tuple[bytes, str]:
+        """Return body and media type of a GET that is not JSON, such as `/metrics`.
+
+        Raises:
+            ReplayUnreachable: if no replay server answers.
+        """
+        response = await self._request("GET", path)
+        if not response.is_success:
+            raise _unreachable(self.url, f"it answered {response.status_code} to GET {path}")
+        return response.content, response.headers.get("content-type", "")
+
+    def _parsed(self, parse: Callable[[Any], T], value: Any) -> T:
+        try:
+            return parse(value)
+        except ValueError:
+            raise _unreachable(self.url, _OTHER) from None
+
+    async def _request(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        try:
+            return await self._http.request(method, path, json=body)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise _unreachable(self.url, str(error) or type(error).__name__) from None
 
 
 def _unreachable(url: str, what: str) -> ReplayUnreachable:
     return ReplayUnreachable(f"no replay server at {url}: {what}", hint="stillweb replay NAME")
-
-
-def _error(path: str, status: int) -> type[UsageError] | type[ReplayError]:
-    if status == 404:
-        named = path == "/sessions" or path.startswith("/collections/")
-        return CollectionNotFound if named else UsageError
-    if status in _ERRORS:
-        return _ERRORS[status]
-    return UsageError if status < 500 else ReplayError

@@ -1,10 +1,10 @@
-"""A pytest plugin: a team's own tests on the frozen web.
+"""A pytest plugin for tests on replayed collections.
 
     @pytest.mark.stillweb(collection="shop")
     def test_basket(stillweb_page):
         stillweb_page.goto("https://shop.example/")
 
-pytest finds it by its entry point and loads `plugin`, which does nothing until a test asks for one of its
+pytest loads `plugin` through its entry point. The plugin does nothing until a test requests one of its
 fixtures: a replayed collection, a page in its proxy, an environment. See docs/testing.md.
 """
 

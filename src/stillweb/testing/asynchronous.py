@@ -1,4 +1,4 @@
-"""The same fixtures for tests that are coroutines; registered where pytest-asyncio is there."""
+"""The fixtures for asynchronous tests; `plugin` registers them if pytest-asyncio is installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest_asyncio.fixture
 async def stillweb_async_env(stillweb_servers: Servers, stillweb_choice: Choice) -> AsyncIterator[Env]:
-    """An environment on the collection."""
+    """Provide an environment on the collection."""
     from stillweb.env.env import Env
 
     url = stillweb_servers.url(stillweb_choice.collection)
@@ -27,7 +27,7 @@ async def stillweb_async_env(stillweb_servers: Servers, stillweb_choice: Choice)
 
 @pytest_asyncio.fixture
 async def stillweb_async_page(stillweb_replay: Replayed, stillweb_choice: Choice) -> AsyncIterator[Page]:
-    """A page of Playwright's asynchronous API, in the session's proxy, randomness seeded."""
+    """Provide a page of Playwright's asynchronous API in the session's proxy, with seeded randomness."""
     from stillweb.browser.launch import launch
     from stillweb.testing.pages import context_options, pin_script
 

@@ -1,4 +1,4 @@
-"""An event loop in a thread: a replay server lives in it while tests block, or run loops of their own."""
+"""An event loop in a thread, for replay servers that run while tests block or run their own loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """A loop in a thread; `close` ends all that it holds, newest first."""
+    """A loop in a thread; `close` exits all contexts that it entered, newest first."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -21,18 +21,18 @@ class Background:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop, and wait for what it returns."""
+        """Run a coroutine in the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def hold(self, opening: Callable[[], AbstractAsyncContextManager[T]]) -> T:
-        """Enter an asynchronous context and keep it open until `close`; return what it gives.
+        """Enter an asynchronous context, keep it open until `close`, and return its value.
 
-        One task enters and leaves it: task groups and time limits within it demand that.
+        One task enters and exits it, as task groups and timeouts inside it require.
         """
         return self.run(self._hold(opening))
 
     def close(self) -> None:
-        """Leave all contexts and end the loop."""
+        """Exit all contexts and end the loop."""
         self.run(self._leave())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -52,8 +52,8 @@ class Background:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not given.done():
             given.cancel()
-            task.result()  # raises what kept it from opening
-            raise AssertionError("a context that gives nothing and raises nothing")
+            task.result()  # raises the error of the context
+            raise AssertionError("the context neither yielded nor raised")
         self._held.append((leave, task))
         return given.result()
 

@@ -1,4 +1,4 @@
-"""An environment without `await`: for tests that are plain functions, and for a look from a prompt."""
+"""A synchronous environment, for tests that are plain functions and for interactive use."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stillweb.testing.background import Background
 
 
 class BlockingEnv:
-    """`Env`, each call of which waits until it is through.
+    """`Env` with synchronous methods.
 
     Args:
-        env: that nobody else uses.
-        background: in whose loop it lives.
-        seed: of episodes that are reset without one; None leaves it to the recording.
+        env: the environment, for exclusive use.
+        background: runs the environment in its loop.
+        seed: default of `reset`; None for the recording's seed.
     """
 
     def __init__(self, env: Env, background: Background, *, seed: int | None = None) -> None:
@@ -28,12 +28,12 @@ class BlockingEnv:
     def reset(
         self, *, task: Task | None = None, url: str | None = None, seed: int | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode, as `Env.reset` does."""
+        """Start an episode, like `Env.reset`."""
         chosen = self._seed if seed is None else seed
         return self._background.run(self._env.reset(task=task, url=url, seed=chosen))
 
     def step(self, action: Mapping[str, Any] | str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Take an action, as `Env.step` does."""
+        """Take an action, like `Env.step`."""
         return self._background.run(self._env.step(action))
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""A page of Playwright's synchronous API in a session's proxy, as most teams' tests have it.
+"""A page of Playwright's synchronous API in a session's proxy.
 
-The browser is started with the flags that recording and episodes use, the context has the recorded profile
-and time zone, and randomness is seeded (level `network`): time is the machine's, since a clock that only
-`settle` moves would stand still under Playwright's own waiting. Tests that need more ask for an env.
+The browser has the flags of recordings and episodes, the context has the recorded profile and time zone, and
+randomness is seeded (level `network`). Time is the machine's: a clock that only `settle` advances would stop
+during Playwright's own waits. Tests that need more determinism use an environment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stillweb.testing.replayed import Replayed
 
 @contextmanager
 def open_page(playwright: Playwright, replayed: Replayed, *, seed: int) -> Iterator[Page]:
-    """Start a browser and open a page in a session's proxy; all is closed on leaving."""
+    """Start a browser and open a page in a session's proxy; both close on exit."""
     flags = [*FLAGS, "--ignore-certificate-errors-spki-list=" + ",".join(replayed.spki)]
     browser = playwright.chromium.launch(executable_path=find_browser(), args=flags, chromium_sandbox=False)
     try:
@@ -35,7 +35,7 @@ def open_page(playwright: Playwright, replayed: Replayed, *, seed: int) -> Itera
 
 
 def context_options(replayed: Replayed, version: str) -> dict[str, Any]:
-    """Return how Playwright opens a context that looks as when the collection was recorded."""
+    """Return the arguments of `new_context` for the recorded profile."""
     profile = Profile.from_dict(replayed.manifest.get("profile") or {})
     width, height = profile.viewport
     return {
@@ -54,6 +54,6 @@ def context_options(replayed: Replayed, version: str) -> dict[str, Any]:
 
 
 def pin_script(seed: int) -> str:
-    """Return the script that seeds the randomness of every document."""
+    """Return the script that seeds random numbers in every document."""
     pinning = Pinning(Level.NETWORK, seed, clock.now())
     return scripts_for(PinnedState(pinning, control=f"stillweb-{clock.new_id()}", now=0))

@@ -1,9 +1,8 @@
-"""Fixtures for tests on a replayed collection. Nothing happens unless a test asks for one of them.
+"""Fixtures for tests on a replayed collection; without a test that requests one, the plugin does nothing.
 
-Every pytest run on a machine with stillweb loads this file, so that it imports nothing but pytest at its
-top. Which collection is replayed, the nearest marker says, or `stillweb_collection` in the ini file.
-Replay servers live for the whole run, in a thread; each test has a session, a context and a browser of its
-own, so that no test sees another one's basket.
+Every pytest run on a machine with stillweb loads this file, so it imports only pytest at the top. The nearest
+marker, or `stillweb_collection` in the ini file, names the collection. Replay servers run in a thread for the
+whole test run. Each test has its own session, context and browser, so tests do not share state.
 """
 
 from __future__ import annotations
@@ -26,19 +25,17 @@ _INI = {
     "stillweb_certs": ("folder of the certificate authority", "certs"),
     "stillweb_collection": ("collection of tests whose marker names none", ""),
     "stillweb_level": ("level of environments: network, clock or exact", "clock"),
-    "stillweb_proxy": ("control URL of a replay server that runs already", ""),
+    "stillweb_proxy": ("control URL of a running replay server", ""),
 }
-_MARKER = (
-    "stillweb(collection=None, level=None, seed=None): what the stillweb fixtures of a test replay, and how"
-)
+_MARKER = "stillweb(collection=None, level=None, seed=None): settings of a test's stillweb fixtures"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a test's marker and the ini file say.
+    """Settings of a test, from its marker and the ini file.
 
     Attributes:
-        seed: None leaves it to the recording.
+        seed: None for the recording's seed.
     """
 
     collection: str
@@ -53,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the marker; and the asynchronous fixtures where pytest-asyncio is there to run them."""
+    """Add the marker, and the asynchronous fixtures if pytest-asyncio is installed."""
     config.addinivalue_line("markers", _MARKER)
     if config.pluginmanager.hasplugin("asyncio"):
         config.pluginmanager.register(_asynchronous(), "stillweb-asyncio")
@@ -61,9 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def stillweb_choice(request: pytest.FixtureRequest) -> Choice:
-    """What this test replays, and how."""
+    """Return the settings of this test."""
     marked: dict[str, Any] = {}
-    for marker in reversed(list(request.node.iter_markers("stillweb"))):  # the nearest one comes last
+    for marker in reversed(list(request.node.iter_markers("stillweb"))):  # the nearest marker is last
         if unknown := set(marker.kwargs) - {"collection", "level", "seed"} or marker.args:
             raise pytest.UsageError(
                 f"marker stillweb takes collection, level and seed by name, not {unknown}"
@@ -73,7 +70,7 @@ def stillweb_choice(request: pytest.FixtureRequest) -> Choice:
     collection = marked.get("collection") or ini("stillweb_collection")
     if not collection:
         raise pytest.UsageError(
-            f"{request.node.nodeid}: which collection? Say @pytest.mark.stillweb(collection=...) "
+            f"{request.node.nodeid}: no collection; add @pytest.mark.stillweb(collection=...) "
             "or stillweb_collection in the ini file"
         )
     return Choice(str(collection), str(marked.get("level") or ini("stillweb_level")), marked.get("seed"))
@@ -81,7 +78,7 @@ def stillweb_choice(request: pytest.FixtureRequest) -> Choice:
 
 @pytest.fixture(scope="session")
 def stillweb_servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
-    """The replay servers of this run; folders are relative to the ini file's."""
+    """Provide the replay servers of this run; folders are relative to that of the ini file."""
     from stillweb.testing.replayed import Servers
 
     ini, root = request.config.getini, request.config.rootpath
@@ -93,7 +90,7 @@ def stillweb_servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
 
 @pytest.fixture
 def stillweb_replay(stillweb_servers: Servers, stillweb_choice: Choice) -> Iterator[Replayed]:
-    """A session on the collection, for this test alone: proxy, certificate, ledger."""
+    """Provide this test's session on the collection: proxy, certificate, ledger."""
     with stillweb_servers.session(stillweb_choice.collection) as replayed:
         yield replayed
 
@@ -102,25 +99,25 @@ def stillweb_replay(stillweb_servers: Servers, stillweb_choice: Choice) -> Itera
 def stillweb_page(
     request: pytest.FixtureRequest, stillweb_replay: Replayed, stillweb_choice: Choice
 ) -> Iterator[Page]:
-    """A page of Playwright's synchronous API, in the session's proxy, randomness seeded."""
+    """Provide a page of Playwright's synchronous API in the session's proxy, with seeded randomness."""
     from playwright.sync_api import sync_playwright
 
     from stillweb.testing.pages import open_page
 
     seed = _seed(stillweb_choice, stillweb_replay)
     if request.config.pluginmanager.hasplugin("playwright"):
-        # pytest-playwright keeps one for the whole run, and there may be no second one in a thread.
-        theirs: Playwright = request.getfixturevalue("playwright")
-        with open_page(theirs, stillweb_replay, seed=seed) as page:
+        # pytest-playwright keeps one instance for the run, and a thread allows only one.
+        shared: Playwright = request.getfixturevalue("playwright")
+        with open_page(shared, stillweb_replay, seed=seed) as page:
             yield page
         return
-    with sync_playwright() as ours, open_page(ours, stillweb_replay, seed=seed) as page:
+    with sync_playwright() as own, open_page(own, stillweb_replay, seed=seed) as page:
         yield page
 
 
 @pytest.fixture
 def stillweb_env(stillweb_servers: Servers, stillweb_choice: Choice) -> Iterator[BlockingEnv]:
-    """An environment on the collection, whose calls need no `await`."""
+    """Provide a synchronous environment on the collection."""
     from stillweb.env.env import Env
     from stillweb.testing.blocking import BlockingEnv
 

@@ -1,4 +1,4 @@
-"""Replay servers for tests, one per collection and test run, and a session of its own for each test."""
+"""Replay servers for tests, one per collection and test run, and one session per test."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from stillweb.testing.background import Background
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A replayed collection, and a session of it that is this test's alone.
+    """A replayed collection and this test's session on it.
 
     Attributes:
-        url: control URL of the replay server, as `Env(proxy=...)` takes it.
+        url: control URL of the replay server, for `Env(proxy=...)`.
         collection: its name.
-        proxy: HTTP proxy that carries this session's traffic: give it to any client.
-        ca_file: certificate (PEM) that the client must trust, "" where the server is somebody else's.
+        proxy: HTTP proxy of this session, for any client.
+        ca_file: PEM certificate that the client must trust; "" if the test run did not start the server.
         spki: hashes for Chromium's `--ignore-certificate-errors-spki-list`.
-        environment_id: digest of what is replayed.
-        manifest: how it was recorded: time, seed, profile.
+        environment_id: digest of the pack.
+        manifest: settings of the recording: time, seed, profile.
     """
 
     url: str
@@ -42,16 +42,16 @@ class Replayed:
     _background: Background | None = field(default=None, repr=False)
 
     def ledger(self) -> Ledger:
-        """Return what this session answered so far, and how."""
+        """Return the answers of this session so far."""
         ledger: Ledger = self._run(ReplayClient.ledger)
         return ledger
 
     def misses(self) -> list[str]:
-        """Return what was asked for and is not recorded, as "METHOD URL"."""
+        """Return the requests that are not recorded, as "METHOD URL"."""
         return [f"{entry.method} {entry.url}" for entry in self.ledger().misses]
 
     def reset(self) -> None:
-        """Make the session as new: carts are empty again, polls begin anew."""
+        """Reset the session: recorded sequences, such as carts and polls, start over."""
         self._run(ReplayClient.reset_session)
 
     def _run(self, method: Any) -> Any:
@@ -64,7 +64,7 @@ class Replayed:
 
 
 class Servers:
-    """The replay servers of a test run: started when first asked for, ended by `close`."""
+    """The replay servers of a test run, started on first use and ended by `close`."""
 
     def __init__(self, collections: Path, certs: Path, proxy: str = "") -> None:
         self.background = Background()
@@ -74,7 +74,7 @@ class Servers:
         self._urls: dict[str, str] = {}
 
     def url(self, name: str) -> str:
-        """Return the control URL of a server of a collection; it is sealed first if need be."""
+        """Return the control URL of a collection's server; seal an unsealed collection first."""
         if self._proxy:
             return self._proxy
         if name not in self._urls:
@@ -87,7 +87,7 @@ class Servers:
 
     @contextmanager
     def session(self, name: str) -> Iterator[Replayed]:
-        """Open a session on a collection, and close it on leaving."""
+        """Open a session on a collection, and close it on exit."""
         url = self.url(name)
         replayed = self.background.run(self._open(url, name))
         try:

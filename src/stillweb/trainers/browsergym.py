@@ -79,7 +79,7 @@ class ReplaySession:
         except httpx.HTTPError as error:
             raise ReplayUnreachable(
                 f"no replay server at {self._http.base_url}: {error}", hint="stillweb replay"
-            ) from error
+            ) from None
         return response.json() if response.content else None
 
 

@@ -206,7 +206,7 @@ class RolloutClient:
         raise InfraError(
             f"the rollout server at {self.url} does not answer: {last or type(last).__name__}",
             hint="stillweb serve",
-        ) from last
+        ) from None
 
 
 class RemoteLease:

@@ -36,6 +36,10 @@ _BODY_SECONDS = 3.0  # real; a body that the page does not read to its end never
 _SCREENSHOT_FRAMES = 5  # the first frame has no picture if the page has not been shown before
 _OTHER_WHITE = {"r": 255, "g": 255, "b": 254, "a": 1.0}  # differs from the background of a page
 
+# A thread that waits for a synchronous request can do nothing else. Blink gives no asynchronous request of
+# these kinds this priority (ResourceFetcher: "Synchronous requests should always be max priority").
+_SYNCHRONOUS = "VeryHigh"
+_SYNCHRONOUS_KINDS = frozenset({"xhr", "script", "preflight"})
 _LOW = ("Low", "VeryLow")  # delayed while a document's head loads (Blink's ResourceLoadScheduler)
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:", "devtools:")
 
@@ -120,6 +124,7 @@ class ExactContext:
         elif kind in ("worker", "shared_worker"):
             self.workers.pin(session, target, waiting)
         listening = session.post("Network.enable")
+        session.post("Network.setCacheDisabled", {"cacheDisabled": True})
         if kind == "shared_worker":
             listening.add_done_callback(lambda _: self._on_script_loaded(target["targetId"]))
         if kind != "worker":  # a dedicated worker's requests are paused by its page's session
@@ -167,17 +172,23 @@ class ExactContext:
             self.flag("a frame's document is a data: URL, which is not held")
         if request["url"].startswith(_NO_TRAFFIC):
             return
-        pending = self._sent(event["requestId"], request, kind)
-        pending.requester = self.workers.name(session.target["targetId"])
+        target = session.target
+        source = (
+            f"frame {event['documentURL']}"
+            if target["type"] == "page"
+            else f"{target['type']} {target['url']}"
+        )
+        pending = self._sent(event["requestId"], request, kind, source)
+        pending.requester = self.workers.name(target["targetId"])
         pending.requester_known = True
 
-    def _sent(self, key: str, request: dict[str, Any], kind: str) -> PendingRequest:
+    def _sent(self, key: str, request: dict[str, Any], kind: str, source: str = "") -> PendingRequest:
         url = request["url"] + request.get("urlFragment", "")
         body = request.get("postData", "")
         pending = self.requests.sent(key, request["url"], request["method"], kind, body)
         pending.late = request.get("initialPriority") in _LOW
         if self.activity:
-            self.activity.began(key, url, request["method"], kind)
+            self.activity.began(key, url, request["method"], kind, source)
         return pending
 
     def _on_paused(self, session: CdpSession, event: dict[str, Any]) -> None:
@@ -186,11 +197,19 @@ class ExactContext:
         self._flag_if_given_up(key, request["url"])
         pending = self._sent(key, request, event["resourceType"].lower())
         self.requests.paused(pending, event["requestId"], session)
+        if (
+            event["resourceType"].lower() in _SYNCHRONOUS_KINDS
+            and request.get("initialPriority") == _SYNCHRONOUS
+        ):
+            # Its thread is blocked, so the release is atomic for it; other threads wait for their own
+            # releases.
+            self.requests.release(pending, counts=False)
+            session.post("Fetch.continueRequest", {"requestId": pending.fetch_id})
         # While a page navigates to another document, the browser delays every command to it, so its document
         # is released immediately. A page's main frame has its target's identifier. A frame that is being
         # drawn must not show half of the new document: its layout would come early, and with it effects such
         # as the scroll position of a history entry.
-        if pending.kind == "document" and event["frameId"] == session.target["targetId"]:
+        elif pending.kind == "document" and event["frameId"] == session.target["targetId"]:
             self.requests.release(pending)
             resume = partial(session.post, "Fetch.continueRequest", {"requestId": pending.fetch_id})
             if self._drawing[session.id]:

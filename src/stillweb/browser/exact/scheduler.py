@@ -172,9 +172,9 @@ class RequestScheduler:
         paused = [request for request in self._requests.values() if request.stage is RequestStage.PAUSED]
         return min(paused, key=lambda request: request.rank) if paused else None
 
-    def release(self, request: PendingRequest) -> None:
-        """Mark a request as released."""
-        self.round += 1
+    def release(self, request: PendingRequest, *, counts: bool = True) -> None:
+        """Mark a request as released; it starts a new round if it `counts`."""
+        self.round += counts
         request.stage = RequestStage.RELEASED
         request.moved.clear()
         if request.kind in _NOT_AT_ALL:

@@ -1,8 +1,7 @@
-"""A scripted customer of the bookshop: no model, always the same wishes.
+"""A scripted customer of the bookshop: a fixed plan, without a model.
 
-It reads the accessibility tree as a model would, finds its elements by role and name, and answers
-with what the page said. The same script walks through the live shop once, to record what it
-takes, and through the replay in every episode.
+It reads the accessibility tree as a model would, finds elements by role and name, and answers with a text of
+the page. The script runs once on the live shop, to record its requests, and then in every episode.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ TASK = Task(
 )
 
 # (action, role, beginning of the name, value)
-_WISHES = (
+_PLAN = (
     ("fill", "searchbox", "Search books", "sea"),
     ("click", "button", "Search", ""),
     ("click", "link", "The Sea-Wolf", ""),
@@ -37,7 +36,7 @@ _WISHES = (
 
 
 class Customer:
-    """Gives one action after the other; `act` is shown the nodes of the page as it is."""
+    """The agent; `act` receives the nodes of the current page."""
 
     def __init__(self) -> None:
         self._step = 0
@@ -47,16 +46,16 @@ class Customer:
         """Return the next action.
 
         Raises:
-            TaskError: if the page lacks what the action is about.
+            TaskError: if the page lacks the element of the action.
         """
         for node in nodes:
             if node.role == "StaticText" and node.name.startswith("Total: "):
                 self._total = node.name.removeprefix("Total: ")
-        if self._step == len(_WISHES):
+        if self._step == len(_PLAN):
             return {"action": "terminate", "answer": self._total}
-        action, role, name, value = _WISHES[self._step]
+        action, role, name, value = _PLAN[self._step]
         self._step += 1
         found = next((n for n in nodes if n.bid and n.role == role and n.name.startswith(name)), None)
         if found is None:
-            raise TaskError(f"step {self._step}: there is no {role} {name!r} on the page")
+            raise TaskError(f"step {self._step}: the page has no {role} {name!r}")
         return {"action": action, "bid": found.bid} | ({"value": value} if action == "fill" else {})

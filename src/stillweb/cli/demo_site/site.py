@@ -1,12 +1,12 @@
-"""The bookshop's server: three hosts on one loopback port, by TLS, with a certificate of its own.
+"""The bookshop's server: three hosts on one loopback port, by TLS, with its own CA.
 
-`Bookshop.answer` is the site, without I/O: it holds carts and subscribers in memory and differs
-from visit to visit (a counter in the stock answers), so that what a replay shows can only come
-from the recording. `open_shop` serves it; on leaving, the port and every connection are closed.
+`Bookshop.answer` is the site, without I/O. It keeps carts and subscribers in memory. Its answers differ from
+visit to visit (a counter in the stock answers), so an equal replay can only result from the recording.
+`open_shop` serves it, and closes the port and every connection on exit.
 
     bookshop.example       pages (one HTML file for all history routes), redirect, form, iframe
     cdn.bookshop.example   script, style, pictures
-    api.bookshop.example   JSON with CORS; a POST asks for leave first
+    api.bookshop.example   JSON with CORS; a preflight precedes each POST
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ _MAX_HEAD, _MAX_BODY = 65_536, 65_536
 
 @dataclass(frozen=True, slots=True)
 class ShopRequest:
-    """A request as the shop sees it."""
-
     method: str
     host: str
     path: str
@@ -49,8 +47,6 @@ class ShopRequest:
 
 @dataclass(frozen=True, slots=True)
 class ShopResponse:
-    """What the shop says."""
-
     status: int
     mime: str = "text/plain; charset=utf-8"
     body: bytes = b""
@@ -58,17 +54,17 @@ class ShopResponse:
 
 
 class Bookshop:
-    """The site: `answer` maps a request to an answer and remembers carts and subscribers."""
+    """The site: `answer` maps a request to a response and updates carts and subscribers."""
 
     def __init__(self) -> None:
         self.books: list[dict[str, Any]] = json.loads(_file("books.json"))
         self.carts: dict[str, Counter[int]] = {}
         self.subscribers: list[str] = []
-        self.asked = 0
+        self.requests = 0
 
     def answer(self, ask: ShopRequest) -> ShopResponse:
-        """Answer a request; 404 for what the shop does not have."""
-        self.asked += 1
+        """Return the response to a request; 404 for unknown paths."""
+        self.requests += 1
         if ask.host == CDN:
             return self._cdn(ask)
         if ask.host == API:
@@ -129,7 +125,7 @@ class Bookshop:
         if ask.path.startswith("/books/"):
             return self._book(ask.path.removeprefix("/books/"))
         if ask.path == "/stock" and (book := self._book(ask.query.get("book", ""))):
-            return {"left": book["stock"], "answer": self.asked}  # never the same answer twice
+            return {"left": book["stock"], "answer": self.requests}  # no two answers are equal
         if ask.path == "/cart":
             cart = self.carts.setdefault(ask.query.get("cart", ""), Counter())
             if ask.method == "POST":
@@ -168,7 +164,7 @@ async def open_shop(shop: Bookshop, ca: CertAuthority) -> AsyncIterator[int]:
             while await _one_exchange(shop, reader, writer):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ssl.SSLError):
-            pass  # the visitor is gone
+            pass  # the client has gone
         finally:
             open_writers.discard(writer)
             writer.close()
@@ -184,12 +180,12 @@ async def open_shop(shop: Bookshop, ca: CertAuthority) -> AsyncIterator[int]:
 
 
 def _present(connection: ssl.SSLObject | ssl.SSLSocket, ca: CertAuthority, name: str | None) -> None:
-    """Show the certificate of the host that the visitor asks for."""
+    """Present the certificate of the requested host."""
     connection.context = ca.server_context(name if name in HOSTS else SHOP)
 
 
 async def _one_exchange(shop: Bookshop, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """Read a request and answer it; False where the visitor has closed or wants to."""
+    """Read and answer a request; return False if the client has closed the connection or wants to."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:
@@ -229,7 +225,6 @@ def _html(name: str, **values: str) -> ShopResponse:
 
 
 def _cover(book: dict[str, Any]) -> bytes:
-    """Draw a cover: its colour is the book's, its pattern follows from the number."""
     hue, rows = book["hue"], range(3 + book["id"])
     waves = "".join(
         f'<path d="M0 {70 + 14 * i} q15 -{6 + book["id"]} 30 0 t30 0 t30 0 t30 0" fill="none" '
@@ -244,7 +239,6 @@ def _cover(book: dict[str, Any]) -> bytes:
 
 
 def _logo() -> bytes:
-    """Draw the shop's sign: an open book."""
     picture = Image.new("RGBA", (80, 80), (0, 0, 0, 0))
     draw = ImageDraw.Draw(picture)
     draw.rounded_rectangle((0, 0, 79, 79), 16, fill=(138, 47, 59, 255))

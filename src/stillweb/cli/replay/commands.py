@@ -136,7 +136,14 @@ def serve(
     if chosen["on_miss"]:
         run(_serve_front(collections, ca, options, chosen, as_json))
     elif chosen["backend"] == "pywb":
-        run(_serve_pywb(collections, ca, replace(pywb, host=options.host, port=options.port), as_json))
+        run(
+            _serve_pywb(
+                collections,
+                ca,
+                replace(pywb, host=options.host, port=options.port, allowed_hosts=options.allowed_hosts),
+                as_json,
+            )
+        )
     else:
         run(_serve_native(collections, ca, options, chosen, as_json))
 
@@ -216,7 +223,7 @@ async def _serve_native(
         serving = serve(collections, ca, options)
     async with serving as server:
         stopped = on_signals()
-        ports = (await server.info())["session_ports"]
+        ports = (await server.info()).session_ports
         facts = {"proxy": server.url, "control": server.url, "session_ports": ports}
         gc.freeze()  # a collection over the loaded packs takes tens of ms, while answers wait
         _announce(facts, collections, ca, as_json)
@@ -253,6 +260,7 @@ async def _serve_front(
         port=options.port,
         session_ports=options.session_ports,
         hermetic=HermeticOptions(ledger=options.ledger, policy=policy, log=log),
+        allowed_hosts=options.allowed_hosts,
     )
     async with serve_front(collections, ca, front_options) as (front, hermetic):
         stopped = on_signals()

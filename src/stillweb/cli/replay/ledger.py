@@ -1,4 +1,4 @@
-"""`stillweb replay ledger`, `misses` and `sessions`: what a replay answered, of a server or from files."""
+"""`stillweb replay ledger`, `misses` and `sessions`: the answers of a replay, from a server or from files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from stillweb.cli.options import collections_option, json_option
 if TYPE_CHECKING:
     from stillweb.collections.baselines import Absences
     from stillweb.collections.misses import Missed
+    from stillweb.http.control import SessionInfo
     from stillweb.replay.ledger.file import LedgerLine
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,11 +26,11 @@ _REQUEST_SHOWN = 12  # characters of a body's digest in tables
 
 
 def _source_options(command: F) -> F:
-    """Add the sources and the filters that both commands have."""
+    """Add the sources and filters of both commands."""
     for option in (
-        click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C."),
-        click.option("--collection", help="Of this collection only."),
-        click.option("--session", "session_id", help="Of this session only."),
+        click.option("--follow", "-f", is_flag=True, help="Continue with new answers, until Ctrl-C."),
+        click.option("--collection", metavar="NAME", help="Only answers from this collection."),
+        click.option("--session", "session_id", metavar="ID", help="Only answers to this session."),
         click.argument("sources", nargs=-1, metavar="[SOURCE]..."),
     ):
         command = option(command)
@@ -42,16 +43,16 @@ def _lines_option(command: F) -> F:
 
 @click.command()
 @_source_options
-@click.option("--tier", help="Answers of this tier only: exact, noise, miss, ...")
+@click.option("--tier", help="Only answers of this tier: exact, noise, miss, ...")
 @_lines_option
 def ledger(
     sources: tuple[str, ...], session_id: str | None, collection: str | None, follow: bool, **chosen: Any
 ) -> None:
-    """List what a replay answered, and why.
+    """List the answers of a replay, with the reasons.
 
-    SOURCE is the URL of a server, which also knows the sessions closed last, or a file that
-    `stillweb replay NAME --ledger FILE` wrote; http://127.0.0.1:8080 if none is given. With --json the
-    form is that of the file: what is printed may be read again.
+    SOURCE is the URL of a server, which includes recently closed sessions, or a file that
+    `stillweb replay NAME --ledger FILE` wrote; the default is http://127.0.0.1:8080. With --json the output
+    has the format of that file, and can be a SOURCE again.
 
     \b
     Example:
@@ -84,25 +85,25 @@ def ledger(
 
 @click.command()
 @_source_options
-@click.option("--guesses", is_flag=True, help="Also what only a looser tier (fuzzy, pywb) answered.")
-@click.option("--unexplained", is_flag=True, help="Leave out what had failed when it was recorded, too.")
+@click.option("--guesses", is_flag=True, help="Include answers of looser tiers (fuzzy, pywb).")
+@click.option("--unexplained", is_flag=True, help="Leave out requests that failed in the recording too.")
 @collections_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write JSON lines here: the file of misses.",
+    help="File to write the misses to, as JSON lines.",
 )
 @_lines_option
 def misses(
     sources: tuple[str, ...], session_id: str | None, collection: str | None, follow: bool, **chosen: Any
 ) -> None:
-    """List what was asked for and is not recorded, most frequent first; noise is not among it.
+    """List the requests that the recording cannot answer, most frequent first, without noise.
 
-    SOURCE is the URL of a server, which also knows the sessions closed last, or a file that
-    `stillweb replay NAME --ledger FILE` wrote; http://127.0.0.1:8080 if none is given. Where the collection
-    is at hand (--collections), a miss of what its recording saw fail is marked as explained. With --json or
-    --out the form is that of a file of misses (docs/ledger.md), from which `stillweb record amend` fetches;
-    it holds request bodies as pages sent them.
+    SOURCE is the URL of a server, which includes recently closed sessions, or a file that
+    `stillweb replay NAME --ledger FILE` wrote; the default is http://127.0.0.1:8080. If the collection is in
+    --collections, a miss that also failed in its recording is marked as explained. With --json or --out the
+    output is a file of misses (docs/ledger.md) for `stillweb record amend`. It contains request bodies as
+    pages sent them.
 
     \b
     Example:
@@ -110,7 +111,7 @@ def misses(
       stillweb replay misses runs/*.jsonl --unexplained --out misses.jsonl
     """  # noqa: D301  click reads \b itself
     if follow and chosen["out"]:
-        raise click.UsageError("--out is written when all is known: leave out --follow")
+        raise click.UsageError("--out needs all answers first: remove --follow")
     marks = _Marks(chosen["root"], chosen["unexplained"])
     lines = (session_id, collection)
     if follow:
@@ -137,11 +138,11 @@ def misses(
     elif found:
         _print_misses(found)
     else:
-        stderr().print("nothing was missed, as far as this ledger goes")
+        stderr().print("no misses in this ledger")
 
 
 class _Marks:
-    """Marks misses as explained by what their collection's recording saw fail."""
+    """Marks misses as explained if the request also failed in the recording."""
 
     def __init__(self, root: Path, unexplained: bool) -> None:
         self._root = root
@@ -149,7 +150,7 @@ class _Marks:
         self._absences: dict[str, Absences] = {}
 
     def marked(self, missed: Missed) -> Missed:
-        """Return a miss with what explains it, where its collection is at hand."""
+        """Return a miss with its explanation, if its collection is available."""
         from stillweb.collections.baselines import Absences
         from stillweb.collections.layout import Collection
         from stillweb.errors import CollectionNotFound
@@ -166,7 +167,6 @@ class _Marks:
         return explained(missed, self._absences)
 
     def wanted(self, missed: Missed) -> bool:
-        """Return whether a marked miss is to be shown."""
         return not (self._unexplained and missed.explained)
 
 
@@ -225,7 +225,7 @@ def _print_line(line: LedgerLine, as_json: bool) -> None:
 
 
 def _read(sources: tuple[str, ...]) -> list[LedgerLine]:
-    """Return what all sources hold; say on stderr what is wrong with files."""
+    """Return the lines of all sources; print warnings about files to stderr."""
     return asyncio.run(_all(sources or (DEFAULT_URL,)))
 
 
@@ -244,7 +244,7 @@ async def _all(sources: tuple[str, ...]) -> list[LedgerLine]:
 
 
 def _follow(sources: tuple[str, ...], show: Callable[[LedgerLine], None]) -> None:
-    """Show what the sources hold and what comes, until Ctrl-C or until the reader of a pipe is gone."""
+    """Show current and new lines, until Ctrl-C or until the reader of the pipe has closed it."""
     with suppress(KeyboardInterrupt, BrokenPipeError):
         asyncio.run(_followed(sources or (DEFAULT_URL,), show))
 
@@ -270,7 +270,7 @@ def sessions(url: str, as_json: bool) -> None:
     Example:
       stillweb replay sessions http://127.0.0.1:8080
     """  # noqa: D301  click reads \b itself
-    listed = asyncio.run(_sessions(url))
+    listed: list[Any] = [*asyncio.run(_sessions(url))]
     if as_json:
         print_json(listed)
         return
@@ -281,12 +281,12 @@ def sessions(url: str, as_json: bool) -> None:
     )
 
 
-def _worker(session: dict[str, Any]) -> str:
-    died = ", which died" if session.get("lost") else ""
+def _worker(session: SessionInfo) -> str:
+    died = " (died)" if session.get("lost") else ""
     return f"{session['worker']}{died}" if "worker" in session else ""
 
 
-async def _sessions(url: str) -> list[dict[str, Any]]:
+async def _sessions(url: str) -> list[SessionInfo]:
     from stillweb.replay import ReplayClient
 
     async with ReplayClient(url) as client:

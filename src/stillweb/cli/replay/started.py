@@ -1,4 +1,4 @@
-"""A replay server for the length of a command: one that runs already, or one that is started for it."""
+"""The replay server of a command: a running one, or one that the command starts and ends."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from stillweb.replay import ReplayOptions, ensure_sealed, serve, why_unsealed
 async def replayed(
     collection: Collection, certs_dir: Path, *, backend: str = "native", proxy: str = ""
 ) -> AsyncIterator[str]:
-    """Give the URL of a replay of a collection: `proxy` if there is one, else one started on free ports.
+    """Yield the URL of a replay of a collection: `proxy`, or that of a server started on free ports.
 
-    It is sealed first if need be, and that is said.
+    An unsealed collection is sealed first.
     """
     if proxy:
         yield proxy
@@ -32,7 +32,7 @@ async def replayed(
 
 @asynccontextmanager
 async def replayed_together(collections: Sequence[Collection], certs_dir: Path) -> AsyncIterator[str]:
-    """Give the URL of one replay of several collections, started on free ports; the first is the default."""
+    """Serve several collections on free ports, the first as the default, and yield the URL."""
     ca = CertAuthority.load_or_init(certs_dir)
     for collection in collections:
         await _sealed(collection)
@@ -48,9 +48,9 @@ async def _sealed(collection: Collection) -> None:
 
 @asynccontextmanager
 async def served(collection: Collection, ca: CertAuthority, backend: str) -> AsyncIterator[str]:
-    """Serve a sealed collection by a back-end, on free ports; gives the URL."""
+    """Serve a sealed collection with a back end on free ports, and yield the URL."""
     if backend == "pywb":
-        from stillweb.replay.pywb.backend import serve_pywb  # starts a program that few have
+        from stillweb.replay.pywb.backend import serve_pywb  # needs an optional program
 
         async with serve_pywb([collection], ca) as server:
             yield server.url

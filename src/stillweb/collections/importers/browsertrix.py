@@ -1,14 +1,14 @@
-"""What browsertrix-crawler writes beside a page's traffic: pictures, texts, lists of requests, failed pages.
+"""Artifacts of browsertrix-crawler: screenshots, texts, lists of requests, failed pages.
 
-In its archives a page has resource records, and these become its baseline:
+Its archives hold resource records for each page, which become the page's baseline:
 
     urn:view:URL       PNG of the viewport     screenshot.png (without the scroll bar)
-    urn:text:URL       every text of its DOM   text.txt
+    urn:text:URL       all text of its DOM     text.txt
     urn:pageinfo:URL   its requests, JSON      resources.json
 
-The records stay in the archive as they are, and out of the index: no request asks for a `urn:`. A page that
-was crawled several times has its own of each: the list that names its id, and the first picture and text
-after it was begun. Text may also be a member of the page list (`text: [to-pages]`).
+The records stay in the archive unchanged and out of the index: no request has a `urn:` URL. A page that was
+crawled several times has its own artifacts for each visit: the list that names its id, and the first
+screenshot and text after its start. Text may also be a member of the page list (`text: [to-pages]`).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ ENGINE = "browsertrix"
 _KINDS = {"urn:view:": "view", "urn:text:": "text", "urn:pageinfo:": "pageinfo"}
 _SOFTWARE = re.compile(rb"Browsertrix-Crawler ([\w.-]+)")
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_BAR = 15  # pixels: a scroll bar of Chromium's on Linux
+_BAR = 15  # pixels; Chromium's scroll bar on Linux
 
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """A resource record of a page, its block in a file."""
+    """A resource record of a page, its block stored in a file."""
 
     timestamp: str
     path: Path
@@ -52,21 +52,21 @@ class _Note:
 
 @dataclass(frozen=True, slots=True)
 class _PageNote:
-    """What a line of a page list says that our own has no place for."""
+    """Members of a page list's line that ours does not have."""
 
     text: str
     failed: bool
 
 
 class BrowsertrixArtifacts:
-    """Collects what an import meets of a browsertrix crawl, and makes baselines of it.
+    """Collects the artifacts of a browsertrix crawl during an import, and makes baselines of them.
 
     Args:
-        folder: for blocks that wait to be used.
+        folder: for blocks that are used later.
 
     Attributes:
-        version: of the crawler, "" if no archive was its.
-        viewport: of its browser, as the first picture has it.
+        version: of the crawler, "" if it made no archive of this import.
+        viewport: of its browser, from the first screenshot.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,11 +75,11 @@ class BrowsertrixArtifacts:
         self.viewport: tuple[int, int] | None = None
         self._notes: dict[tuple[str, str], list[_Note]] = defaultdict(list)
         self._lists: dict[str, Path] = {}
-        self._told: dict[tuple[str, str], _PageNote] = {}
+        self._page_notes: dict[tuple[str, str], _PageNote] = {}
         self._count = 0
 
     def see(self, record: WarcRecord) -> None:
-        """Note a record, if it is one of these."""
+        """Store a record if it is an artifact."""
         if record.type == "warcinfo":
             found = _SOFTWARE.search(record.block)
             self.version = self.version or (found[1].decode() if found else "")
@@ -99,30 +99,30 @@ class BrowsertrixArtifacts:
             self._lists[str(page_id)] = path
 
     def read_list(self, path: Path) -> None:
-        """Note of a page list what `read_pages` leaves out: texts, and which pages failed."""
+        """Read from a page list what `read_pages` omits: texts, and which pages failed."""
         with path.open("rb") as lines:
             for line in lines:
                 try:
-                    told = json.loads(line)
+                    loaded = json.loads(line)
                 except ValueError:
                     continue
-                if isinstance(told, dict) and isinstance(told.get("url"), str):
-                    failed = told.get("loadState") == 0 and not told.get("status")
-                    key = wire_url(told["url"]), timestamp_of(str(told.get("ts", "")))
-                    self._told[key] = _PageNote(str(told.get("text") or ""), failed)
+                if isinstance(loaded, dict) and isinstance(loaded.get("url"), str):
+                    failed = loaded.get("loadState") == 0 and not loaded.get("status")
+                    key = wire_url(loaded["url"]), timestamp_of(str(loaded.get("ts", "")))
+                    self._page_notes[key] = _PageNote(str(loaded.get("text") or ""), failed)
 
     def split(self, pages: Sequence[Page]) -> tuple[list[Page], list[Page]]:
-        """Return the pages that were loaded, and those that were not."""
+        """Split pages into loaded and failed ones."""
         sides: tuple[list[Page], list[Page]] = [], []
         for page in pages:
             sides[bool(self.version) and self._of(page).failed].append(page)
         return sides
 
     def _of(self, page: Page) -> _PageNote:
-        return self._told.get((wire_url(page.url), page.timestamp), _PageNote("", failed=False))
+        return self._page_notes.get((wire_url(page.url), page.timestamp), _PageNote("", failed=False))
 
     def complete(self, manifest: Manifest) -> Manifest:
-        """Return a manifest with what is known of the crawler and its browser."""
+        """Return a manifest with the version of the crawler and the viewport of its browser."""
         if not self.version:
             return manifest
         profile = dict(manifest.profile)
@@ -132,12 +132,12 @@ class BrowsertrixArtifacts:
         return replace(manifest, profile=profile, extra=crawler | manifest.extra)
 
     def attach(self, pages: Iterable[Page], baselines: Path, taken: Path) -> Iterator[Page]:
-        """Yield the pages, each with the name of the baseline that was written for it, if there is any.
+        """Yield the pages, each with the name of its new baseline, if it has one.
 
         Args:
             pages: of a browsertrix crawl, and others.
             baselines: folder to write to.
-            taken: folder whose names are not free.
+            taken: folder whose names are in use.
         """
         for number, page in enumerate(pages, start=1):
             if page.baseline or not self.version:
@@ -154,19 +154,19 @@ class BrowsertrixArtifacts:
             yield replace(page, baseline=name if found else "", extra=extra)
 
     def _write(self, page: Page, folder: Path) -> tuple[int, int] | None:
-        """Write a page's baseline, if anything is known; return the size of its picture."""
+        """Write a page's baseline, if it has artifacts; return the size of its screenshot."""
         view, text = self._first("view", page), self._first("text", page)
-        told = self._lists.get(page.id) or self._first("pageinfo", page)
+        loaded = self._lists.get(page.id) or self._first("pageinfo", page)
         words = text.read_text("utf-8", "replace") if text else self._of(page).text or None
         picture, size = self._picture(view) if view else (None, None)
-        requests = list(_requests(_members(told))) if told else None
+        requests = list(_requests(_members(loaded))) if loaded else None
         if picture is None and words is None and requests is None:
             return None
         write_partial_baseline(folder, BaselineTool(ENGINE, self.version), picture, words, requests)
         return size
 
     def _first(self, kind: str, page: Page) -> Path | None:
-        """Return the first record of a page after it was begun; failing that, its last."""
+        """Return the first record of a page after its start, else its last record."""
         notes = sorted(self._notes.get((kind, wire_url(page.url)), ()), key=lambda note: note.timestamp)
         after = [note for note in notes if note.timestamp >= page.timestamp]
         chosen = after[0] if after else notes[-1] if notes else None
@@ -190,9 +190,9 @@ class BrowsertrixArtifacts:
 
 
 def lacking(pages: Iterable[Page], failed: Iterable[Page], captures: Iterable[Capture]) -> Iterator[Defect]:
-    """Yield the pages that a crawl lists and cannot show: those that failed, those without an answer.
+    """Yield the pages that a crawl lists without usable content: failed ones, and those without a capture.
 
-    A crawl whose responses are missing validates as a WACZ all the same.
+    A crawl without its responses is still a valid WACZ.
     """
     answered = {wire_url(each.url) for each in captures if each.method == "GET"}
     for page in failed:
@@ -205,7 +205,7 @@ def lacking(pages: Iterable[Page], failed: Iterable[Page], captures: Iterable[Ca
 
 
 def has_scroll_bar(image: Image.Image) -> bool:
-    """Tell whether a picture's right edge is Chromium's scroll bar, which our own browser never shows.
+    """Return True if the right edge of a screenshot is Chromium's scroll bar, which our browser never shows.
 
     It is a strip of one colour with a thumb and arrows in its middle.
     """
@@ -221,7 +221,7 @@ def has_scroll_bar(image: Image.Image) -> bool:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    """Return a picture as a window shows it: what a page without a background leaves clear is white."""
+    """Return a picture on a white background, as a window shows pages with a transparent background."""
     if "A" not in image.getbands():
         return image.convert("RGB")
     canvas = Image.new("RGBA", image.size, "white")
@@ -231,15 +231,15 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 def _members(path: Path) -> dict[str, Any]:
     try:
-        told = json.loads(path.read_bytes())
+        loaded = json.loads(path.read_bytes())
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return loaded if isinstance(loaded, dict) else {}
 
 
-def _requests(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a page's requests as `read_resources` reads them; what a method query hides is undone."""
-    urls = told.get("urls")
+def _requests(loaded: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a page's requests in the format of `read_resources`, with method queries parsed."""
+    urls = loaded.get("urls")
     for url, about in urls.items() if isinstance(urls, dict) else ():
         if not isinstance(about, dict) or not str(url).startswith(("http:", "https:")):
             continue

@@ -1,10 +1,9 @@
-"""Import archives into a collection: WARC, ARC, WACZ, multi-WACZ, HAR, page lists and folders of them.
+"""Import of archives into a collection: WARC, ARC, WACZ, multi-WACZ, HAR, page lists and folders of them.
 
-A new collection is built in a folder beside and renamed into place; files for an old one are
-staged there and moved in at the end: an import that fails leaves nothing behind. A WARC of one
-gzip member a record keeps its bytes; anything else is written anew in that form, and what
-cannot be read is reported by file and offset. An import without a single capture is refused,
-since it would replay as an empty web.
+A new collection is built in a temporary folder and renamed to its name; additions to an existing one are
+staged there and moved at the end. A failed import leaves nothing behind. A WARC with one gzip member per
+record keeps its bytes; all other files are rewritten in that form, and unreadable parts are reported by file
+and offset. An import without a single capture is refused, since it would replay as an empty web.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ from stillweb.model import Page
 __all__ = ["FileReport", "ImportReport", "import_files", "reindex"]
 
 Progress = Callable[[str, int, int], None]
-"""Is told the file's name, the bytes read and the bytes there are."""
+"""Called with the file's name, the bytes read and the total."""
 
 _SUFFIX = re.compile(r"\.w?arc(\.gz)?$|\.gz$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What became of one file named by the user.
+    """Result of importing one path.
 
     Attributes:
-        kind: "warc", "arc", "wacz", "har", "pages", or "skipped" for files of a folder.
-        rewritten: whether its records were written anew, one gzip member each.
+        kind: "warc", "arc", "wacz", "har", "pages", or "skipped" for other files of a folder.
+        rewritten: whether its records were rewritten, one gzip member each.
     """
 
     path: str
@@ -64,7 +63,7 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What an import did."""
+    """Result of an import."""
 
     name: str
     files: tuple[FileReport, ...]
@@ -74,7 +73,7 @@ class ImportReport:
 
     @property
     def defects(self) -> tuple[Defect, ...]:
-        """The defects of all files, and those found of all together."""
+        """The defects of all files, and those of the collection as a whole."""
         return (*(defect for file in self.files for defect in file.defects), *self.found)
 
 
@@ -86,19 +85,19 @@ def import_files(
     append: bool = False,
     on_progress: Progress | None = None,
 ) -> ImportReport:
-    """Import files and folders into a collection, new unless `append`.
+    """Import files and folders into a collection, which is new unless `append` is set.
 
     Raises:
-        UsageError: if a path is not there or the name cannot be one.
-        CollectionExists: if there is a collection of that name and not `append`.
-        MalformedWarc, MalformedWacz, MalformedHar: if a file named is none of the kinds we
-            read, or all together hold no capture.
+        UsageError: if a path does not exist or the name is invalid.
+        CollectionExists: if the collection exists and `append` is not set.
+        MalformedWarc, MalformedWacz, MalformedHar: if a named file is of no supported kind, or all files
+            together hold no capture.
     """
     check_name(name)
     target = Collection(root, name)
     if target.path.exists() and not append:
         hint = f"add to it with --append, or: stillweb collections rm {name} --yes"
-        raise CollectionExists(f"collection {name!r} is in {root} already", hint=hint)
+        raise CollectionExists(f"collection {name!r} exists already in {root}", hint=hint)
     target.require_archive()
     for path in paths:
         if not path.exists():
@@ -126,11 +125,11 @@ def _staging(root: Path, name: str) -> Iterator[Path]:
 
 
 def _nothing_in(files: list[FileReport]) -> MalformedWarc:
-    """Return the error for an import without captures: it names the first defect, if that is why."""
+    """Return the error for an import without captures, with the first defect as a possible cause."""
     defects = [each for file in files for each in file.defects if each.severity is Severity.ERROR]
     records = sum(file.records for file in files)
     path = files[0].path if len(files) == 1 else None
-    what = f"holds no answer to a URL, so there is nothing to replay ({records} records read"
+    what = f"holds no response to a URL, so nothing can be replayed ({records} records read"
     if defects:
         first = defects[0]
         place = f" at offset {first.offset}" if first.offset >= 0 else ""
@@ -139,7 +138,7 @@ def _nothing_in(files: list[FileReport]) -> MalformedWarc:
 
 
 class _Staging:
-    """Takes files into a folder beside the collection that they will be part of."""
+    """Imports files into a temporary folder beside the target collection."""
 
     def __init__(self, folder: Path, target: Collection, on_progress: Progress | None) -> None:
         self.folder, self.target, self.on_progress = folder, target, on_progress
@@ -151,11 +150,11 @@ class _Staging:
         self.pages: list[Page] = []
         self.lines: list[bytes] = []
         self.captures = 0
-        self.keepsakes = browsertrix.BrowsertrixArtifacts(self.unpacked / "kept")
+        self.artifacts = browsertrix.BrowsertrixArtifacts(self.unpacked / "artifacts")
         self.found: list[Defect] = []
 
     def take(self, path: Path) -> Iterator[FileReport]:
-        """Take a file or every file of a folder; yield what became of each."""
+        """Import a file or every file of a folder; yield a report for each."""
         if not path.is_dir():
             yield self._take_file(path, path.name, named=True)
             return
@@ -185,8 +184,8 @@ class _Staging:
         def seen(record: WarcRecord) -> None:
             nonlocal records
             records += 1
-            self.keepsakes.see(record)
-            self._tell(label, record.offset + record.length, size)
+            self.artifacts.see(record)
+            self._progress(label, record.offset + record.length, size)
 
         captures = index_file(path, defects.append, seen)
         rewrite = kind == "arc" or any(each.code in NEEDS_REWRITE for each in defects)
@@ -198,7 +197,7 @@ class _Staging:
             rewrite_records(path, final)
         else:
             shutil.copyfile(path, final)
-        self._tell(label, size, size)
+        self._progress(label, size, size)
         if not records:
             final.unlink()
             return FileReport(str(path), kind, 0, 0, rewrite, tuple(defects))
@@ -236,10 +235,10 @@ class _Staging:
 
     def _take_pages(self, path: Path) -> None:
         self.pages += read_pages(path)
-        self.keepsakes.read_list(path)
+        self.artifacts.read_list(path)
 
     def _take_log(self, path: Path, name: str) -> None:
-        """Keep a crawler's log beside the archive, under a name that no other has."""
+        """Store a crawler's log beside the archive, under an unused name."""
         number, free = 1, name
         while any((each.logs / free).exists() for each in (self.collection, self.target)):
             number += 1
@@ -255,7 +254,7 @@ class _Staging:
             for exchange in har.exchanges(path, log, defects.append):
                 writer.write(exchange)
                 count += 1
-                self._tell(label, count, total)
+                self._progress(label, count, total)
         for written in sorted(set(self.collection.warc_files()) - before):
             final = written.with_name(self._free_name(f"{_stem(path.name)}.warc.gz"))
             written.rename(final)
@@ -264,12 +263,12 @@ class _Staging:
         self.captures += count
         return FileReport(str(path), "har", count, 2 * count, False, tuple(defects))
 
-    def _tell(self, label: str, read: int, total: int) -> None:
+    def _progress(self, label: str, read: int, total: int) -> None:
         if self.on_progress:
             self.on_progress(label, read, total)
 
     def _free_name(self, name: str) -> str:
-        """Return a name for `archive/` that no file has, and note it."""
+        """Return an unused name for `archive/`, and reserve it."""
         stem = re.sub(r"[^\w.+-]", "_", _SUFFIX.sub("", name)) or "data"
         number, free = 1, f"{stem}.warc.gz"
         while free in self.names:
@@ -279,11 +278,11 @@ class _Staging:
         return free
 
     def finish(self, files: Iterable[FileReport]) -> int:
-        """Move everything into the collection's place; return the number of its pages."""
+        """Move everything into the target collection; return its number of pages."""
         stage, target = self.collection, self.target
         write_lines(stage.index_file, self.lines)
         captures = list(read_cdxj(stage.index_file))
-        pages, failed = self.keepsakes.split(self.pages)
+        pages, failed = self.artifacts.split(self.pages)
         if not self.pages and not target.path.exists():
             pages = find_pages(stage, captures)
         old = target.manifest() if target.path.exists() else replace(self.manifest, name=target.name)
@@ -291,7 +290,7 @@ class _Staging:
         known = {(page.url, page.timestamp) for page in before}
         new = [page for page in _distinct(pages) if (page.url, page.timestamp) not in known]
         pages = self._with_baselines(new)
-        self.found += browsertrix.lacking(pages, failed, captures) if self.keepsakes.version else ()
+        self.found += browsertrix.lacking(pages, failed, captures) if self.artifacts.version else ()
         stage.write_pages([*before, *pages])
         shutil.rmtree(self.unpacked)
         manifest = replace(
@@ -299,7 +298,7 @@ class _Staging:
             created=old.created or clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
             sources=(*old.sources, *(_source(file) for file in files if file.kind != "skipped")),
         )
-        manifest = self.keepsakes.complete(manifest)
+        manifest = self.artifacts.complete(manifest)
         manifest = replace(manifest, **complete_manifest(stage, manifest, captures))
         stage.write_manifest(manifest)
         if target.path.exists():
@@ -309,11 +308,11 @@ class _Staging:
         return len(target.page_list())
 
     def _with_baselines(self, pages: list[Page]) -> list[Page]:
-        """Return new pages with the baselines that their crawler took."""
-        return list(self.keepsakes.attach(pages, self.collection.baseline, self.target.baseline))
+        """Return new pages with the baselines of their crawler."""
+        return list(self.artifacts.attach(pages, self.collection.baseline, self.target.baseline))
 
     def _merge(self) -> None:
-        """Move staged files into the collection: files first, the index that names them after."""
+        """Move staged files into the collection: files first, then the index that names them."""
         for path in self.collection.warc_files():
             path.rename(self.target.archive / path.name)
         for path in [*self.collection.baseline.glob("*"), *self.collection.logs.glob("*")]:
@@ -328,7 +327,7 @@ class _Staging:
 
 
 def _ignore(defect: Defect) -> None:
-    """Pass over what was reported of the source already."""
+    """Ignore a defect that was already reported for the source."""
 
 
 def _distinct(pages: list[Page]) -> list[Page]:
@@ -347,7 +346,7 @@ def _source(file: FileReport) -> dict[str, object]:
 
 
 def kind_of(path: Path) -> str:
-    """Return "warc", "arc", "wacz", "har" or "pages" by what a file holds; "" for anything else."""
+    """Return "warc", "arc", "wacz", "har" or "pages" by a file's content; "" for anything else."""
     with path.open("rb") as file:
         head = file.read(4096)
     if kind := sniff(path):
@@ -371,7 +370,7 @@ def _unknown(path: Path) -> CollectionError:
 
 
 def rewrite_records(path: Path, target: Path) -> int:
-    """Write every whole record of a file anew, one gzip member each; return their number."""
+    """Rewrite every complete record of a file, one gzip member each; return their number."""
     count = 0
     with target.open("wb") as out:
         for record in read_records(path, _ignore):

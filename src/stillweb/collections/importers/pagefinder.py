@@ -1,7 +1,7 @@
-"""Find the pages of an archive that lists none, and what a recording's browser was like.
+"""Detection of pages in archives without a page list, and of the recording browser's properties.
 
-A page is an HTML answer with status 200 to a GET that a browser sent for a document: by its
-Sec-Fetch-Dest where it sent one, and not by XMLHttpRequest.
+A page is an HTML response with status 200 to a GET for a document: by Sec-Fetch-Dest if the browser sent it,
+and not by XMLHttpRequest.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8})*")
 
 
 def recorded_order(captures: Sequence[Capture]) -> list[Capture]:
-    """Return captures in the order they were recorded, as far as an archive tells."""
+    """Return captures in recorded order, as far as the archive determines it."""
     return sorted(captures, key=lambda each: (each.timestamp, each.source, each.offset))
 
 
 def find_pages(collection: Collection, captures: Sequence[Capture]) -> list[Page]:
-    """Return the pages among captures, in recorded order, the first of each URL."""
+    """Return the pages among captures in recorded order, the first capture of each URL."""
     found: dict[str, Page] = {}
     for capture in recorded_order(captures):
         if capture.mime != "text/html" or capture.status != 200 or capture.method != "GET":
@@ -78,9 +78,9 @@ def _title(exchange: Exchange) -> str:
 def complete_manifest(
     collection: Collection, manifest: Manifest, captures: Sequence[Capture]
 ) -> dict[str, Any]:
-    """Return what the captures tell of a recording: `recorded_at` and members of `profile`.
+    """Return the recording's properties according to its captures: `recorded_at` and members of `profile`.
 
-    The pinned clock starts when the first page was asked for: its own URLs carry that time.
+    The pinned clock starts at the request for the first page: URLs made by that page contain this time.
     """
     first = _first_capture(collection, captures)
     if first is None:

@@ -135,5 +135,5 @@ def _verify(path: Path, name: str, target: Path, digests: dict[str, str], report
     with target.open("rb") as file:
         found = hashlib.file_digest(file, algorithm).hexdigest()
     if found != stated.lower():
-        what = f"{name} is not what datapackage.json says ({algorithm}:{found} against {stated})"
+        what = f"{name} differs from the digest in datapackage.json ({algorithm}:{found} against {stated})"
         report(Defect(Severity.ERROR, "digest", str(path), -1, what))

@@ -1,8 +1,8 @@
-"""Requests of a recording as `learn` compares them: taken apart, with what their answers were like.
+"""Requests of a recording in the form that `learn` compares: split into parts, with their responses.
 
-Held in memory is a request and the head of its answer, some kilobytes each; bodies are read again where a
-comparison comes to them. Requests that an archive does not hold (a record that cannot be read, other schemes
-than http) are passed over: `collections check` is there to report them.
+Memory holds a request and the head of its response, some kilobytes each; a comparison reads bodies again.
+Requests that cannot be read, and those of other schemes than http, are ignored: `collections check` reports
+them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Observed:
     """One recorded request.
 
     Attributes:
-        near: times that its page may have had, in seconds since 1970.
-        within: how far from those a value may be to count as the time of the visit.
+        near: possible times of its page, in seconds since 1970.
+        within: maximum distance from those at which a value counts as the time of the visit.
     """
 
     collection: Collection = field(repr=False)
@@ -45,34 +45,31 @@ class Observed:
 
     @cached_property
     def key(self) -> bytes:
-        """The request key."""
         content_type = header(self.request.headers, "content-type")
         return request_key(self.request.method, self.request.url, content_type, self.request.raw_body)
 
     @cached_property
     def parts(self) -> Parts:
-        """The request taken apart."""
         return Parts.of(self.request)
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
-        """The values of the request, in order."""
         return tuple(self.parts.leaves())
 
     @cached_property
     def kinds(self) -> tuple[ValueKind | None, ...]:
-        """Of each leaf, why it may be volatile."""
+        """For each leaf, why it may be volatile."""
         return tuple(kind_of(leaf.text, self.near, self.within) for leaf in self.leaves)
 
     @cached_property
     def likeness(self) -> bytes:
-        """Equal for requests that differ in possibly volatile values only and were answered alike."""
+        """Equal for requests that differ in possibly volatile values only and got similar responses."""
         taken = {leaf: "" for leaf, kind in zip(self.leaves, self.kinds, strict=True) if kind}
         return self.parts.without(taken) + f" {self.status} {self.mime}".encode()
 
     @property
     def body(self) -> bytes:
-        """The body of the answer, decoded if it can be; read each time, since all of them may not fit."""
+        """The body of the response, decoded if possible. Read each time: all may not fit in memory."""
         with suppress(CollectionError):
             response = self.collection.read_capture(self.capture).response
             plain = decode(response.raw_body, header(response.headers, "content-encoding"))
@@ -81,7 +78,7 @@ class Observed:
 
     @cached_property
     def answer(self) -> bytes:
-        """Digest of the answer without what differs between two answers to the same question."""
+        """Digest of the response without runs that may differ between two responses to one request."""
         location = header(self.response_headers, "location").encode("latin-1", "replace")
         return sha256(masked(location + b"\n" + self.body)).digest()
 
@@ -93,7 +90,7 @@ class Observed:
 
 
 def observe(collection: Collection, within: float = DAY) -> list[Observed]:
-    """Return the http(s) requests of a collection in the order they were recorded."""
+    """Return the http(s) requests of a collection in recorded order."""
     collection.require_archive()
     recorded_at = collection.manifest().recorded_at
     found = []

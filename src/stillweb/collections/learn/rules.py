@@ -1,16 +1,16 @@
-"""Learn which parts of requests vary by themselves, from two recordings of the same pages or within one.
+"""Learn volatile request parts, from two recordings of the same pages or within one.
 
-A rule that is wrong makes wrong 200s, so what is compared is narrow, and much is left unlearned:
+A wrong rule causes wrong 200s, so the comparison is narrow and leaves much unlearned:
 
-- requests of one recording that the other holds exactly are no evidence; the others are paired only where
-  they differ in nothing but values that look like a time of the visit, a draw or a random name (`values`)
-  and were answered with the same status and media type; numbers of few digits and words never count;
-- a place is volatile only if the recordings share no value there: a session's token is the same in all
-  requests of one recording, never in both; a digest of a file's content is shared;
-- what an answer told the page, and what may name a thing, is doubted (`doubts`).
+- a request of one recording that the other holds exactly is no evidence. Others are paired if they differ
+  in nothing but values that look like a time of the visit, a random number or a random name (`values`), and
+  have the same status and media type. Numbers of few digits and words never count;
+- a location is volatile only if the recordings share no value there: a session's token is equal in all
+  requests of one recording and never in both; a digest of a file's content is shared;
+- values that a response gave to the page, or that may name a thing, are examined further (`guards`).
 
-From one recording, such pairs and values that say by themselves what they are make rules of origin *guessed*.
-The same recordings give the same rules. (docs/decisions/0012-learned-volatility.md)
+Within one recording, such pairs, and values that are evidence alone, make rules of origin *guessed*. Equal
+recordings give equal rules. (docs/decisions/0012-learned-volatility.md)
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from itertools import pairwise
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.guards import (
-    TOLD,
+    GIVEN,
     PlaceSighting,
     RequestPlace,
     Sights,
     by_likeness,
-    doubt,
+    given_values,
     is_csrf,
-    told_values,
+    objection,
 )
 from stillweb.collections.learn.observed import Observed, observe
 from stillweb.collections.manifest import write_atomically
@@ -50,7 +50,7 @@ __all__ = [
     "write_rules",
 ]
 
-# Fields that browsers and HTTP itself set; cookies, which replay sets as recorded; and who is asking.
+# Fields of browsers and HTTP, cookies (replay sets the recorded ones), and credentials.
 _COMMON = frozenset(
     {
         *("accept", "accept-encoding", "accept-language", "authorization", "connection", "content-length"),
@@ -76,7 +76,7 @@ def header_rules(twins: _Twins) -> list[Rule]:
     """Return rules for the request fields of a host whose values never agree.
 
     Args:
-        twins: the same request in two recordings.
+        twins: pairs of the same request in two recordings.
     """
     sights: dict[tuple[str, str], list[tuple[str, str] | None]] = defaultdict(list)
     for one, other in twins:
@@ -98,7 +98,7 @@ def header_rules(twins: _Twins) -> list[Rule]:
 
 
 def differing_fields(twins: _Twins) -> tuple[tuple[str, int], ...]:
-    """Return the names of answer fields that differ between twins, and how often."""
+    """Return the names of response fields that differ between twins, and how often."""
     differing: Counter[str] = Counter()
     for one, other in twins:
         heads = _by_name(one.response_headers), _by_name(other.response_headers)
@@ -116,7 +116,7 @@ def _by_name(headers: Headers) -> dict[str, list[str]]:
 
 
 _HOUR = 3600.0
-_MOST = 400  # of alike requests: beyond, they are paired in order instead of by least difference
+_MOST = 400  # of similar requests; larger groups are paired in order instead of by least difference
 _GENERAL = 3  # paths of a host with the same rule make it a rule of the host
 
 _Values = dict[tuple[Where, str, str], dict[str, set[str]]]
@@ -124,7 +124,7 @@ _Values = dict[tuple[Where, str, str], dict[str, set[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A place that varied and is no rule, and why."""
+    """A location that varied without becoming a rule, and why."""
 
     where: Where
     name: str
@@ -135,15 +135,15 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What a comparison came to.
+    """Result of a comparison.
 
     Attributes:
         rules: sorted; of origin learned or guessed.
-        rejected: what varied and was not learned.
-        requests: compared, in one and the other recording; in one alone, the second is 0.
-        unmatched: of them, those without an exact counterpart.
-        pairs: of requests that were found to differ in possibly volatile values only.
-        response_headers: names of answer fields that differ between exact counterparts, and how often.
+        rejected: locations that varied and were not learned.
+        requests: number compared, in each recording; for a single recording the second is 0.
+        unmatched: number of them without an exact counterpart.
+        pairs: of requests that differ in possibly volatile values only.
+        response_headers: names of response fields that differ between exact counterparts, and how often.
     """
 
     rules: tuple[Rule, ...]
@@ -167,15 +167,15 @@ def learn(first: Collection, second: Collection) -> Learned:
     pairs = list(_pairs(left, right))
     sights = _sights(pairs, _known(first))
     values = _values(ones), _values(others)
-    told = told_values(ones, sights, 0) | told_values(others, sights, 1)
+    given = given_values(ones, sights, 0) | given_values(others, sights, 1)
     alike = by_likeness(ones)
 
     def refuse(place: RequestPlace, found: list[PlaceSighting]) -> str:
         texts = [text for sight in found for text in sight.texts]
         common = _shared(values, place, shape_of(texts))
         if common.keys() & set(texts) or any(place.path in paths for paths in common.values()):
-            return "both recordings share a value there"
-        return doubt(place, found, told, alike)
+            return "both recordings share a value of it"
+        return objection(place, found, given, alike)
 
     rules, rejected = _decide(sights, refuse, RuleOrigin.LEARNED, lambda r: not _shared(values, r, r.shape))
     twins = _counterparts(ones, others)
@@ -190,7 +190,7 @@ def learn(first: Collection, second: Collection) -> Learned:
 
 
 def learn_within(collection: Collection) -> Learned:
-    """Guess from one recording: repeated requests, and values near their own capture's time.
+    """Guess rules from one recording: from repeated requests, and values near their capture's time.
 
     Raises:
         CollectionError: if index, manifest or rules cannot be read.
@@ -203,45 +203,45 @@ def learn_within(collection: Collection) -> Learned:
     sights = _sights(pairs, known)
     for place, sight in _by_own_shape(seen, known):
         sights.setdefault(place, []).append(sight)
-    told = told_values(seen, sights, 0) | told_values(seen, sights, 1)
+    given = given_values(seen, sights, 0) | given_values(seen, sights, 1)
     values = _values(seen)
 
     def refuse(place: RequestPlace, found: list[PlaceSighting]) -> str:
         at = (place.where, place.name, place.host)
         texts = {text for sight in found for text in sight.texts}
-        if texts & told:
-            return TOLD
+        if texts & given:
+            return GIVEN
         if any(len(values[at][text]) > 1 for text in texts) and not _all_times(found):
-            return "one value stands in requests that differ otherwise"
-        return doubt(place, found, told, alike)
+            return "requests that differ otherwise share a value of it"
+        return objection(place, found, given, alike)
 
     rules, rejected = _decide(sights, refuse, RuleOrigin.GUESSED, lambda rule: True)
     return Learned(tuple(rules), tuple(rejected), (len(seen), 0), (len(seen), 0), len(pairs))
 
 
 def merge(rules: Rules, learned: Learned) -> Rules:
-    """Return rules with what was learned: older rules of the same place give way, manual ones never."""
+    """Add learned rules to rules; they replace older ones of the same location, but no manual ones."""
     new = {_identity(rule): rule for rule in learned.rules}
-    kept = []
+    merged = []
     for rule in rules.own:
         fresh = new.get(_identity(rule))
         if fresh is None:
-            kept.append(rule)
+            merged.append(rule)
         elif rule.origin is RuleOrigin.MANUAL or (rule.origin, fresh.origin) == (
             RuleOrigin.LEARNED,
             RuleOrigin.GUESSED,
         ):
-            kept.append(rule)
+            merged.append(rule)
             del new[_identity(rule)]
     defaults = tuple(rule for rule in rules.volatile if rule.origin is RuleOrigin.DEFAULT)
-    return replace(rules, volatile=(*kept, *new.values(), *defaults))
+    return replace(rules, volatile=(*merged, *new.values(), *defaults))
 
 
 def read_rules(collection: Collection) -> Rules:
     """Return the rules of a collection.
 
     Raises:
-        CollectionError: if its `rules.yaml` is not one, with its line.
+        CollectionError: if its `rules.yaml` is invalid, with the line.
     """
     path = collection.path / "rules.yaml"
     try:
@@ -256,11 +256,11 @@ def write_rules(collection: Collection, rules: Rules) -> None:
     write_atomically(collection.path / "rules.yaml", rules.dump().encode())
 
 
-# -- pairing --------------------------------------------------------------------------------------
+# Pairing
 
 
 def _pairs(left: list[Observed], right: list[Observed]) -> Iterator[tuple[Observed, Observed]]:
-    """Yield alike requests of the two recordings, each once, those that differ least together."""
+    """Yield similar requests of the two recordings, each once, with the least difference."""
     waiting = by_likeness(right)
     for one in left:
         candidates = waiting[one.likeness]
@@ -290,7 +290,7 @@ def _sights(pairs: Iterable[tuple[Observed, Observed]], known: Rules) -> Sights:
 
 
 def _by_own_shape(seen: Iterable[Observed], known: Rules) -> Iterator[tuple[RequestPlace, PlaceSighting]]:
-    """Yield values that say by themselves what they are: the time of their visit, a draw, a UUID."""
+    """Yield values that are evidence alone: the time of their visit, a random number, a UUID."""
     for each in seen:
         taken = _taken(known, each)
         for leaf, kind in zip(each.leaves, each.kinds, strict=True):
@@ -301,14 +301,14 @@ def _by_own_shape(seen: Iterable[Observed], known: Rules) -> Iterator[tuple[Requ
 
 
 def _known(collection: Collection) -> Rules:
-    """Return the rules that are not for `learn` to find."""
+    """Return the rules that `learn` does not find itself."""
     rules = read_rules(collection)
     settled = (RuleOrigin.DEFAULT, RuleOrigin.MANUAL)
     return replace(rules, volatile=tuple(rule for rule in rules.volatile if rule.origin in settled))
 
 
 def _taken(known: Rules, seen: Observed) -> frozenset[str]:
-    """Return the places that defaults and manual rules take already."""
+    """Return the locations that defaults and manual rules cover."""
     return frozenset(name for alias in known.aliases(seen.request) for name in alias.names)
 
 
@@ -316,7 +316,7 @@ def _place(seen: Observed, leaf: Leaf, path: str) -> RequestPlace:
     return RequestPlace(leaf.where, leaf.name, seen.parts.host, path, seen.parts.method)
 
 
-# -- judging --------------------------------------------------------------------------------------
+# Judgement
 
 
 def _decide(
@@ -325,13 +325,13 @@ def _decide(
     origin: RuleOrigin,
     everywhere: Callable[[Rule], bool],
 ) -> tuple[list[Rule], list[Rejected]]:
-    """Return rules and what is none.
+    """Return new rules and rejected locations.
 
     Args:
-        sights: what was seen to differ.
-        refuse: says why a place is not volatile.
+        sights: pairs in which values differ.
+        refuse: returns why a location is not volatile.
         origin: of the rules.
-        everywhere: whether the rest of the host is no witness against a rule of all its paths.
+        everywhere: whether to ignore other paths of the host as evidence against a rule of all its paths.
     """
     found: dict[Rule, list[PlaceSighting]] = {}
     rejected = []
@@ -361,7 +361,7 @@ def _evidence(sights: list[PlaceSighting], origin: RuleOrigin) -> str:
 
 
 def _values(seen: Iterable[Observed]) -> _Values:
-    """Return, for each place of a host, which values it had, and under which paths."""
+    """Return, for each location of a host, its values and the paths of each."""
     values: _Values = defaultdict(lambda: defaultdict(set))
     for each in seen:
         for leaf in each.leaves:
@@ -371,7 +371,7 @@ def _values(seen: Iterable[Observed]) -> _Values:
 
 
 def _shared(values: tuple[_Values, _Values], at: RequestPlace | Rule, shape: str) -> dict[str, set[str]]:
-    """Return the values of a shape that both recordings have in a place of a host, and their paths."""
+    """Return the values of a shape that both recordings share in a location of a host, and their paths."""
     one, other = (each[at.where, at.name, at.host] for each in values)
     return {value: one[value] | other[value] for value in one.keys() & other.keys() if fits(shape, value)}
 
@@ -379,7 +379,7 @@ def _shared(values: tuple[_Values, _Values], at: RequestPlace | Rule, shape: str
 def _general(
     found: dict[Rule, list[PlaceSighting]], everywhere: Callable[[Rule], bool]
 ) -> dict[Rule, list[PlaceSighting]]:
-    """Make one rule of a host out of the same on several paths, if it cannot name a thing elsewhere."""
+    """Replace equal rules of several paths by a rule of the host, unless it could name a thing elsewhere."""
     groups: dict[Rule, list[Rule]] = defaultdict(list)
     for rule in found:
         groups[rule if rule.where is Where.PATH else replace(rule, path=ANY_PATH)].append(rule)
@@ -400,7 +400,7 @@ def _identity(rule: Rule) -> tuple[str, ...]:
 
 
 def _counterparts(ones: list[Observed], others: list[Observed]) -> list[tuple[Observed, Observed]]:
-    """Return the n-th capture of each key in one recording with the n-th in the other."""
+    """Pair the n-th capture of each key in one recording with the n-th in the other."""
     by_key: dict[bytes, list[Observed]] = defaultdict(list)
     for each in reversed(others):
         by_key[each.key].append(each)

@@ -1,12 +1,12 @@
-"""Where the bodies of a pack lie: places.bin names segments, and in them the place of each body.
+"""places.bin: the location of each body of a pack, as a segment and an offset.
 
-    header    magic, crc32 of what follows up to the places, number of segments, number of bodies
+    header    magic, crc32 of the rest up to the places, number of segments, number of bodies
     segments  name (16 bytes) and size of each; a name of zeros is the pack's own bodies.bin
     places    by number of body: crc32 of its sha256 and place, number of the segment, offset in it
 
-A segment is a magic and then bodies back to back, in order of arrival (`store`). None of this is under
-the pack's digest; a body is under it by its sha256, and compared with that when it is first served.
-An empty body lies nowhere.
+A segment is a magic followed by bodies back to back, in order of arrival (`store`). The pack's digest covers
+none of this; it covers a body by its sha256, which is compared when the body is first served. An empty body
+has no place.
 """
 
 from __future__ import annotations
@@ -28,20 +28,18 @@ OWN = bytes(16)
 _HEADER = struct.Struct("<8sIIQ")
 _SEGMENT = struct.Struct("<16sQ")
 _PLACE = struct.Struct("<IIQ")
-_CHECKED_AT = 12  # what the header's check is over
+_CHECKED_AT = 12  # start of the bytes that the header's check covers
 _MAX_SEGMENTS = 1 << 16
 MOST_SEGMENTS = 64
-"""How many a pack is sealed to name at most, and how many are kept mapped: each costs a descriptor."""
+"""Maximum number of segments that a new pack names, and that stay mapped: each costs a file descriptor."""
 
 
 class SegmentName(NamedTuple):
-    """A segment as a pack names it."""
-
     name: bytes
     size: int
 
     def file(self, pack: Path, store: Path) -> Path:
-        """Return where it lies."""
+        """Return the path of the segment."""
         return pack / form.BODIES if self.name == OWN else store / f"{self.name.hex()}.bodies"
 
 
@@ -53,7 +51,6 @@ def packed_header(segments: Sequence[SegmentName], bodies: int) -> bytes:
 
 
 def packed_place(digest: bytes, segment: int, offset: int) -> bytes:
-    """Return the place of a body."""
     return _PLACE.pack(_check(digest, segment, offset), segment, offset)
 
 
@@ -65,7 +62,7 @@ def segments_of(pack: Path) -> list[SegmentName]:
     """Return the segments that a pack names.
 
     Raises:
-        MalformedPack: if its places.bin cannot be read, or is not what was written.
+        MalformedPack: if its places.bin cannot be read or is damaged.
     """
     file = pack / form.PLACES
     try:
@@ -98,32 +95,30 @@ class PackBodies:
             for segment in named:
                 file = segment.file(pack, store)
                 if not file.exists():
-                    raise malformed(
-                        "is not there, but the pack has bodies in it (was it copied alone?)", file
-                    )
+                    raise malformed("is missing, but the pack has bodies in it (was it copied alone?)", file)
                 mapped = map_file(file, segment.size, form.MAGIC[form.BODIES])
                 if len(self._segments) < MOST_SEGMENTS:
                     self._files.callback(unmap, mapped)
                     self._segments.append((mapped, file))
-                else:  # of a pack that was sealed when packs named as many as there were
+                else:  # of a pack sealed before the number of segments was limited
                     mapped.close()
                     self._segments.append((None, file))
         except MalformedPack:
             self.close()
             raise
-        # One bit a body that was found right. Anonymous memory takes no page before it is touched.
+        # One bit per verified body. Anonymous memory uses no page before its first write.
         self._seen = mmap(-1, count // 8 + 1)
         self._files.callback(self._seen.close)
 
     def close(self) -> None:
-        """Let go of the files; views that are held stay valid."""
+        """Close the files; existing views stay valid."""
         self._files.close()
 
     def get(self, record: Record) -> memoryview:
         """Return the body of a record.
 
         Raises:
-            MalformedPack: if it or its place differs from what was sealed, when it is first asked for.
+            MalformedPack: if it or its place differs from the sealed one; checked on first use.
         """
         number, length = record.body, record.body_length
         if not length:
@@ -147,7 +142,7 @@ class PackBodies:
         return body
 
     def forget(self) -> None:
-        """Compare bodies again when they are asked for."""
+        """Verify bodies again on their next use."""
         self._seen[:] = bytes(len(self._seen))
 
 
@@ -164,7 +159,7 @@ def map_file(file: Path, size: int, magic: bytes) -> mmap:
     """Map a file of a pack.
 
     Raises:
-        MalformedPack: if it is not there, or not of the size and kind that were sealed.
+        MalformedPack: if it is missing, or has not the sealed size and magic.
     """
     try:
         with file.open("rb") as content:
@@ -179,6 +174,6 @@ def map_file(file: Path, size: int, magic: bytes) -> mmap:
 
 
 def unmap(mapped: mmap) -> None:
-    """Close an mmap; where views are still held, the mapping goes with the last of them."""
+    """Close an mmap; with existing views, the mapping ends with the last of them."""
     with suppress(BufferError):
         mapped.close()

@@ -1,14 +1,14 @@
-"""Packs that were pulled to this machine, each once, however many programs need it; the ones used least go.
+"""Packs pulled to this machine: each stored once for all programs, and removed in order of last use.
 
-    STORE/ID/pack/        a pack, with its bodies in it
-    STORE/.locks/ID       held shared by who uses the pack, alone by who removes it; its time is that of the
-                          last use
-    STORE/.locks/ID.fetch held by who fetches it. Two locks, since who waits for the fetch must not wait for
-                          those who use the pack then
-    STORE/.pull-ID, .gone-ID    a fetch, or a removal, under way or cut short
+    STORE/ID/pack/        a pack with its bodies
+    STORE/.locks/ID       held shared by users of the pack, exclusively for its removal; its mtime is that of
+                          the last use
+    STORE/.locks/ID.fetch held by the process that fetches it. Two locks, because a process that waits for
+                          the fetch must not wait for users of the pack
+    STORE/.pull-ID, .gone-ID    a fetch, or a removal, in progress or interrupted
 
-Locks go with their process, however that ends. A pack that is used is never removed: where those in use leave
-too little room, a pull fails and says so.
+Locks end with their process, even after a kill. A pack in use is never removed: if packs in use leave too
+little space, a pull fails with an error.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _FETCH = ".fetch"
 
 
 def default_store() -> Path:
-    """Return the folder of the packs that were pulled: $STILLWEB_PACK_STORE, else the user's for caches."""
+    """Return the folder of pulled packs: $STILLWEB_PACK_STORE, else one in the user's cache folder."""
     import platformdirs
 
-    told = os.environ.get("STILLWEB_PACK_STORE")
-    return Path(told) if told else platformdirs.user_cache_path("stillweb") / "packs"
+    folder = os.environ.get("STILLWEB_PACK_STORE")
+    return Path(folder) if folder else platformdirs.user_cache_path("stillweb") / "packs"
 
 
 class PackStore:
-    """Packs of this machine. Making one touches nothing.
+    """Packs of this machine. The constructor has no side effects.
 
     Args:
-        root: folder; `default_store` otherwise.
-        gib: how much may lie in it.
+        root: folder; `default_store()` by default.
+        gib: maximum size.
     """
 
     def __init__(self, root: Path | None = None, *, gib: float = 50.0) -> None:
@@ -59,20 +59,20 @@ class PackStore:
 
     @contextmanager
     def hold(
-        self, environment_id: str, depot: PackRemote | None = None, *, on_progress: Progress | None = None
+        self, environment_id: str, remote: PackRemote | None = None, *, on_progress: Progress | None = None
     ) -> Iterator[Path]:
-        """Give the folder of a pack, fetched if it is not here; it stays while the block is not left.
+        """Provide the folder of a pack, fetched if necessary; the pack stays for the duration of the block.
 
         Args:
             environment_id: of the pack.
-            depot: where it is to be had from.
-            on_progress: told of bytes, if they are fetched here and now.
+            remote: remote to fetch it from.
+            on_progress: called with bytes, if this call fetches them.
 
         Raises:
-            CollectionNotFound: if the depot has no such pack.
-            MalformedPack: if what it has is not what was sealed.
-            CollectionError: if there is no room for it, or it is not here and there is no depot.
-            PeerError: if the depot cannot be read.
+            CollectionNotFound: if the remote has no such pack.
+            MalformedPack: if the remote's pack is damaged.
+            CollectionError: if it does not fit, or it is not here and there is no remote.
+            PeerError: if the remote cannot be read.
         """
         folder = self.root / environment_id / "pack"
         with self._lock(environment_id) as lock:
@@ -82,13 +82,13 @@ class PackStore:
                 with self._lock(environment_id + _FETCH) as turn:
                     fcntl.flock(turn, fcntl.LOCK_EX)
                     if not _opens(folder):
-                        self._fetch(environment_id, depot, on_progress)
-                fcntl.flock(lock, fcntl.LOCK_SH)  # it may have been removed before this: then once more
+                        self._fetch(environment_id, remote, on_progress)
+                fcntl.flock(lock, fcntl.LOCK_SH)  # it may have been removed meanwhile: then try again
             os.utime(lock)
             yield folder
 
     def packs(self) -> dict[str, int]:
-        """Return the packs that are here, the one used longest ago first, and the bytes of each."""
+        """Return the stored packs and their sizes in bytes, the least recently used first."""
         if not self.root.is_dir():
             return {}
         found = [path for path in self.root.iterdir() if (path / "pack").is_dir() and path.name[0] != "."]
@@ -97,7 +97,7 @@ class PackStore:
     def _used(self, environment_id: str) -> int:
         try:
             return (self.root / ".locks" / environment_id).stat().st_mtime_ns
-        except FileNotFoundError:  # it was copied here by hand
+        except FileNotFoundError:  # it was copied here manually
             return 0
 
     @contextmanager
@@ -110,14 +110,14 @@ class PackStore:
         finally:
             os.close(descriptor)
 
-    # --- fetching -----------------------------------------------------------------------------------
+    # Fetching
 
-    def _fetch(self, environment_id: str, depot: PackRemote | None, on_progress: Progress | None) -> None:
-        if depot is None:
+    def _fetch(self, environment_id: str, remote: PackRemote | None, on_progress: Progress | None) -> None:
+        if remote is None:
             raise CollectionError(
                 f"has no pack {environment_id}", path=self.root, hint="stillweb collections pull ID URL"
             )
-        sizes = depot.sizes(depot.find(environment_id))
+        sizes = remote.sizes(remote.find(environment_id))
         fresh = self.root / f"{_FETCHING}{environment_id}"
         try:
             with self._lock("store") as lock:
@@ -125,11 +125,11 @@ class PackStore:
                 self._sweep()
                 shutil.rmtree(
                     fresh, ignore_errors=True
-                )  # left by a program that was killed; the turn is ours
-                self._remove(environment_id)  # what is there does not open
+                )  # left by a killed program; this process holds the fetch lock
+                self._remove(environment_id)  # the existing one cannot be opened
                 self._make_room(environment_id, sum(sizes.values()))
                 _reserve(fresh / "pack", sizes)
-            depot.fetch(environment_id, fresh / "pack", sizes, on_progress)
+            remote.fetch(environment_id, fresh / "pack", sizes, on_progress)
             for file in (fresh / "pack").iterdir():
                 _sync(file)
             sync_folder(fresh / "pack")
@@ -143,10 +143,10 @@ class PackStore:
             shutil.rmtree(fresh, ignore_errors=True)
 
     def _make_room(self, environment_id: str, size: int) -> None:
-        """Remove what was used longest ago until a pack fits; the store is ours alone meanwhile.
+        """Remove the least recently used packs until a pack fits; the caller holds the store's lock.
 
         Raises:
-            CollectionError: if it does not fit beside what is in use.
+            CollectionError: if it does not fit beside the packs in use.
         """
         packs = self.packs()
         coming = sum(_size(path) for path in self.root.glob(f"{_FETCHING}*"))
@@ -165,10 +165,10 @@ class PackStore:
             )
             raise self._full(environment_id, size, why)
         if size > free:
-            raise self._full(environment_id, size, f"{free:,} are free on its disk")
+            raise self._full(environment_id, size, f"{free:,} are free on the disk")
 
     def _remove_unused(self, environment_id: str) -> bool:
-        """Remove a pack, unless someone uses it."""
+        """Remove a pack unless it is in use."""
         with self._lock(environment_id) as lock, suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._remove(environment_id)
@@ -176,14 +176,14 @@ class PackStore:
         return False
 
     def _remove(self, environment_id: str) -> None:
-        """Remove a pack, at once: a half of one is never to be seen under its name."""
+        """Remove a pack atomically: part of a pack must never appear under its name."""
         path, gone = self.root / environment_id, self.root / f"{_GOING}{environment_id}"
         if path.exists():
             path.rename(gone)
             shutil.rmtree(gone)
 
     def _sweep(self) -> None:
-        """Remove what killed programs left."""
+        """Remove files of killed programs."""
         for path in self.root.glob(f"{_GOING}*"):
             shutil.rmtree(path)
         for path in self.root.glob(f"{_FETCHING}*"):
@@ -193,26 +193,27 @@ class PackStore:
 
     def _full(self, environment_id: str, size: int, why: str) -> CollectionError:
         return CollectionError(
-            f"no room for the {size:,} bytes of pack {environment_id}: {why}",
+            f"no space for the {size:,} bytes of pack {environment_id}: {why}",
             path=self.root,
             hint="--store-gib N, or --store DIR on a larger disk",
         )
 
 
 def place(pack: Path, root: Path, name: str) -> Collection:
-    """Make a pack of the store a collection of a root, which then is its pack alone.
+    """Turn a stored pack into a collection that consists of this pack alone.
 
-    Its files are linked where the file system can, so that they cost no room twice and stay when the
-    store lets go of them.
+    Files are linked if the file system can: they need no additional space, and stay when the store removes
+    the pack.
 
     Raises:
-        CollectionExists: if there is a collection of that name that is more than a pack.
+        CollectionExists: if a collection of that name has more than a pack.
     """
     check_name(name)
     collection = Collection(root, name)
     if collection.path.exists() and not collection.is_only_pack:
         raise CollectionExists(
-            f"collection {name!r} is in {root} already, with its recording", hint="-c NAME: another name"
+            f"collection {name!r} exists already in {root}, with its recording",
+            hint="use another name: -c NAME",
         )
     collection.path.mkdir(parents=True, exist_ok=True)
     fresh = Path(mkdtemp(prefix=".pack-", dir=collection.path))
@@ -241,7 +242,7 @@ def _size(folder: Path) -> int:
 
 
 def _reserve(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Make files of their sizes, so that others who look for room count them."""
+    """Create files of the final sizes, so that other processes count them as used."""
     folder.mkdir(parents=True)
     for name, size in sizes.items():
         with (folder / name).open("wb") as file:

@@ -1,23 +1,22 @@
-"""The file layout of a pack, shared by its writer and its reader; docs/decisions/0011-pack-version-2.md.
+"""The file layout of a pack, shared by writer and reader; docs/decisions/0011-pack-version-2.md.
 
     digest         sha256 of manifest.json, hex: the environment id
-    manifest.json  canonical JSON: versions, counts, what the collection says of itself, size of index and
-                   entries, sha256 of the entries and of each block of the index
-    index.bin      magic, number of entries, number of keys; fan-out: of each value of a key's leading
-                   bits the place of its first key (u32); keys, sorted: high and low half and the row of the
-                   entry (u64 each); offsets in entries.bin by row (u64); rows by site, scheme, method (u32)
+    manifest.json  canonical JSON: versions, counts, the collection's manifest, sizes of index and entries,
+                   sha256 of the entries and of each block of the index
+    index.bin      magic, number of entries, number of keys; fan-out: for each value of a key's leading
+                   bits the position of its first key (u32); keys, sorted: high and low half and the row of
+                   the entry (u64 each); offsets in entries.bin by row (u64); rows by site, scheme, method
+                   (u32)
     entries.bin    magic; one record per entry, in recorded order: check, fixed fields, texts, head
-    places.bin     where the bodies lie (`packbodies`). Not under the digest, since it depends on what
-                   else is in the store
-    sources.json   size of each file that it was sealed from, to tell when it is stale. Not under the
-                   digest: an archive compressed otherwise is the same environment
+    places.bin     locations of the bodies (`bodies`). Not covered by the digest, since it depends on other
+                   packs in the store
+    sources.json   size of each source file, to detect a stale pack. Not covered by the digest: an archive
+                   with another compression is the same environment
 
-The row of an entry is its place in recorded order; an entry has one key and any number of aliases.
-Keys are uniform hashes, so the fan-out leaves some ten of them to search, however many there are.
-Bodies are numbered in order of their first use.
-
-Tables are searched where they lie in the mmap, without a Python object per entry. All
-integers are little-endian, which the tables demand of the machine too.
+The row of an entry is its position in recorded order; an entry has one key and any number of aliases. Keys
+are uniform hashes, so the fan-out leaves about ten keys to search, for any number of keys. Bodies are
+numbered in order of first use. Tables are searched in the mmap, without a Python object per entry. All
+integers are little-endian, as the machine must be.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ DIGEST, MANIFEST, INDEX, ENTRIES = "digest", "manifest.json", "index.bin", "entr
 PLACES, BODIES, SOURCES = "places.bin", "bodies.bin", "sources.json"
 
 INDEX_HEADER = struct.Struct("<8sQQ")
-KEY_HALVES = struct.Struct(">QQ")  # so that numbers sort as the bytes of the keys do
+KEY_HALVES = struct.Struct(">QQ")  # big-endian, so that numbers sort like the bytes of the keys
 MAGIC = {
     name: b"SW" + name[:3].encode() + b"\0\0" + bytes([VERSION]) for name in (INDEX, ENTRIES, PLACES, BODIES)
 }
-# A block of the index is compared with its digest when it is first touched. Larger blocks are touched for
-# the first time less often, smaller ones cost less then: 0.2 ms.
+# A block of the index is verified when it is first read. Larger blocks are verified less often, smaller ones
+# at a lower cost each: 0.2 ms.
 BLOCK_BITS = 18
 BLOCK = 1 << BLOCK_BITS
 
 CHECK_SIZE = 8
 # timestamp, order, epoch, status, number and length of the body, key, sha256 of the body; then lengths
 FIXED = struct.Struct(f"<QIIIIQ{KEY_SIZE}s32s")
-_IN_ORDER = struct.Struct("<II")  # order and epoch, which are known when all entries are
+_IN_ORDER = struct.Struct("<II")  # order and epoch, known once all entries are
 _ORDER_AT = CHECK_SIZE + 8
 _NUMBER = struct.Struct("<I")
 _NUMBER_AT = CHECK_SIZE + 20
@@ -84,7 +83,7 @@ class Record:
     varies: Varies = ()
 
     def pack(self) -> bytes:
-        """Return the record as entries.bin holds it, behind its check."""
+        """Serialise the record for entries.bin, with its check first."""
         place, scheme = site(self.url)
         method, mime, encoding, url = (
             text.encode("utf-8", "surrogatepass")
@@ -107,7 +106,7 @@ class Record:
 
     @classmethod
     def unpack(cls, packed: bytes) -> Record:
-        """Read what `pack` made; the check is the caller's to compare."""
+        """Parse a serialised record; the caller compares the check."""
         fixed = FIXED.unpack_from(packed, CHECK_SIZE)
         texts = []
         at = TEXTS_AT
@@ -153,13 +152,13 @@ def _unpack_varies(packed: bytes) -> Varies:
 
 
 def fanout_bits(keys: int) -> int:
-    """Return of how many leading bits the fan-out is: some ten keys a bucket."""
+    """Return the number of leading bits of the fan-out: about ten keys per bucket."""
     return max(0, (keys // _KEYS_A_BUCKET).bit_length() - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexPlan:
-    """Where the tables of index.bin begin."""
+    """Offsets of the tables in index.bin."""
 
     bits: int
     fanout: int
@@ -170,7 +169,6 @@ class IndexPlan:
 
     @classmethod
     def of(cls, entries: int, keys: int) -> IndexPlan:
-        """Return the plan of an index."""
         bits = fanout_bits(keys)
         fanout = INDEX_HEADER.size
         at = fanout + 4 * ((1 << bits) + 1)
@@ -181,19 +179,19 @@ class IndexPlan:
 
 
 def record_size(entries: mmap, at: int) -> int:
-    """Return the size of the record at an offset, as it says itself."""
+    """Return the stated size of the record at an offset."""
     texts: int = sum(LENGTHS.unpack_from(entries, at + LENGTHS_AT))
     return TEXTS_AT + texts
 
 
 def site_at(entries: mmap, at: int) -> bytes:
-    """Return the site of the record at an offset, unchecked: a search reads many."""
+    """Return the site of the record at an offset without comparing the check: searches read many."""
     length = LENGTHS.unpack_from(entries, at + LENGTHS_AT)[0]
     return entries[at + TEXTS_AT : at + TEXTS_AT + length]
 
 
 def scheme_and_method_at(entries: mmap, at: int) -> tuple[bytes, bytes]:
-    """Return scheme and method of the record at an offset, unchecked: a search reads many."""
+    """Return scheme and method of the record at an offset without comparing the check."""
     site_length, scheme_length, method_length = LENGTHS.unpack_from(entries, at + LENGTHS_AT)[:3]
     at += TEXTS_AT + site_length
     method_at = at + scheme_length
@@ -206,7 +204,7 @@ def check_of(content: bytes) -> bytes:
 
 
 def ordered(packed: bytes, order: int, epoch: int, body: int) -> bytes:
-    """Return a packed record with what is known only when all entries are."""
+    """Return a serialised record with the fields that depend on other entries."""
     patched = bytearray(packed)
     _IN_ORDER.pack_into(patched, _ORDER_AT, order, epoch)
     _NUMBER.pack_into(patched, _NUMBER_AT, body)
@@ -215,25 +213,22 @@ def ordered(packed: bytes, order: int, epoch: int, body: int) -> bytes:
 
 
 def key_at(entries: mmap, at: int) -> bytes:
-    """Return the key of the record at an offset, unchecked."""
     return entries[at + _KEY_AT : at + _KEY_AT + KEY_SIZE]
 
 
 def status_at(entries: mmap, at: int) -> int:
-    """Return the status of the record at an offset, unchecked."""
     status: int = _NUMBER.unpack_from(entries, at + _STATUS_AT)[0]
     return status
 
 
 def body_sha256_at(entries: mmap, at: int) -> bytes:
-    """Return the sha256 of the body of the record at an offset, unchecked."""
     return entries[at + LENGTHS_AT - 32 : at + LENGTHS_AT]
 
 
 def site(url: str) -> tuple[bytes, bytes]:
-    """Return host, port, path and query of a URL, and its scheme: the order of the URL table.
+    """Return host, port, path and query of a URL, and its scheme: the sort order of the URL table.
 
-    The scheme comes last, so that http and https of one place stand together.
+    The scheme comes last, so that http and https of one path are adjacent.
     """
     scheme, separator, rest = wire_url(url).partition("://")
     if not separator:
@@ -242,5 +237,5 @@ def site(url: str) -> tuple[bytes, bytes]:
 
 
 def malformed(message: str, path: Path, offset: int | None = None) -> MalformedPack:
-    """Return the error of a pack that is not what was sealed."""
+    """Return the error for a pack that differs from the sealed one."""
     return MalformedPack(message, path=path, offset=offset, hint=_SEAL_AGAIN)

@@ -1,14 +1,14 @@
-"""From frames in the archive to entries of a pack, and back.
+"""WebSocket frames and event streams as entries of a pack.
 
-A pack knows nothing of frames; they are ordinary entries under methods that no client can send:
+Packs have no special form for them. They are ordinary entries under methods that no client can send:
 
-`WEBSOCKET`, keyed by the socket's URL: status and head of the handshake's answer (200 stands for
-101, which no pack holds), the body is the frames as JSON lines.
+`WEBSOCKET`, keyed by the socket's URL: status and head of the handshake's response (200 stands for 101, which
+no pack holds); the body is the frames as JSON lines.
 
-`EVENTSTREAM`, keyed by the request's own key and its Last-Event-ID: the body is the timing as WARC
-fields, an empty line, and the stream. It stands beside the exchange's ordinary entry, by which the
-request is found. Both keep their exchange's place in recorded order, so that rows of one key are the
-connections in the order in which they were opened, to the second.
+`EVENTSTREAM`, keyed by the request's own key and its Last-Event-ID: the body is the timing as WARC fields, an
+empty line, and the stream. The exchange also has its ordinary entry, by which the request is found. Both keep
+their exchange's position in recorded order, so the rows of one key are the connections in the order in which
+they were opened, to the second.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ _TIMESTAMP = re.compile(r"[0-9]{14}")
 
 
 def socket_key(url: str) -> bytes:
-    """Return the key of a WebSocket's recordings."""
     return request_key(WEBSOCKET, url)
 
 
@@ -70,10 +69,10 @@ def stream_key(url: str, key: bytes, last_event_id: str) -> bytes:
     Args:
         url: of the request as recorded.
         key: its request key.
-        last_event_id: what it sent, "" on the first connection of an EventSource.
+        last_event_id: as sent, "" on the first connection of an EventSource.
     """
-    asked = key + last_event_id.encode("utf-8", "surrogatepass")
-    return request_key(EVENTSTREAM, url, "application/octet-stream", asked)
+    keyed = key + last_event_id.encode("utf-8", "surrogatepass")
+    return request_key(EVENTSTREAM, url, "application/octet-stream", keyed)
 
 
 def frame_entry(collection: Collection, capture: Capture) -> PackEntry | None:
@@ -81,7 +80,7 @@ def frame_entry(collection: Collection, capture: Capture) -> PackEntry | None:
 
     Raises:
         MalformedWarc: if frames or timing cannot be read.
-        MissingRecord: if a WebSocket's frames are not behind its handshake.
+        MissingRecord: if no frames follow the handshake of a WebSocket.
     """
     socket = is_socket_url(capture.url)
     if not socket and (capture.mime.lower() != EVENT_STREAM or capture.status != HTTPStatus.OK):
@@ -113,10 +112,10 @@ def _stream_entry(archive: Path, capture: Capture, exchange: Exchange) -> PackEn
     if chunks is None:
         return None
     request, response = exchange.request, exchange.response
-    asked = request_key(
+    own_key = request_key(
         request.method, request.url, header(request.headers, "content-type"), request.raw_body
     )
-    key = stream_key(request.url, asked, header(request.headers, "last-event-id"))
+    key = stream_key(request.url, own_key, header(request.headers, "last-event-id"))
     body = write_chunks(chunks) + b"\r\n" + response.raw_body
     return _entry(EVENTSTREAM, key, capture, replace(exchange, response=replace(response, raw_body=body)))
 
@@ -135,16 +134,15 @@ def _entry(method: str, key: bytes, capture: Capture, exchange: Exchange) -> Pac
 
 
 def of_cookies(entries: Sequence[Entry], request: Request) -> list[Entry]:
-    """Return the recordings that were made with a request's cookies; all, if none was.
+    """Return the recordings made with a request's cookies; all if none was.
 
-    The pages of a crawl have cookies of their own each, where a site gives any.
+    On sites that set cookies, each page of a crawl has its own.
     """
     wanted = ("cookie", vary_digest(header(request.headers, "cookie")))
     return [entry for entry in entries if wanted in entry.varies] or list(entries)
 
 
 def open_frames(body: bytes) -> Frames:
-    """Return the frames of a `WEBSOCKET` entry."""
     return read_frames(body)
 
 
@@ -155,7 +153,7 @@ def open_chunks(body: bytes) -> tuple[Chunks, bytes]:
 
 
 def _beside(archive: Path, capture: Capture, content_type: str) -> WarcRecord | None:
-    """Return the record behind a capture's if it is of a type and belongs to it."""
+    """Return the record after a capture's if it has a type and belongs to the capture."""
     try:
         with (
             (archive / capture.source).open("rb") as file,

@@ -1,14 +1,14 @@
-"""Packs by digest at a URL of any file system of fsspec: how a sealed collection comes to other machines.
+"""Packs by digest at a URL of any fsspec file system, to bring sealed collections to other machines.
 
-    URL/packs/ID/manifest.json, index.bin, entries.bin, places.bin     as they were sealed, but that
-    URL/packs/ID/bodies.bin                                            the bodies are in the pack
-    URL/packs/ID/digest            written last: without it there is no pack
+    URL/packs/ID/manifest.json, index.bin, entries.bin, places.bin     as sealed, except that the
+    URL/packs/ID/bodies.bin                                            pack contains its bodies
+    URL/packs/ID/digest            written last: without it the pack does not exist
     URL/names/NAME                 identifier of the pack that was pushed last under a name
 
-ID is the environment id, the sha256 of manifest.json, under which all else is by its own digests. What is
-written of a pack depends on nothing but that pack, so that to push it twice, or from two places at once,
-gives the same bytes; and each file appears whole, so that who pulls meanwhile finds what is right or nothing.
-A name is moved by each push; who needs the same environment for good asks for the identifier.
+ID is the environment id, the sha256 of manifest.json, which covers all other files. The files of a pack
+depend on that pack only, so pushing it twice, or from two machines simultaneously, gives equal bytes. Each
+file appears complete, so a concurrent pull finds correct data or nothing. Each push moves its name; pull by
+identifier to get the same environment forever.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from stillweb.errors import (
 __all__ = ["PackRemote", "Progress", "Pushed", "is_identifier"]
 
 Progress = Callable[[int, int], None]
-"""Told of bytes (of entries, where one pushes) so far, and of all."""
+"""Called with the bytes (for a push: entries) so far and the total."""
 
 _COPIED = (form.INDEX, form.ENTRIES, form.MANIFEST)
 FILES = (form.MANIFEST, form.INDEX, form.ENTRIES, form.PLACES, form.BODIES, form.DIGEST)
-# In these a file is seen while it is written; stores of objects show it when it is whole.
+# On these file systems a file is visible while it is written; object stores show it when it is complete.
 _SHOWS_PARTS = frozenset(
     ("file", "local", "sftp", "ssh", "ftp", "smb", "hdfs", "arrow_hdfs", "webhdfs", "webdav", "dbfs")
 )
@@ -59,13 +59,13 @@ _PIECE = 1 << 20
 
 
 def is_identifier(text: str) -> bool:
-    """Whether a text is an identifier of a pack, and no name."""
+    """Return True if a text is an identifier of a pack rather than a name."""
     return _IDENTIFIER.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What a push did; `written` is False if the pack was there already."""
+    """Result of a push; `written` is False if the pack existed already."""
 
     environment_id: str
     url: str
@@ -76,20 +76,21 @@ class PackRemote:
     """Packs at a URL.
 
     Args:
-        url: file:///share/packs, s3://bucket/packs, ... (fsspec); options of a file system are told by its
-            environment variables.
+        url: file:///share/packs, s3://bucket/packs, ... (fsspec). Environment variables set the options of a
+            file system.
 
     Raises:
-        UsageError: if no file system is known by that.
-        ExtraNotInstalled: if its package is not installed.
+        UsageError: if no file system has that scheme.
+        ExtraNotInstalled: if the file system's package is not installed.
     """
 
     def __init__(self, url: str) -> None:
-        from fsspec.core import url_to_fs  # who only serves does not need it
+        from fsspec.core import url_to_fs  # replay does not need it
 
         self.url = url.rstrip("/")
         try:
-            # Of its own: transactions are a state of the file system, and listings may be minutes old.
+            # Its own instance: transactions are state of the file system, and cached listings may be minutes
+            # old.
             self._files, self._root = url_to_fs(self.url, skip_instance_cache=True, use_listings_cache=False)
         except ImportError as error:
             raise ExtraNotInstalled(f"{url}: {error}", hint="pip install s3fs, for s3:// URLs") from error
@@ -100,22 +101,22 @@ class PackRemote:
             _SHOWS_PARTS.intersection([known_as] if isinstance(known_as, str) else known_as)
         )
 
-    # --- pushing ------------------------------------------------------------------------------------
+    # Pushing
 
     def push(
         self, folder: Path, name: str = "", *, again: bool = False, on_progress: Progress | None = None
     ) -> Pushed:
-        """Write the pack of a folder, unless it is there, and point a name to it.
+        """Write the pack of a folder, unless it exists, and point a name to it.
 
         Args:
             folder: of the pack.
-            name: under which it can be asked for.
-            again: whether to write what is there once more, since it is broken.
-            on_progress: told of entries.
+            name: for later pulls.
+            again: whether to overwrite an existing pack, for instance a damaged one.
+            on_progress: called with entries.
 
         Raises:
-            MalformedPack: if the pack here is damaged.
-            PeerError: if it cannot be written there.
+            MalformedPack: if the local pack is damaged.
+            PeerError: if the remote cannot be written.
         """
         if name:
             check_name(name)
@@ -136,7 +137,7 @@ class PackRemote:
         return Pushed(environment_id, self._shown(environment_id), written)
 
     def _write_bodies(self, pack: Pack, on_progress: Progress) -> bytes:
-        """Write each body once, in order of its number, which is that of first use; return places.bin."""
+        """Write each body once, numbered by first use; return places.bin."""
         places: list[bytes] = []
         known: set[bytes] = set()
         with self._writing(self._at(pack.environment_id, form.BODIES)) as out:
@@ -159,9 +160,9 @@ class PackRemote:
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[BinaryIO]:
-        """Write a file that appears whole, and not at all if the writing fails."""
+        """Write a file that appears complete, or not at all if writing fails."""
         target = f"{path}.{clock.new_id()}.part" if self._shows_parts else path
-        with self._told("cannot be written"):
+        with self._as_peer_errors("cannot be written"):
             try:
                 if self._shows_parts:
                     self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -176,104 +177,108 @@ class PackRemote:
                     self._files.rm_file(target)
                 raise
 
-    # --- asking -------------------------------------------------------------------------------------
+    # Queries
 
     def has(self, environment_id: str) -> bool:
-        """Return whether a pack is there, to its end."""
+        """Return True if a pack exists and its push was completed."""
         found = self._read(self._at(environment_id, form.DIGEST))
         return found is not None and found.strip() == environment_id.encode()
 
     def names(self) -> dict[str, str]:
-        """Return the names there are, and the identifier that each points to."""
-        with self._told("cannot be listed"):
+        """Return the existing names, and the identifier of each."""
+        with self._as_peer_errors("cannot be listed"):
             try:
                 paths = self._files.ls(f"{self._root}/names", detail=False)
             except FileNotFoundError:
                 return {}
         found = {path.rpartition("/")[2]: self._read(path) for path in paths if not path.endswith(".part")}
-        return {name: told.decode("ascii", "replace").strip() for name, told in sorted(found.items()) if told}
+        return {
+            name: content.decode("ascii", "replace").strip()
+            for name, content in sorted(found.items())
+            if content
+        }
 
     def find(self, which: str) -> str:
-        """Return the identifier of a pack that is there, of its identifier or a name.
+        """Return the identifier of an existing pack by its identifier or name.
 
         Raises:
-            CollectionNotFound: if it is not there; says what is.
+            CollectionNotFound: if it does not exist; the hint lists existing names.
         """
         environment_id = which
         if not is_identifier(which):
             check_name(which)
-            told = self._read(f"{self._root}/names/{which}")
-            environment_id = (told or b"").decode("ascii", "replace").strip()
+            content = self._read(f"{self._root}/names/{which}")
+            environment_id = (content or b"").decode("ascii", "replace").strip()
             if not is_identifier(environment_id):
                 there = ", ".join(self.names())
                 raise CollectionNotFound(
-                    f"nothing is called {which!r} at {self.url}",
-                    hint=f"there are: {there}" if there else "stillweb collections push NAME URL",
+                    f"no pack is named {which!r} at {self.url}",
+                    hint=f"existing: {there}" if there else "stillweb collections push NAME URL",
                 )
         if not self.has(environment_id):
             begun = self._exists(self._at(environment_id, form.BODIES))
-            why = ": a push of it has begun and did not come to its end" if begun else ""
+            why = ": a push of it was not completed" if begun else ""
             raise CollectionNotFound(
                 f"pack {environment_id} is not at {self.url}{why}", hint="stillweb collections push NAME URL"
             )
         return environment_id
 
     def sizes(self, environment_id: str) -> dict[str, int]:
-        """Return the files of a pack, and how many bytes each has.
+        """Return the files of a pack with their sizes in bytes.
 
         Raises:
-            MalformedPack: if one is not there.
+            MalformedPack: if one is missing.
         """
         sizes = {}
         for name in FILES:
-            with self._told("cannot be read"):
+            with self._as_peer_errors("cannot be read"):
                 try:
                     sizes[name] = int(self._files.info(self._at(environment_id, name))["size"])
                 except FileNotFoundError:
-                    raise self._broken(environment_id, name, "is not there") from None
+                    raise self._broken(environment_id, name, "is missing") from None
         return sizes
 
     def _exists(self, path: str) -> bool:
-        with self._told("cannot be read"):
+        with self._as_peer_errors("cannot be read"):
             return bool(self._files.exists(path))
 
     def _read(self, path: str) -> bytes | None:
-        with self._told("cannot be read"):
+        with self._as_peer_errors("cannot be read"):
             try:
                 content: bytes = self._files.cat_file(path)
             except (FileNotFoundError, IsADirectoryError):
                 return None
             return content
 
-    # --- pulling ------------------------------------------------------------------------------------
+    # Pulling
 
     def fetch(
         self, environment_id: str, folder: Path, sizes: Mapping[str, int], on_progress: Progress | None = None
     ) -> None:
-        """Copy a pack into a folder and compare all of it with its digests.
+        """Copy a pack into a folder and verify it.
 
         Args:
             environment_id: of the pack.
-            folder: whose files are there with their sizes, as room that was taken for them.
-            sizes: as `sizes` told.
-            on_progress: told of bytes.
+            folder: with files of the final sizes, which reserve the space.
+            sizes: as `sizes` returned.
+            on_progress: called with bytes.
 
         Raises:
-            MalformedPack: if it is not what was sealed; names the file there.
-            PeerError: if it cannot be read.
-            OSError: if it cannot be written here.
+            MalformedPack: if it differs from the sealed one; names the remote file.
+            PeerError: if the remote cannot be read.
+            OSError: if the folder cannot be written.
         """
-        tell = on_progress or (lambda _, __: None)
+        progress = on_progress or (lambda _, __: None)
         done, total = 0, sum(sizes.values())
         for name, size in sizes.items():
             with (folder / name).open("r+b") as out:
                 for piece in self._pieces(self._at(environment_id, name)):
                     out.write(piece)
                     done += len(piece)
-                    tell(min(done, total), total)
+                    progress(min(done, total), total)
                 if out.tell() != size:
                     raise self._broken(environment_id, name, f"has {out.tell()} of {size} bytes")
-            if name == form.MANIFEST:  # the first one: all others are under it
+            if name == form.MANIFEST:  # the first file: its digest covers all others
                 found = sha256((folder / name).read_bytes()).hexdigest()
                 if found != environment_id:
                     raise self._broken(
@@ -287,11 +292,11 @@ class PackRemote:
             raise self._broken(environment_id, file, error.what, error.offset) from error
 
     def _pieces(self, path: str) -> Iterator[bytes]:
-        with self._told("cannot be read"), self._files.open(path, "rb") as source:
+        with self._as_peer_errors("cannot be read"), self._files.open(path, "rb") as source:
             while piece := source.read(_PIECE):
                 yield piece
 
-    # --- words --------------------------------------------------------------------------------------
+    # Messages
 
     def _at(self, environment_id: str, name: str) -> str:
         return f"{self._root}/packs/{environment_id}/{name}"
@@ -304,12 +309,12 @@ class PackRemote:
             what,
             path=self._shown(environment_id, name),
             offset=offset,
-            hint="where it was sealed: stillweb collections push NAME URL --again",
+            hint="on the machine that sealed it: stillweb collections push NAME URL --again",
         )
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[Any]:
-        """Tell what a file system refuses as a matter of the other end."""
+    def _as_peer_errors(self, what: str) -> Iterator[Any]:
+        """Convert errors of a file system to PeerError."""
         try:
             yield
         except StillwebError:
@@ -317,12 +322,12 @@ class PackRemote:
         except _failures() as error:
             raise PeerError(
                 f"{self.url}: {what}: {getattr(error, 'strerror', '') or error}",
-                hint="is it reachable, with these credentials?",
+                hint="check that it is reachable with these credentials",
             ) from error
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Return what file systems raise: these, and what passes through them of packages underneath."""
+    """Return the exceptions of file systems, including those of their client packages."""
     loaded = (sys.modules.get(module) for module, _ in _UNDERNEATH)
     others = zip(loaded, _UNDERNEATH, strict=True)
     return (OSError, *(getattr(module, name) for module, (_, name) in others if module))
@@ -330,7 +335,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[tuple[Pack, dict[str, BinaryIO]]]:
-    """Open a pack, and the files that are copied as they are: of one pack, whatever is sealed meanwhile."""
+    """Open a pack and the files that are copied unchanged, all of one pack even if it is sealed meanwhile."""
     while True:
         stamp = pack_stamp(folder)
         with ExitStack() as stack:

@@ -1,16 +1,14 @@
-"""Read a sealed pack: mmapped, immutable, shared by all who have it open.
+"""Reader of sealed packs: mmapped, immutable, shared by all processes that open them.
 
-Opening reads the manifest and maps the files; no Python object is made per entry, and a lookup is a
-search of some ten keys on the mmap (`packindex`). Rows are entries in recorded order: row and
-`Entry.order` are one number, by whatever key or alias an entry was found.
+Opening reads the manifest and maps the files. It makes no Python object per entry, and a lookup searches
+about ten keys in the mmap. Rows are entries in recorded order: row and `Entry.order` are equal, whichever key
+or alias leads to the entry.
 
-A pack vouches for itself: the manifest is compared with its digest and files with their sizes at open, a
-block of the index when it is first touched, an entry's record each time it is read, a body when it
-is first served. `verify` reads everything. Bodies lie in the store of the collection's root (`packbodies`).
+Everything is verified: the manifest by its digest and files by their sizes at open, a block of the index on
+first use, an entry's record on each read, a body when it is first served. `verify` reads everything. Bodies
+are in the store of the collection's root (`bodies`).
 
-A pack may be replaced while it is open: who has it open keeps it, and `pack_stamp` tells who asks.
-
-The layout is in `packformat`, the writing in `packwriter`; both doors are here.
+A pack may be replaced while it is open: open instances keep the old files, and `pack_stamp` shows the change.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _KEY_SIZE = 24  # both halves of the key, and the row
 
 
 class PackIndex:
-    """The tables of an index.bin, to be closed before its mmap."""
+    """The tables of an index.bin; close it before its mmap."""
 
     def __init__(self, content: mmap, file: Path, plan: IndexPlan, digests: Sequence[str]) -> None:
         self._content = content
@@ -53,21 +51,21 @@ class PackIndex:
         self._shift = 64 - plan.bits
         self._fanout = self._numbers(plan.fanout, plan.fanout + 4 * ((1 << plan.bits) + 1), "I")
         keys = self._numbers(plan.keys, plan.offsets, "Q")
-        self._high, self._low, self._rows = (self._kept(keys[place::3]) for place in range(3))
+        self._high, self._low, self._rows = (self._view(keys[place::3]) for place in range(3))
         self._offsets = self._numbers(plan.offsets, plan.by_url, "Q")
         self._by_url = self._numbers(plan.by_url, plan.end, "I")
 
     def _numbers(self, at: int, end: int, kind: Literal["Q", "I"]) -> memoryview[int]:
         whole = memoryview(self._content)
         self._views.callback(whole.release)
-        return self._kept(whole[at:end].cast(kind))
+        return self._view(whole[at:end].cast(kind))
 
-    def _kept(self, table: memoryview[int]) -> memoryview[int]:
+    def _view(self, table: memoryview[int]) -> memoryview[int]:
         self._views.callback(table.release)
         return table
 
     def close(self) -> None:
-        """Let go of the mmap."""
+        """Release the views of the mmap."""
         self._views.close()
 
     def lookup(self, key: bytes) -> list[int]:
@@ -77,14 +75,14 @@ class PackIndex:
         at = self._plan.fanout + 4 * bucket
         seen = self._seen
         if not (seen[at >> BLOCK_BITS] and seen[at + 7 >> BLOCK_BITS]):
-            self._vouch(at, at + 8)
+            self._verify_range(at, at + 8)
         first, last = self._fanout[bucket], self._fanout[bucket + 1]
         if first == last:
             return []
         at = self._plan.keys + _KEY_SIZE * first
         end = self._plan.keys + _KEY_SIZE * last
         if end - at > BLOCK or not (seen[at >> BLOCK_BITS] and seen[end - 1 >> BLOCK_BITS]):
-            self._vouch(at, end)
+            self._verify_range(at, end)
         first = bisect_left(self._high, high, first, last)
         last = bisect_right(self._high, high, first, last)
         first = bisect_left(self._low, low, first, last)
@@ -92,19 +90,19 @@ class PackIndex:
         return self._rows[first:last].tolist()
 
     def offset(self, row: int) -> int:
-        """Return where the record of a row lies in entries.bin."""
+        """Return the offset of a row's record in entries.bin."""
         at = self._plan.offsets + 8 * row
-        self._vouch(at, at + 8)
+        self._verify_range(at, at + 8)
         return self._offsets[row]
 
     def row_by_url(self, place: int) -> int:
-        """Return the row at a place in the order of URLs."""
+        """Return the row at a position in the order of URLs."""
         at = self._plan.by_url + 4 * place
-        self._vouch(at, at + 4)
+        self._verify_range(at, at + 4)
         return self._by_url[place]
 
     def verify(self) -> None:
-        """Compare every block with its digest, also those that were found right before.
+        """Compare every block with its digest, including blocks verified before.
 
         Raises:
             MalformedPack: at the first that differs.
@@ -112,8 +110,8 @@ class PackIndex:
         for block in range(len(self._digests)):
             self._compare(block)
 
-    def _vouch(self, at: int, end: int) -> None:
-        """Compare the blocks that hold some bytes with their digests, if that was not done yet."""
+    def _verify_range(self, at: int, end: int) -> None:
+        """Compare the blocks that hold some bytes with their digests, if not done yet."""
         seen = self._seen
         for block in range(at >> BLOCK_BITS, (end - 1 >> BLOCK_BITS) + 1):
             if not seen[block]:
@@ -128,7 +126,7 @@ class PackIndex:
         raise malformed(f"differs from its digest within the {BLOCK} bytes from here", self._file, at)
 
 
-_RECENT = 4096  # entries whose fields are kept at hand; their heads and bodies stay in the mmap
+_RECENT = 4096  # entries with cached fields; their heads and bodies stay in the mmap
 
 
 class Pack:
@@ -137,7 +135,7 @@ class Pack:
     Attributes:
         path: the pack's folder.
         environment_id: sha256 of the manifest, hex.
-        manifest: what the pack says of itself.
+        manifest: content of manifest.json.
     """
 
     def __init__(self, path: Path, manifest: dict[str, Any], environment_id: str) -> None:
@@ -171,9 +169,9 @@ class Pack:
         """Open the pack in a folder.
 
         Raises:
-            MalformedPack: if it is no pack, of another version, or not what was sealed.
+            MalformedPack: if it is no pack, of another version, or damaged.
         """
-        while True:  # until its files are of one pack: it may be replaced right now
+        while True:  # until all files are of one pack: it may be replaced at this moment
             stamp = pack_stamp(path)
             try:
                 pack = cls(path, *_read_manifest(path))
@@ -186,7 +184,7 @@ class Pack:
             pack.close()
 
     def close(self) -> None:
-        """Let go of the files; views of heads and bodies that are still held stay valid."""
+        """Close the files; existing views of heads and bodies stay valid."""
         self._files.close()
 
     def __enter__(self) -> Self:
@@ -204,12 +202,12 @@ class Pack:
         """Return the rows of a request key or alias, in recorded order; none if it was not recorded.
 
         Raises:
-            MalformedPack: if what is read of the index differs from its digest, when it is first read.
+            MalformedPack: if a block of the index differs from its digest; checked on first use.
         """
         return self._index.lookup(key)
 
     def distinct(self, key: bytes) -> Sequence[int]:
-        """Return the rows of a request key or alias, but for those that say the same as an earlier one.
+        """Return the rows of a request key or alias, without those that repeat an earlier response.
 
         Raises:
             MalformedPack: as `lookup` and `entry`.
@@ -217,17 +215,17 @@ class Pack:
         return self._distinct(key)
 
     def entry(self, row: int) -> Entry:
-        """Return the answer in a row.
+        """Return the response in a row.
 
         Raises:
-            MalformedPack: if its record, or its body when it is first read, differs from its digest.
-            IndexError: if there is no such row.
+            MalformedPack: if its record differs from its check, or its body on first use from its digest.
+            IndexError: if the row does not exist.
         """
         return self._entry(row)
 
     def _forget(self) -> None:
-        # What is kept of entries leads back here, and a server freezes what it began with (`gc.freeze`): that
-        # circle would stay for good.
+        # The caches refer to this object, and a server freezes the objects of its start (`gc.freeze`): the
+        # reference cycle would stay forever.
         self._entry.cache_clear()
         self._entry = lru_cache(maxsize=0)(_closed)
         self._distinct.cache_clear()
@@ -255,7 +253,7 @@ class Pack:
         )
 
     def _record(self, row: int) -> tuple[Record, int]:
-        """Return the record of a row and where it ends."""
+        """Return the record of a row and its end."""
         if not 0 <= row < self._count:
             raise IndexError(f"row {row} of {self._count}")
         at = self._index.offset(row)
@@ -266,7 +264,7 @@ class Pack:
         return Record.unpack(packed), end
 
     def verify(self) -> None:
-        """Read and compare everything.
+        """Read and verify everything.
 
         Raises:
             MalformedPack: at the first difference.
@@ -279,7 +277,7 @@ class Pack:
             if sha256(content).hexdigest() != self.manifest["files"][form.ENTRIES]["sha256"]:
                 raise malformed("differs from its digest", self.path / form.ENTRIES, 0)
 
-    # -- the URL table: rows by host, path, query, scheme, method ------------------------------
+    # URL table: rows by host, path, query, scheme, method
 
     def urls(self) -> Iterator[str]:
         """Yield each recorded URL once, sorted by host, path and query."""
@@ -295,12 +293,12 @@ class Pack:
         return [self._index.row_by_url(place) for place in self._at_site(form.site(url)[0])]
 
     def methods_of(self, url: str) -> tuple[str, ...]:
-        """Return the methods that a URL was recorded with, sorted."""
+        """Return the methods with which a URL was recorded, sorted."""
         where, scheme = form.site(url)
         places = self._at_site(where)
         methods: list[str] = []
         at = bisect_left(places, (scheme, b""), key=self._scheme_and_method)
-        while at < len(places):  # from method to method, since a poll may have thousands of rows
+        while at < len(places):  # skip from method to method, since a poll may have thousands of rows
             found = self._scheme_and_method(places[at])
             if found[0] != scheme:
                 break
@@ -309,7 +307,7 @@ class Pack:
         return tuple(methods)
 
     def urls_like(self, url: str, *, limit: int = 100) -> list[str]:
-        """Return recorded URLs of the same host and path, the queries aside; `limit` at most."""
+        """Return at most `limit` recorded URLs of the same host and path, with any query."""
         found: dict[str, None] = {}
         for place in chain(*self._at_path(form.site(url)[0].partition(b"?")[0])):
             if len(found) >= limit:
@@ -318,7 +316,7 @@ class Pack:
         return list(found)
 
     def explain(self, method: str, url: str) -> str:
-        """Return why a request that was looked up in vain is not here: one clause for the ledger."""
+        """Return why a request has no row: one clause for the ledger."""
         if methods := self.methods_of(url):
             if method.upper() in methods:
                 return "other body recorded"
@@ -338,11 +336,11 @@ class Pack:
         return self._places(where, where + b"\0")
 
     def _at_path(self, path: bytes) -> tuple[range, range]:
-        """Return the places of a path without query, and with any ("@" follows "?")."""
+        """Return the positions of a path without query, and with any ("@" follows "?")."""
         return self._at_site(path), self._places(path + b"?", path + b"@")
 
     def _places(self, low: bytes, high: bytes) -> range:
-        """Return the places in the URL table from `low` to before `high`."""
+        """Return the positions in the URL table from `low` to before `high`."""
         places = range(self._count)
         first = bisect_left(places, low, key=self._site)
         if first == self._count or self._site(first) >= high:
@@ -364,14 +362,11 @@ def _closed(row: int) -> Entry:
 
 
 def _none_found(key: bytes) -> Sequence[int]:
-    raise ValueError("a pack that is closed was asked for a request")
+    raise ValueError("lookup in a closed pack")
 
 
 def pack_stamp(path: Path) -> tuple[int, int]:
-    """Return what changes when the pack in a folder is replaced: cheap to ask, never read as a time.
-
-    Zeros if there is none.
-    """
+    """Return a value that changes when the pack in a folder is replaced, zeros without a pack. Cheap."""
     try:
         found = (path / form.DIGEST).stat()
     except OSError:
@@ -388,9 +383,9 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], str]:
         raise malformed(f"cannot be read ({error.strerror})", file) from error
     environment_id = sha256(text).hexdigest()
     if digest != environment_id.encode() + b"\n":
-        raise malformed(f"differs from the sha256 in {form.DIGEST!r}", file, 0)
+        raise malformed(f"does not match the sha256 in {form.DIGEST!r}", file, 0)
     manifest = json.loads(text)
     version = manifest.get("version")
     if version != form.VERSION:
-        raise malformed(f"pack is of version {version}, this program reads {form.VERSION}", file, 0)
+        raise malformed(f"pack has version {version}, this program reads {form.VERSION}", file, 0)
     return manifest, environment_id

@@ -1,18 +1,15 @@
-"""Compile a collection into its pack: every capture that replay can serve, in recorded order.
+"""Compilation of a collection into its pack: every capture that replay can serve, in recorded order.
 
-What becomes an entry: HTTP answers, resource records of http(s) URLs, and revisits with their
-original's body. A 304 becomes the answer that it confirmed, since the browser that gets it at replay holds
-nothing to be confirmed. A 206 stays only where no 200 is: replay cuts ranges itself. Of a page that was
-visited again, the document of the visit that was given up is left out, since what the page looked like is
-known of the later one. What cannot be served is left out with a warning, and so is what broke off; a record
-that cannot be read costs itself alone.
+Entries are HTTP responses, resource records of http(s) URLs, and revisits with their original's body. A 304
+becomes the response that it confirmed, since the browser at replay has no cached copy. A 206 stays only
+without a 200: replay cuts ranges itself. Of a page that was visited again, the document of the abandoned
+visit is left out, because the baseline shows the later one. Unservable and truncated captures are left out
+with a warning each.
 
-Captures are read one at a time and spooled to disk, so memory grows with their number (some hundred
-bytes each), not with their bodies. The pack holds no name, time of import or path: the same
-captures recorded under the same settings are the same environment, wherever they lie.
-
-Sizes of archive files are noted before anything is read, so `what_changed` sees what is appended
-later, be it in the same tick of the file system's clock or while the sealing goes on.
+Captures are read one at a time and spooled to disk, so memory grows with their number (some hundred bytes
+each), not with their bodies. The pack contains no name, import time or path: the same captures recorded under
+the same settings are the same environment. Sizes of archive files are taken before anything is read, so
+`what_changed` sees later appends, even within one tick of the file system's clock or during sealing.
 """
 
 from __future__ import annotations
@@ -43,40 +40,41 @@ from stillweb.urls import wire_url
 __all__ = ["SEALING", "PackInfo", "seal", "what_changed"]
 
 SEALING = 1
-"""Of which rules a pack is: to be raised with any change of the keys, of what answers vary by and of what
-becomes an entry, so that packs sealed before are sealed again. `test_seal_golden` holds it to that."""
+"""Version of the sealing rules. Raise it with any change of keys, of the fields that responses vary by, and
+of what becomes an entry, so that older packs are sealed again. `test_seal_golden` enforces this.
+"""
 
-# Members of a collection's manifest that say where it came from, not what replay must repeat.
+# Members of a collection's manifest about its origin, which replay does not need.
 _PROVENANCE = ("name", "created", "software", "sources", "notes", "version", "twice")
 
 RULES = "rules.yaml"
-# Default rules are compiled into packs too, so a pack made by another version of them is not this one's.
+# Packs contain aliases by the default rules, so a pack made with other default rules is stale.
 _RULES_SAID = {"rules": RULES, "default_rules": "stillweb's default rules"}
 
 _CHANGED = "changed since it was sealed"
 
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
-_CODING_COSTS = 64  # bytes by which gzip or brotli make a tiny body longer
-_LAST_STATUS = 999  # beyond the 5xx of RFC 9110 there are sites that answer 999 to crawlers
+_CODING_COSTS = 64  # bytes by which gzip or brotli lengthen a tiny body
+_LAST_STATUS = 999  # beyond the 5xx of RFC 9110: some sites answer crawlers with 999
 
 
 def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = None) -> PackInfo:
     """Write the pack of a collection, replacing an older one in one rename.
 
-    Its rules are read once: the aliases in a pack are of the rules that it says, whoever edits them then.
+    The rules are read once, so a pack's aliases match its stated rules even if the file is edited meanwhile.
 
     Args:
-        collection: whose index is made anew where it is missing or older than the archive.
+        collection: its index is rebuilt if it is missing or older than the archive.
         on_progress: called with the number of captures read so far.
 
     Raises:
-        CollectionError: if manifest or rules cannot be read, or it is a pack alone.
+        CollectionError: if manifest or rules cannot be read, or the collection consists of a pack only.
         MalformedCdxj: if the index cannot be read.
     """
     collection.require_archive()
     from stillweb.collections.warc.writer import (
-        is_fresh,  # brings warcio, which who only serves does not need
+        is_fresh,  # imports warcio, which replay does not need
     )
 
     warnings: list[str] = []
@@ -84,9 +82,7 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
     sizes = _archive_sizes(collection)
     if not is_fresh(collection) or _index_lags(collection, sizes):
         reindex(collection)
-        warnings.append(
-            f"{collection.index_file}: was missing or older than the archive, so it was made anew"
-        )
+        warnings.append(f"{collection.index_file}: was missing or older than the archive, so it was rebuilt")
     sizes |= _index_size(collection)
     store = BodyStore.of(collection.pack)
     with PackWriter(collection.pack, store) as writer:
@@ -100,7 +96,7 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
     try:
         store.collect()
     except MalformedPack as error:
-        warnings.append(f"{error}: bodies that no pack needs are kept until it is sealed again")
+        warnings.append(f"{error}: bodies that no pack needs stay until it is sealed again")
     return replace(info, warnings=tuple(warnings))
 
 
@@ -110,20 +106,20 @@ def _captures(collection: Collection) -> Iterator[Capture]:
 
 
 def what_changed(collection: Collection, pack: Pack) -> str:
-    """Return what is not as it was when a collection's pack was sealed, as a clause; "" if nothing is.
+    """Return what changed since a collection's pack was sealed, as a clause; "" if nothing did.
 
     Raises:
         CollectionError: if manifest or rules cannot be read.
     """
-    archive, noted = _archive_sizes(collection), _noted(pack.path)
+    archive, stated = _archive_sizes(collection), _stated_sizes(pack.path)
     if not archive:
-        return ""  # the pack is all there is; sealing would make it empty
+        return ""  # the pack is all that exists; sealing would empty it
     if pack.manifest.get("sealing") != SEALING:
         return "it was sealed by other rules than this program's"
-    if noted:
+    if stated:
         now = archive | _index_size(collection)
-        for name in sorted(noted.keys() | now.keys()):
-            if noted.get(name) != now.get(name):
+        for name in sorted(stated.keys() | now.keys()):
+            if stated.get(name) != now.get(name):
                 return f"{Path(name).name} {_CHANGED}"
     first = pack.manifest.get("recorded_at", "")
     for name, value in _manifest(collection, _rules_text(collection), first).items():
@@ -133,19 +129,19 @@ def what_changed(collection: Collection, pack: Pack) -> str:
 
 
 def _index_lags(collection: Collection, archive: dict[str, int]) -> bool:
-    """Whether the archive grew since it was last sealed and the index did not, whatever their times say."""
-    noted = _noted(collection.pack)
-    old = {name: size for name, size in noted.items() if name.startswith("archive/")}
-    return bool(noted) and archive != old and noted == old | _index_size(collection)
+    """Return True if the archive grew since the last seal and the index did not, whatever their times."""
+    stated = _stated_sizes(collection.pack)
+    old = {name: size for name, size in stated.items() if name.startswith("archive/")}
+    return bool(stated) and archive != old and stated == old | _index_size(collection)
 
 
-def _noted(pack: Path) -> dict[str, int]:
-    """Return the sizes that a pack was sealed from; nothing if it says nothing of them."""
+def _stated_sizes(pack: Path) -> dict[str, int]:
+    """Return the source sizes that a pack states; empty if it states none."""
     try:
-        noted = json.loads((pack / SOURCES).read_bytes())
+        stated = json.loads((pack / SOURCES).read_bytes())
     except (FileNotFoundError, ValueError):
         return {}
-    return noted if isinstance(noted, dict) else {}
+    return stated if isinstance(stated, dict) else {}
 
 
 def _archive_sizes(collection: Collection) -> dict[str, int]:
@@ -158,15 +154,15 @@ def _index_size(collection: Collection) -> dict[str, int]:
     return {f"indexes/{collection.index_file.name}": collection.index_file.stat().st_size}
 
 
-_Asked = tuple[bytes, frozenset[tuple[str, bytes]]]
-"""A request's key, and the fields of it that bear meaning."""
+_MeaningfulKey = tuple[bytes, frozenset[tuple[str, bytes]]]
+"""A request's key, and its meaningful fields."""
 
 
 def _visited_again(collection: Collection) -> dict[str, str]:
-    """Return since when the pages count that were visited again, by URL in wire spelling."""
+    """Return the time of the last visit of each page that was visited again, by wire URL."""
     pages = [(wire_url(page.url), page) for page in collection.each_page() if len(page.timestamp) == 14]
     again = {url for url, page in pages if page.extra.get(VISITED_AGAIN)}
-    # Merged collections may list a page twice: both are there for good.
+    # Merged collections may list a page twice, and both entries count.
     return {
         url: page.timestamp
         for url, page in sorted(pages, key=lambda each: each[1].timestamp, reverse=True)
@@ -186,15 +182,15 @@ class _Sealing:
         self._collection = collection
         self._writer = writer
         self._unmodified: list[PackEntry] = []
-        self._parts: list[tuple[Capture, bytes]] = []  # without bodies: videos come in parts
+        self._parts: list[tuple[Capture, bytes]] = []  # without bodies: videos are recorded in parts
         self._again = _visited_again(collection)
-        self._given_up: list[tuple[Capture, _Asked]] = []
-        self._asked_again: set[_Asked] = set()
+        self._given_up: list[tuple[Capture, _MeaningfulKey]] = []
+        self._repeated: set[_MeaningfulKey] = set()
         self.first = ""
         self._warnings = warnings
 
     def take(self, capture: Capture) -> None:
-        """Add a capture, or keep it for `take_partial`."""
+        """Add a capture, or defer it to `take_partial`."""
         self._take_frames(capture)
         entry = self._entry(capture)
         if entry is None:
@@ -207,33 +203,33 @@ class _Sealing:
             self._add(entry)
 
     def _is_given_up(self, capture: Capture, entry: PackEntry) -> bool:
-        """Keep for `take_partial` what may be of a visit that was given up."""
+        """Defer a capture that may belong to an abandoned visit; return True if deferred."""
         since = self._again.get(wire_url(entry.url)) if entry.method == "GET" else None
         if since is None:
             return False
-        asked = entry.key, frozenset(field for field in entry.varies if not browsers_own(field[0]))
+        meaningful = entry.key, frozenset(field for field in entry.varies if not browsers_own(field[0]))
         if entry.timestamp < since:
-            self._given_up.append((capture, asked))
+            self._given_up.append((capture, meaningful))
             return True
-        self._asked_again.add(asked)
+        self._repeated.add(meaningful)
         return False
 
     def take_partial(self) -> None:
-        """Add what depends on which whole answers there are."""
-        for capture, asked in self._given_up:
-            if asked in self._asked_again:
+        """Add the captures that depend on which complete responses exist."""
+        for capture, meaningful in self._given_up:
+            if meaningful in self._repeated:
                 self._warn(capture.source, capture.offset, f"{capture.url}, which was visited again later")
             elif earlier := self._entry(capture):
                 self._add(earlier)
         for entry in self._writer.repeat(self._unmodified):
-            self._warn(entry.source, entry.offset, f"304 of {entry.url}, which was never recorded whole")
+            self._warn(entry.source, entry.offset, f"304 of {entry.url}, which has no complete response")
         whole = self._writer.answered_whole({key for _, key in self._parts})
         for capture, key in self._parts:
             if key not in whole and (part := self._entry(capture)):
                 self._add(part)
 
     def _take_frames(self, capture: Capture) -> None:
-        """Add what stands beside a capture: a WebSocket's frames, an event stream's timing."""
+        """Add the frames of a WebSocket, or the timing of an event stream."""
         try:
             if entry := frame_entry(self._collection, capture):
                 self._add(entry)
@@ -245,9 +241,9 @@ class _Sealing:
         self.first = min(self.first or entry.timestamp, entry.timestamp)
 
     def _entry(self, capture: Capture) -> PackEntry | None:
-        """Return a capture as an entry; None, and a warning, if it cannot be served."""
+        """Return a capture as an entry; None, with a warning, if it cannot be served."""
         if not capture.url.lower().startswith(("http://", "https://")):
-            return None  # dns:, urn:pageinfo:, screenshots: never asked for by a browser
+            return None  # dns:, urn:pageinfo:, screenshots: browsers never request them
         try:
             exchange = self._collection.read_capture(capture)
             request = exchange.request
@@ -286,10 +282,10 @@ class _Sealing:
 
 
 def _varies(exchange: Exchange) -> Varies:
-    """Return what an answer depends on by its own word (RFC 9110 §12.5.5), and by what always bears meaning.
+    """Return the fields that a response depends on: by its `Vary` (RFC 9110 §12.5.5), and by their meaning.
 
-    Further, as preferences, what else the page has set: of several captures, each is to answer its own
-    request. Content codings are replay's to choose. "*" tells no field to tell requests apart by.
+    Other page-set fields are added as preferences, so that each of several captures answers its own request.
+    Replay itself selects content codings. A `Vary` of "*" names no field that could distinguish requests.
     """
     fields = exchange.request.headers
     stated = ",".join(value for name, value in exchange.response.headers if name.lower() == "vary")
@@ -298,17 +294,17 @@ def _varies(exchange: Exchange) -> Varies:
     sent = {name.lower() for name, value in fields if value.strip()}
     names |= MEANT & sent
     if excludes(header(fields, "accept"), exchange.response.mime):
-        names.add("accept")  # the server did not look at it; who asks so again is to get this answer
+        names.add("accept")  # the server ignored it; a request with this value gets this response
     preferred = {name for name in sent - names if page_set(name) and _FIELD_NAME.fullmatch(name)}
-    noted = [(name, name) for name in names] + [(PREFERRED + name, name) for name in preferred]
-    return tuple((noted_as, vary_digest(header(fields, name))) for noted_as, name in sorted(noted))
+    named = [(name, name) for name in names] + [(PREFERRED + name, name) for name in preferred]
+    return tuple((noted_as, vary_digest(header(fields, name))) for noted_as, name in sorted(named))
 
 
 def _cut(response: Response) -> str:
-    """Return how much of a page is there if it broke off on the way; "" for a whole one.
+    """Return how much of a truncated page exists; "" for a complete one.
 
-    Recorders that store bodies decoded keep the length of the coded body, which is longer by some bytes
-    at most; redirects and errors are often stored without theirs, and no page misses it.
+    Recorders that store decoded bodies keep the length of the encoded body, which is longer by some bytes at
+    most. Redirects and errors are often stored without their bodies, which no page needs.
     """
     stated = header(response.headers, "content-length")
     if response.status != HTTPStatus.OK or not _LENGTH.fullmatch(stated):
@@ -318,14 +314,14 @@ def _cut(response: Response) -> str:
 
 
 def _manifest(collection: Collection, rules: str, first: str) -> dict[str, Any]:
-    """Return what the pack says of the recording.
+    """Return the pack's copy of the collection's manifest.
 
-    Imported archives know no time of their own: their pinned clock starts with their first capture.
+    Imported archives have no recording time of their own: their pinned clock starts with their first capture.
     """
     members = collection.manifest().to_dict()
-    kept = {name: value for name, value in members.items() if name not in _PROVENANCE}
+    recorded = {name: value for name, value in members.items() if name not in _PROVENANCE}
     return {
-        **kept,
+        **recorded,
         "recorded_at": members["recorded_at"] or first,
         "rules": rules,
         "default_rules": default_rules_digest(),
@@ -334,7 +330,7 @@ def _manifest(collection: Collection, rules: str, first: str) -> dict[str, Any]:
 
 
 def _rules_text(collection: Collection) -> str:
-    """Return the collection's rules as they are written, "" if it has none; replay reads them."""
+    """Return the text of the collection's rules, "" if it has none."""
     path = collection.path / RULES
     try:
         return path.read_text("utf-8")

@@ -1,15 +1,15 @@
-"""`collections/.store/`: bodies by their sha256, shared by the packs of all collections of a root.
+"""`collections/.store/`: bodies by sha256, shared by the packs of all collections of a root.
 
     NAME.bodies   a segment: magic, then bodies back to back. NAME is half the sha256 of its table
-    NAME.table    magic, count; of each body, sorted: sha256 and offset. Asked at seal only (`storetables`)
+    NAME.table    magic, count; sha256 and offset of each body, sorted. Used by seal only
 
-A seal writes what no segment holds into one new segment, in the order in which it comes, and never
-changes one that is there. What a table says is believed only after the bytes were compared, so a
-broken segment costs space and is never built upon. A pack names `MOST_SEGMENTS` at most, since who has it
-open holds a descriptor of each: bodies of those beyond are copied into the new segment.
+A seal writes the bodies that no segment holds into one new segment, in order of arrival, and never changes
+existing ones. It compares the bytes before it relies on a table, so a damaged segment costs space and is
+never used for new packs. A pack names at most `MOST_SEGMENTS`, since each costs a descriptor while the pack
+is open: bodies of further segments are copied into the new one.
 
-`sharing` holds the store against `collect`, which removes segments that no pack names and what a
-killed seal left; any number of seals may share. Both are locks of the folder, gone with the process.
+`sharing` excludes `collect`, which removes segments that no pack names and files of killed seals; any number
+of seals may share. Both lock the folder, and the locks end with the process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["STORE", "BodyStore", "BodyWriter", "Table", "packed_table", "read_ta
 
 _MAGIC = b"SWtab\0\0" + bytes([form.VERSION])
 _HEADER = struct.Struct("<8sQ")
-_ROW = struct.Struct("<Q24sQ")  # the first 8 bytes of the sha256 as a number, so that it is searched in C
+_ROW = struct.Struct("<Q24sQ")  # the first 8 bytes of the sha256 as a number, for a search in C
 _WORDS = _ROW.size // 8
 _PREFIX = struct.Struct(">Q")
 _SEGMENT_MAGIC = form.MAGIC[form.BODIES]
@@ -48,7 +48,7 @@ _OPEN = 16
 
 
 def packed_table(places: Iterable[tuple[bytes, int]]) -> bytes:
-    """Return the table of bodies, of each its sha256 and offset, sorted."""
+    """Return a table of bodies: sha256 and offset of each, sorted."""
     words = array("Q")
     for digest, offset in places:
         words.frombytes(_ROW.pack(_PREFIX.unpack_from(digest)[0], digest[8:], offset))
@@ -56,13 +56,13 @@ def packed_table(places: Iterable[tuple[bytes, int]]) -> bytes:
 
 
 class _Segments:
-    """Segments to be read from, a few of them open."""
+    """Reads segments, with a few of them open."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def read(self, file: Path, offset: int, length: int) -> bytes:
-        """Return some bytes of a segment; less if it ends before."""
+        """Return bytes of a segment; fewer if it ends before."""
         try:
             if file not in self._open:
                 if len(self._open) == _OPEN:
@@ -83,8 +83,8 @@ class Table:
 
     Args:
         file: the segment.
-        size: of it.
-        rows: its table without the header, to be released before what it lies in.
+        size: of the segment.
+        rows: its table without the header; release it before the memory it views.
         segments: reads it.
     """
 
@@ -97,12 +97,11 @@ class Table:
         self._prefixes = self._words[::_WORDS]
 
     def release(self) -> None:
-        """Let go of the rows."""
         for view in (self._prefixes, self._words, self._rows):
             view.release()
 
     def find(self, digest: bytes, body: bytes) -> int:
-        """Return the offset of a body; -1 if it is not here, byte for byte.
+        """Return the offset of a body that is equal byte for byte; -1 without one.
 
         Raises:
             CollectionError: if the segment cannot be read.
@@ -117,7 +116,7 @@ class Table:
         return -1
 
     def body(self, offset: int, length: int) -> bytes:
-        """Return what lies at an offset.
+        """Return the bytes at an offset.
 
         Raises:
             CollectionError: if the segment cannot be read.
@@ -126,16 +125,16 @@ class Table:
 
 
 def read_tables(store: Path, names: Sequence[str], files: ExitStack) -> list[Table]:
-    """Return the tables of segments, the largest first: so a pack needs few; `files` closes what they need.
+    """Return the tables of segments, largest first, so that a pack needs few; `files` closes their resources.
 
-    One that is gone meanwhile or is broken is left out: what is broken is not built upon.
+    Missing and damaged segments are left out: new packs must not use them.
 
     Raises:
         CollectionError: if one cannot be read for another reason.
     """
     segments = _Segments()
     files.callback(segments.close)
-    found: list[tuple[int, Path, int, int]] = []  # rows, segment and its size, where its rows end
+    found: list[tuple[int, Path, int, int]] = []  # rows, segment and its size, end of its rows
     with tempfile.TemporaryFile(dir=store) as joined:
         for name in names:
             file = store / f"{name}.bodies"
@@ -158,7 +157,7 @@ def read_tables(store: Path, names: Sequence[str], files: ExitStack) -> list[Tab
 
 
 def _rows(file: Path) -> tuple[int, bytes]:
-    """Return the size of a segment and the rows of its table; none if one of them is broken or gone."""
+    """Return the size of a segment and the rows of its table; none if one of them is damaged or missing."""
     try:
         table = file.with_suffix(".table").read_bytes()
         with file.open("rb") as segment:
@@ -173,7 +172,7 @@ def _rows(file: Path) -> tuple[int, bytes]:
 
 
 def _unreadable(file: Path, error: OSError) -> CollectionError:
-    # To go on without it would store its bodies a second time, and say nothing.
+    # Continuing without it would silently store its bodies a second time.
     hint = "free what is in the way (limits, rights, disk), then: stillweb collections seal NAME"
     return CollectionError(f"segment of the store cannot be read ({error.strerror})", path=file, hint=hint)
 
@@ -181,11 +180,11 @@ def _unreadable(file: Path, error: OSError) -> CollectionError:
 STORE = ".store"
 _BUFFER = 1 << 20
 SEGMENT = 1 << 48
-"""A place is an offset, and this times the number of the segment."""
+"""A place is an offset plus this number times the number of the segment."""
 
 
 class BodyStore:
-    """The store of a root of collections. Making one touches nothing."""
+    """The store of a root of collections. The constructor has no side effects."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -193,12 +192,12 @@ class BodyStore:
 
     @classmethod
     def of(cls, pack: Path) -> BodyStore:
-        """Return the store of a pack: beside its collection, wherever that really lies."""
+        """Return the store of a pack: beside its collection, with links resolved."""
         return cls(pack.parent.resolve().parent)
 
     @contextmanager
     def sharing(self) -> Iterator[None]:
-        """Hold the store against `collect`: segments that are there stay, so that a pack may name them."""
+        """Exclude `collect`: existing segments stay, so that a new pack may name them."""
         self.path.mkdir(exist_ok=True)
         with self._locked(fcntl.LOCK_SH):
             yield
@@ -213,20 +212,20 @@ class BodyStore:
             os.close(descriptor)  # releases the lock
 
     def collect(self) -> int:
-        """Remove what no pack names; return how many bytes that freed. Nothing while a seal goes on.
+        """Remove segments that no pack names; return the number of freed bytes. Does nothing during a seal.
 
         Raises:
-            MalformedPack: if it cannot be told what a pack names; then nothing is removed.
+            MalformedPack: if a pack's segments cannot be determined; then nothing is removed.
         """
         freed = 0
         with suppress(BlockingIOError, FileNotFoundError), self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
-            kept = self._named()
+            named = self._named()
             for file in sorted(self.path.iterdir()):
-                if file.stem not in kept:
+                if file.stem not in named:
                     freed += file.stat().st_size
                     file.unlink()
-            for folder in self.root.glob("*/.pack-*"):  # of a seal that was killed
-                if not folder.parent.is_symlink():  # else another store's lock is over it
+            for folder in self.root.glob("*/.pack-*"):  # of a killed seal
+                if not folder.parent.is_symlink():  # otherwise another store's lock covers it
                     shutil.rmtree(folder, ignore_errors=True)
         return freed
 
@@ -245,10 +244,10 @@ class BodyStore:
 
 
 def remove_collection(path: Path) -> None:
-    """Remove the folder of a collection, and the bodies that only it had.
+    """Remove the folder of a collection, and the bodies that only it used.
 
     Raises:
-        MalformedPack: if it cannot be told what other packs need; then the bodies stay.
+        MalformedPack: if other packs' segments cannot be determined; then the bodies stay.
     """
     store = BodyStore(path.resolve().parent)
     if path.is_symlink():
@@ -260,11 +259,11 @@ def remove_collection(path: Path) -> None:
 
 
 class BodyWriter:
-    """Takes the bodies of one pack; to be closed, and to be used within `Store.sharing` if there is a store.
+    """Collects the bodies of one pack. Close it, and use it within `BodyStore.sharing` if a store is given.
 
     Args:
         folder: of the new pack, which gets the bodies if there is no store.
-        store: to be shared with other packs.
+        store: to share bodies with other packs.
     """
 
     def __init__(self, folder: Path, store: BodyStore | None) -> None:
@@ -305,7 +304,7 @@ class BodyWriter:
         return at
 
     def add(self, digest: bytes, body: bytes) -> int:
-        """Take a body and return its number, in order of arrival; the same for the same body."""
+        """Add a body and return its number, in order of arrival; equal bodies have equal numbers."""
         number = self._numbers.get(digest)
         if number is None:
             number = self._numbers[digest] = len(self._places)
@@ -322,7 +321,7 @@ class BodyWriter:
         return self._write(body)
 
     def finish(self) -> tuple[list[SegmentName], array[int]]:
-        """Make the segment permanent; return the segments in use, and the place of each body by arrival."""
+        """Make the segment durable; return the segments in use, and the place of each body by arrival."""
         counts = Counter(place // SEGMENT for place in self._places if place >= SEGMENT)
         used = sorted(number for number, _ in counts.most_common(MOST_SEGMENTS - 1))
         self._copy_from(counts.keys() - {*used})
@@ -335,19 +334,19 @@ class BodyWriter:
             segments.append(SegmentName(self._publish() if self._store else OWN, self._end))
         elif not self._store:
             self._own.unlink()
-        self._numbers.clear()  # of no use any more, and the largest thing in memory
+        self._numbers.clear()  # no longer needed, and the largest object in memory
         places = (divmod(place, SEGMENT) for place in self._places)
         return segments, array("Q", (renumbered.get(number, 0) * SEGMENT + at for number, at in places))
 
     def _copy_from(self, tables: Set[int]) -> None:
-        """Write the bodies that lie in some segments to the new one, segment by segment."""
+        """Copy the bodies of some segments to the new one, segment by segment."""
         away = [at for at, place in enumerate(self._places) if place // SEGMENT in tables]
         for at in sorted(away, key=self._places.__getitem__):
             number, offset = divmod(self._places[at], SEGMENT)
             self._places[at] = self._write(self._tables[number - 1].body(offset, self._lengths[at]))
 
     def _publish(self) -> bytes:
-        """Move the new segment into the store, behind its table: one without the other is none."""
+        """Move the new segment into the store after its table: a segment without a table does not count."""
         assert self._store
         table = packed_table(
             (digest, self._places[number])

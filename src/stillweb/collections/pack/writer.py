@@ -1,11 +1,11 @@
-"""Build a pack from plain entries, in one pass over them and within bounded memory.
+"""Writer of packs from plain entries, in one pass and within bounded memory.
 
-Entries may come in any order: records are spooled to the new folder as they come, bodies go to the store
-(or to the pack, if it is to have its own) once per sha256; only what sorting needs stays in memory. At the
-end records are written in recorded order, and the index over them. No wall clock, no absolute path, no
-order of arrival and nothing of the store is in what the digest is over: same entries, same bytes.
+Entries arrive in any order. Records are spooled to the new folder, bodies go once per sha256 to the store (or
+into the pack, if it has its own bodies); only sort keys stay in memory. At the end records are written in
+recorded order, with the index over them. The digest covers no wall clock, absolute path, order of arrival or
+store content: equal entries give equal bytes.
 
-The folder appears in one rename, and one that replaces another is exchanged with it.
+The folder appears in one rename, and is exchanged with one that it replaces.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Spool:
     """Entries in order of arrival.
 
     Attributes:
-        offsets: where the record of each lies.
-        bodies: the number of the body of each, by order of arrival.
+        offsets: of each record.
+        bodies: the number of each entry's body, by order of arrival.
         aliases: by number of the entry.
     """
 
@@ -57,11 +57,11 @@ class Spool:
         self.aliases: dict[int, tuple[bytes, ...]] = {}
 
     def add(self, record: Record, place: bytes, further: Iterable[bytes], body: int) -> None:
-        """Take an entry.
+        """Append an entry.
 
         Args:
-            record: without what depends on other entries.
-            place: in recorded order, as bytes that sort so.
+            record: without the fields that depend on other entries.
+            place: sort key of its position in recorded order.
             further: its aliases.
             body: the number of its body by order of arrival.
         """
@@ -69,7 +69,7 @@ class Spool:
         aliases = tuple(sorted({*further} - {record.key}))
         if aliases:
             self.aliases[len(self._orders)] = aliases
-        # Between entries of one place and key the content decides, since what came first must not tell.
+        # Between entries of one position and key the content decides, since order of arrival must not matter.
         content = sha256(b"".join((packed, *aliases))).digest()[:16]
         self._orders.append(place + record.key + content)
         self.offsets.append(self._end)
@@ -77,13 +77,13 @@ class Spool:
         self._end += self._out.write(packed)
 
     def in_order(self) -> list[int]:
-        """Return the numbers of the entries in recorded order; the last that is asked of it."""
+        """Return the numbers of the entries in recorded order. Call it last: it frees the sort keys."""
         ordered = sorted(range(len(self._orders)), key=self._orders.__getitem__)
         self._orders.clear()
         return ordered
 
     def of(self, keys: Container[bytes]) -> list[tuple[bytes, bytes, int, int]]:
-        """Return recorded order, key, status and number of the entries of some keys."""
+        """Return position, key, status and number of the entries of some keys."""
         if not keys:
             return []
         found = []
@@ -94,21 +94,20 @@ class Spool:
         return found
 
     def record(self, number: int) -> Record:
-        """Read an entry's record back."""
         with self.mapped() as spool:
             at = self.offsets[number]
             return Record.unpack(spool[at : at + form.record_size(spool, at)])
 
     @contextmanager
     def mapped(self) -> Iterator[mmap]:
-        """Map what was written so far."""
+        """Map the bytes written so far."""
         self._out.flush()
         with mmap(-1, 1) if not self._end else mmap(self._out.fileno(), 0, access=ACCESS_READ) as spool:
             yield spool
 
 
-# RFC 9110 §7.6.1 (hop by hop), the length that the server adds, what would make a browser speak to another
-# host or refuse our certificate, and what replay itself tells the program in front of it (`--on-miss`).
+# RFC 9110 §7.6.1 (hop by hop), the length that the server adds, fields that make a browser use another host
+# or reject our certificate, and the field that replay sends to the program in front of it (`--on-miss`).
 _DROPPED = frozenset(
     {
         *("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length"),
@@ -125,18 +124,18 @@ _MEANWHILE = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT)
 
 @dataclass(frozen=True, slots=True)
 class PackEntry:
-    """One answer for a pack; recorded order is (timestamp, source, offset).
+    """One response for a pack; recorded order is (timestamp, source, offset).
 
     Attributes:
         key: `request_key` of the request.
         method: of the request.
         url: of the request, as recorded.
         timestamp: 14 digits UTC.
-        response: the whole answer; never a 304 or a revisit.
+        response: complete; never a 304 or a revisit.
         source, offset: where it was archived.
         aliases: further keys of 16 bytes under which the entry is found.
-        varies: lower-case names of the request fields that the answer depends on, each with
-            `vary_digest` of the value that the recorded request had.
+        varies: lower-case names of the request fields that the response depends on, each with `vary_digest`
+            of the recorded request's value.
     """
 
     key: bytes
@@ -157,7 +156,7 @@ class PackEntry:
 
 @dataclass(frozen=True, slots=True)
 class PackInfo:
-    """What `build_pack` or `seal` made; `bytes` is the size of what the digest is over and of the bodies."""
+    """Result of `build_pack` or `seal`; `bytes` is the size of the digested files and the bodies."""
 
     environment_id: str
     entries: int
@@ -167,11 +166,11 @@ class PackInfo:
 
 
 def build_pack(entries: Iterable[PackEntry], manifest: Mapping[str, Any], target: Path) -> PackInfo:
-    """Write a pack of `entries` to the folder `target`, in one rename; it has its bodies in it.
+    """Write a pack of `entries` to the folder `target`, in one rename; it contains its bodies.
 
     Args:
         entries: in any order.
-        manifest: what else the pack shall say of itself; JSON values only.
+        manifest: further members of the pack's manifest; JSON values only.
         target: the pack's folder; its parent exists.
     """
     with PackWriter(target) as writer:
@@ -217,11 +216,11 @@ def content_encoding(headers: Headers) -> str:
 
 
 class PackWriter:
-    """Takes entries one by one; nothing is to be seen at the target before `finish`.
+    """Builds a pack entry by entry; nothing appears at the target before `finish`.
 
     Args:
         target: the pack's folder; its parent exists.
-        store: for the bodies; the pack has its own without it.
+        store: for the bodies; without it the pack contains them.
     """
 
     def __init__(self, target: Path, store: BodyStore | None = None) -> None:
@@ -243,7 +242,7 @@ class PackWriter:
         self._files.close()
 
     def add(self, entry: PackEntry) -> None:
-        """Take an entry; its body is written to disk at once.
+        """Add an entry; its body is written to disk immediately.
 
         Raises:
             UsageError: if the entry could not be served as HTTP.
@@ -275,10 +274,10 @@ class PackWriter:
         return {key for _, key, status, _ in found if status == HTTPStatus.OK}
 
     def repeat(self, unmodified: Sequence[PackEntry]) -> list[PackEntry]:
-        """Add, for each 304, the answer that it confirmed; return those of which none was added.
+        """Add, for each 304, the response that it confirmed; return those without one.
 
-        That is the last one of its key before it in recorded order, or else the first one after
-        it (the browser had it from before the recording). A 200 is preferred to others.
+        That is the last response of its key before it in recorded order, or else the first one after it (the
+        browser had it from before the recording). A 200 goes before others.
         """
         answers: dict[bytes, list[tuple[bytes, int, int]]] = {}
         for order, key, status, number in sorted(self._spool.of({entry.key for entry in unmodified})):
@@ -298,7 +297,7 @@ class PackWriter:
         return unresolved
 
     def finish(self, manifest: Mapping[str, Any], sources: Mapping[str, int] | None = None) -> PackInfo:
-        """Write the pack, with a note of what it is made from if told, and move it to its place."""
+        """Write the pack, with a list of its sources if given, and move it to its target."""
         with self._spool.mapped() as spool:
             order = self._spool.in_order()
             numbers = self._write_places(spool, order)
@@ -331,7 +330,7 @@ class PackWriter:
         return PackInfo(environment_id, len(order), len(self._bodies), size + len(text))
 
     def _write_places(self, spool: mmap, order: list[int]) -> array[int]:
-        """Write places.bin; return the number of each body in order of first use, by order of arrival."""
+        """Write places.bin; return the number of each body by first use, in order of arrival."""
         segments, places = self._bodies.finish()
         numbers = array("I", [_NONE]) * len(places)
         count = 0
@@ -348,7 +347,7 @@ class PackWriter:
         return numbers
 
     def _write_entries(self, spool: mmap, order: list[int], numbers: array[int]) -> array[int]:
-        """Write entries.bin in recorded order; return the offset of each."""
+        """Write entries.bin in recorded order; return the offset of each entry."""
         offsets = array("Q")
         epoch = 0
         with (self._folder / form.ENTRIES).open("wb", _BUFFER) as out:
@@ -363,7 +362,7 @@ class PackWriter:
         return offsets
 
     def _write_index(self, offsets: array[int], order: list[int]) -> int:
-        """Write index.bin and return how many keys are in it."""
+        """Write index.bin and return its number of keys."""
         with _mapped(self._folder / form.ENTRIES) as entries:
             keys = _sorted_keys(entries, offsets, [self._spool.aliases.get(entry, ()) for entry in order])
             by_url = _by_url(entries, offsets)
@@ -398,18 +397,18 @@ class PackWriter:
             _sync(out)
 
     def _appear(self) -> None:
-        """Move the folder to its target; at every moment the old pack is there or the new one."""
+        """Move the folder to its target; at every moment the old or the new pack exists."""
         self._folder.chmod(0o755)  # mkdtemp's 0700 would hide the pack from a server of another user
         sync_folder(self._folder)
         while not self._moved():
-            pass  # another seal's pack came or went between look and move
+            pass  # another seal replaced the pack between check and move
         sync_folder(self._target.parent)
 
     def _moved(self) -> bool:
-        """Move the folder to its target; return whether the target was still what it was found to be."""
+        """Move the folder to its target; return False if the target changed since it was examined."""
         try:
             if self._target.exists():
-                # The old one goes where the new one was, and then altogether.
+                # The old pack gets the new one's name, and is then removed.
                 exchange(self._folder, self._target)
             else:
                 self._folder.rename(self._target)
@@ -434,7 +433,7 @@ def _sorted_keys(entries: mmap, offsets: array[int], aliases: Iterable[Iterable[
 
 
 def _by_url(entries: mmap, offsets: array[int]) -> array[int]:
-    """Return the rows by site, scheme and method."""
+    """Return the rows sorted by site, scheme and method."""
     known: dict[tuple[bytes, bytes], tuple[bytes, bytes]] = {}
 
     def url(row: int) -> tuple[bytes, tuple[bytes, bytes]]:
@@ -445,7 +444,7 @@ def _by_url(entries: mmap, offsets: array[int]) -> array[int]:
 
 
 def _place(entry: PackEntry) -> bytes:
-    """Return bytes that sort as timestamp, source and offset do."""
+    """Return bytes that sort like timestamp, source and offset."""
     source = entry.source.encode("utf-8", "surrogatepass")
     return entry.timestamp.encode() + source + b"\0" + entry.offset.to_bytes(8, "big")
 

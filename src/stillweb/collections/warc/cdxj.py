@@ -1,9 +1,9 @@
-"""The index of a collection: CDXJ, one line a capture, `urlkey timestamp {json}`.
+"""CDXJ index of a collection: one line per capture, `urlkey timestamp {json}`.
 
-Sorted bytewise (C locale), so that pywb and others find lines by bisection. The fields are
-those of pywb and cdxj-indexer, numbers as strings: url, mime, status, digest, length, offset,
-filename, and for requests other than GET method and requestBody. Our own are `key` (the request
-key, hex) and `request` ("offset,length" of the request's record); other readers pass over them.
+Lines are sorted bytewise (C locale), so that pywb and other readers can bisect. The fields are those of pywb
+and cdxj-indexer, numbers as strings: url, mime, status, digest, length, offset, filename, and for requests
+other than GET method and requestBody. Two fields are our own: `key` (the request key, hex) and `request`
+("offset,length" of the request's record). Other readers ignore them.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def format_line(capture: Capture, request_body: str = "") -> bytes:
 
 
 def parse_line(line: bytes, *, path: Path | None = None, offset: int | None = None) -> Capture:
-    """Read a CDXJ line.
+    """Parse a CDXJ line.
 
     Raises:
-        MalformedCdxj: if it is none, or lacks url, filename or offset.
+        MalformedCdxj: if the line has another format, or lacks url, filename or offset.
     """
     try:
         urlkey, timestamp, text = line.decode("utf-8", "surrogateescape").rstrip("\r\n").split(" ", 2)
@@ -84,7 +84,7 @@ def read_cdxj(path: Path) -> Iterator[Capture]:
     """Yield the captures of an index file, in its order.
 
     Raises:
-        MalformedCdxj: at the first line that is none.
+        MalformedCdxj: at the first invalid line.
     """
     offset = 0
     with path.open("rb") as file:
@@ -95,13 +95,13 @@ def read_cdxj(path: Path) -> Iterator[Capture]:
 
 
 def read_in_file_order(path: Path) -> Iterator[Capture]:
-    """Yield the captures of an index file in the order in which their records lie in the archive.
+    """Yield the captures of an index file in the order of their records in the archive.
 
-    Disks and the page cache like that better. The order is guessed from the text of the lines, so nothing
-    may depend on it. In memory are some fifty bytes a capture.
+    Sequential reads suit disks and the page cache. The order comes from a pattern search in the lines, so
+    callers must not depend on it. Memory: about fifty bytes per capture.
 
     Raises:
-        MalformedCdxj: at the first line that is none.
+        MalformedCdxj: at the first invalid line.
     """
     sources: dict[bytes, int] = {}
     lines = []
@@ -121,7 +121,7 @@ def read_in_file_order(path: Path) -> Iterator[Capture]:
 
 
 def write_lines(path: Path, lines: Iterable[bytes]) -> int:
-    """Write an index atomically, sorted bytewise, equal lines once; return their number."""
+    """Write an index atomically, sorted bytewise and without duplicate lines; return the number of lines."""
     ordered = sorted(set(lines))
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")

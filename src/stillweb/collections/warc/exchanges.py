@@ -1,4 +1,4 @@
-"""From a capture to its exchange: read the response's record, its request's, and a revisit's original."""
+"""The exchange of a capture: the response's record, its request's record, and a revisit's original."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHECK = "stillweb collections check NAME"
 
 
 class Originals:
-    """The captures that revisits may refer to, by URL and time and by digest."""
+    """Captures to which revisits may refer, by URL and time and by digest."""
 
     def __init__(self, captures: Iterable[Capture]) -> None:
         self._by_time: dict[tuple[str, str], list[Capture]] = {}
@@ -34,10 +34,10 @@ class Originals:
             self._by_url.setdefault(wire_url(capture.url), []).append(capture)
 
     def find(self, revisit: Capture, record: WarcRecord) -> Capture | None:
-        """Return the capture whose payload a revisit repeats (WARC 1.1 §6.7); None if it is not here.
+        """Return the capture whose payload a revisit repeats (WARC 1.1 §6.7); None if it is missing.
 
-        One URL may have answered several requests in the second that a revisit names: the digest tells
-        them apart, or the request where the server confirmed what that very request had brought.
+        One URL may have answered several requests in the second that a revisit names. The digest
+        distinguishes them; for a 304 the request does.
         """
         url = wire_url(clean_uri(record.get("WARC-Refers-To-Target-URI")) or revisit.url)
         named = self._by_time.get((url, timestamp_of(record.get("WARC-Refers-To-Date"))), [])
@@ -66,7 +66,7 @@ class Originals:
 
 
 def _contradict(one: str, other: str) -> bool:
-    """Whether two digests cannot be of the same payload: of one algorithm and spelling, and different."""
+    """Return True if two digests exclude equal payloads: same algorithm and spelling, different values."""
     name, _, value = one.lower().partition(":")
     other_name, _, other_value = other.lower().partition(":")
     if name.replace("-", "") != other_name.replace("-", "") or len(value) != len(other_value):
@@ -75,7 +75,7 @@ def _contradict(one: str, other: str) -> bool:
 
 
 def read_exchange(archive: Path, capture: Capture, originals: Originals | None) -> Exchange:
-    """Read the exchange of a capture; `originals` is asked for revisits only."""
+    """Read the exchange of a capture. `originals` is used for revisits only."""
     record = _answer(archive, capture)
     response = _response(archive, capture, record, originals)
     return Exchange(
@@ -93,17 +93,17 @@ def _read(archive: Path, capture: Capture, offset: int, length: int) -> WarcReco
         return read_record(path, offset, length)
     except FileNotFoundError:
         raise MissingRecord(
-            f"no such file, but {capture.url} is indexed there", path=path, hint=_CHECK
+            f"the file is missing, but the index has {capture.url} in it", path=path, hint=_CHECK
         ) from None
 
 
 def _answer(archive: Path, capture: Capture) -> WarcRecord:
-    """Read the record of a capture; an index that is not of this file names another URL's."""
+    """Read the record of a capture and check its URL: the index may belong to another file."""
     record = _read(archive, capture, capture.offset, capture.length)
     undone = methodquery.undo(record.target_uri)
     url = undone.url if undone else record.target_uri
     if wire_url(url) != wire_url(capture.url):
-        what = f"the index says that {capture.url} lies here, but the record is of {url}"
+        what = f"the index has {capture.url} here, but the record is of {url}"
         raise MalformedWarc(what, path=archive / capture.source, offset=capture.offset, hint=_CHECK)
     return record
 
@@ -140,7 +140,7 @@ def _revisited(archive: Path, capture: Capture, record: WarcRecord, originals: O
         uri, date = record.get("WARC-Refers-To-Target-URI"), record.get("WARC-Refers-To-Date")
         what = f"{uri or capture.digest} {date}".strip()
         raise MissingRecord(
-            f"the revisit of {capture.url} refers to {what}, which is not in the collection",
+            f"the revisit of {capture.url} refers to {what}, which the collection does not have",
             path=archive / capture.source,
             offset=capture.offset,
             hint="import the archive that holds it: stillweb collections import FILE -c NAME --append",
@@ -153,7 +153,7 @@ def _revisited(archive: Path, capture: Capture, record: WarcRecord, originals: O
         raise MissingRecord(what, path=archive / capture.source, offset=capture.offset)
     if head is None or head.status == HTTPStatus.NOT_MODIFIED:
         return original
-    # A digest may be that of the decoded payload: the coding is that of the body that we have.
+    # A digest may be of the decoded payload; the content coding is that of the stored body.
     codings = tuple(field for field in original.headers if field[0].lower() == "content-encoding")
     if codings == tuple(field for field in head.headers if field[0].lower() == "content-encoding"):
         return replace(head, raw_body=original.raw_body)

@@ -1,16 +1,16 @@
-"""WebSocket frames and the timing of event streams: what they are, and how a WARC record holds them.
+"""WebSocket frames and the timing of event streams, and their WARC records.
 
-A WebSocket is three records in one write: request and response (101) of its handshake, their target the
-`ws:` or `wss:` URL, and behind them a `resource` record `urn:websocket:URL` with the frames as JSON lines
-(iipc/warc-specifications#115). An event stream is an ordinary exchange, its body whole, and behind it
-a `metadata` record of `application/warc-fields` that says when each piece of the body came; tools
-that know nothing of it pass over it. Both name the response in WARC-Concurrent-To.
+A WebSocket is three records in one write: request and response (101) of its handshake, with the `ws:` or
+`wss:` URL as target, then a `resource` record `urn:websocket:URL` with the frames as JSON lines
+(iipc/warc-specifications#115). An event stream is an ordinary exchange with its complete body, followed by a
+`metadata` record of `application/warc-fields` with the time of each piece of the body; other tools ignore it.
+Both records name the response in WARC-Concurrent-To.
 
-Only the handshake is in the index, under its URL as it stands: as a SURT key it could not be told
-from the page at the same host and path. The record beside it is found by place.
+Only the handshake is in the index, under its unchanged URL: its SURT key would equal that of the page at the
+same host and path. The record after it is found by its position.
 
-Sans-io; what is written and what is proposed or open is in docs/recording.md. `write_*` and `read_*`
-are exact inverses; unknown members, fields and types of lines are passed over.
+Pure. docs/recording.md documents the format and its open points. `write_*` and `read_*` are exact inverses;
+readers ignore unknown members, fields and types of lines.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 TEXT, BINARY, CLOSE = 1, 2, 8
-"""Opcodes (RFC 6455 §5.2); pings and pongs are the two ends' own affair and are not kept."""
+"""Opcodes (RFC 6455 §5.2). Pings and pongs concern the connection only and are not stored."""
 
 EVENT_STREAM = "text/event-stream"
 FRAMES_TYPE = "application/jsonl"
@@ -61,20 +61,20 @@ _DIRECTIONS = {"sent": True, "received": False}
 
 
 class ConnectionEnd(StrEnum):
-    """Who ended a connection."""
+    """Side that ended a connection."""
 
-    CLIENT = "client"  # the page, by closing it or by being closed
+    CLIENT = "client"  # the page closed it, or was closed
     SITE = "site"
-    OPEN = "open"  # nobody: it was open when the recording stopped
+    OPEN = "open"  # still open when the recording stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A whole WebSocket message, or a close.
+    """A complete WebSocket message, or a close.
 
     Attributes:
-        ms: since the answer to the handshake.
-        sent: by the page; else received by it.
+        ms: milliseconds since the response to the handshake.
+        sent: True if the page sent it, False if the page received it.
         opcode: TEXT, BINARY or CLOSE.
         payload: text as UTF-8; of a close, code and reason as on the wire (RFC 6455 §5.5.1).
     """
@@ -87,10 +87,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """What went over a WebSocket, in the order in which it passed, and how that ended.
+    """The frames of a WebSocket in their order, and how the connection ended.
 
     Attributes:
-        rest_ms: when its page had settled; None if the recording did not tell.
+        rest_ms: time at which its page had settled; None if unknown.
     """
 
     frames: tuple[Frame, ...] = ()
@@ -109,10 +109,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """When the pieces of an event stream came, and how it ended.
+    """Times of the pieces of an event stream, and how it ended.
 
     Attributes:
-        rest_ms: when its page had settled; None if the recording did not tell.
+        rest_ms: time at which its page had settled; None if unknown.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -123,7 +123,7 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class RecordFrames:
-    """A record that stands behind an exchange's response."""
+    """A record that follows the response of an exchange."""
 
     type: str
     uri: str
@@ -132,7 +132,6 @@ class RecordFrames:
 
 
 def is_socket_url(url: str) -> bool:
-    """Return whether a URL is a WebSocket's."""
     return url[:6].lower().startswith(("ws://", "wss://"))
 
 
@@ -147,7 +146,7 @@ def chunks_beside(url: str, chunks: Chunks) -> RecordFrames:
 
 
 def write_frames(frames: Frames) -> bytes:
-    """Return frames as JSON lines; equal frames give equal bytes."""
+    """Serialise frames as JSON lines; equal frames give equal bytes."""
     lines = [_frame_line(frame) for frame in frames.frames]
     if frames.rest_ms is not None:
         lines.append({"ts": frames.rest_ms, "type": "rest"})
@@ -164,15 +163,15 @@ def _frame_line(frame: Frame) -> dict[str, Any]:
 
 
 def read_frames(block: bytes, *, path: Path | None = None, offset: int | None = None) -> Frames:
-    """Read frames from JSON lines.
+    """Parse frames from JSON lines.
 
     Args:
-        block: what `write_frames` made, or another program that follows the proposal.
-        path: where the record lies, for the error.
+        block: output of `write_frames`, or of another program that follows the proposal.
+        path: file of the record, for the error.
         offset: of the record in that file.
 
     Raises:
-        MalformedWarc: at the first line that is none.
+        MalformedWarc: at the first invalid line.
     """
     frames: list[Frame] = []
     made = Frames()
@@ -209,7 +208,7 @@ def _milliseconds(value: object) -> int:
 
 
 def write_chunks(chunks: Chunks) -> bytes:
-    """Return the timing of an event stream as WARC fields; equal timing gives equal bytes."""
+    """Serialise the timing of an event stream as WARC fields; equal timing gives equal bytes."""
     lines = ["event-stream: 1", *(f"chunk: {chunk.ms} {chunk.size}" for chunk in chunks.chunks)]
     if chunks.rest_ms is not None:
         lines.append(f"rest: {chunks.rest_ms}")
@@ -218,10 +217,10 @@ def write_chunks(chunks: Chunks) -> bytes:
 
 
 def read_chunks(block: bytes, *, path: Path | None = None, offset: int | None = None) -> Chunks | None:
-    """Read the timing of an event stream; None where the fields are about something else.
+    """Parse the timing of an event stream; None if the fields describe something else.
 
     Raises:
-        MalformedWarc: at the first line that is none.
+        MalformedWarc: at the first invalid line.
     """
     lines = block.split(b"\n")
     if not lines[0].lower().startswith(b"event-stream:"):
@@ -247,7 +246,7 @@ def read_chunks(block: bytes, *, path: Path | None = None, offset: int | None = 
 
 
 def problem(kind: str, uri: str, content_type: str, block: bytes) -> str:
-    """Return what is wrong with a WARC record of frames or timing; "" with none, and for other records."""
+    """Return the defect of a record of frames or timing; "" without one, and for other records."""
     try:
         if kind == "resource" and uri.lower().startswith(URN):
             read_frames(block)

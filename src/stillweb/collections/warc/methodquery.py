@@ -1,9 +1,9 @@
-"""Requests other than GET as index keys: what pywb and its kin append to the URL, and its undoing.
+"""Requests other than GET as index keys: the query that pywb and similar tools append to the URL.
 
-Webrecorder's request-body canonicalisation: `__wb_method=POST` and the body, as far as it has
-names and values, follow the URL's query; the result is the urlkey's URL. It is lossy (JSON by leaf
-names, 4096 characters), so we never match by it: it is written for pywb alone, and undone
-where a recorder that writes no request records left it in a target URI (archiveweb.page).
+Webrecorder's request-body canonicalisation appends `__wb_method=POST`, and the names and values of the body,
+to the URL's query; the urlkey is made of the result. It is lossy (JSON by leaf names, 4096 characters), so
+matching never uses it: it is written for pywb, and parsed where a recorder without request records left it in
+a target URI (archiveweb.page).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAME = re.compile(rb"[;\s]name=\"?([^\";\r\n]*)\"?", re.IGNORECASE)
 
 
 def appended(request: Request) -> tuple[str, str]:
-    """Return the URL with method and body appended, and the body's part; GET gives its URL and ""."""
+    """Return the URL with method and body appended, and the body's part; for GET its URL and ""."""
     if request.method == "GET":
         return request.url, ""
     query = ""
@@ -89,11 +89,11 @@ def _json(body: bytes) -> str | None:
             counts[name] = counts.get(name, 1) + 1
             unique = f"{name}.{counts[name]}_"
         values[unique] = _spell(value)
-    return urlencode(values, errors="replace")  # JSON may escape half a pair, which no UTF-8 can say
+    return urlencode(values, errors="replace")  # JSON may escape lone surrogates, which UTF-8 cannot encode
 
 
 def _spell(value: Any) -> str:
-    """Return a JSON scalar as pywb 2.10 spells it, which will look it up (cdxj-indexer: None, True, 1.0)."""
+    """Return a JSON scalar in the spelling that pywb 2.10 looks for (cdxj-indexer: None, True, 1.0)."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, float) and value.is_integer():
@@ -113,9 +113,9 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def undo(uri: str) -> Request | None:
-    """Return the request that a target URI with `__wb_method` stands for; None for any other URI.
+    """Return the request of a target URI with `__wb_method`; None for any other URI.
 
-    The body is exact where it was stored as `__wb_post_data`, else the form that its names and values make.
+    The body is exact if it was stored as `__wb_post_data`; otherwise it is a form of its names and values.
     """
     match = _APPENDED.search(uri)
     if not match:

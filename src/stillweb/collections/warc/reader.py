@@ -1,14 +1,13 @@
-"""Read WARC and ARC files record by record, with the place of each record as stored.
+"""Reader of WARC and ARC files, record by record, with the stored position of each record.
 
-Three containers: plain; gzip with one member a record, the only gzip that can be served by
-offset; and gzip of another cut. All go through the same parsers (`records`) over bytes in
-memory or mapped; a gzip member is inflated whole, to a file beyond 64 MiB.
+Three containers: plain; gzip with one member per record, the only gzip that can be read by offset; and gzip
+with other members. All use the parsers of `records` over bytes in memory or mapped; a gzip member is inflated
+completely, to a file beyond 64 MiB.
 
-Invariants: `read_record(path, r.offset, r.length)` equals r wherever the file is sound; in a damaged
-file everything whole is read, and each damage is one `Defect` at its offset as stored; nothing
-is printed. That is why warcio's iterator is not used: it prints defects, takes a cut gzip member
-for a good end of file, and gives negative lengths for gzip of another cut. Tests hold this
-reader against warcio's on sound files.
+Invariants: `read_record(path, r.offset, r.length)` equals r if the file is sound. In a damaged file every
+complete record is read, and each damage is one `Defect` at its stored offset. Nothing is printed. warcio's
+iterator does not meet them: it prints defects, takes a truncated gzip member for the end of the file, and
+returns negative lengths for gzip with other members. Tests compare this reader with warcio on sound files.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _ALGORITHMS: dict[str, Callable[[bytes], hashlib._Hash]] = {
 
 
 def matches(stated: str, content: bytes) -> bool | None:
-    """Whether a stated digest is that of the content; None for an algorithm we do not know."""
+    """Return True if a stated digest is that of the content; None for an unknown algorithm."""
     name, colon, value = stated.partition(":")
     make = _ALGORITHMS.get(name.lower().replace("-", ""))
     if not colon or not make:
@@ -63,11 +62,11 @@ def matches(stated: str, content: bytes) -> bool | None:
 
 
 def problems(record: WarcRecord) -> Iterator[str]:
-    """Yield what is wrong with a record's digests, a clause each."""
+    """Yield what is wrong with a record's digests, one clause each."""
     if matches(record.get("WARC-Block-Digest"), record.block) is False:
         yield "WARC-Block-Digest does not fit the block"
     stated = record.get("WARC-Payload-Digest")
-    # A revisit's is that of its original's payload (WARC 1.1 §6.7.2).
+    # A revisit states the digest of its original's payload (WARC 1.1 §6.7.2).
     if not stated or record.type == "revisit" or matches(stated, b"") is None:
         return
     if not any(matches(stated, payload) for payload in _payloads(record)):
@@ -95,12 +94,12 @@ def _payloads(record: WarcRecord) -> Iterator[bytes]:
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
 _SPOOL = 64 << 20
-_STEP = 64 << 10  # what a corrupt byte costs at most of the bytes before it
+_STEP = 64 << 10  # at most this many bytes before a corrupt byte are lost
 _REPAIR = "stillweb collections check NAME --repair"
 
 
 def gzip_member(text: bytes) -> bytes:
-    """Return a gzip member (RFC 1952) without name or time, so that equal input gives equal bytes."""
+    """Return a gzip member (RFC 1952) without name or time: equal input gives equal bytes."""
     packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     return packer.compress(text) + packer.flush()
 
@@ -109,7 +108,7 @@ def read_record(path: Path, offset: int, length: int) -> WarcRecord:
     """Read the record at an offset of a file.
 
     Raises:
-        MalformedWarc: if no whole record lies there.
+        MalformedWarc: if no complete record starts there.
     """
     with path.open("rb") as file:
         file.seek(offset)
@@ -127,32 +126,32 @@ def read_record(path: Path, offset: int, length: int) -> WarcRecord:
 
 
 def read_records(path: Path, report: Report | None = None) -> Iterator[WarcRecord]:
-    """Yield every whole record of a WARC or ARC file, plain or gzipped.
+    """Yield every complete record of a WARC or ARC file, plain or gzipped.
 
     Args:
         path: of the file.
-        report: takes defects as they are found. Without it the first error is raised, after
-            the whole records before it were yielded.
+        report: receives defects as they are found. Without it the first error is raised, after the complete
+            records before it.
 
     Raises:
-        MalformedWarc: if there is no `report` and the file is damaged.
+        MalformedWarc: if the file is damaged and `report` is None.
     """
-    tell = _Offsets(path, report)
+    report_at = _Offsets(path, report)
     if not path.stat().st_size:
-        tell(0, Damage("truncated", "the file is empty"))
+        report_at(0, Damage("truncated", "the file is empty"))
         return
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as stored:
         if stored[:3] == GZIP_MAGIC:
-            yield from _Gzip(stored, tell).records()
+            yield from _Gzip(stored, report_at).records()
         else:
             grammar = _grammar(stored)
             if grammar is WARC:
-                tell(0, Damage("plain", "not compressed", Severity.NOTICE))
-            yield from _RecordWalk(stored, grammar, tell).records()
+                report_at(0, Damage("plain", "not compressed", Severity.NOTICE))
+            yield from _RecordWalk(stored, grammar, report_at).records()
 
 
 def sniff(path: Path) -> str:
-    """Return "warc" or "arc" by what a file starts with, inflated if need be; "" for anything else."""
+    """Return "warc" or "arc" by the first bytes of a file, inflated if necessary; "" for anything else."""
     with path.open("rb") as file:
         head = file.read(4096)
     if head.startswith(GZIP_MAGIC):
@@ -167,7 +166,7 @@ def sniff(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Offsets:
-    """Turns a damage at a stored offset into a defect of the file, or an exception."""
+    """Converts a damage at a stored offset to a defect of the file, or to an exception."""
 
     path: Path
     report: Report | None
@@ -187,31 +186,31 @@ def _grammar(text: Buffer) -> Grammar:
 
 
 class _RecordWalk:
-    """A walk over the records of a text, which notes the damages between them.
+    """Iteration over the records of a text, which reports the damages between them.
 
     Attributes:
-        place: offset and length of the gzip member that the text came from, None if it is as stored.
+        place: offset and length of the gzip member that the text came from; None if the text is as stored.
         rest: where the text breaks off within a record, -1 if it does not.
         broken: how it breaks off.
     """
 
     def __init__(
-        self, text: Buffer, grammar: Grammar, tell: _Offsets, place: tuple[int, int] | None = None
+        self, text: Buffer, grammar: Grammar, report_at: _Offsets, place: tuple[int, int] | None = None
     ) -> None:
-        self.text, self.grammar, self.tell, self.place = text, grammar, tell, place
+        self.text, self.grammar, self.report_at, self.place = text, grammar, report_at, place
         self.rest = -1
-        self.cut = False  # the text is known to break off: its last record need not be closed
+        self.cut = False  # the text is known to be truncated: its last record may lack its end
         self.count = 0
         self.broken: Damage | None = None
 
     def records(self) -> Iterator[WarcRecord]:
-        """Yield the whole records; where the text is as stored, a cut at its end is told too."""
+        """Yield the complete records; report a truncated end if the text is as stored."""
         yield from self.walk()
         if self.broken and self.place is None:
-            self.tell(self.rest, self.broken)
+            self.report_at(self.rest, self.broken)
 
     def walk(self) -> Iterator[WarcRecord]:
-        """Yield the whole records; set `rest` and `broken` if the text breaks off."""
+        """Yield the complete records; set `rest` and `broken` if the text breaks off."""
         at = _skip_blank(self.text, 0)
         while at < len(self.text):
             parsed = self.grammar.parse(self.text, at)
@@ -223,13 +222,13 @@ class _RecordWalk:
             record, end = parsed.record, parsed.end
             if damage and damage.code == "junk" and (block := self._longer_block(parsed, after)):
                 record, end = replace(record, block=block), end - len(record.block) + len(block)
-                what = f"Content-Length is {end - parsed.end} bytes too small: the digest tells the block"
+                what = f"Content-Length is {end - parsed.end} bytes too small according to WARC-Block-Digest"
                 damage = Damage("bad-length", what, Severity.WARNING)
             offset, length = self.place or (at, end - at)
             yield replace(record, offset=offset, length=length)
             for each in (parsed.flaw, damage):
                 if each:
-                    self.tell(self._where(at), each)
+                    self.report_at(self._where(at), each)
             at = after
 
     def _longer_block(self, parsed: Parsed, after: int) -> bytes | None:
@@ -245,25 +244,25 @@ class _RecordWalk:
     def _resync(self, at: int, damage: Damage) -> int:
         found = self.grammar.start.search(self.text, at + 1)
         if found and not damage.at_end:
-            self.tell(self._where(at), damage)
+            self.report_at(self._where(at), damage)
             return found.start()
         self.rest, self.broken = at, damage
         return len(self.text)
 
     def _gap(self, end: int) -> tuple[int, Damage | None]:
-        """Return where the next record starts and what is wrong before; CRLF CRLF is right (WARC 1.1 §4)."""
+        """Return the start of the next record and the damage before it; CRLF CRLF is right (WARC 1.1 §4)."""
         text = self.text
         at = _skip_blank(text, end)
         if at >= len(text):
             closed = self.grammar is not WARC or self.cut or text[end:at].count(b"\n") >= 2
-            what = "the record is not closed by two line ends"
+            what = "the record does not end with two line ends"
             return at, None if closed else Damage("no-end", what, Severity.WARNING)
         if self.grammar.start.match(text, at):
             return at, None
         found = self.grammar.start.search(text, at)
         if not found:
-            return at, None  # the next round tells what this is
-        what = f"{found.start() - end} bytes behind the block belong to no record: Content-Length is wrong"
+            return at, None  # the next iteration reports it
+        what = f"{found.start() - end} bytes after the block belong to no record: Content-Length is wrong"
         return found.start(), Damage("junk", what)
 
 
@@ -275,7 +274,7 @@ def _skip_blank(text: Buffer, at: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A gzip member, inflated; `end` is the offset behind it, `flaw` why it is not whole."""
+    """An inflated gzip member; `end` is the offset after it, `flaw` why it is not complete."""
 
     text: Buffer
     end: int
@@ -283,48 +282,48 @@ class _Member:
 
 
 class _Gzip:
-    """A walk over the members of a gzip file, which puts records together that are cut across members."""
+    """Iteration over the members of a gzip file, which joins records that span members."""
 
-    def __init__(self, stored: mmap.mmap, tell: _Offsets) -> None:
-        self.stored, self.tell = stored, tell
+    def __init__(self, stored: mmap.mmap, report_at: _Offsets) -> None:
+        self.stored, self.report_at = stored, report_at
         self.grammar = WARC
         self.first_of_shared = True
 
     def records(self) -> Iterator[WarcRecord]:
         at = 0
-        pending: bytes = b""  # of a record that the members so far have not ended
+        pending: bytes = b""  # of a record that is still incomplete after the members so far
         start = 0
         while at < len(self.stored):
             member = _inflate(self.stored, at)
             if at == 0:
                 self.grammar = _grammar(member.text)
             elif pending and self.grammar.start.match(member.text):
-                self.tell(start, Damage("truncated", "the member ends before the record does"))
+                self.report_at(start, Damage("truncated", "the gzip member ends before the record does"))
                 pending = b""
             text: Buffer = pending + member.text[:] if pending else member.text
             start = start if pending else at
-            walk = _RecordWalk(text, self.grammar, self.tell, (start, member.end - start))
+            walk = _RecordWalk(text, self.grammar, self.report_at, (start, member.end - start))
             walk.cut = member.flaw is not None
             yield from walk.walk()
-            self._tell_cut(start, walk, joined=bool(pending))
+            self._report_cut(start, walk, joined=bool(pending))
             pending = bytes(text[walk.rest :]) if walk.rest >= 0 else b""
             if member.flaw:
-                self.tell(start, member.flaw)
+                self.report_at(start, member.flaw)
                 pending = b""
             elif pending and walk.broken and not walk.broken.at_end:
-                self.tell(start, walk.broken)
+                self.report_at(start, walk.broken)
                 pending = b""
             at = member.end if not member.flaw else self._next_member(max(at + 1, member.end))
         if pending:
-            self.tell(start, Damage("truncated", "the file ends before the record does"))
+            self.report_at(start, Damage("truncated", "the file ends before the record does"))
 
-    def _tell_cut(self, start: int, walk: _RecordWalk, *, joined: bool) -> None:
+    def _report_cut(self, start: int, walk: _RecordWalk, *, joined: bool) -> None:
         if joined and walk.count:
-            self.tell(start, Damage("split-record", "a record is spread over several gzip members"))
+            self.report_at(start, Damage("split-record", "a record spans several gzip members"))
         elif walk.count > 1 and self.first_of_shared:
             self.first_of_shared = False
-            what = f"a gzip member holds {walk.count} records: they cannot be served by offset"
-            self.tell(start, Damage("not-chunked", what))
+            what = f"a gzip member holds {walk.count} records: they cannot be read by offset"
+            self.report_at(start, Damage("not-chunked", what))
 
     def _next_member(self, at: int) -> int:
         """Return the offset of the next member in which a record starts, or the file's end."""
@@ -340,7 +339,7 @@ class _Gzip:
 
 
 def _inflate(stored: mmap.mmap, at: int) -> _Member:
-    """Inflate the gzip member at an offset; a cut or corrupt one gives what came before the fault."""
+    """Inflate the gzip member at an offset; a truncated or corrupt one yields the bytes before the fault."""
     if stored[at : at + 3] != GZIP_MAGIC[: len(stored) - at]:
         return _Member(b"", at, Damage("junk", f"no gzip member starts here but {stored[at : at + 8]!r}"))
     unpack = zlib.decompressobj(16 + zlib.MAX_WBITS)

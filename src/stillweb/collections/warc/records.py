@@ -1,8 +1,8 @@
-"""The WARC and ARC record as text: one parser each over bytes in memory, and the serialiser.
+"""WARC and ARC records: one parser each over bytes in memory, and the serialiser.
 
-ISO 28500:2017 §4 (WARC), and the ARC 1 and 2 formats of 1996 (iipc/warc-specifications). Parsers
-return a value either way: what was read and where it ends, or the damage. They read at a
-position and never scan; `warcs` decides where to go on after a damage.
+ISO 28500:2017 §4 (WARC), and the ARC 1 and 2 formats of 1996 (iipc/warc-specifications). A parser always
+returns a value: the record and its end, or the damage. It reads at a position and never scans; `reader`
+decides where to continue after a damage.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from stillweb.http.messages import is_response, is_whole
 from stillweb.model import Headers, header
 from stillweb.urls import from_timestamp, to_timestamp
 
-# WARC 1.1 §5.4: W3C date-time, to nanoseconds. Seen besides: offsets (+0100), and ClueWeb09's
-# 2008-10-294T..., in which the day is that of the year.
+# WARC 1.1 §5.4: W3C date-time, to nanoseconds. Archives also have offsets (+0100), and ClueWeb09 has
+# 2008-10-294T..., with the day of the year.
 _DATE = re.compile(
     r"(\d{4})-(\d\d)(?:-(\d{2,3}))?(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,]\d+)?)?)?\s*(Z|[+-]\d\d:?\d\d)?"
 )
 
 
 def timestamp_of(date: str) -> str:
-    """Return 14 digits UTC of a WARC-Date, or of 14 digits; "" if it is no date."""
+    """Return the 14-digit UTC timestamp of a WARC-Date, or of 14 digits; "" for an invalid date."""
     date = date.strip()
     if date.isdigit():
         return _digits(date)
@@ -61,7 +61,7 @@ def _offset(zone: str | None) -> timedelta:
 
 
 def iso_date(timestamp: str) -> str:
-    """Return the WARC-Date of a timestamp of 14 digits; other text is returned as it is."""
+    """Return the WARC-Date of a 14-digit timestamp; other text is returned unchanged."""
     digits = _digits(timestamp)
     return from_timestamp(digits).strftime("%Y-%m-%dT%H:%M:%SZ") if digits else timestamp
 
@@ -70,18 +70,18 @@ Buffer = bytes | mmap.mmap
 MAX_HEAD = 1 << 20
 _LENGTH = re.compile(r"\d{1,15}")
 _STRAY = re.compile("[\ud800-\udfff]")
-_BYTES = range(0x80, 0x100)  # what surrogateescape moves to U+DC80 and up (PEP 383)
+_BYTES = range(0x80, 0x100)  # surrogateescape moves them to U+DC80 and up (PEP 383)
 
 
 @dataclass(frozen=True, slots=True)
 class WarcRecord:
-    """A WARC record, and where it lies as stored.
+    """A WARC record and its stored position.
 
     Attributes:
-        headers: WARC header fields in order; text is UTF-8, other bytes kept as surrogates.
+        headers: WARC header fields in order; text is UTF-8, other bytes are kept as surrogates.
         block: the bytes after the header, Content-Length of them.
         version: "WARC/1.1" or as read.
-        offset, length: of the record in its file as stored; of the gzip member where there is one.
+        offset, length: of the record in its file as stored; of the gzip member if it has one.
     """
 
     headers: Headers
@@ -91,7 +91,7 @@ class WarcRecord:
     length: int = 0
 
     def get(self, name: str) -> str:
-        """Return the value of a header field, "" if it has none."""
+        """Return the value of a header field, "" if it is missing."""
         return header(self.headers, name)
 
     @property
@@ -101,27 +101,25 @@ class WarcRecord:
 
     @property
     def id(self) -> str:
-        """The record's URI without angle brackets."""
         return self.get("WARC-Record-ID").strip("<>")
 
     @property
     def target_uri(self) -> str:
-        """The target URI; wget's angle brackets taken off, spaces escaped (invalid, but seen)."""
+        """The target URI, without wget's angle brackets and with spaces escaped (invalid, but common)."""
         return clean_uri(self.get("WARC-Target-URI"))
 
     @property
     def concurrent_to(self) -> tuple[str, ...]:
-        """The record ids of all WARC-Concurrent-To fields."""
         return tuple(v.strip("<>") for k, v in self.headers if k.lower() == "warc-concurrent-to")
 
     @property
     def timestamp(self) -> str:
-        """WARC-Date as 14 digits UTC; "" if it cannot be read."""
+        """WARC-Date as 14 digits UTC; "" if it is invalid."""
         return timestamp_of(self.get("WARC-Date"))
 
 
 def clean_uri(uri: str) -> str:
-    """Return a URI as found, without angle brackets, with spaces and stray bytes escaped."""
+    """Return a stored URI without angle brackets, with spaces and stray bytes escaped."""
     uri = uri.strip("<>").replace(" ", "%20")
     if uri.isascii():
         return uri
@@ -129,14 +127,14 @@ def clean_uri(uri: str) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    # A surrogate that is no byte (JSON can spell it) is U+FFFD to a browser (WHATWG URL, UTF-8 encode).
+    # Browsers send U+FFFD for a surrogate that is not a byte (WHATWG URL, UTF-8 encode); JSON can spell one.
     byte = ord(found[0]) - 0xDC00
     return f"%{byte:02X}" if byte in _BYTES else "%EF%BF%BD"
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Why no whole record could be read; `at_end` if the text ended too early."""
+    """Reason why no complete record could be read; `at_end` if the text ended too early."""
 
     code: str
     what: str
@@ -146,7 +144,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A whole record, and the position behind its block; `flaw` if its length had to be corrected."""
+    """A complete record, and the position after its block; `flaw` if its length had to be corrected."""
 
     record: WarcRecord
     end: int
@@ -155,7 +153,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """How records of a format start, and how one is read."""
+    """Start pattern and parser of a record format."""
 
     name: str
     start: re.Pattern[bytes]
@@ -163,7 +161,7 @@ class Grammar:
 
 
 def serialise(record: WarcRecord) -> bytes:
-    """Return a record as WARC bytes; Content-Length is set from its block, in place."""
+    """Serialise a record as WARC bytes; Content-Length is set from its block, in place."""
     lines, seen = [record.version], False
     for name, value in record.headers:
         if name.lower() == "content-length":
@@ -176,7 +174,7 @@ def serialise(record: WarcRecord) -> bytes:
 
 
 def parse_record(text: Buffer, at: int) -> Parsed | Damage:
-    """Read the WARC record that starts at a position."""
+    """Parse the WARC record that starts at a position."""
     lines: list[bytes] = []
     position = at
     while True:
@@ -220,13 +218,13 @@ def _parse_head(lines: list[bytes]) -> tuple[str, Headers]:
 
 
 def parse_arc(text: Buffer, at: int) -> Parsed | Damage:
-    """Read the ARC record that starts at a position, as the WARC record that it becomes."""
+    """Parse the ARC record that starts at a position, and return it as a WARC record."""
     end = text.find(b"\n", at, at + MAX_HEAD)
     if end < 0:
         return Damage("truncated", "breaks off in an ARC record's header", at_end=True)
     line = text[at:end].rstrip(b"\r").decode("utf-8", "surrogateescape")
-    # ARC 1: URL IP date mime length; ARC 2 has result code, checksum, location, offset and file name
-    # before the length. URLs with spaces are seen, so the fields are counted from the right.
+    # ARC 1: URL IP date mime length. ARC 2 has result code, checksum, location, offset and file name before
+    # the length. Some URLs contain spaces, so fields are counted from the right.
     second = _ARC2.fullmatch(line)
     match = second or _ARC1.fullmatch(line)
     if not match or not _LENGTH.fullmatch(match["length"]):
@@ -238,10 +236,10 @@ def parse_arc(text: Buffer, at: int) -> Parsed | Damage:
 
 
 def _short_arc(match: re.Match[str], block: bytes, stop: int) -> Parsed | Damage:
-    """Judge a last ARC record that is too short: whole if its HTTP message is (line ends were converted)."""
+    """Judge a short last ARC record: complete if its HTTP message is (line ends were converted)."""
     got, wanted = len(block), match["length"]
     if is_whole(block):
-        what = f"the record's length says {wanted}, but its HTTP message is whole with {got} bytes"
+        what = f"the record's length says {wanted}, but its HTTP message is complete with {got} bytes"
         flaw = Damage("bad-length", what, Severity.WARNING)
         return Parsed(_from_arc(match, block), stop, flaw)
     what = f"breaks off after {got} of the block's {wanted} bytes"
@@ -266,13 +264,13 @@ def _from_arc(match: re.Match[str], block: bytes) -> WarcRecord:
     if is_response(block) or url.startswith(("http://", "https://")):
         fields = [("WARC-Type", "response"), ("Content-Type", "application/http; msgtype=response")]
     fields.append(("WARC-Target-URI", url.replace(" ", "%20")))
-    if match["ip"] != "0.0.0.0":  # ARC's word for "unknown"
+    if match["ip"] != "0.0.0.0":  # ARC's spelling of "unknown"
         headers.append(("WARC-IP-Address", match["ip"]))
     return WarcRecord((*fields, *headers), block)
 
 
 def _uuid8(digest: str) -> str:
-    """Return a UUID of version 8 (RFC 9562 §5.8) made of a digest: equal records, equal names."""
+    """Return a UUID of version 8 (RFC 9562 §5.8) made of a digest: equal records have equal ids."""
     return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-a{digest[17:20]}-{digest[20:32]}"
 
 

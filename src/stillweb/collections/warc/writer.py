@@ -1,12 +1,12 @@
-"""Write exchanges into a collection, such that a kill at any moment leaves valid WARC files.
+"""Writer of exchanges into a collection; a kill at any moment leaves valid WARC files.
 
-WARC 1.1, serialised by warcio (`members`). Every file starts with a warcinfo record. A body that its URL
-answered before is not written again (`revisits`). An exchange is its request's record and its response's, in
-this order, and what stands beside it (`frames`), each a gzip member, appended by a single write: what a kill
-can leave is one member that breaks off, and a response is never there without the request that made it (a
-POST's answer must not pass for a GET's).
-The index is written at close; after a kill it is older than the archive, and the next writer, or
-`collections check --repair`, makes it anew.
+WARC 1.1, serialised by warcio. Every file starts with a warcinfo record. A body that its URL returned before
+becomes a revisit. An exchange is the record of its request, that of its response, and the record that follows
+it (`frames`), each a gzip member, appended by a single write. After a kill at most one member is truncated,
+and no response is stored without its request: the response to a POST must not pass for that to a GET.
+
+The index is written at close. After a kill it is older than the archive, and the next writer, or `collections
+check --repair`, rebuilds it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Fields = Iterable[tuple[str, str]]
 
 
 def sha256_digest(content: bytes) -> str:
-    """Return a digest as our records spell it: `sha256:` and hex."""
+    """Return a digest in the spelling of our records: `sha256:` and hex."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
@@ -52,9 +52,9 @@ def warc_member(fields: Fields, block: bytes, content_type: str) -> bytes:
     """Return a record as one gzip member.
 
     Args:
-        fields: WARC header fields in order, WARC-Type first; what UTF-8 cannot spell becomes `?`.
-        block: what follows them, kept byte by byte.
-        content_type: of the block; it and Content-Length come last.
+        fields: WARC header fields in order, WARC-Type first; characters without UTF-8 encoding become `?`.
+        block: the content, stored byte by byte.
+        content_type: of the block; it and Content-Length are the last fields.
     """
     named = [(name, value.encode("utf-8", "replace").decode("utf-8")) for name, value in fields]
     named.append(("WARC-Block-Digest", sha256_digest(block)))
@@ -62,7 +62,7 @@ def warc_member(fields: Fields, block: bytes, content_type: str) -> bytes:
     writer = WARCWriter(out, gzip=True, warc_version="1.1")
     record = writer.create_warc_record(
         "",  # with the URI, warcio would parse the block
-        # Of a revisit warcio would write the HTTP head that it parsed, and no block: it is told another type.
+        # For a revisit warcio would write the parsed HTTP head instead of the block, so it gets another type.
         "response" if named[0][1] == "revisit" else named[0][1],
         payload=BytesIO(block),
         length=len(block),
@@ -79,20 +79,20 @@ _SMALL = 1024
 
 
 class Bodies:
-    """The bodies that a collection has, by URL and digest, with the time of their first answer."""
+    """Bodies of a collection by URL and digest, with the time of the first response that had them."""
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
         self._first: dict[tuple[str, str], str] | None = None
 
     def original(self, exchange: Exchange, digest: str) -> str:
-        """Return the time at which this very body was answered before, 14 digits; "" if it was not."""
+        """Return the time of the first response with this body, 14 digits; "" if it is new."""
         if not _repeats(exchange):
             return ""
         return self._known().get((exchange.request.url, digest), "")
 
     def add(self, capture: Capture) -> None:
-        """Note an answer that was written with its body."""
+        """Add a response that was written with its body."""
         if capture.method == "GET" and capture.status == HTTPStatus.OK and capture.mime != REVISIT:
             self._known().setdefault((capture.url, capture.digest), capture.timestamp)
 
@@ -110,7 +110,7 @@ def _repeats(exchange: Exchange) -> bool:
 
 
 def revisit_fields(url: str, timestamp: str) -> tuple[tuple[str, str], ...]:
-    """Return the WARC fields by which a revisit says where its body lies."""
+    """Return the WARC fields by which a revisit refers to its original."""
     return (
         ("WARC-Profile", _IDENTICAL),
         ("WARC-Refers-To-Target-URI", url),
@@ -122,11 +122,11 @@ _MADE_ANEW = frozenset({"warc-block-digest", "content-type", "content-length"})
 
 
 def rewrite_files(files: Iterable[Path], change: Callable[[WarcRecord], WarcRecord | None]) -> bool:
-    """Write anew the records that `change` returns changed; return whether there were any.
+    """Rewrite the records that `change` changes; return True if it changed any.
 
     Args:
-        files: WARC files that nobody writes to, gzipped a record each.
-        change: is given a record and returns it with other fields or another block; None to leave it.
+        files: WARC files without a writer, one gzip member per record.
+        change: receives a record and returns it with other fields or another block; None to leave it.
     """
     files, payloads = list(files), dict[str, str]()
     changed = False
@@ -139,7 +139,7 @@ def rewrite_files(files: Iterable[Path], change: Callable[[WarcRecord], WarcReco
 
 
 def _rewrite(path: Path, change: Callable[[WarcRecord], WarcRecord | None], payloads: dict[str, str]) -> bool:
-    """Rewrite one file; `payloads` has the digests of payloads as they were, and takes those that change."""
+    """Rewrite one file; `payloads` maps old payload digests to new ones, and is extended."""
     part = path.with_name(path.name + ".part")
     changed = False
     with path.open("rb") as stored, part.open("wb") as file:
@@ -162,7 +162,7 @@ def _rewrite(path: Path, change: Callable[[WarcRecord], WarcRecord | None], payl
 
 
 def _member(record: WarcRecord, wanted: WarcRecord, payloads: dict[str, str]) -> bytes:
-    """Return the record that takes another's place; b"" if nothing about it changes."""
+    """Return the member that replaces a record; b"" if nothing changes."""
     stated, block = record.get("WARC-Payload-Digest"), wanted.block
     if record.type == "revisit":
         digest = payloads.get(stated, stated)
@@ -183,7 +183,7 @@ def _member(record: WarcRecord, wanted: WarcRecord, payloads: dict[str, str]) ->
 
 
 ROTATE = 1_000_000_000
-"""Bytes at which the next file is started, as browsertrix and warcprox do."""
+"""File size in bytes at which the next file starts, as in browsertrix and warcprox."""
 
 _SETTINGS = ("browser", "viewport", "locale", "timezone", "user_agent")
 
@@ -192,10 +192,10 @@ class CollectionWriter:
     """Appends exchanges to new files of a collection's archive.
 
     Args:
-        collection: made already; files that it has are left alone.
+        collection: exists already; its files stay unchanged.
         prefix: of the file names.
-        rotate: bytes at which the next file is started.
-        revisits: whether a body that its URL answered before is referred to instead of written again.
+        rotate: file size in bytes at which the next file starts.
+        revisits: whether a body that its URL returned before becomes a revisit.
     """
 
     def __init__(
@@ -225,20 +225,20 @@ class CollectionWriter:
         self.close()
 
     def settle(self, *, rotate: int | None, operator: str) -> None:
-        """Take what a recording was told: the size of files, if it was, and who records."""
+        """Set options of the recording: the maximum file size, and the operator."""
         self._rotate, self._operator = rotate or self._rotate, operator
 
     def write(
         self, exchange: Exchange, beside: RecordFrames | None = None, redactions: Iterable[Redaction] = ()
     ) -> Capture:
-        """Append an exchange, and the record that stands beside it; return its capture.
+        """Append an exchange, and the record that follows it; return its capture.
 
         Args:
-            exchange: as it is to be read.
-            beside: goes behind the response.
-            redactions: what was taken out of them.
+            exchange: to be stored as it is.
+            beside: record after the response.
+            redactions: spans removed from the exchange.
         """
-        url = clean_uri(exchange.request.url)  # as it will be read back
+        url = clean_uri(exchange.request.url)  # as a reader returns it
         exchange = replace(exchange, request=replace(exchange.request, url=url))
         file = self._open()
         request, response = exchange.request, exchange.response
@@ -252,7 +252,7 @@ class CollectionWriter:
         beside_id = _new_record_id()
         third = _other_member(beside, exchange.timestamp, beside_id, response_id) if beside else b""
         ids = {"request": request_id, "response": response_id, "beside": beside_id}
-        # Before the exchange: what a kill leaves is a line too many, never a span that nobody lists.
+        # Before the exchange: a kill then leaves an extra line, never a span without one.
         lines = (each.line(ids[each.part.partition(" ")[0]]) for each in redactions)
         append_redactions(self.collection.redactions_file, lines)
         offset = self._size
@@ -279,15 +279,14 @@ class CollectionWriter:
         return capture
 
     def write_resource(self, uri: str, timestamp: str, content_type: str, block: bytes) -> None:
-        """Append a resource record that is no capture, such as `urn:text:URL`."""
+        """Append a resource record that is not a capture, such as `urn:text:URL`."""
         beside = RecordFrames("resource", uri, content_type, block)
         self._append(self._open(), _other_member(beside, timestamp, _new_record_id()))
 
     def rewrite(self, change: Callable[[WarcRecord], WarcRecord | None]) -> None:
-        """Write records anew that `change` returns changed, in all files of this prefix.
+        """Rewrite the records that `change` changes, in all files of this prefix.
 
-        Where versions share the files of earlier recordings, these stay as they are: it is not this one's to
-        say what a version held.
+        Files of earlier recordings stay as they are: versions may share them.
         """
         self._close_file()
         files = self._made
@@ -323,7 +322,7 @@ class CollectionWriter:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         self._file, self._path, self._size = os.open(path, flags, 0o644), path, 0
         self._made.append(path)
-        text = "".join(f"{name}: {value}\r\n" for name, value in self._told().items() if value)
+        text = "".join(f"{name}: {value}\r\n" for name, value in self._warcinfo_fields().items() if value)
         fields = (
             ("WARC-Type", "warcinfo"),
             ("WARC-Record-ID", _new_record_id()),
@@ -333,8 +332,8 @@ class CollectionWriter:
         self._append(self._file, warc_member(fields, text.encode(), "application/warc-fields"))
         return self._file
 
-    def _told(self) -> dict[str, str]:
-        """Return what a warcinfo record says (WARC 1.1 §6.2)."""
+    def _warcinfo_fields(self) -> dict[str, str]:
+        """Return the fields of a warcinfo record (WARC 1.1 §6.2)."""
         manifest = self.collection.manifest()
         settings = {name: manifest.profile[name] for name in _SETTINGS if manifest.profile.get(name)}
         settings |= {"recorded_at": manifest.recorded_at, "seed": manifest.seed}
@@ -350,10 +349,10 @@ class CollectionWriter:
     def _append(self, file: int, members: bytes) -> None:
         rest = memoryview(members)
         try:
-            while rest:  # one write but for signals and a full disk
+            while rest:  # a single write, except after signals and on a full disk
                 rest = rest[os.write(file, rest) :]
         except OSError:
-            os.ftruncate(file, self._size)  # a member that breaks off would hide what comes behind it
+            os.ftruncate(file, self._size)  # a truncated member would hide the members after it
             raise
         self._size += len(members)
 
@@ -365,7 +364,7 @@ class CollectionWriter:
 
 
 def is_fresh(collection: Collection) -> bool:
-    """Whether the index is younger than every file of the archive, or there is nothing to index."""
+    """Return True if the index is newer than every file of the archive, or nothing is to index."""
     files = collection.warc_files() if collection.archive.is_dir() else []
     if not files:
         return True
@@ -378,7 +377,7 @@ def is_fresh(collection: Collection) -> bool:
 def _gzip_member(
     kind: str, record_id: str, exchange: Exchange, block: bytes, *fields: tuple[str, str]
 ) -> bytes:
-    """Return the record of an exchange's request or response; `fields` come behind its date."""
+    """Return the record of an exchange's request or response; `fields` follow its date."""
     named = [
         ("WARC-Type", kind),
         ("WARC-Record-ID", record_id),
@@ -399,7 +398,7 @@ def _gzip_member(
 def _answer_member(
     record_id: str, exchange: Exchange, block: bytes, *, concurrent_to: str, original: str
 ) -> bytes:
-    """Return the record of a response; a revisit if its body was answered before, at the time `original`."""
+    """Return the record of a response; a revisit if its body was first returned at the time `original`."""
     concurrent = ("WARC-Concurrent-To", concurrent_to)
     if not original:
         return _gzip_member("response", record_id, exchange, block, concurrent)
@@ -411,7 +410,7 @@ def _answer_member(
 
 
 def _payload(url: str, block: bytes) -> bytes:
-    """Return what WARC calls the payload: a body is one under http and https only (WARC 1.1 §6.3.2)."""
+    """Return the WARC payload: under http and https the body, else the block (WARC 1.1 §6.3.2)."""
     return block if is_socket_url(url) else block[payload_start(block) :]
 
 

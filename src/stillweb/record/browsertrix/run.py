@@ -387,7 +387,7 @@ class BrowsertrixCrawl:
         if self.job.append:
             return
         if (self.job.root / self.job.name).exists():
-            hint = f"another name, --append, or: stillweb collections rm {self.job.name} --yes"
+            hint = f"use another name, --append, or: stillweb collections rm {self.job.name} --yes"
             raise CollectionExists(f"collection {self.job.name!r} is in {self.job.root} already", hint=hint)
         if self._leftovers.path.exists():
             what = (

@@ -95,7 +95,7 @@ class Fetcher:
         except AddressRefused as error:
             raise UpstreamUnreachable(f"{url}: {error}", hint=error.hint) from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, zlib.error) as error:
-            raise UpstreamUnreachable(f"{url}: {error or type(error).__name__}") from error
+            raise UpstreamUnreachable(f"{url}: {error or type(error).__name__}") from None
         raise UpstreamUnreachable(f"{url}: more than {_REDIRECTIONS} redirects")
 
     async def _request(self, url: str) -> httpx.Request:

@@ -2,35 +2,39 @@
 
     http://stillweb.internal/            through the proxy: the page
     http://HOST:PORT/                    of the proxy itself: the page, too
-    GET    /health /info                 as on a replay server; `backend` is "record"
-    GET    /sessions, POST /sessions     list; {"collection": NAME or null} opens one with its own port
-    GET    /sessions/ID                  status: in_flight, requests, counts
-    GET    /sessions/ID/ledger?after=N   outcomes of its requests; waits briefly for those in flight
-    DELETE /sessions/ID                  closes it and its connections
+    http://HOST:PORT/...                 other paths: the control API (`http.control`)
 
 The page requires no password, because a CA certificate is public. The control API answers programs on the
-same machine only, and no web page. None of this is recorded.
+same machine only, and no web page. `backend` in its `/info` is "record"; a ledger waits briefly for
+requests in flight. None of this is recorded.
 """
 
 from __future__ import annotations
 
 import hmac
 import html
-import json
-import re
 import ssl
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from importlib.resources import files
 from ipaddress import ip_address
 from string import Template
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
 
 from stillweb import __version__
-from stillweb.errors import CollectionNotFound, PortInUse, StillwebError, UsageError
+from stillweb.errors import CollectionNotFound, UsageError
+from stillweb.http.control import (
+    DEFAULT_SESSION,
+    ControlBackend,
+    Ledger,
+    ReplayInfo,
+    SessionInfo,
+    answer,
+    error_response,
+)
+from stillweb.http.wire import RequestReceived
 from stillweb.polling import poll
 from stillweb.record.proxy.sessions import LOOPBACK, RecordingSession, RecordingSessions
 
@@ -131,14 +135,11 @@ def _grouped(fingerprint: str) -> str:
 
 BACKEND = "record"
 ENVIRONMENT = "recording"  # a replay has the digest of its pack here; a live site has none
-DEFAULT_SESSION = "default"
-_ONE = re.compile(r"/sessions/([A-Za-z0-9-]+)(/ledger)?")
 _LEDGER_TIMEOUT = 2.0  # seconds that a ledger waits for requests in flight
-_STATUS = ((CollectionNotFound, 404), (PortInUse, 503), (UsageError, 404), (StillwebError, 500))
 
 
-class RecorderControl:
-    """Responses of the proxy of one collection."""
+class RecorderControl(ControlBackend):
+    """Page and control API of the proxy of one collection."""
 
     def __init__(
         self,
@@ -186,113 +187,94 @@ class RecorderControl:
         )
 
     async def _control(self, flow: Any) -> ControlAnswer:
-        headers, peer = flow.request.headers, flow.client_conn.peername or ("", 0)
-        from_page = "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
-        if flow.request.host == HOST or from_page or not is_loopback(peer[0]):
-            return _json(403, {"error": "only programs on the proxy's machine may use the control API"})
-        path, _, query = flow.request.path.partition("?")
-        verbs = self._verbs(path.rstrip("/"), query, flow.request)
-        if not verbs:
-            return _json(404, {"error": f"no path {path}", "hint": "GET /, /health, /info or /sessions"})
-        if flow.request.method not in verbs:
-            return _json(405, {"error": f"{path} accepts {', '.join(verbs)}"})
-        try:
-            return await verbs[flow.request.method]()
-        except StillwebError as error:
-            status = next(status for kind, status in _STATUS if isinstance(error, kind))
-            return _json(status, {"error": str(error), "hint": error.hint})
+        request, peer = flow.request, flow.client_conn.peername or ("", 0)
+        if request.host == HOST or not is_loopback(peer[0]):
+            message = "only programs on the proxy's machine may use the control API"
+            reply = error_response(HTTPStatus.FORBIDDEN, message)
+        else:
+            headers = tuple(request.headers.items(multi=True))
+            body = request.raw_content or b""
+            reply = await answer(self, RequestReceived(request.method, request.path, headers, body, True))
+        return ControlAnswer(reply.status, reply.media_type, reply.body)
 
-    def _verbs(
-        self, path: str, query: str, request: Any
-    ) -> dict[str, Callable[[], Awaitable[ControlAnswer]]]:
-        match path:
-            case "/health":
-                return {"GET": self._health}
-            case "/info":
-                return {"GET": self._info}
-            case "/sessions":
-                return {"GET": self._list, "POST": lambda: self._open(request.raw_content or b"{}")}
-        if found := _ONE.fullmatch(path):
-            if found[2]:
-                return {"GET": lambda: self._ledger(found[1], query)}
-            return {"GET": lambda: self._one(found[1]), "DELETE": lambda: self._close(found[1])}
-        return {}
+    # The control API.
 
-    async def _health(self) -> ControlAnswer:
+    def knows(self, session_id: str) -> bool:
+        """Return whether a session of that id is open."""
+        return session_id == DEFAULT_SESSION or any(each.id == session_id for each in self._sessions)
+
+    async def health(self) -> None:
+        """Raise if the recording has failed."""
         self._recording.check()
-        return _json(200, {"status": "ok"})
 
-    async def _info(self) -> ControlAnswer:
-        manifest = self._collection.manifest()
-        return _json(
-            200,
-            {
-                "backend": BACKEND,
-                "software": f"stillweb/{__version__}",
-                "collections": {self._collection.name: ENVIRONMENT},
-                "spki": list(self._ca.spki_hashes()),
-                "features": {"ledger": True, "sessions": True, "in_flight": True, "strict": True},
-                "manifests": {self._collection.name: manifest.to_dict()},
-            },
+    async def info(self) -> ReplayInfo:
+        """Return what `/info` shows."""
+        name = self._collection.name
+        return ReplayInfo(
+            backend=BACKEND,
+            collections={name: ENVIRONMENT},
+            spki=tuple(self._ca.spki_hashes()),
+            features={"ledger": True, "sessions": True, "in_flight": True, "strict": True},
+            manifests={name: self._collection.manifest().to_dict()},
+            software=f"stillweb/{__version__}",
         )
 
-    async def _list(self) -> ControlAnswer:
-        first = {"id": DEFAULT_SESSION, "proxy": self._recording.url, **self._status_of(None)}
-        return _json(200, {"sessions": [first, *(self._session_json(each) for each in self._sessions)]})
+    async def sessions(self) -> list[SessionInfo]:
+        """Return all sessions, the default one first."""
+        return [self._state(None), *(self._state(each) for each in self._sessions)]
 
-    async def _open(self, raw_body: bytes) -> ControlAnswer:
-        try:
-            wanted = json.loads(raw_body).get("collection")
-        except (ValueError, AttributeError, RecursionError):
-            return _json(400, {"error": 'the body must be JSON such as {"collection": "shop"}'})
-        if wanted not in (None, self._collection.name):
+    async def session(self, session_id: str) -> SessionInfo:
+        """Return the state of a session."""
+        return self._state(self._find(session_id))
+
+    async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
+        """Open a session on the collection that is recorded.
+
+        Raises:
+            CollectionNotFound: if another collection is requested.
+            PortInUse: if no port is free.
+        """
+        if collection not in (None, self._collection.name):
             raise CollectionNotFound(
-                f"the proxy does not record into {wanted!r}",
+                f"the proxy does not record into {collection!r}",
                 hint=f"this proxy records into {self._collection.name!r}",
             )
         self._recording.check()
-        return _json(201, self._session_json(await self._sessions.open()))
+        return self._state(await self._sessions.open())
 
-    async def _one(self, session_id: str) -> ControlAnswer:
-        if session_id == DEFAULT_SESSION:
-            return _json(200, {"id": DEFAULT_SESSION, "proxy": self._recording.url, **self._status_of(None)})
-        return _json(200, self._session_json(self._sessions.find(session_id)))
-
-    async def _ledger(self, session_id: str, query: str) -> ControlAnswer:
+    async def ledger(self, session_id: str, after: int) -> Ledger | None:
+        """Return the ledger of an open session."""
         self._recording.check()
-        after = parse_qs(query).get("after", ["0"])[-1]
-        number = int(after[:18]) if after.isascii() and after.isdigit() else 0
-        if session_id == DEFAULT_SESSION:
-            return _json(200, self._recording.account.to_dict(number))
-        session = self._sessions.find(session_id)
-        # The client gets the last byte before we know that it was the last.
+        if not self.knows(session_id):
+            return None
+        session = self._find(session_id)
+        if session is None:
+            return self._recording.account.ledger(after)
+        # The client gets the last byte before the proxy notes that it was the last.
         await poll(lambda: not self._recording.in_flight_by(session.port), timeout=_LEDGER_TIMEOUT)
         self._recording.check()
-        return _json(200, session.account.to_dict(number))
+        return session.account.ledger(after)
 
-    async def _close(self, session_id: str) -> ControlAnswer:
-        if session_id == DEFAULT_SESSION:
-            return _json(409, {"error": "the default session ends with the proxy; close another one"})
+    async def reset_session(self, session_id: str) -> SessionInfo:
+        """Refuse: a live site cannot be reset."""
+        raise UsageError("a recording has no state to reset", hint="open a new session")
+
+    async def close_session(self, session_id: str) -> None:
+        """Close a session and its connections."""
         await self._sessions.close(self._sessions.find(session_id))
-        return ControlAnswer(204, "application/json", b"")
 
-    def _session_json(self, session: RecordingSession) -> dict[str, Any]:
-        proxy = f"http://{LOOPBACK}:{session.port}"
-        return {"id": session.id, "proxy": proxy, **self._status_of(session)}
+    def _find(self, session_id: str) -> RecordingSession | None:
+        return None if session_id == DEFAULT_SESSION else self._sessions.find(session_id)
 
-    def _status_of(self, session: RecordingSession | None) -> dict[str, Any]:
+    def _state(self, session: RecordingSession | None) -> SessionInfo:
+        """Return the state of a session; of the default one for None."""
         recording, account = self._recording, (session or self._recording).account
-        ledger = account.to_dict(account.total)
         return {
+            "id": session.id if session else DEFAULT_SESSION,
+            "proxy": f"http://{LOOPBACK}:{session.port}" if session else recording.url,
             "collection": self._collection.name,
             "environment_id": ENVIRONMENT,
             "in_flight": recording.in_flight_by(session.port) if session else recording.in_flight,
             "requests": account.total,
-            "counts": ledger["counts"],
+            "counts": dict(account.ledger(account.total).counts),
         }
-
-
-def _json(status: int, value: Any) -> ControlAnswer:
-    return ControlAnswer(
-        status, "application/json", json.dumps(value, ensure_ascii=False).encode("utf-8") + b"\n"
-    )

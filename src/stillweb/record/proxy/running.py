@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from stillweb import clock
 from stillweb.browser.activity import Requested
 from stillweb.errors import RecordError
+from stillweb.http.control import Ledger, LedgerEntry
 from stillweb.model import Exchange, header
 from stillweb.record.proxy.flows import EventStream, Socket, request_url, socket_url
 from stillweb.urls import wire_url
@@ -142,32 +142,29 @@ class RequestAccount:
     def total(self) -> int:
         return self._total
 
-    def to_dict(self, after: int = 0) -> dict[str, Any]:
-        """Return the ledger entries after request number `after`, in the control API's JSON schema."""
+    def ledger(self, after: int = 0) -> Ledger:
+        """Return the ledger beyond request number `after`."""
         recorded = self.counts[RequestOutcome.RECORDED.value]
-        return {
-            "entries": list(_entries(self._entries, after)),
-            "counts": {"recorded": recorded, "miss": self._total - recorded},
-            "dropped": self._total - len(self._entries),
-            "closed": False,
-        }
+        return Ledger(
+            entries=tuple(_entry(number, each) for number, each in self._entries if number > after),
+            counts={"recorded": recorded, "miss": self._total - recorded},
+            dropped=self._total - len(self._entries),
+        )
 
 
-def _entries(entries: Iterable[tuple[int, RequestRecord]], after: int) -> Iterable[dict[str, Any]]:
-    for number, record in entries:
-        if number > after:
-            yield {
-                "seq": number,
-                "method": record.method,
-                "url": record.url,
-                "status": record.status,
-                "tier": "recorded" if record.outcome is RequestOutcome.RECORDED else "miss",
-                "reason": record.reason,
-                "bytes": record.size,
-                "ms": round(record.ms, 1),
-                "resource": record.resource,
-                "referer": record.referer,
-            }
+def _entry(number: int, record: RequestRecord) -> LedgerEntry:
+    return LedgerEntry(
+        seq=number,
+        method=record.method,
+        url=record.url,
+        status=record.status,
+        tier="recorded" if record.outcome is RequestOutcome.RECORDED else "miss",
+        reason=record.reason,
+        bytes=record.size,
+        ms=round(record.ms, 1),
+        resource=record.resource,
+        referer=record.referer,
+    )
 
 
 class RecordingProxy:

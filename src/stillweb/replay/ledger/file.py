@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from stillweb.errors import UsageError
-from stillweb.replay.server.session import LedgerEntry, Session
+from stillweb.http.control import LedgerEntry
+from stillweb.replay.server.session import Session
 
 __all__ = ["LedgerFile", "LedgerFileReader", "LedgerLine"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from stillweb.errors import SessionLost, UsageError
+from stillweb.http.control import SessionInfo
 from stillweb.polling import poll
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.ledger.file import LedgerFileReader, LedgerLine
@@ -116,7 +116,7 @@ class ServerSource:
             del self._cursors[gone]
         return found
 
-    async def _of(self, session: dict[str, Any]) -> list[LedgerLine]:
+    async def _of(self, session: SessionInfo) -> list[LedgerLine]:
         if session.get("lost"):
             self._lost.add(session["id"])
             return []

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stillweb.errors import BadHostname, PeerError
+from stillweb.http.control import MissOutcome
 from stillweb.http.tls import log_failure
 from stillweb.http.tunnel import ProxyConnection, State, Trigger, is_control, proxy_user, request_url
 from stillweb.http.wire import (
@@ -173,7 +174,7 @@ class FrontConnection:
         user = proxy_user(headers) if self._front.is_default(self._listener) else ""
         if user is None:
             return None
-        return self._front.sessions.get(user) if user else self._listener
+        return self._front.open_sessions.get(user) if user else self._listener
 
     async def _request(self, event: RequestReceived) -> None:
         if not event.keep_alive:
@@ -182,7 +183,7 @@ class FrontConnection:
             return await self._write(await self._front.control(event))
         session = self._session if self._tunnel.authority else self._by_user(event.headers)
         # The port behind a session that was closed meanwhile may be another session's by now.
-        if session is None or self._front.sessions.get(session.id) is not session:
+        if session is None or self._front.open_sessions.get(session.id) is not session:
             return await self._refuse(407)
         if not (url := request_url(event, self._tunnel.origin)):
             return await self._refuse(400)
@@ -253,10 +254,10 @@ class FrontConnection:
         """Pass on pywb's response to a miss; without one, the miss itself."""
         concluded = False
 
-        async def conclude(outcome: dict[str, Any]) -> None:
+        async def conclude(outcome: MissOutcome) -> None:
             nonlocal concluded
             concluded = True
-            await self._front.conclude(session, miss.mark, outcome)
+            await self._front.report(session, miss.mark, outcome)
 
         try:
             socket = isinstance(miss.event, UpgradeReceived)
@@ -299,7 +300,7 @@ class FrontConnection:
         framed = head.get(b"content-length") or head.get(b"transfer-encoding")
         bodiless = miss.event.method == "HEAD" or head.status == 204
         self._end_unless(bool(framed) or bodiless)
-        outcome: dict[str, Any] = {"tier": Tier.PYWB.value, "status": head.status, "note": "answered by pywb"}
+        outcome: MissOutcome = {"tier": Tier.PYWB.value, "status": head.status, "note": "answered by pywb"}
         last = head.render(close=self._tunnel.ending)
         try:
             async for piece in pywb.body(head, miss.event.method):

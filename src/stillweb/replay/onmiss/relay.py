@@ -1,9 +1,9 @@
-"""A raw HTTP/1.1 client for servers on this machine's loopback, and for nothing else.
+"""A raw HTTP/1.1 client for servers on this machine's loopback interface, and for nothing else.
 
-What a server answers is passed on as it came: fields in their order, repeated ones too, bodies coded
-and chunked as they are, piece by piece. That is why this is no HTTP library: they decode, merge and
-reorder. The only place of `stillweb.replay` that opens a connection to carry traffic; the hermetic
-server never imports it (an import contract).
+Responses are passed on as received: fields in their order, including repeated ones, bodies with their
+codings and chunks, piece by piece. HTTP libraries decode, merge and reorder, so none is used here. No other
+module of `stillweb.replay` opens a connection to carry traffic, and the hermetic server never imports this
+one (an import contract).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Head:
 
     @classmethod
     def parse(cls, raw: bytes) -> Head:
-        """Read a head with its blank line.
+        """Parse a head with its blank line.
 
         Raises:
-            ValueError: if it is none.
+            ValueError: if it is not one.
         """
         line, *rest = raw.removesuffix(b"\r\n\r\n").split(b"\r\n")
         version, status = line.split(b" ", 2)[:2]
@@ -53,21 +53,21 @@ class Head:
         return cls(int(status), line, tuple((name, value.strip()) for name, _, value in pairs))
 
     def get(self, name: bytes) -> bytes:
-        """Return the first value of a field, its name in lower case; b"" if there is none."""
+        """Return the first value of a field (name in lower case); b"" without it."""
         return next((value for key, value in self.fields if key.lower() == name), b"")
 
     def without(self, *names: bytes) -> Head:
-        """Return the head without some fields, their names in lower case."""
+        """Return the head without some fields (names in lower case)."""
         return replace(self, fields=tuple(field for field in self.fields if field[0].lower() not in names))
 
     def render(self, *, close: bool = False) -> bytes:
-        """Return its bytes with the blank line; `close` says that the connection ends behind it."""
+        """Return the bytes with the blank line; `close` announces the end of the connection."""
         fields = (*self.fields, (b"Connection", b"close")) if close else self.fields
         return b"".join((self.line, b"\r\n", *(b"%b: %b\r\n" % field for field in fields), b"\r\n"))
 
 
 def render_request(method: str, target: str, headers: Headers, raw_body: bytes = b"") -> bytes:
-    """Return a request's bytes; `headers` states no length, that of a body is added."""
+    """Return the bytes of a request; the length of a body is added to `headers`."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
     if raw_body or method in ("POST", "PUT", "PATCH"):
         lines.append(f"Content-Length: {len(raw_body)}")
@@ -79,15 +79,15 @@ class Loopback:
 
     Attributes:
         payload: bytes of the bodies read so far, without their framing.
-        reusable: whether a further request may follow.
-        patience: seconds that a body may pause; None for ever.
-        reader, writer: the streams, for what is no longer HTTP.
+        reusable: whether another request may follow.
+        read_timeout: seconds that a body may pause; None for no limit.
+        reader, writer: the streams, for bytes that are no longer HTTP.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
         self.payload = 0
         self.reusable = True
-        self.patience: float | None = None
+        self.read_timeout: float | None = None
         self.reader = reader
         self.writer = writer
         self._port = port
@@ -97,17 +97,17 @@ class Loopback:
         """Connect.
 
         Raises:
-            ReplayUnreachable: if nobody listens there.
+            ReplayUnreachable: if no server listens there.
         """
         with _failing(port):
             reader, writer = await asyncio.open_connection(_HOST, port, limit=_LIMIT)
         return cls(reader, writer, port)
 
     async def tunnel(self, authority: str, context: ssl.SSLContext) -> None:
-        """Have a proxy open a TLS tunnel to a host; what follows goes through it.
+        """Let a proxy open a TLS tunnel to a host; later requests go through it.
 
         Raises:
-            ReplayUnreachable: if it does not.
+            ReplayUnreachable: if it refuses.
         """
         with _failing(self._port):
             head = await self._ask(render_request("CONNECT", authority, (("Host", authority),)))
@@ -119,7 +119,7 @@ class Loopback:
         """Send a request and return the head of its response.
 
         Raises:
-            ReplayUnreachable: if there is none.
+            ReplayUnreachable: if no response arrives.
         """
         with _failing(self._port):
             return await self._ask(request)
@@ -132,7 +132,7 @@ class Loopback:
         return head
 
     async def body(self, head: Head, method: str) -> AsyncIterator[bytes]:
-        """Yield what follows a head, framing included, as it comes.
+        """Yield the body that follows a head, framing included, as it arrives.
 
         Raises:
             ReplayUnreachable: if it breaks off.
@@ -179,21 +179,21 @@ class Loopback:
             yield piece
 
     async def _read(self, count: int) -> bytes:
-        async with asyncio.timeout(self.patience):
+        async with asyncio.timeout(self.read_timeout):
             return await self.reader.read(count)
 
     async def _line(self) -> bytes:
-        async with asyncio.timeout(self.patience):
+        async with asyncio.timeout(self.read_timeout):
             return await self.reader.readuntil(b"\r\n")
 
     def close(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         self.writer.transport.abort()
 
 
 @contextmanager
 def _failing(port: int) -> Iterator[None]:
-    """Tell every way in which a peer can fail as one."""
+    """Raise ReplayUnreachable for every way in which the peer can fail."""
     try:
         yield
     except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:  # ssl.SSLError is an OSError

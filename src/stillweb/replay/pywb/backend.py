@@ -1,16 +1,16 @@
-"""The reference back-end: a real pywb on the same folder with the same CA, behind our control API.
+"""The reference back-end: pywb on the same folder with the same CA, behind the control API of replay.
 
-pywb is a program, never a library (docs/decisions/0004-pywb-sidecar.md). It serves one collection
-per process and knows no sessions, so every session of a collection shares that process's port,
-nothing is reset, and no ledger tells what it answered: `features` says so. The process of the first
-collection starts with the server, the others' when a session asks for them.
+pywb runs as a program and is never imported (docs/decisions/0004-pywb-sidecar.md). It serves one collection
+per process and knows no sessions. So all sessions of a collection share that process's port, nothing is
+reset, and no ledger records its responses; `features` says so. The process of the first collection starts
+with the server, the others start with their first session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +21,11 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import CollectionNotFound, UsageError
+from stillweb.http.control import DEFAULT_SESSION, ControlBackend, Ledger, ReplayInfo, SessionInfo
 from stillweb.options import Option
 from stillweb.replay.pywb.process import PywbProcess, Setup, find_pywb
-from stillweb.replay.server.control import DEFAULT_SESSION, ControlBackend
-from stillweb.replay.server.server import ReplayOptions, serve_desk
+from stillweb.replay.server.listeners import authority
+from stillweb.replay.server.server import serve_control
 
 __all__ = ["PywbOptions", "PywbServer", "find_pywb", "serve_pywb"]
 
@@ -33,13 +34,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PywbOptions:
-    """How to serve by pywb.
+    """How to serve with pywb.
 
     Attributes:
         host: address to listen on.
         port: of the control API; 0 for any.
-        program: pywb's `wayback`; `find_pywb` otherwise.
-        start_timeout: seconds that pywb may take until it answers.
+        program: pywb's `wayback`; None to search for it (`find_pywb`).
+        start_timeout: seconds until pywb must answer.
+        allowed_hosts: as in `ReplayOptions`.
     """
 
     host: str = "127.0.0.1"
@@ -61,11 +63,12 @@ class PywbOptions:
     ] = False
     program: Path | None = None
     start_timeout: float = 60.0
+    allowed_hosts: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class _Served:
-    """A collection, what is known of it, and its process once there is one."""
+    """A collection, its ids, and its process once it runs."""
 
     collection: Collection
     environment_id: str
@@ -76,7 +79,7 @@ class _Served:
 
 
 class PywbServer(ControlBackend):
-    """The `Desk` in front of pywb processes; `serve_pywb` makes and ends it.
+    """The control API in front of pywb processes; made and ended by `serve_pywb`.
 
     Attributes:
         url: of the control API.
@@ -87,6 +90,7 @@ class PywbServer(ControlBackend):
     ) -> None:
         self.url = ""
         self.options = options
+        self.hosts: Iterable[str] = {options.host.lower(), *options.allowed_hosts}
         self._ca = ca
         self._program = program
         self._served = {
@@ -99,10 +103,10 @@ class PywbServer(ControlBackend):
     @property
     def proxy(self) -> str:
         """URL of the proxy of the first collection."""
-        return _url(self.options.host, self._served[self._default].port)
+        return f"http://{authority(self.options.host, self._served[self._default].port)}"
 
     async def wait(self) -> None:
-        """Wait until the pywb of the first collection ends, which it only does by itself if it fails.
+        """Wait until the pywb of the first collection ends, which it does on its own only if it fails.
 
         Raises:
             ReplayError: when it has ended.
@@ -111,39 +115,36 @@ class PywbServer(ControlBackend):
         await process.wait()
         raise process.failure()
 
-    # What the control API asks of a back-end (`stillweb.replay.server.control.Desk`).
+    # The control API.
 
     def knows(self, session_id: str) -> bool:
-        """Return whether there is a session of that id."""
+        """Return whether a session of that id is open."""
         return session_id in self._sessions
 
-    async def info(self) -> dict[str, Any]:
+    async def info(self) -> ReplayInfo:
         """Return what `/info` shows."""
-        return {
-            "backend": "pywb",
-            "collections": {name: served.environment_id for name, served in self._served.items()},
-            "spki": list(self._ca.spki_hashes()),
-            "features": {"ledger": False, "sessions": False, "in_flight": False, "strict": False},
-            "manifests": {name: served.manifest for name, served in self._served.items()},
-            "session_ports": "",
-            "software": f"stillweb/{__version__}",
-        }
+        return ReplayInfo(
+            backend="pywb",
+            collections={name: served.environment_id for name, served in self._served.items()},
+            spki=tuple(self._ca.spki_hashes()),
+            features={"ledger": False, "sessions": False, "in_flight": False, "strict": False},
+            manifests={name: served.manifest for name, served in self._served.items()},
+            software=f"stillweb/{__version__}",
+        )
 
-    async def sessions(self) -> list[dict[str, Any]]:
+    async def sessions(self) -> list[SessionInfo]:
         """Return all sessions, the default one first."""
-        return [self._shown(session_id) for session_id in self._sessions]
+        return [self._state(session_id) for session_id in self._sessions]
 
-    async def session(self, session_id: str) -> dict[str, Any]:
-        """Return one session."""
-        return self._shown(session_id)
+    async def session(self, session_id: str) -> SessionInfo:
+        """Return the state of a session."""
+        return self._state(session_id)
 
-    async def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
-        """Return an empty ledger: pywb tells nobody what it answered."""
-        if session_id not in self._sessions:
-            return None
-        return {"entries": [], "counts": {}, "dropped": 0}
+    async def ledger(self, session_id: str, after: int) -> Ledger | None:
+        """Return an empty ledger: pywb does not report its responses."""
+        return Ledger((), {}) if session_id in self._sessions else None
 
-    async def open_session(self, collection: str | None, port: int | None = None) -> dict[str, Any]:
+    async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
         """Open a session on a collection; on the first one for None.
 
         Raises:
@@ -158,23 +159,27 @@ class PywbServer(ControlBackend):
         await self._process(name)
         session_id = clock.new_id()
         self._sessions[session_id] = name
-        return self._shown(session_id)
+        return self._state(session_id)
 
-    async def reset_session(self, session_id: str) -> dict[str, Any]:
-        """Change nothing, as pywb remembers nothing; but say if it has failed."""
+    async def reset_session(self, session_id: str) -> SessionInfo:
+        """Check that pywb lives; it has no state to reset.
+
+        Raises:
+            ReplayError: if it has failed.
+        """
         await self._process(self._sessions[session_id])
-        return self._shown(session_id)
+        return self._state(session_id)
 
     async def close_session(self, session_id: str) -> None:
-        """Forget a session."""
+        """Close a session; pywb holds nothing for it."""
         del self._sessions[session_id]
 
-    def _shown(self, session_id: str) -> dict[str, Any]:
+    def _state(self, session_id: str) -> SessionInfo:
         name = self._sessions[session_id]
         served = self._served[name]
         return {
             "id": session_id,
-            "proxy": _url(self.options.host, served.port),
+            "proxy": f"http://{authority(self.options.host, served.port)}",
             "collection": name,
             "environment_id": served.environment_id,
             "epoch": 0,
@@ -206,7 +211,7 @@ class PywbServer(ControlBackend):
         return served.process
 
     async def port_of(self, name: str) -> int:
-        """Return the port of a collection's pywb, which is started if it has not been asked for yet.
+        """Return the port of a collection's pywb; start pywb if it does not run yet.
 
         Raises:
             ReplayError: if it has failed.
@@ -227,15 +232,15 @@ class PywbServer(ControlBackend):
 async def serve_pywb(
     collections: Sequence[Collection], ca: CertAuthority, options: PywbOptions | None = None
 ) -> AsyncIterator[PywbServer]:
-    """Serve collections by pywb, until the block is left.
+    """Serve collections with pywb until the context ends.
 
     Args:
-        collections: of one or more roots; the first is that of the default session.
-        ca: what pywb signs with.
-        options: where to listen, how to match.
+        collections: the first is that of the default session; several roots are allowed.
+        ca: signs for pywb.
+        options: addresses and matching.
 
     Raises:
-        UsageError: if there is no collection.
+        UsageError: if no collection is given.
         ProgramNotFound: if pywb is not installed.
         PortInUse: if another program listens on a port given.
         ReplayError: if pywb does not start.
@@ -247,8 +252,7 @@ async def serve_pywb(
     try:
         await server.start()
         advice = f"this is the control port; traffic goes to {server.proxy}\n"
-        desk = ReplayOptions(host=options.host, port=options.port)
-        async with serve_desk(lambda: server, desk, advice) as url:
+        async with serve_control(server, options.host, options.port, advice) as url:
             server.url = url
             yield server
     finally:
@@ -256,14 +260,9 @@ async def serve_pywb(
 
 
 def _described(collection: Collection, port: int) -> _Served:
-    """Return what is known of a collection; it has an environment id where it is sealed."""
+    """Return a collection without a process; it has an environment id only if it is sealed."""
     environment_id = ""
     if collection.pack.is_dir():
         with Pack.open(collection.pack) as pack:
             environment_id = pack.environment_id
     return _Served(collection, environment_id, collection.manifest().to_dict(), port)
-
-
-def _url(host: str, port: int) -> str:
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
-    return f"http://{shown}:{port}"

@@ -24,6 +24,7 @@ from typing import Any, cast
 from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.errors import BadHostname
+from stillweb.http.control import ControlBackend, answer, render
 from stillweb.http.tls import ServerContexts, log_failure
 from stillweb.http.tunnel import ProxyConnection, State, Trigger, is_control, proxy_user, request_url
 from stillweb.http.wire import (
@@ -38,10 +39,9 @@ from stillweb.http.wire import (
     refusal,
 )
 from stillweb.model import Headers, Request
-from stillweb.replay.server import control, websocket
-from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
+from stillweb.replay.server import websocket
+from stillweb.replay.server.answer import ScriptedResponse
 from stillweb.replay.server.cache import may_repeat
-from stillweb.replay.server.control import ControlBackend
 from stillweb.replay.server.session import ServedRequest, Session
 from stillweb.replay.server.takeover import ClosingDelay, Takeover
 
@@ -284,34 +284,34 @@ class Connection(asyncio.Protocol):
 
     async def _answer_control(self, backend: ControlBackend, event: RequestReceived) -> None:
         try:
-            answer = control.render(await control.answer(backend, event))
+            head, body = render(await answer(backend, event))
         except BaseException:
             self._transport.abort()  # a fault of ours, or shutdown: the client must not wait for a response
             raise
         self._awaits_control = False
         if not self._transport.is_closing():
-            self._write(_bytes(answer, event.keep_alive) + answer.body)
+            self._write(_head(head, event.keep_alive) + body)
             if not event.keep_alive:
                 self._tunnel.advance(Trigger.LAST_RESPONSE)
             self._work()
 
     def _send(self, session: Session, served: ServedRequest, keep_alive: bool) -> None:
-        answer = served.answer
-        if isinstance(answer, ScriptedResponse):
+        response = served.answer
+        if isinstance(response, ScriptedResponse):
             self._events.clear()
             session.finish(served)
             self._tunnel.advance(Trigger.SWITCH)
-            self._takeover = Takeover(answer, self._write, self._close, self._transport.is_closing)
+            self._takeover = Takeover(response, self._write, self._close, self._transport.is_closing)
             return
-        head = _bytes(answer, keep_alive and not self._tunnel.ending)
-        if len(answer.body) <= SLICE:
-            data = head + answer.body if answer.body else head
+        head = _head(response.head, keep_alive and not self._tunnel.ending)
+        if len(response.body) <= SLICE:
+            data = head + response.body if response.body else head
             self._write(data)
             self._finish(session, served, keep_alive)
             if self._whole is not None:  # so this is not the last response (`ProxyConnection.between`)
-                session.keep((self._tunnel.origin, self._whole), served, data)
+                session.cache_response((self._tunnel.origin, self._whole), served, data)
             return
-        body = memoryview(answer.body)
+        body = memoryview(response.body)
         self._write(head + body[:SLICE])
         self._outgoing = _Outgoing(session, served, body, SLICE, keep_alive)
         self._pump()
@@ -369,5 +369,6 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
 
-def _bytes(answer: PreparedResponse, keep_alive: bool) -> bytes:
-    return answer.head + (b"\r\n" if keep_alive else b"Connection: close\r\n\r\n")
+def _head(head: bytes, keep_alive: bool) -> bytes:
+    """Return a head with the blank line; it announces the end of the connection if that is near."""
+    return head + (b"\r\n" if keep_alive else b"Connection: close\r\n\r\n")

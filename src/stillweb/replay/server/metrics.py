@@ -1,8 +1,8 @@
-"""Figures as Prometheus reads them; made when they are asked for, so that answering costs nothing more.
+"""Counters of responses and workers, and their Prometheus format.
 
-All counts are sums over the workers, so that a query need not know how many there are; what tells
-workers apart is in `stillweb_worker_*`. `process_*` is the program that was asked: of several workers the
-supervisor.
+The format is made when `/metrics` is requested, so that answering pages costs nothing more. All counts are
+sums over the workers, so that a query need not know how many there are. `stillweb_worker_*` tells workers
+apart. `process_*` describes the process that answers: with several workers, the supervisor.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import platform
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from itertools import accumulate
-from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -24,101 +24,85 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from pydantic import TypeAdapter
 
 from stillweb import __version__
+from stillweb.http.control import ControlResponse
 
 __all__ = [
     "BOUNDS_MS",
-    "MEDIA_TYPE",
     "ReplayMetrics",
     "ResponseCounters",
     "WorkerMetrics",
-    "render",
+    "metrics_response",
+    "parse_metrics",
     "resident_bytes",
 ]
 
 BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0, 1000.0)
-"""Upper bounds of the latency histogram; an answer takes some tens of microseconds, a slow client seconds."""
+"""Upper bounds of the latency histogram: a response takes tens of microseconds, a slow client seconds."""
 
-_PLACES = 1000  # of damage that are remembered, and so logged: a disk that fails fails everywhere
+_PLACES = 1000  # places of damage that are logged: a disk that fails is damaged everywhere
 
 
+@dataclass
 class ResponseCounters:
-    """Counts of answers.
+    """Counts of responses.
 
     Attributes:
         answers: by tier.
         bytes: of their bodies, as sent.
         damaged: requests that a damaged pack could not answer.
-        ms: the sum of their durations.
-        buckets: answers by duration: `buckets[i]` took at most `BOUNDS_MS[i]`, the last one longer than all.
+        ms: sum of their durations.
+        buckets: responses by duration: `buckets[i]` took at most `BOUNDS_MS[i]`, the last one longer than
+            all.
     """
 
-    __slots__ = ("_told", "answers", "buckets", "bytes", "damaged", "ms")
+    answers: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+    damaged: int = 0
+    ms: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
 
-    def __init__(self) -> None:
-        self.answers: Counter[str] = Counter()
-        self.bytes = 0
-        self.damaged = 0
-        self._told: set[str] = set()
-        self.ms = 0.0
-        self.buckets = [0] * (len(BOUNDS_MS) + 1)
+    def __post_init__(self) -> None:
+        self._logged: set[str] = set()
 
     def add(self, tier: str, size: int, ms: float) -> None:
-        """Count an answer."""
+        """Count a response."""
         self.answers[tier] += 1
         self.bytes += size
         self.ms += ms
         self.buckets[bisect_left(BOUNDS_MS, ms)] += 1
 
     def damage(self, what: str) -> bool:
-        """Count a request that met damage; return whether that place is told of for the first time."""
+        """Count a request that met damage; return True the first time that this place is reported."""
         self.damaged += 1
-        new = what not in self._told and len(self._told) < _PLACES
+        new = what not in self._logged and len(self._logged) < _PLACES
         if new:
-            self._told.add(what)
+            self._logged.add(what)
         return new
 
     def add_up(self, other: ResponseCounters) -> None:
-        """Add what another one counted."""
+        """Add the counts of another object."""
         self.answers.update(other.answers)
         self.bytes += other.bytes
         self.damaged += other.damaged
         self.ms += other.ms
         self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return {
-            "answers": dict(self.answers),
-            "bytes": self.bytes,
-            "damaged": self.damaged,
-            "ms": self.ms,
-            "buckets": self.buckets,
-        }
-
-    @classmethod
-    def from_dict(cls, loaded: Mapping[str, Any]) -> ResponseCounters:
-        """Read what `to_dict` made."""
-        tally = cls()
-        tally.answers.update(loaded["answers"])
-        tally.bytes, tally.damaged = loaded["bytes"], loaded["damaged"]
-        tally.ms, tally.buckets = loaded["ms"], list(loaded["buckets"])
-        return tally
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerMetrics:
-    """How a worker stands.
+    """State of a worker.
 
     Attributes:
         number: from 0.
         up: whether it lives.
-        restarts: how often it was started anew.
-        sessions: that are open on it, by collection.
-        connections: that are open to it.
-        in_flight: requests whose answers are going out.
-        resident: bytes of its memory that are in RAM, shared pages too.
+        restarts: number of its restarts.
+        sessions: open ones, by collection.
+        connections: open ones.
+        in_flight: requests whose responses are going out.
+        resident: bytes of its memory that are in RAM, shared pages included.
     """
 
     number: int = 0
@@ -132,43 +116,39 @@ class WorkerMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ReplayMetrics:
-    """What a server says of itself at one moment.
+    """Counters of a server at one moment.
 
     Attributes:
-        tallies: by collection; of all workers together.
+        tallies: by collection, of all workers together.
         workers: one, or as many as there are.
     """
 
     tallies: Mapping[str, ResponseCounters] = field(default_factory=dict)
     workers: tuple[WorkerMetrics, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return {
-            "tallies": {name: tally.to_dict() for name, tally in self.tallies.items()},
-            "workers": [asdict(worker) for worker in self.workers],
-        }
 
-    @classmethod
-    def from_dict(cls, loaded: Mapping[str, Any]) -> ReplayMetrics:
-        """Read what `to_dict` made."""
-        tallies = {name: ResponseCounters.from_dict(tally) for name, tally in loaded["tallies"].items()}
-        return cls(tallies, tuple(WorkerMetrics(**worker) for worker in loaded["workers"]))
+_METRICS = TypeAdapter(ReplayMetrics)
 
 
-MEDIA_TYPE = CONTENT_TYPE_LATEST
+def parse_metrics(loaded: object) -> ReplayMetrics:
+    """Return the metrics that a worker sent as JSON.
+
+    Raises:
+        ValueError: if they are none.
+    """
+    return _METRICS.validate_python(loaded)
 
 
-def render(figures: ReplayMetrics) -> bytes:
-    """Return figures in Prometheus' text format."""
+def metrics_response(figures: ReplayMetrics) -> ControlResponse:
+    """Return metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_Figures(figures))
     ProcessCollector(registry=registry)
-    return generate_latest(registry)
+    return ControlResponse(HTTPStatus.OK, raw=generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def resident_bytes() -> int:
-    """Return how much memory of this program is in RAM; 0 where the system does not say."""
+    """Return the bytes of this process's memory that are in RAM; 0 where the system does not report them."""
     for metric in ProcessCollector(registry=None).collect():
         if metric.name == "process_resident_memory_bytes":
             return int(metric.samples[0].value)
@@ -182,7 +162,7 @@ class _Figures(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
         build = {"version": __version__, "python": platform.python_version()}
-        yield InfoMetricFamily("stillweb_build", "What is running.", value=build)
+        yield InfoMetricFamily("stillweb_build", "Version of the running program.", value=build)
         yield from _answers(self._figures)
         yield from _sessions(self._figures)
         yield from _workers(self._figures.workers)
@@ -190,7 +170,7 @@ class _Figures(Collector):
 
 def _answers(figures: ReplayMetrics) -> Iterator[Metric]:
     answers = CounterMetricFamily(
-        "stillweb_requests", "Answers, by collection and tier.", labels=("collection", "tier")
+        "stillweb_requests", "Responses, by collection and tier.", labels=("collection", "tier")
     )
     sent = CounterMetricFamily("stillweb_sent_bytes", "Bytes of bodies sent.", labels=("collection",))
     damaged = CounterMetricFamily(
@@ -201,23 +181,23 @@ def _answers(figures: ReplayMetrics) -> Iterator[Metric]:
         "From the complete request to the last byte handed to the network.",
         labels=("collection",),
     )
-    for name, tally in figures.tallies.items():
-        for tier, count in tally.answers.items():
+    for name, counters in figures.tallies.items():
+        for tier, count in counters.answers.items():
             answers.add_metric((name, tier), count)
-        sent.add_metric((name,), tally.bytes)
-        damaged.add_metric((name,), tally.damaged)
-        seconds.add_metric((name,), _buckets(tally), tally.ms / 1000)
+        sent.add_metric((name,), counters.bytes)
+        damaged.add_metric((name,), counters.damaged)
+        seconds.add_metric((name,), _buckets(counters), counters.ms / 1000)
     yield from (answers, sent, damaged, seconds)
 
 
-def _buckets(tally: ResponseCounters) -> list[tuple[str, float]]:
+def _buckets(counters: ResponseCounters) -> list[tuple[str, float]]:
     bounds = [*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf"]
-    return list(zip(bounds, accumulate(tally.buckets), strict=True))
+    return list(zip(bounds, accumulate(counters.buckets), strict=True))
 
 
 def _sessions(figures: ReplayMetrics) -> Iterator[Metric]:
     family = GaugeMetricFamily(
-        "stillweb_sessions", "Open sessions, the default one too.", labels=("collection",)
+        "stillweb_sessions", "Open sessions, the default one included.", labels=("collection",)
     )
     for name in figures.tallies:
         family.add_metric((name,), sum(worker.sessions.get(name, 0) for worker in figures.workers))
@@ -227,20 +207,23 @@ def _sessions(figures: ReplayMetrics) -> Iterator[Metric]:
         "stillweb_connections", "Open connections.", value=sum(each.connections for each in workers)
     )
     yield GaugeMetricFamily(
-        "stillweb_in_flight", "Requests whose answers are going out.", value=sum(w.in_flight for w in workers)
+        "stillweb_in_flight",
+        "Requests whose responses are going out.",
+        value=sum(w.in_flight for w in workers),
     )
 
 
 def _workers(workers: tuple[WorkerMetrics, ...]) -> Iterator[Metric]:
-    restarts = CounterMetricFamily(
-        "stillweb_worker_restarts", "How often a worker was started anew.", labels=("worker",)
-    )
+    restarts = CounterMetricFamily("stillweb_worker_restarts", "Restarts of a worker.", labels=("worker",))
     gauges: dict[str, tuple[str, Callable[[WorkerMetrics], float]]] = {
         "up": ("Whether a worker lives.", lambda each: int(each.up)),
         "sessions": ("Open sessions of a worker.", lambda each: sum(each.sessions.values())),
         "connections": ("Open connections of a worker.", lambda each: each.connections),
-        "in_flight": ("Requests whose answers go out from a worker.", lambda each: each.in_flight),
-        "resident_memory_bytes": ("Memory of a worker in RAM, shared pages too.", lambda each: each.resident),
+        "in_flight": ("Requests whose responses go out from a worker.", lambda each: each.in_flight),
+        "resident_memory_bytes": (
+            "Memory of a worker in RAM, shared pages included.",
+            lambda each: each.resident,
+        ),
     }
     for each in workers:
         restarts.add_metric((str(each.number),), each.restarts)

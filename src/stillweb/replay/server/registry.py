@@ -1,10 +1,10 @@
-"""What is served under a collection's name: the newest pack for new sessions, older ones until they end.
+"""The packs served under a collection's name: the newest for new sessions, older ones until they end.
 
-A collection may be sealed anew while it is served. Whoever opens a session first looks at the pack's
-`digest`, which costs one `stat`: if it is another file than before, the pack behind it is opened and
-lent from then on. Sessions keep the pack that they began with, so an episode never sees two
-recordings; a pack is closed when the last of them is over. A newer pack that is damaged is refused,
-said once and shown by `/ready`; the older one goes on.
+A collection may be sealed again while it is served. Opening a session first checks the pack's `digest`
+file, which costs one `stat`. If it is another file than before, the pack behind it is opened and used from
+then on. A session holds the pack that it began with, so an episode never sees two recordings; a pack is
+closed when its last session ends. A newer pack that is damaged is refused, logged once and shown by
+`/ready`; the older pack is still served.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _NONE = (0, 0)  # the stamp of no pack
 
 @dataclass(eq=False, slots=True)
 class PackHandle:
-    """A pack, what its recording says of itself, and how many sessions have it."""
+    """An open pack, its collection's manifest, and the number of sessions that hold it."""
 
     pack: Pack
     manifest: Mapping[str, Any]
-    lent: int = 0
+    holders: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -40,18 +40,18 @@ class PackRegistry:
     """The packs of a collection.
 
     Attributes:
-        current: what new sessions get.
+        current: for new sessions.
         refused: why the newest pack is not `current`; "" if it is.
-        tally: of the answers of all editions.
+        counters: of the responses from all packs.
     """
 
     name: str
     current: PackHandle
-    collection: Collection | None = None  # None: the pack was given open, and stays so
+    collection: Collection | None = None  # None: the pack was open before, and stays so
     refused: str = ""
-    tally: ResponseCounters = field(default_factory=ResponseCounters)
+    counters: ResponseCounters = field(default_factory=ResponseCounters)
     _stamp: tuple[int, int] = _NONE
-    _older: set[PackHandle] = field(default_factory=set)  # that sessions still have
+    _older: set[PackHandle] = field(default_factory=set)  # that sessions still hold
 
     @classmethod
     def open(cls, collection: Collection) -> PackRegistry:
@@ -61,19 +61,19 @@ class PackRegistry:
             MalformedPack: if it is not sealed or its pack is damaged.
         """
         stamp = pack_stamp(collection.pack)
-        return cls(collection.name, _edition(collection), collection, _stamp=stamp)
+        return cls(collection.name, _open(collection), collection, _stamp=stamp)
 
-    def look(self) -> bool:
-        """Look for a newer pack; return whether there is one now."""
+    def refresh(self) -> bool:
+        """Look for a newer pack; return True if it is current now."""
         if self.collection is None:
             return False
         older, refused = self.current, self.refused
-        while (stamp := pack_stamp(self.collection.pack)) != self._stamp:  # again if exchanged meanwhile
-            if stamp == _NONE:  # it is being exchanged
+        while (stamp := pack_stamp(self.collection.pack)) != self._stamp:  # again if replaced meanwhile
+            if stamp == _NONE:  # it is being replaced
                 break
             self._stamp = stamp
             try:
-                self._put(_edition(self.collection))
+                self._replace(_open(self.collection))
             except CollectionError as error:
                 self.refused = str(error)
             else:
@@ -82,43 +82,46 @@ class PackRegistry:
             logger.error("newer pack is refused", extra={"collection": self.name, "error": self.refused})
         return self.current is not older
 
-    def _put(self, edition: PackHandle) -> None:
+    def _replace(self, newer: PackHandle) -> None:
         older = self.current
-        if edition.pack.environment_id == older.pack.environment_id:
-            edition.pack.close()  # sealed again from the same recording
+        if newer.pack.environment_id == older.pack.environment_id:
+            newer.pack.close()  # sealed again from the same recording
             return
-        self.current = edition
+        self.current = newer
         self._older.add(older)
-        self._let_go(older)
-        names = {"older": older.pack.environment_id, "newer": edition.pack.environment_id}
-        logger.info("newer pack is served", extra={"collection": self.name, **names, "sessions": older.lent})
+        self._close_unused(older)
+        names = {"older": older.pack.environment_id, "newer": newer.pack.environment_id}
+        logger.info(
+            "newer pack is served", extra={"collection": self.name, **names, "sessions": older.holders}
+        )
 
-    def lend(self) -> PackHandle:
-        """Return the newest edition for a session."""
-        self.look()
-        self.current.lent += 1
+    def acquire(self) -> PackHandle:
+        """Return the newest pack for a session."""
+        self.refresh()
+        self.current.holders += 1
         return self.current
 
-    def take_back(self, edition: PackHandle) -> None:
-        """Note that a session is over."""
-        edition.lent -= 1
-        self._let_go(edition)
+    def release(self, handle: PackHandle) -> None:
+        """Record that a session no longer holds a pack."""
+        handle.holders -= 1
+        self._close_unused(handle)
 
-    def _let_go(self, edition: PackHandle) -> None:
-        if not edition.lent and edition in self._older:
-            self._older.remove(edition)
-            edition.pack.close()
+    def _close_unused(self, handle: PackHandle) -> None:
+        if not handle.holders and handle in self._older:
+            self._older.remove(handle)
+            handle.pack.close()
 
     def close(self) -> None:
-        """Close all packs, unless they were given open."""
+        """Close all packs, unless they were open before."""
         if self.collection is not None:
-            for edition in (self.current, *self._older):
-                edition.pack.close()
+            for handle in (self.current, *self._older):
+                handle.pack.close()
 
 
-def _edition(collection: Collection) -> PackHandle:
+def _open(collection: Collection) -> PackHandle:
     manifest = collection.manifest().to_dict()
     pack = Pack.open(collection.pack)
-    # A folder that another program made tells no time: the clock starts as where the pack is served alone.
+    # A folder made by another program states no time: the clock then starts as where the pack is served
+    # alone.
     manifest["recorded_at"] = manifest["recorded_at"] or pack.manifest.get("recorded_at", "")
     return PackHandle(pack, manifest)

@@ -1,21 +1,21 @@
-"""The native replay server: sessions, their doors, and their end.
+"""The native replay server: its sessions, their listeners, and shutdown.
 
-One listener takes proxy traffic (absolute form, CONNECT) for the default session and control
-requests (origin form), docs/decisions/0002-one-listener.md; every other session has a listener of its
-own out of a fixed range, bound when the session opens. Clients that cannot reach that port give the
-session's id as proxy user name at the first one.
+One listener takes proxy traffic (absolute form, CONNECT) for the default session and control requests
+(origin form): docs/decisions/0002-one-listener.md. Every other session has a listener of its own in a fixed
+range of ports, bound when the session opens. A client that cannot reach that port sends the session's id as
+proxy user name to the first listener.
 
-As one worker of several (docs/decisions/0015-workers.md) it has a private Unix socket instead of the first
-listener, and is handed the connections that came in by it.
+As one of several workers (docs/decisions/0015-workers.md) the server has a private Unix socket instead of
+the first listener, and receives the connections of that listener from the supervisor.
 
-Nothing here, or below, can open a connection to anywhere: replay is hermetic by construction.
+No module of this package opens a connection, so replay is hermetic by construction.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,18 +26,29 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import CollectionNotFound, UsageError
+from stillweb.http.control import (
+    DEFAULT_SESSION,
+    ControlBackend,
+    ControlResponse,
+    Ledger,
+    LedgerEntry,
+    MissOutcome,
+    Readiness,
+    ReloadResult,
+    ReplayInfo,
+    SessionInfo,
+)
 from stillweb.matching.noise import default_noise
 from stillweb.matching.resolver import Policy
 from stillweb.options import Option
 from stillweb.polling import poll
 from stillweb.replay.ledger.file import LedgerFile
 from stillweb.replay.server.connection import Connection, ListenerTarget
-from stillweb.replay.server.control import DEFAULT_SESSION, ControlBackend, Readiness
 from stillweb.replay.server.listeners import Listener, PortPool, authority, drain, listen, listen_unix
-from stillweb.replay.server.metrics import ReplayMetrics, WorkerMetrics, resident_bytes
+from stillweb.replay.server.metrics import ReplayMetrics, WorkerMetrics, metrics_response, resident_bytes
 from stillweb.replay.server.process import Tasks
 from stillweb.replay.server.registry import PackHandle, PackRegistry
-from stillweb.replay.server.session import Ledger, LedgerEntry, Session
+from stillweb.replay.server.session import Session
 
 __all__ = [
     "CLOSED_BYTES",
@@ -46,53 +57,52 @@ __all__ = [
     "ReplayOptions",
     "ReplayServer",
     "serve",
-    "serve_desk",
+    "serve_control",
 ]
-
-CLOSED_BYTES = 16 * 1024 * 1024
-"""Bytes of closed sessions that are kept, about; of the last one closed all, however much that is."""
-
-_SESSION = 2048  # bytes of one with an empty ledger, about
-
-
-class ClosedSessions:
-    """What the sessions closed most recently answered."""
-
-    def __init__(self, limit: int = CLOSED_BYTES) -> None:
-        self._limit = limit
-        self._kept: dict[str, tuple[dict[str, Any], Callable[[int], Ledger], int]] = {}
-        self._weight = 0
-
-    def add(self, shown: Mapping[str, Any], weight: int, read: Callable[[int], Ledger]) -> None:
-        """Keep a session.
-
-        Args:
-            shown: its last state, as the control API has it.
-            weight: of its ledger in bytes (`Session.weight`).
-            read: gives its ledger beyond a request number (`Session.reader`).
-        """
-        state = {**shown, "closed": True}
-        weight += _SESSION
-        self._kept[state["id"]] = (state, read, weight)
-        self._weight += weight
-        while self._weight > self._limit and len(self._kept) > 1:
-            _, _, lighter = self._kept.pop(next(iter(self._kept)))
-            self._weight -= lighter
-
-    def sessions(self) -> list[dict[str, Any]]:
-        """Return the sessions, the first closed first."""
-        return [state for state, _, _ in self._kept.values()]
-
-    def ledger(self, session_id: str, after: int = 0) -> Ledger | None:
-        """Return what a session answered beyond request number `after`; None if it is not known."""
-        if session_id not in self._kept:
-            return None
-        return replace(self._kept[session_id][1](after), closed=True)
-
 
 logger = logging.getLogger(__name__)
 
 SESSION_PORTS = range(18100, 18164)
+
+CLOSED_BYTES = 16 * 1024 * 1024
+"""Memory for closed sessions, in bytes, approximately. The session closed last is held whatever its size."""
+
+_DRAIN = 5.0  # seconds
+_SESSION = 2048  # bytes of a session with an empty ledger, approximately
+
+
+class ClosedSessions:
+    """States and ledgers of the sessions closed most recently."""
+
+    def __init__(self, limit: int = CLOSED_BYTES) -> None:
+        self._limit = limit
+        self._sessions: dict[str, tuple[SessionInfo, Callable[[int], Ledger], int]] = {}
+        self._weight = 0
+
+    def add(self, state: SessionInfo, weight: int, read: Callable[[int], Ledger]) -> None:
+        """Hold a session.
+
+        Args:
+            state: its last state.
+            weight: of its ledger in bytes (`Session.weight`).
+            read: returns its ledger beyond a request number (`Session.reader`).
+        """
+        weight += _SESSION
+        self._sessions[state["id"]] = ({**state, "closed": True}, read, weight)
+        self._weight += weight
+        while self._weight > self._limit and len(self._sessions) > 1:
+            _, _, freed = self._sessions.pop(next(iter(self._sessions)))
+            self._weight -= freed
+
+    def sessions(self) -> list[SessionInfo]:
+        """Return the sessions, the one closed first first."""
+        return [state for state, _, _ in self._sessions.values()]
+
+    def ledger(self, session_id: str, after: int = 0) -> Ledger | None:
+        """Return the ledger of a session beyond request number `after`; None if it is unknown."""
+        if session_id not in self._sessions:
+            return None
+        return replace(self._sessions[session_id][1](after), closed=True)
 
 
 def parse_ports(text: str) -> range | None:
@@ -118,9 +128,10 @@ class ReplayOptions:
     """How to serve.
 
     Attributes:
-        drain: seconds that answers at hand are given at the end, and refusals to be read.
-        hold_misses: whether a program in front says what becomes of misses (`replay.fallback`).
-        private: Unix socket of the control API instead of `port`, where a supervisor has that one.
+        drain: seconds that responses have to finish on shutdown, and that a refused client has to read the
+            refusal.
+        hold_misses: whether a program in front reports the outcome of misses (`replay.onmiss`).
+        private: Unix socket of the control API instead of `port`, under a supervisor.
     """
 
     host: Annotated[str, Option("Address to listen on.")] = "127.0.0.1"
@@ -140,33 +151,42 @@ class ReplayOptions:
         None
     )
     policy: Policy = field(default_factory=lambda: Policy(default_noise()))
-    drain: float = 5.0
+    drain: float = _DRAIN
     hold_misses: bool = False
     private: Path | None = None
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Option(
+            "Further host name that control requests may use. Repeatable.",
+            "--allow-host",
+            metavar="HOST",
+        ),
+    ] = ()
 
 
 @dataclass(eq=False, slots=True)
 class _OpenSession:
-    """A session, the edition that it was lent, and the listener that leads to it."""
+    """A session, the pack that it holds, and its listener."""
 
     session: Session
-    edition: PackHandle
+    handle: PackHandle
     listener: Listener
 
 
 class ReplayServer(ControlBackend):
-    """A running server; made by `serve`. It is the `Desk` of its control API.
+    """A running server; made by `serve`.
 
     Attributes:
         url: of the proxy and the control API; "" if that is private.
-        public: leads connections that were handed over to the default session.
-        named: leads them to the session whose id is their user name; a request without one is refused
-            there, since the default session may be another worker's.
+        public: target of connections that a supervisor passes on for the default session.
+        named: target of those for the session whose id is the proxy user name. A request without a user
+            name is
+            refused there, since the default session may be another worker's.
     """
 
     def __init__(
         self,
-        shelves: Mapping[str, PackRegistry],
+        registries: Mapping[str, PackRegistry],
         ca: CertAuthority,
         options: ReplayOptions,
         sink: Callable[[Session, LedgerEntry], None] | None,
@@ -174,15 +194,17 @@ class ReplayServer(ControlBackend):
         self.url = ""
         self.ca = ca
         self.options = options
-        self._shelves = dict(shelves)
+        self.hosts: Iterable[str] = {options.host.lower(), *options.allowed_hosts}
+        self._registries = dict(registries)
         self._sink = sink
         self._tasks = Tasks()
         self._ports = PortPool(options.session_ports)
-        self._kept: dict[str, _OpenSession] = {}
+        self._sessions: dict[str, _OpenSession] = {}
         self._closed = ClosedSessions()
-        seconds = options.drain
-        self.public = ListenerTarget(self.spawn, self.ca, by_user=self._by_user, refusal_timeout=seconds)
-        self.named = ListenerTarget(self.spawn, self.ca, by_user=self._by_user, refusal_timeout=seconds)
+        self.public, self.named = (
+            ListenerTarget(self.spawn, ca, by_user=self._by_user, refusal_timeout=options.drain)
+            for _ in range(2)
+        )
 
     async def start(self) -> None:
         """Listen.
@@ -191,7 +213,7 @@ class ReplayServer(ControlBackend):
             PortInUse: if the port is taken, or every session port is.
         """
         self._ports.check(self.options.host)
-        session, edition = self._new_session(DEFAULT_SESSION, next(iter(self._shelves)))
+        session, handle = self._new_session(DEFAULT_SESSION, next(iter(self._registries)))
         target = ListenerTarget(
             self.spawn, self.ca, session, self._by_user, control=self, refusal_timeout=self.options.drain
         )
@@ -201,144 +223,146 @@ class ReplayServer(ControlBackend):
         else:
             listener = await listen(target, self.options.host, self.options.port)
             self.url = f"http://{authority(self.options.host, listener.port)}"
-        self._kept[DEFAULT_SESSION] = _OpenSession(session, edition, listener)
-        logger.info("replay serves", extra={"url": self.url, "collections": list(self._shelves)})
+        self._sessions[DEFAULT_SESSION] = _OpenSession(session, handle, listener)
+        logger.info("replay serves", extra={"url": self.url, "collections": list(self._registries)})
 
     async def stop(self) -> None:
-        """Take nothing new, let answers at hand go out, close."""
-        listeners = [kept.listener for kept in self._kept.values()]
-        handed = [Listener(self.public), Listener(self.named)]
-        await drain([*listeners, *handed], self.options.drain)
+        """Accept no new connection, let current responses finish, close."""
+        listeners = [each.listener for each in self._sessions.values()]
+        adopted = [Listener(self.public), Listener(self.named)]
+        await drain([*listeners, *adopted], self.options.drain)
         await self._tasks.end()
         logger.info("replay ends", extra={"answered": self.totals.total(), **self.totals})
 
     @property
     def totals(self) -> Counter[str]:
-        """Answers by tier, of all sessions there ever were."""
+        """Responses by tier, of all sessions since the start."""
         totals: Counter[str] = Counter()
-        for shelf in self._shelves.values():
-            totals.update(shelf.tally.answers)
+        for registry in self._registries.values():
+            totals.update(registry.counters.answers)
         return totals
 
     def _new_session(self, session_id: str, collection: str) -> tuple[Session, PackHandle]:
-        shelf = self._shelves[collection]
-        edition = shelf.lend()
-        policy, tally = self.options.policy, shelf.tally
-        session = Session(session_id, collection, edition.pack, policy, self._sink, tally)
+        registry = self._registries[collection]
+        handle = registry.acquire()
+        policy, counters = self.options.policy, registry.counters
+        session = Session(session_id, collection, handle.pack, policy, self._sink, counters)
         session.holds_misses = self.options.hold_misses
-        return session, edition
+        return session, handle
 
     def _by_user(self, session_id: str) -> Session | None:
-        kept = self._kept.get(session_id)
-        return None if kept is None else kept.session
+        found = self._sessions.get(session_id)
+        return None if found is None else found.session
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine until the server ends."""
         self._tasks.spawn(coroutine)
 
-    # The desk of the control API.
+    # The control API.
 
     def knows(self, session_id: str) -> bool:
-        """Return whether there is a session of that id."""
-        return session_id in self._kept
+        """Return whether a session of that id is open."""
+        return session_id in self._sessions
 
-    async def info(self) -> dict[str, Any]:
+    async def info(self) -> ReplayInfo:
         """Return what `/info` shows."""
-        for shelf in self._shelves.values():
-            shelf.look()
-        current = {name: shelf.current for name, shelf in self._shelves.items()}
-        return {
-            "backend": "native",
-            "software": f"stillweb/{__version__}",
-            "collections": {name: edition.pack.environment_id for name, edition in current.items()},
-            "spki": list(self.ca.spki_hashes()),
-            "features": {
+        for registry in self._registries.values():
+            registry.refresh()
+        current = {name: registry.current for name, registry in self._registries.items()}
+        return ReplayInfo(
+            backend="native",
+            collections={name: handle.pack.environment_id for name, handle in current.items()},
+            spki=tuple(self.ca.spki_hashes()),
+            features={
                 "ledger": True,
                 "sessions": True,
                 "in_flight": True,
                 "strict": not self.options.policy.guessed and self.options.policy.fuzzy is None,
             },
-            "manifests": {name: dict(edition.manifest) for name, edition in current.items()},
-            "session_ports": str(self._ports),
-        }
+            manifests={name: dict(handle.manifest) for name, handle in current.items()},
+            session_ports=str(self._ports),
+            software=f"stillweb/{__version__}",
+        )
 
     async def readiness(self) -> Readiness:
-        """Return whether episodes can be taken: they can, as all packs were open before it listened."""
-        for shelf in self._shelves.values():
-            shelf.look()
+        """Return whether episodes can be taken: always, since all packs were open before it listened."""
+        for registry in self._registries.values():
+            registry.refresh()
         return Readiness(
-            refused={name: shelf.refused for name, shelf in self._shelves.items() if shelf.refused}
+            refused={name: each.refused for name, each in self._registries.items() if each.refused}
         )
+
+    async def metrics(self) -> ControlResponse:
+        """Return what `/metrics` shows."""
+        return metrics_response(await self.figures())
 
     async def figures(self) -> ReplayMetrics:
-        """Return what `/metrics` shows."""
-        kept = self._kept.values()
-        targets = [self.public, self.named, *(each.listener.target for each in kept)]
+        """Return the current counters."""
+        sessions = self._sessions.values()
+        targets = [self.public, self.named, *(each.listener.target for each in sessions)]
         worker = WorkerMetrics(
-            sessions=dict(Counter(each.session.collection for each in kept)),
+            sessions=dict(Counter(each.session.collection for each in sessions)),
             connections=sum(len(target.connections) for target in targets),
-            in_flight=sum(each.session.in_flight for each in kept),
+            in_flight=sum(each.session.in_flight for each in sessions),
             resident=resident_bytes(),
         )
-        return ReplayMetrics({name: shelf.tally for name, shelf in self._shelves.items()}, (worker,))
+        return ReplayMetrics({name: each.counters for name, each in self._registries.items()}, (worker,))
 
-    async def reload(self, collection: str) -> dict[str, Any]:
+    async def reload(self, collection: str) -> ReloadResult:
         """Look for a newer pack of a collection.
 
         Raises:
             CollectionNotFound: if the collection is not served.
         """
-        shelf = self._shelf(collection)
-        newer = shelf.look()
-        environment_id = shelf.current.pack.environment_id
+        registry = self._registry(collection)
+        newer = registry.refresh()
         return {
             "collection": collection,
-            "environment_id": environment_id,
+            "environment_id": registry.current.pack.environment_id,
             "newer": newer,
-            "refused": shelf.refused,
+            "refused": registry.refused,
         }
 
-    async def sessions(self) -> list[dict[str, Any]]:
+    async def sessions(self) -> list[SessionInfo]:
         """Return all sessions, the default one first."""
-        return [self._shown(kept) for kept in self._kept.values()]
+        return [self._state(each) for each in self._sessions.values()]
 
-    async def session(self, session_id: str) -> dict[str, Any]:
-        """Return one session."""
-        return self._shown(self._kept[session_id])
+    async def session(self, session_id: str) -> SessionInfo:
+        """Return the state of a session."""
+        return self._state(self._sessions[session_id])
 
-    def _shown(self, kept: _OpenSession) -> dict[str, Any]:
+    def _state(self, opened: _OpenSession) -> SessionInfo:
         return {
-            **kept.session.to_dict(),
-            "proxy": f"http://{authority(self.options.host, kept.listener.port)}",
-            "connections": len(kept.listener.target.connections),
+            **opened.session.describe(),
+            "proxy": f"http://{authority(self.options.host, opened.listener.port)}",
+            "connections": len(opened.listener.target.connections),
         }
 
-    async def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
-        """Return the ledger of a session, also of one closed not long ago."""
-        kept = self._kept.get(session_id)
-        found = kept.session.ledger(after) if kept else self._closed.ledger(session_id, after)
-        return None if found is None else found.to_dict()
+    async def ledger(self, session_id: str, after: int) -> Ledger | None:
+        """Return the ledger of an open session, or of one closed recently."""
+        found = self._sessions.get(session_id)
+        return found.session.ledger(after) if found else self._closed.ledger(session_id, after)
 
-    async def closed_sessions(self) -> list[dict[str, Any]]:
+    async def closed_sessions(self) -> list[SessionInfo]:
         """Return the sessions closed most recently."""
         return self._closed.sessions()
 
-    async def conclude(self, session_id: str, outcome: Mapping[str, Any]) -> bool:
-        """Put a held miss on the ledger of a session; return whether there was one."""
-        return self._kept[session_id].session.conclude(str(outcome.get("mark", "")), outcome)
+    async def conclude(self, session_id: str, outcome: MissOutcome) -> bool:
+        """Put a held miss on the ledger of a session; return False if it holds no such miss."""
+        return self._sessions[session_id].session.conclude(outcome)
 
-    async def open_session(self, collection: str | None, port: int | None = None) -> dict[str, Any]:
-        """Open a session with a port of its own, or on one that was chosen for it.
+    async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
+        """Open a session with a port of its own, or on the port that a supervisor chose.
 
         Raises:
             CollectionNotFound: if the collection is not served.
             PortInUse: if no session port is free.
         """
-        name = next(iter(self._shelves)) if collection is None else collection
-        shelf = self._shelf(name)
+        name = next(iter(self._registries)) if collection is None else collection
+        registry = self._registry(name)
         if port is not None and self._ports.ports is not None:
             raise UsageError("session ports are chosen by the server", hint='leave "port" out')
-        session, edition = self._new_session(clock.new_id(), name)
+        session, handle = self._new_session(clock.new_id(), name)
         target = ListenerTarget(self.spawn, self.ca, session, refusal_timeout=self.options.drain)
 
         async def attempt(port: int) -> Listener:
@@ -347,48 +371,47 @@ class ReplayServer(ControlBackend):
         try:
             listener = await (self._ports.lend(attempt) if port is None else attempt(port))
         except BaseException:
-            shelf.take_back(edition)
+            registry.release(handle)
             raise
-        kept = self._kept[session.id] = _OpenSession(session, edition, listener)
-        logger.debug(
-            "session opened", extra={"session": session.id, "collection": name, "port": listener.port}
-        )
-        return self._shown(kept)
+        opened = self._sessions[session.id] = _OpenSession(session, handle, listener)
+        facts = {"session": session.id, "collection": name, "port": listener.port}
+        logger.debug("session opened", extra=facts)
+        return self._state(opened)
 
-    def _shelf(self, collection: str) -> PackRegistry:
-        if collection not in self._shelves:
+    def _registry(self, collection: str) -> PackRegistry:
+        if collection not in self._registries:
             raise CollectionNotFound(
                 f"collection {collection!r} is not served here",
-                hint=f"served are: {', '.join(self._shelves)}",
+                hint=f"served are: {', '.join(self._registries)}",
             )
-        return self._shelves[collection]
+        return self._registries[collection]
 
-    async def reset_session(self, session_id: str) -> dict[str, Any]:
-        """Make a session as new; its port stays. The default one, which never ends, takes the newest pack."""
-        kept = self._kept[session_id]
+    async def reset_session(self, session_id: str) -> SessionInfo:
+        """Reset a session; its port stays. The default session, which never ends, takes the newest pack."""
+        found = self._sessions[session_id]
         pack = None
         if session_id == DEFAULT_SESSION:
-            shelf = self._shelves[kept.session.collection]
-            older, kept.edition = kept.edition, shelf.lend()
-            shelf.take_back(older)
-            pack = kept.edition.pack
-        kept.session.reset(pack)
-        return self._shown(kept)
+            registry = self._registries[found.session.collection]
+            older, found.handle = found.handle, registry.acquire()
+            registry.release(older)
+            pack = found.handle.pack
+        found.session.reset(pack)
+        return self._state(found)
 
     async def close_session(self, session_id: str) -> None:
         """Close a session, its port and its connections."""
-        kept = self._kept.pop(session_id)
-        session, seconds = kept.session, min(1, self.options.drain)
-        await drain([kept.listener], seconds)
+        closing = self._sessions.pop(session_id)
+        session, seconds = closing.session, min(1, self.options.drain)
+        await drain([closing.listener], seconds)
         await self._end_by_user(session, seconds)
-        self._closed.add(session.to_dict(), session.weight, session.reader())
-        self._shelves[session.collection].take_back(kept.edition)
-        self._ports.give_back(kept.listener.port)
+        self._closed.add(session.describe(), session.weight, session.reader())
+        self._registries[session.collection].release(closing.handle)
+        self._ports.give_back(closing.listener.port)
         logger.debug("session closed", extra={"session": session.id, "collection": session.collection})
 
     async def _end_by_user(self, session: Session, seconds: float) -> None:
-        """End the connections that lead to a session by its id as user name."""
-        targets = (self.public, self.named, self._kept[DEFAULT_SESSION].listener.target)
+        """End the connections that reached a session by its id as user name."""
+        targets = (self.public, self.named, self._sessions[DEFAULT_SESSION].listener.target)
 
         def theirs() -> list[Connection]:
             return [each for target in targets for each in target.connections if each.session is session]
@@ -406,12 +429,12 @@ def _opened(served: Sequence[Collection] | Mapping[str, Pack]) -> Iterator[dict[
     if isinstance(served, Mapping):
         yield {name: PackRegistry(name, PackHandle(pack, pack.manifest)) for name, pack in served.items()}
         return
-    shelves: dict[str, PackRegistry] = {}
+    registries: dict[str, PackRegistry] = {}
     with ExitStack() as stack:
         for collection in served:
-            shelves[collection.name] = PackRegistry.open(collection)
-            stack.callback(shelves[collection.name].close)
-        yield shelves
+            registries[collection.name] = PackRegistry.open(collection)
+            stack.callback(registries[collection.name].close)
+        yield registries
 
 
 @asynccontextmanager
@@ -423,7 +446,7 @@ async def serve(
     """Serve sealed collections, or open packs by name, until the context ends; the first is the default.
 
     Raises:
-        UsageError: if there is nothing to serve.
+        UsageError: if nothing is given to serve.
         PortInUse: if the port is taken, or every session port is.
         MalformedPack: if a collection is not sealed or its pack is damaged.
     """
@@ -431,9 +454,9 @@ async def serve(
     if not served:
         raise UsageError("nothing to replay", hint="stillweb replay NAME")
     with ExitStack() as stack:
-        shelves = stack.enter_context(_opened(served))
+        registries = stack.enter_context(_opened(served))
         sink = stack.enter_context(LedgerFile(options.ledger)).write if options.ledger else None
-        server = ReplayServer(shelves, ca, options, sink)
+        server = ReplayServer(registries, ca, options, sink)
         await server.start()
         try:
             yield server
@@ -442,14 +465,20 @@ async def serve(
 
 
 @asynccontextmanager
-async def serve_desk(
-    make: Callable[[], ControlBackend], options: ReplayOptions, advice: str = ""
+async def serve_control(
+    backend: ControlBackend, host: str, port: int, advice: str = ""
 ) -> AsyncIterator[str]:
-    """Serve the control API alone, for a back-end that carries its traffic elsewhere; yields its URL."""
-    tasks = Tasks()
-    target = ListenerTarget(spawn=tasks.spawn, control=make(), advice=advice)
-    listener = await listen(target, options.host, options.port)
+    """Serve the control API alone, for a back-end that carries its traffic elsewhere; yield its URL.
+
+    Args:
+        backend: answers.
+        host: address to listen on.
+        port: 0 for any.
+        advice: body of the response to proxy traffic that arrives here.
+    """
+    target = ListenerTarget(spawn=Tasks().spawn, control=backend, advice=advice)
+    listener = await listen(target, host, port)
     try:
-        yield f"http://{authority(options.host, listener.port)}"
+        yield f"http://{authority(host, listener.port)}"
     finally:
-        await drain([listener], options.drain)
+        await drain([listener], _DRAIN)

@@ -261,7 +261,7 @@ def begin(session: Session, handshake: Request) -> ServedRequest:
     script = SocketScript(
         frames if used < len(entries) else _left_open(frames),
         _Sameness(request.url, session.policy),
-        _Misses(session, request.url, session.life),
+        _Misses(session, request.url, session.resets),
         deflate=deflate[0] if deflate else None,
         paced=session.policy.pace == "recorded",
     )
@@ -382,10 +382,10 @@ class _Misses:
 
     session: Session
     url: str
-    life: int
+    resets: int
 
     def __call__(self, number: int, frame: Frame, why: str) -> None:
         request = _as_request(self.url, frame.payload)
         match = Match(Tier.MISS, reason=f"frame {number} of the page: {why}")
         served = self.session.begin_as(request, match, PreparedResponse(0, b""))
-        self.session.finish(replace(served, life=self.life))
+        self.session.finish(replace(served, resets=self.resets))

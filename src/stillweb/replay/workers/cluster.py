@@ -1,13 +1,13 @@
-"""Several workers behind one port: who has which session, and one control API for all of them.
+"""Several workers behind one port: which worker holds which session, and one control API for all of them.
 
-The supervisor, this program, answers nothing but control requests. It starts the workers, puts each new
-session on the one with the fewest, remembers who has it and asks that one. Every other connection to
-the public port goes to the worker of its session as soon as its first request tells which that
-is (`lobby`; docs/decisions/0015-workers.md).
+The supervisor, this process, answers control requests only. It starts the workers, opens each new session
+on the worker with the fewest, records the worker of each session and sends control requests to it. Every
+other connection to the public port goes to the worker of its session as soon as its first request names the
+session (`lobby`; docs/decisions/0015-workers.md).
 
-What a dead worker kept is lost and said to be so, 410, until the session is closed: its cursor cannot be
-known. The port stays unused as long, since a client may still point there. A lost default session
-begins anew when it is reset, and answers 503 until then.
+The sessions of a worker that died are lost, because their cursors are unknown. They answer 410 until they
+are closed, and their ports stay unused as long, because a client may still use them. A lost default session
+answers 503 until it is reset.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import asyncio
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,11 +25,23 @@ from typing import Any
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import ReplayError, SessionLost, UsageError
+from stillweb.http.control import (
+    DEFAULT_SESSION,
+    ControlBackend,
+    ControlResponse,
+    Ledger,
+    MissOutcome,
+    Readiness,
+    ReloadResult,
+    ReplayInfo,
+    SessionInfo,
+    parse_info,
+    parse_ledger,
+)
 from stillweb.http.wire import refusal
 from stillweb.replay.server.connection import ListenerTarget
-from stillweb.replay.server.control import DEFAULT_SESSION, ControlBackend, Readiness
 from stillweb.replay.server.listeners import BACKLOG, Listener, PortPool, authority, cannot_listen, drain
-from stillweb.replay.server.metrics import ReplayMetrics, ResponseCounters
+from stillweb.replay.server.metrics import ReplayMetrics, ResponseCounters, metrics_response, parse_metrics
 from stillweb.replay.server.process import Format, Tasks
 from stillweb.replay.server.server import ReplayOptions
 from stillweb.replay.workers.lobby import CONTROL, ConnectionRouter, adopt
@@ -43,16 +55,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _Placed:
-    """A session, its worker, and what is known if that dies."""
+    """A session, its worker, and its last known state."""
 
     worker: Worker
-    shown: dict[str, Any]
+    state: SessionInfo
     port: int = 0
     lost: bool = False
 
 
 class ReplayCluster(ControlBackend):
-    """The supervisor of several workers; made by `serve_cluster`. It is the `Desk` of their control API.
+    """The supervisor of several workers; made by `serve_cluster`.
 
     Attributes:
         url: of the proxy and the control API.
@@ -62,36 +74,37 @@ class ReplayCluster(ControlBackend):
     def __init__(self, configs: Sequence[ReplayWorkerConfig], options: ReplayOptions) -> None:
         self.url = ""
         self.options = options
-        self.workers = [Worker(config, self._bury) for config in configs]
+        self.hosts: Iterable[str] = {options.host.lower(), *options.allowed_hosts}
+        self.workers = [Worker(config, self._lose_sessions) for config in configs]
         self._ports = PortPool(options.session_ports)
         self._placed = {DEFAULT_SESSION: _Placed(self.workers[0], {"id": DEFAULT_SESSION})}
-        self._lobbies: set[asyncio.Transport] = set()
+        self._unrouted: set[asyncio.Transport] = set()
         self._tasks = Tasks()
         self._listener = Listener(ListenerTarget(self._tasks.spawn, control=self))
-        self._buried: dict[str, ResponseCounters] = {}  # what dead workers had counted
+        self._of_dead: dict[str, ResponseCounters] = {}  # counters of workers that died
 
     @property
     def totals(self) -> Counter[str]:
-        """Answers by tier, as the workers said when they ended."""
+        """Responses by tier, as the workers reported them when they ended."""
         totals: Counter[str] = Counter()
-        for tally in self._buried.values():
-            totals.update(tally.answers)
+        for counters in self._of_dead.values():
+            totals.update(counters.answers)
         for worker in self.workers:
             totals.update(worker.answered)
         return totals
 
     async def start(self) -> None:
-        """Start the workers, then take connections.
+        """Start the workers, then accept connections.
 
         Raises:
             PortInUse: if the port is taken, or every session port is.
-            StillwebError: what a worker cannot serve for.
+            StillwebError: the reason why a worker cannot serve.
         """
         self._ports.check(self.options.host)
         host, port, target = self.options.host, self.options.port, self._listener.target
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: ConnectionRouter(self._route, self._lobbies, target),
+                lambda: ConnectionRouter(self._route, self._unrouted, target),
                 *(host, port),
                 backlog=BACKLOG,
                 start_serving=False,
@@ -107,9 +120,9 @@ class ReplayCluster(ControlBackend):
         logger.info("supervisor serves", extra={"url": self.url, "workers": len(self.workers)})
 
     async def stop(self) -> None:
-        """Take nothing new, let answers at hand go out, end the workers."""
-        self._listener.close()  # first, lest more come in after those that are here
-        for transport in tuple(self._lobbies):
+        """Accept no new connection, let current responses finish, end the workers."""
+        self._listener.close()  # first: no connection may follow those that are aborted here
+        for transport in tuple(self._unrouted):
             transport.abort()
         await asyncio.gather(
             drain([self._listener], self.options.drain), *(worker.stop() for worker in self.workers)
@@ -130,25 +143,25 @@ class ReplayCluster(ControlBackend):
         else:
             transport.pause_reading()
             placed.worker.hand_over(transport.get_extra_info("socket").fileno(), data)
-            transport.abort()  # the worker has a descriptor of its own: the client notices nothing
+            transport.abort()  # the worker has its own descriptor, so the client notices nothing
 
-    def _bury(self, worker: Worker) -> int:
-        """Give up the sessions of a worker that has died; return how many."""
+    def _lose_sessions(self, worker: Worker) -> int:
+        """Mark the sessions of a dead worker as lost; return their number."""
         lost = [placed for placed in self._placed.values() if placed.worker is worker and not placed.lost]
         for placed in lost:
             placed.lost = True
         figures, worker.figures = worker.figures, ReplayMetrics()
-        for name, tally in figures.tallies.items():
-            self._buried.setdefault(name, ResponseCounters()).add_up(tally)
+        for name, counters in figures.tallies.items():
+            self._of_dead.setdefault(name, ResponseCounters()).add_up(counters)
         if self._placed[DEFAULT_SESSION] in lost:
-            again = f"POST {self.url}/sessions/default/reset"
-            logger.warning("default session is lost until it is reset", extra={"next": again})
+            reset = f"POST {self.url}/sessions/default/reset"
+            logger.warning("default session is lost until it is reset", extra={"next": reset})
         return len(lost)
 
-    # The desk of the control API.
+    # The control API.
 
     def knows(self, session_id: str) -> bool:
-        """Return whether there is a session of that id, be it lost."""
+        """Return whether a session of that id is open or lost."""
         return session_id in self._placed
 
     @property
@@ -156,7 +169,7 @@ class ReplayCluster(ControlBackend):
         return [worker for worker in self.workers if worker.alive]
 
     async def _ask_all(self, method: str, path: str) -> list[tuple[Worker, Any]]:
-        """Return what each worker answers that lives to do so."""
+        """Return the replies of all live workers."""
 
         async def ask(worker: Worker) -> tuple[Worker, Any] | None:
             with suppress(SessionLost):
@@ -165,7 +178,7 @@ class ReplayCluster(ControlBackend):
 
         return [each for each in await asyncio.gather(*map(ask, self._alive)) if each is not None]
 
-    async def info(self) -> dict[str, Any]:
+    async def info(self) -> ReplayInfo:
         """Return what `/info` shows.
 
         Raises:
@@ -173,66 +186,76 @@ class ReplayCluster(ControlBackend):
         """
         for worker in self._alive:
             with suppress(SessionLost):
-                info: dict[str, Any] = await worker.ask("GET", "/info")
-                return {**info, "session_ports": str(self._ports), "workers": len(self.workers)}
-        raise _nobody()
+                info = parse_info(await worker.ask("GET", "/info"))
+                return replace(info, session_ports=str(self._ports), workers=len(self.workers))
+        raise _no_worker()
 
     async def readiness(self) -> Readiness:
-        """Return whether episodes can be taken: every worker has to live."""
+        """Return whether episodes can be taken: every worker must live."""
         missing = tuple(f"worker {worker.number}" for worker in self.workers if not worker.alive)
         refused: dict[str, str] = {}
-        for _, told in await self._ask_all("GET", "/ready"):
-            refused |= told["refused"]
+        for _, reply in await self._ask_all("GET", "/ready"):
+            refused |= reply["refused"]
         return Readiness(missing, refused)
 
-    async def figures(self) -> ReplayMetrics:
+    async def metrics(self) -> ControlResponse:
         """Return what `/metrics` shows."""
-        for worker, told in await self._ask_all("GET", "/figures"):
-            worker.figures = ReplayMetrics.from_dict(told)
+        return metrics_response(await self.figures())
+
+    async def figures(self) -> ReplayMetrics:
+        """Return the counters of all workers, the dead ones included."""
+        for worker, reply in await self._ask_all("GET", "/figures"):
+            worker.figures = parse_metrics(reply)
         tallies: dict[str, ResponseCounters] = {}
-        for counted in (self._buried, *(worker.figures.tallies for worker in self.workers)):
-            for name, tally in counted.items():
-                tallies.setdefault(name, ResponseCounters()).add_up(tally)
+        for counted in (self._of_dead, *(worker.figures.tallies for worker in self.workers)):
+            for name, counters in counted.items():
+                tallies.setdefault(name, ResponseCounters()).add_up(counters)
         return ReplayMetrics(tallies, tuple(worker.shown for worker in self.workers))
 
-    async def reload(self, collection: str) -> dict[str, Any]:
+    async def reload(self, collection: str) -> ReloadResult:
         """Let every worker look for a newer pack of a collection.
 
         Raises:
             CollectionNotFound: if the collection is not served.
         """
-        told = [each for _, each in await self._ask_all("POST", f"/collections/{collection}/reload")]
-        if not told:
-            raise _nobody()
-        refused = next((each["refused"] for each in told if each["refused"]), "")
-        return {**told[0], "newer": any(each["newer"] for each in told), "refused": refused}
+        path = f"/collections/{collection}/reload"
+        results: list[ReloadResult] = [each for _, each in await self._ask_all("POST", path)]
+        if not results:
+            raise _no_worker()
+        refused = next((each["refused"] for each in results if each["refused"]), "")
+        return {**results[0], "newer": any(each["newer"] for each in results), "refused": refused}
 
-    async def sessions(self) -> list[dict[str, Any]]:
+    async def sessions(self) -> list[SessionInfo]:
         """Return all sessions, the default one first."""
-        told = {
-            (worker.number, shown["id"]): shown
-            for worker, each in await self._ask_all("GET", "/sessions")
-            for shown in each["sessions"]
+        states: dict[tuple[int, str], SessionInfo] = {
+            (worker.number, state["id"]): state
+            for worker, reply in await self._ask_all("GET", "/sessions")
+            for state in reply["sessions"]
         }
         return [
-            self._shown(placed, told.get((placed.worker.number, session_id), {}))
+            self._state(placed, states.get((placed.worker.number, session_id), {}))
             for session_id, placed in tuple(self._placed.items())
         ]
 
-    def _shown(self, placed: _Placed, told: Mapping[str, Any]) -> dict[str, Any]:
+    def _state(self, placed: _Placed, newer: SessionInfo) -> SessionInfo:
         if not placed.lost:
-            placed.shown |= told
-        shown = {**_UNKNOWN, **placed.shown, "worker": placed.worker.number, "lost": placed.lost}
-        return {**shown, "proxy": self.url} if shown["id"] == DEFAULT_SESSION else shown
+            placed.state = {**placed.state, **newer}
+        state: SessionInfo = {
+            **_UNKNOWN,
+            **placed.state,
+            "worker": placed.worker.number,
+            "lost": placed.lost,
+        }
+        return {**state, "proxy": self.url} if state["id"] == DEFAULT_SESSION else state
 
-    async def session(self, session_id: str) -> dict[str, Any]:
-        """Return how a session stands.
+    async def session(self, session_id: str) -> SessionInfo:
+        """Return the state of a session.
 
         Raises:
             SessionLost: if its worker has died.
         """
-        placed, told = await self._ask_owner(session_id, "GET", "")
-        return self._shown(placed, told)
+        placed, state = await self._ask_owner(session_id, "GET", "")
+        return self._state(placed, state)
 
     async def _ask_owner(
         self, session_id: str, method: str, part: str, body: Any = None
@@ -242,35 +265,33 @@ class ReplayCluster(ControlBackend):
             raise placed.worker.lost()
         return placed, await placed.worker.ask(method, f"/sessions/{session_id}{part}", body)
 
-    async def ledger(self, session_id: str, after: int) -> dict[str, Any] | None:
-        """Return the ledger of a session, also of one closed not long ago.
+    async def ledger(self, session_id: str, after: int) -> Ledger | None:
+        """Return the ledger of an open session, or of one closed recently.
 
         Raises:
             SessionLost: if its worker has died.
         """
         part = f"/ledger?after={after}"
         if session_id in self._placed:
-            ledger: dict[str, Any] = (await self._ask_owner(session_id, "GET", part))[1]
-            return ledger
+            return parse_ledger((await self._ask_owner(session_id, "GET", part))[1])
         for worker in self._alive:
-            with suppress(SessionLost, UsageError):  # it does not know it
-                closed: dict[str, Any] = await worker.ask("GET", f"/sessions/{session_id}{part}")
-                return closed
+            with suppress(SessionLost, UsageError):  # the worker does not know it
+                return parse_ledger(await worker.ask("GET", f"/sessions/{session_id}{part}"))
         return None
 
-    async def closed_sessions(self) -> list[dict[str, Any]]:
+    async def closed_sessions(self) -> list[SessionInfo]:
         """Return the sessions closed most recently, worker by worker."""
-        told = await self._ask_all("GET", "/sessions?closed=1")
-        return [shown for _, each in told for shown in each["sessions"]]
+        replies = await self._ask_all("GET", "/sessions?closed=1")
+        return [state for _, reply in replies for state in reply["sessions"]]
 
-    async def conclude(self, session_id: str, outcome: Mapping[str, Any]) -> bool:
-        """Put a held miss on the ledger of a session; return whether there was one."""
-        with suppress(UsageError):  # it holds no such miss
-            await self._ask_owner(session_id, "POST", "/misses", dict(outcome))
+    async def conclude(self, session_id: str, outcome: MissOutcome) -> bool:
+        """Put a held miss on the ledger of a session; return False if it holds no such miss."""
+        with suppress(UsageError):
+            await self._ask_owner(session_id, "POST", "/misses", outcome)
             return True
         return False
 
-    async def open_session(self, collection: str | None, port: int | None = None) -> dict[str, Any]:
+    async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
         """Open a session on the worker that has the fewest.
 
         Raises:
@@ -285,14 +306,14 @@ class ReplayCluster(ControlBackend):
             return await self._open(collection, port)
 
         placed = await self._ports.lend(attempt)
-        session_id = placed.shown["id"]
+        session_id = placed.state["id"]
         if placed.port in {each.port for each in self._placed.values() if each.lost}:
-            another = await self.open_session(collection)  # the system chose the port of a dead session
+            another = await self.open_session(collection)  # the system chose the port of a lost session
             await self.close_session(session_id)
             return another
         facts = {"session": session_id, "worker": placed.worker.number, "port": placed.port}
         logger.debug("session placed", extra=facts)
-        return self._shown(placed, {})
+        return self._state(placed, {})
 
     async def _open(self, collection: str | None, port: int) -> _Placed:
         tried: set[int] = set()
@@ -303,56 +324,64 @@ class ReplayCluster(ControlBackend):
             worker.opening += 1
             try:
                 await worker.close_orphans(self._placed)
-                shown = await worker.ask("POST", "/sessions", {"collection": collection, "port": port})
-            except SessionLost:  # nobody was told of that session: another worker may open it
+                state = await worker.ask("POST", "/sessions", {"collection": collection, "port": port})
+            except SessionLost:  # no client knows that session: another worker may open one
                 continue
-            except ReplayError:  # it did not answer, and may open one all the same
+            except ReplayError:  # it did not answer, and may still open one
                 worker.unsure = True
                 raise
             finally:
                 worker.opening -= 1
             if worker.deaths == deaths:
-                placed = _Placed(worker, shown, int(shown["proxy"].rpartition(":")[2]))
-                self._placed[shown["id"]] = placed
+                placed = _Placed(worker, state, int(state["proxy"].rpartition(":")[2]))
+                self._placed[state["id"]] = placed
                 return placed
-        raise _nobody()
+        raise _no_worker()
 
     def _least_loaded(self, workers: Sequence[Worker]) -> Worker:
         load = Counter(placed.worker.number for placed in self._placed.values() if not placed.lost)
         return min(workers, key=lambda each: (load[each.number] + each.opening, each.number))
 
-    async def reset_session(self, session_id: str) -> dict[str, Any]:
-        """Make a session as new; also the default one if it is lost, on the worker that has come instead.
+    async def reset_session(self, session_id: str) -> SessionInfo:
+        """Reset a session; a lost default session begins again on the worker that replaced the dead one.
 
         Raises:
             SessionLost: if its worker has died.
         """
         if session_id == DEFAULT_SESSION and self._placed[session_id].worker.alive:
             self._placed[session_id].lost = False
-        placed, told = await self._ask_owner(session_id, "POST", "/reset")
-        return self._shown(placed, told)
+        placed, state = await self._ask_owner(session_id, "POST", "/reset")
+        return self._state(placed, state)
 
     async def close_session(self, session_id: str) -> None:
-        """Close a session; its port may be used again.
+        """Close a session; its port may then be used again.
 
         Raises:
-            ReplayError: if its worker does not answer; the session is there until it does.
+            ReplayError: if its worker does not answer; the session stays open.
         """
         placed = self._placed[session_id]
         if not placed.lost:
-            # It has died: so much the better. Or it had closed it when nobody waited for the answer any more.
+            # The worker has died; or it closed the session for a request that was given up.
             with suppress(SessionLost, UsageError):
                 await placed.worker.ask("DELETE", f"/sessions/{session_id}")
         if self._placed.pop(session_id, None) is not None:
             self._ports.give_back(placed.port)
 
 
-# What a lost session shows if it was never asked for.
-_UNKNOWN: dict[str, Any] = {"collection": "", "environment_id": "", "proxy": ""}
-_UNKNOWN |= {"epoch": 0, "in_flight": 0, "requests": 0, "counts": {}, "connections": 0}
+# The state of a lost session that no request has read before.
+_UNKNOWN: SessionInfo = {
+    "collection": "",
+    "environment_id": "",
+    "proxy": "",
+    "epoch": 0,
+    "in_flight": 0,
+    "requests": 0,
+    "counts": {},
+    "connections": 0,
+}
 
 
-def _nobody() -> ReplayError:
+def _no_worker() -> ReplayError:
     return ReplayError("no worker lives", hint="they are started again; the log says why they died")
 
 
@@ -369,15 +398,15 @@ async def serve_cluster(
 
     Args:
         collections: the first is that of the default session.
-        ca: a folder's; each worker opens it.
-        options: as for one server; the ports are shared out.
-        workers: how many.
-        log: form and level of the workers' logs.
+        ca: stored in a folder; each worker opens it.
+        options: as for one server; the ports are shared among the workers.
+        workers: their number.
+        log: format and level of the workers' logs.
 
     Raises:
-        UsageError: if there is nothing to serve.
+        UsageError: if nothing is given to serve.
         PortInUse: if the port is taken, or every session port is.
-        StillwebError: what a worker cannot serve for.
+        StillwebError: the reason why a worker cannot serve.
     """
     if not collections:
         raise UsageError("nothing to replay", hint="stillweb replay NAME")

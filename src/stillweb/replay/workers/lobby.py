@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+from stillweb.http.control import DEFAULT_SESSION
 from stillweb.http.tunnel import Destination, FirstRequest
 from stillweb.replay.server.connection import Connection, ListenerTarget
-from stillweb.replay.server.control import DEFAULT_SESSION
 
 __all__ = ["CONTROL", "AdoptedConnection", "ConnectionRouter", "adopt", "session_of"]
 

@@ -27,9 +27,9 @@ from typing import Any
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import StillwebError
+from stillweb.http.control import DEFAULT_SESSION
 from stillweb.http.wire import refusal
 from stillweb.replay.server import process as logs
-from stillweb.replay.server.control import DEFAULT_SESSION
 from stillweb.replay.server.process import as_told, run
 from stillweb.replay.server.server import ReplayOptions, ReplayServer, serve
 from stillweb.replay.workers.channel import Channel

@@ -1,7 +1,7 @@
-"""The street that the demo walks: record the shop, seal it, run episodes side by side, compare them.
+"""The pipeline of the demo: record the shop, seal it, run parallel episodes, compare them.
 
-Each step is a coroutine that takes what the one before it gave. Between recording and replay the
-shop is closed, and `is_closed` has to say so.
+Each step is a coroutine on the result of the previous one. The shop is closed before the replay starts;
+`is_closed` verifies that.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from stillweb.record.proxy.resolve import ResolveRule
 from stillweb.record.recording import pinning_of
 
 KINDS = ("axtree", "html", "screenshot")
-ATTEMPTS = 3  # at an episode that failed by no fault of its own, as trainers do
+ATTEMPTS = 3  # at an episode that infrastructure broke, as trainers do
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What came of the recording; `port` is where the shop was."""
+    """Totals of the recording; `port` is that of the closed shop."""
 
     pages: int
     exchanges: int
@@ -49,7 +49,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an episode saw after an action ("reset" for the first), by kind of observation."""
+    """The observations after an action ("reset" for the first), as digests by kind."""
 
     action: str
     url: str
@@ -58,8 +58,6 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class CustomerRun:
-    """One episode of the customer."""
-
     steps: tuple[Step, ...]
     reward: float
     answer: str
@@ -71,7 +69,7 @@ class CustomerRun:
 
 @dataclass(frozen=True, slots=True)
 class StepAgreement:
-    """A step over all episodes: how many saw what most saw, by kind of observation."""
+    """A step over all episodes: number of episodes with the most frequent observation, by kind."""
 
     action: str
     alike: dict[str, int]
@@ -80,7 +78,7 @@ class StepAgreement:
 async def record_shop(
     collection: Collection, ca: CertAuthority, site_ca: CertAuthority, on_event: OnEvent
 ) -> Recorded:
-    """Open the shop, crawl it, let the customer walk through it once, and close it."""
+    """Open the shop, crawl it, record one episode of the customer, and close it."""
     async with open_shop(Bookshop(), site_ca) as port:
         rules = tuple(ResolveRule(host, 443, "127.0.0.1", port) for host in HOSTS)
         options = CrawlOptions(limit=20, record=RecordOptions(rules, upstream_ca=site_ca.ca_file))
@@ -94,7 +92,7 @@ async def record_shop(
 async def _record_walk(
     collection: Collection, ca: CertAuthority, options: RecordOptions, report: CrawlReport, port: int
 ) -> Recorded:
-    """Record what the customer asks for: its POSTs, and what the shop answers after them."""
+    """Record the customer's POST requests, and the shop's answers after them."""
     with CollectionWriter(collection) as writer:
         async with (
             recording_proxy(writer, ca, options) as recording,
@@ -107,7 +105,7 @@ async def _record_walk(
 
 
 async def _walk(browser: Browser, proxy: str, collection: Collection) -> int:
-    """Let the customer act on the live shop, pinned as the episodes will be; return its steps."""
+    """Run the customer on the live shop, pinned like the episodes; return the number of steps."""
     profile, pinning = pinning_of(collection.manifest())
     context = await open_context(browser, proxy=proxy, profile=profile, pinning=pinning)
     tabs, activity, bids, customer = Tabs(context), Activity(context), Bids(), Customer()
@@ -131,7 +129,7 @@ async def _walk(browser: Browser, proxy: str, collection: Collection) -> int:
 
 
 async def is_closed(port: int) -> bool:
-    """Whether nobody answers at a loopback port."""
+    """Return whether a loopback port refuses connections."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
@@ -143,18 +141,18 @@ async def is_closed(port: int) -> bool:
 
 
 async def run_episodes(url: str, spki: Sequence[str], count: int) -> list[CustomerRun]:
-    """Run the customer's episode `count` times at once, in one browser."""
+    """Run `count` parallel episodes of the customer, in one browser."""
     async with launch(spki=spki) as browser:
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_episode_at_last(url, browser)) for _ in range(count)]
+                tasks = [group.create_task(_episode_with_retries(url, browser)) for _ in range(count)]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
-async def _episode_at_last(url: str, browser: Browser) -> CustomerRun:
-    """Run an episode, again if browser or machine failed: such a failure is never a reward."""
+async def _episode_with_retries(url: str, browser: Browser) -> CustomerRun:
+    """Run an episode, and repeat it if the browser or the machine failed: that is never a reward."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return replace(await _episode(url, browser), attempts=attempt)
@@ -187,7 +185,7 @@ async def _episode(url: str, browser: Browser) -> CustomerRun:
 
 
 def compare(trajectories: Sequence[CustomerRun]) -> list[StepAgreement]:
-    """Return, step by step, how many trajectories have the digest that most of them have."""
+    """Return for each step how many trajectories have the most frequent digest."""
     rows = []
     for index in range(max(len(each.steps) for each in trajectories)):
         steps = [each.steps[index] for each in trajectories if index < len(each.steps)]

@@ -1,0 +1,559 @@
+"""The control API: its schema, its router and its errors, without I/O.
+
+    GET    /health                       200 if the server lives
+    GET    /ready                        200 if it can take episodes; otherwise 503 and what is missing
+    GET    /metrics                      metrics in Prometheus' format; GET /figures: as JSON
+    GET    /info                         back-end, collections, environment ids, SPKI hashes, features
+    POST   /collections/NAME/reload      look for a newer pack now, not when the next session opens
+    GET    /sessions                     open sessions, the default one first; ?closed=1: those closed last
+    POST   /sessions                     {"collection": NAME or null} opens one, with a port of its own
+    GET    /sessions/ID                  its state: epoch, in_flight, counts
+    GET    /sessions/ID/ledger?after=N   what it answered, and why; for a while after closing, too
+    POST   /sessions/ID/misses           outcome of a miss: for the `--on-miss` front only
+    POST   /sessions/ID/reset            first responses again, empty ledger
+    DELETE /sessions/ID                  closes it and its connections
+
+The native server, its supervisor, pywb, the `--on-miss` front and the recording proxy each implement
+`ControlBackend`. Errors are `{"error": ..., "hint": ...}` with the status in `STATUS`. Web pages are
+refused: by `Origin` and `Sec-Fetch-Site`, and by `Host`, since a page can point a name of its own at this
+machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Any, Protocol
+from urllib.parse import parse_qs
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from stillweb.errors import (
+    CollectionNotFound,
+    PortInUse,
+    ReplayError,
+    ReplayUnreachable,
+    SessionLost,
+    StillwebError,
+    UsageError,
+)
+from stillweb.http.wire import RequestReceived, simple_head
+from stillweb.model import Headers, Tier, header
+
+__all__ = [
+    "DEFAULT_SESSION",
+    "ControlBackend",
+    "ControlResponse",
+    "Ledger",
+    "LedgerEntry",
+    "MissOutcome",
+    "Readiness",
+    "ReloadResult",
+    "ReplayInfo",
+    "SessionInfo",
+    "answer",
+    "error_for",
+    "error_response",
+    "parse_info",
+    "parse_ledger",
+    "render",
+]
+
+DEFAULT_SESSION = "default"
+"""Id of the session that the server's own port leads to."""
+
+
+# The schema.
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayInfo:
+    """What a replay server, or a recording proxy in its place, says about itself.
+
+    Attributes:
+        backend: "native", "pywb" or "record".
+        collections: environment id of each collection, by name; the first one is the default.
+        spki: hashes for Chromium's `--ignore-certificate-errors-spki-list`, leaf and CA.
+        features: abilities of the back-end; `ledger` is false where misses are not reported.
+        manifests: manifest of each collection's pack, by name.
+        session_ports: range of the sessions' ports; "" for any.
+        workers: number of worker processes; None without workers.
+    """
+
+    backend: str
+    collections: Mapping[str, str]
+    spki: tuple[str, ...]
+    features: Mapping[str, bool]
+    manifests: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    session_ports: str = ""
+    software: str = ""
+    workers: int | None = None
+
+    @property
+    def default(self) -> str:
+        """The collection of the default session."""
+        return next(iter(self.collections), "")
+
+
+class SessionInfo(TypedDict, total=False):
+    """State of a session; a back-end leaves out what it does not know."""
+
+    id: str
+    collection: str
+    environment_id: str
+    epoch: int
+    resets: int
+    in_flight: int
+    requests: int
+    counts: dict[str, int]
+    proxy: str
+    connections: int
+    worker: int
+    lost: bool
+    closed: bool
+
+
+class ReloadResult(TypedDict):
+    """Result of looking for a newer pack: what new sessions get, and why a newer pack is refused."""
+
+    collection: str
+    environment_id: str
+    newer: bool
+    refused: str
+
+
+class MissOutcome(TypedDict, total=False):
+    """What became of a miss that the hermetic server holds; `note` extends the reason."""
+
+    mark: str
+    tier: str
+    status: int
+    bytes: int
+    note: str
+
+
+class _SessionRequest(TypedDict, total=False):
+    collection: str | None
+    port: int | None
+
+
+_LINE = 512  # bytes of an entry without its texts, approximately
+_FIELD = 256  # bytes of a request field, approximately
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """A request, its response, and the reason for it.
+
+    Attributes:
+        seq: number of the request in its session, from 1.
+        status: as sent.
+        bytes: of the body as sent.
+        ms: from the complete request to the last byte handed to the network.
+        resource: destination in the browser (`Sec-Fetch-Dest`); "" if it sent none.
+        referer: as sent by the client.
+        asked: fields and body of a miss, a guess or a write (`session.missed_request`).
+    """
+
+    seq: int
+    method: str
+    url: str
+    status: int
+    tier: str
+    reason: str
+    bytes: int
+    ms: float
+    resource: str = ""
+    referer: str = ""
+    asked: dict[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def weight(self) -> int:
+        """Memory that it takes, in bytes, approximately."""
+        texts = _LINE + len(self.url) + len(self.reason) + len(self.resource) + len(self.referer)
+        if self.asked is None:
+            return texts
+        fields = sum(_FIELD + len(value) for _, value in self.asked["fields"])
+        return texts + _LINE + fields + len(self.asked.get("body", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The responses of a session, in the order of the requests.
+
+    Attributes:
+        counts: responses by tier, including those of entries that were dropped.
+        dropped: number of entries no longer held.
+        closed: whether the session is over.
+    """
+
+    entries: tuple[LedgerEntry, ...]
+    counts: Mapping[str, int]
+    dropped: int = 0
+    closed: bool = False
+
+    def of(self, tier: Tier | str) -> tuple[LedgerEntry, ...]:
+        """Return the entries of a tier."""
+        return tuple(entry for entry in self.entries if entry.tier == tier)
+
+    @property
+    def misses(self) -> tuple[LedgerEntry, ...]:
+        """The requests that are not recorded; noise is not among them."""
+        return self.of(Tier.MISS)
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether episodes can be taken.
+
+    Attributes:
+        missing: what is not ready; empty if all is.
+        refused: why a newer pack is damaged, by collection; the older pack is still served.
+    """
+
+    missing: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+_INFO = TypeAdapter(ReplayInfo)
+_LEDGER = TypeAdapter(Ledger)
+_SESSION_REQUEST = TypeAdapter(_SessionRequest)
+_MISS_OUTCOME = TypeAdapter(MissOutcome)
+
+
+def parse_info(loaded: Any) -> ReplayInfo:
+    """Return the info that a server sent as JSON.
+
+    Raises:
+        ValueError: if it is not one.
+    """
+    return _INFO.validate_python(loaded)
+
+
+def parse_ledger(loaded: Any) -> Ledger:
+    """Return the ledger that a server sent as JSON.
+
+    Raises:
+        ValueError: if it is not one.
+    """
+    return _LEDGER.validate_python(loaded)
+
+
+# Errors.
+
+STATUS = (
+    (CollectionNotFound, HTTPStatus.NOT_FOUND),
+    (PortInUse, HTTPStatus.SERVICE_UNAVAILABLE),
+    (SessionLost, HTTPStatus.GONE),
+    (UsageError, HTTPStatus.CONFLICT),
+    (ReplayUnreachable, HTTPStatus.BAD_GATEWAY),
+    (StillwebError, HTTPStatus.INTERNAL_SERVER_ERROR),
+)
+"""Statuses of errors: the first class that matches counts."""
+
+
+def error_for(path: str, status: int) -> type[UsageError] | type[ReplayError]:
+    """Return the error that a client raises for a status: the inverse of `STATUS`."""
+    match status:
+        case HTTPStatus.NOT_FOUND:
+            named = path == "/sessions" or path.startswith("/collections/")
+            return CollectionNotFound if named else UsageError
+        case HTTPStatus.GONE:
+            return SessionLost
+        case HTTPStatus.SERVICE_UNAVAILABLE:
+            return PortInUse
+    return UsageError if status < HTTPStatus.INTERNAL_SERVER_ERROR else ReplayError
+
+
+# The back-end and the router.
+
+
+@dataclass(frozen=True, slots=True)
+class ControlResponse:
+    """A response: `value` as JSON, or `raw` as it is, or nothing."""
+
+    status: HTTPStatus
+    value: Any = None
+    raw: bytes = b""
+    media_type: str = "application/json"
+
+    @property
+    def body(self) -> bytes:
+        """The bytes to send."""
+        if self.value is None:
+            return self.raw
+        return json.dumps(self.value, ensure_ascii=False, default=_members).encode("utf-8", "replace") + b"\n"
+
+
+def _members(value: Any) -> dict[str, Any]:
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+class ControlBackend(Protocol):
+    """What the control API needs of a server. Methods that have a body here are optional."""
+
+    hosts: Iterable[str] = ()
+    """Names, besides addresses and single labels, that the `Host` field of a control request may have."""
+
+    def knows(self, session_id: str) -> bool:
+        """Return whether a session of that id is open or lost; other ids reach `ledger` only."""
+
+    async def health(self) -> None:
+        """Raise a StillwebError if the server does not work."""
+        return
+
+    async def info(self) -> ReplayInfo:
+        """Return what `/info` shows."""
+
+    async def sessions(self) -> list[SessionInfo]:
+        """Return all sessions, the default one first."""
+
+    async def session(self, session_id: str) -> SessionInfo:
+        """Return the state of a session."""
+
+    async def ledger(self, session_id: str, after: int) -> Ledger | None:
+        """Return the ledger of an open session, or of one closed recently; None if it is unknown."""
+
+    async def closed_sessions(self) -> list[SessionInfo]:
+        """Return the sessions closed most recently."""
+        return []
+
+    async def conclude(self, session_id: str, outcome: MissOutcome) -> bool | None:
+        """Put a held miss on the ledger of a session.
+
+        Returns:
+            False if the session holds no such miss, None if this back-end holds none at all.
+        """
+        return None
+
+    async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
+        """Open a session on a collection (None: the first one) and a port (None: the server chooses)."""
+
+    async def reset_session(self, session_id: str) -> SessionInfo:
+        """Reset a session."""
+
+    async def close_session(self, session_id: str) -> None:
+        """Close a session."""
+
+    async def readiness(self) -> Readiness:
+        """Return whether episodes can be taken."""
+        return Readiness()
+
+    async def metrics(self) -> ControlResponse:
+        """Return what `/metrics` shows."""
+        return _not_here("/metrics")
+
+    async def figures(self) -> Any:
+        """Return what `/figures` shows."""
+        raise UsageError("this back-end counts nothing")
+
+    async def reload(self, collection: str) -> ReloadResult:
+        """Look for a newer pack of a collection."""
+        raise UsageError("this back-end has no packs to reload")
+
+
+Verbs = Mapping[str, Callable[[], Awaitable[ControlResponse]]]
+
+_COLLECTION = re.compile(r"/collections/([a-z0-9][a-z0-9._-]*)/reload")
+_ONE = re.compile(r"/sessions/([A-Za-z0-9._-]+)(?:/(ledger|reset|misses))?")
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]+)?")
+_PRIVATE_NAMES = (".localhost", ".local", ".internal")  # RFC 6761, RFC 6762, and ICANN's reserved `internal`
+
+
+async def answer(backend: ControlBackend, request: RequestReceived) -> ControlResponse:
+    """Return the response to a control request."""
+    if refused := _why_refused(backend, request.headers):
+        return error_response(HTTPStatus.FORBIDDEN, *refused)
+    try:
+        reply = await _route(backend, request)
+    except StillwebError as error:
+        status = next(status for kind, status in STATUS if isinstance(error, kind))
+        return error_response(status, str(error), error.hint)
+    return replace(reply, value=_as_reached(reply.value, header(request.headers, "host")))
+
+
+def render(reply: ControlResponse) -> tuple[bytes, bytes]:
+    """Return head and body of a response; the head lacks the blank line."""
+    body = reply.body
+    if not body:
+        return simple_head(reply.status), b""
+    fields = (("Content-Type", reply.media_type), ("Content-Length", str(len(body))))
+    return simple_head(reply.status, fields), body
+
+
+def error_response(status: HTTPStatus, message: str, hint: str = "") -> ControlResponse:
+    """Return an error."""
+    return ControlResponse(status, {"error": message, "hint": hint})
+
+
+def _why_refused(backend: ControlBackend, headers: Headers) -> tuple[str, str] | None:
+    """Return message and hint if a request may come from a web page."""
+    # A site open in a user's ordinary browser must not steer replay (cross-site requests to loopback).
+    if header(headers, "origin") or header(headers, "sec-fetch-site") not in ("", "none"):
+        return "the control API answers programs, not web pages", ""
+    host = header(headers, "host")
+    if host and not _is_own(host, backend.hosts):
+        return f"the control API is not known as {host!r}", "stillweb replay NAME --allow-host HOST"
+    return None
+
+
+def _is_own(authority: str, allowed: Iterable[str]) -> bool:
+    """Return whether a Host field names a server that no stranger's DNS can point at this machine.
+
+    DNS rebinding needs a name that the attacker registered. An IP address, a name of one label and a name
+    under a reserved domain cannot be registered.
+    """
+    found = _AUTHORITY.fullmatch(authority)
+    if found is None:
+        return False
+    name = found[1].strip("[]").rstrip(".").lower()
+    try:
+        ip_address(name)
+    except ValueError:
+        return "." not in name or name.endswith(_PRIVATE_NAMES) or name in allowed
+    return True
+
+
+def _as_reached(value: Any, authority: str) -> Any:
+    """Name proxies by the host that the client used: a container knows itself by another name."""
+    if isinstance(value, dict):
+        if "sessions" in value:
+            return {**value, "sessions": [_as_reached(session, authority) for session in value["sessions"]]}
+        if "proxy" in value and (found := _AUTHORITY.fullmatch(authority)):
+            return {**value, "proxy": f"http://{found[1]}:{value['proxy'].rpartition(':')[2]}"}
+    return value
+
+
+async def _route(backend: ControlBackend, request: RequestReceived) -> ControlResponse:
+    path, _, query = request.target.partition("?")
+    path = path.rstrip("/") or "/"
+    if found := _ONE.fullmatch(path):
+        return await _one_session(backend, request, found, query)
+    if found := _COLLECTION.fullmatch(path):
+        name = found[1]
+        return await _choose(request.method, {"POST": lambda: _ok(backend.reload(name))}, path)
+    routes: dict[str, Verbs] = {
+        "/": {"GET": _root},
+        "/health": {"GET": lambda: _health(backend)},
+        "/ready": {"GET": lambda: _ready(backend)},
+        "/metrics": {"GET": lambda: backend.metrics()},
+        "/figures": {"GET": lambda: _ok(backend.figures())},
+        "/info": {"GET": lambda: _info(backend)},
+        "/sessions": {
+            "GET": lambda: _sessions(backend, query),
+            "POST": lambda: _open(backend, request.raw_body),
+        },
+    }
+    return await _choose(request.method, routes.get(path), path)
+
+
+async def _choose(method: str, verbs: Verbs | None, path: str) -> ControlResponse:
+    if verbs is None:
+        return _not_here(path)
+    if method not in verbs:
+        return error_response(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes {', '.join(verbs)}")
+    return await verbs[method]()
+
+
+def _not_here(path: str) -> ControlResponse:
+    return error_response(HTTPStatus.NOT_FOUND, f"no {path} here", "GET /health, /info or /sessions")
+
+
+async def _one_session(
+    backend: ControlBackend, request: RequestReceived, found: re.Match[str], query: str
+) -> ControlResponse:
+    session_id, part = found[1], found[2]
+    if not backend.knows(session_id) and part != "ledger":
+        return _no_session(session_id)
+    verbs: dict[str | None, Verbs] = {
+        None: {
+            "GET": lambda: _ok(backend.session(session_id)),
+            "DELETE": lambda: _close(backend, session_id),
+        },
+        "ledger": {"GET": lambda: _ledger(backend, session_id, query)},
+        "reset": {"POST": lambda: _ok(backend.reset_session(session_id))},
+        "misses": {"POST": lambda: _conclude(backend, session_id, request.raw_body)},
+    }
+    path = f"/sessions/{session_id}" + (f"/{part}" if part else "")
+    return await _choose(request.method, verbs[part], path)
+
+
+def _no_session(session_id: str) -> ControlResponse:
+    return error_response(HTTPStatus.NOT_FOUND, f"no session {session_id}", "GET /sessions lists them")
+
+
+async def _ledger(backend: ControlBackend, session_id: str, query: str) -> ControlResponse:
+    ledger = await backend.ledger(session_id, _after(query))
+    return _no_session(session_id) if ledger is None else ControlResponse(HTTPStatus.OK, ledger)
+
+
+async def _conclude(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
+    concluded: bool | None = False
+    with suppress(ValidationError):
+        concluded = await backend.conclude(session_id, _MISS_OUTCOME.validate_json(raw_body, strict=True))
+    if concluded is None:
+        return _not_here(f"/sessions/{session_id}/misses")
+    if not concluded:
+        return error_response(HTTPStatus.CONFLICT, f"session {session_id} holds no such miss")
+    return ControlResponse(HTTPStatus.NO_CONTENT)
+
+
+async def _ok(value: Awaitable[Any]) -> ControlResponse:
+    return ControlResponse(HTTPStatus.OK, await value)
+
+
+async def _root() -> ControlResponse:
+    see = ["/health", "/ready", "/metrics", "/info", "/sessions"]
+    return ControlResponse(HTTPStatus.OK, {"stillweb": "replay", "see": see})
+
+
+async def _health(backend: ControlBackend) -> ControlResponse:
+    await backend.health()
+    return ControlResponse(HTTPStatus.OK, {"status": "ok"})
+
+
+async def _info(backend: ControlBackend) -> ControlResponse:
+    shown = _members(await backend.info())
+    return ControlResponse(HTTPStatus.OK, {name: each for name, each in shown.items() if each is not None})
+
+
+async def _ready(backend: ControlBackend) -> ControlResponse:
+    readiness = await backend.readiness()
+    status = HTTPStatus.SERVICE_UNAVAILABLE if readiness.missing else HTTPStatus.OK
+    shown = {"ready": not readiness.missing, "missing": list(readiness.missing)}
+    return ControlResponse(status, {**shown, "refused": dict(readiness.refused)})
+
+
+async def _sessions(backend: ControlBackend, query: str) -> ControlResponse:
+    closed = parse_qs(query).get("closed", ["0"])[-1] == "1"
+    found = await (backend.closed_sessions() if closed else backend.sessions())
+    return ControlResponse(HTTPStatus.OK, {"sessions": found})
+
+
+async def _open(backend: ControlBackend, raw_body: bytes) -> ControlResponse:
+    try:
+        request = _SESSION_REQUEST.validate_json(raw_body or b"{}", strict=True)
+    except ValidationError:
+        message = 'the body must be JSON such as {"collection": "shop"}'
+        return error_response(HTTPStatus.BAD_REQUEST, message)
+    opened = await backend.open_session(request.get("collection"), request.get("port"))
+    return ControlResponse(HTTPStatus.CREATED, opened)
+
+
+async def _close(backend: ControlBackend, session_id: str) -> ControlResponse:
+    if session_id == DEFAULT_SESSION:
+        return error_response(HTTPStatus.CONFLICT, "the default session lives as long as the server")
+    await backend.close_session(session_id)
+    return ControlResponse(HTTPStatus.NO_CONTENT)
+
+
+def _after(query: str) -> int:
+    value = parse_qs(query).get("after", ["0"])[-1]
+    # int() refuses thousands of digits; no session has that many requests.
+    return int(value[:18]) if value.isascii() and value.isdigit() else 0

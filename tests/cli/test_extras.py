@@ -1,0 +1,73 @@
+"""Commands without their extra say which `pip install` helps; scripts see one traceback, not a chain."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from stillweb.cli.extras import extra_not_installed, extras
+from stillweb.errors import ReplayUnreachable
+
+BLOCK = "import sys; sys.modules[{!r}] = None; from stillweb.cli import main; main()"
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    assert set(extras()) == {"record", "gym", "serve", "agents", "ray"}
+    assert "ahocorasick_rs" in extras()["record"]
+
+
+def test_other_missing_modules_stay_as_they_are() -> None:
+    assert extra_not_installed(ModuleNotFoundError("No module named 'x'", name="x")) is None
+    assert extra_not_installed(ModuleNotFoundError("no name")) is None
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "arguments"),
+    [
+        ("protego", "record", ["demo"]),
+        ("protego", "record", ["record", "crawl", "https://site.test/", "-c", "x"]),
+        ("ahocorasick_rs", "record", ["record", "--help"]),
+        ("mitmproxy", "record", ["demo", "--help"]),
+    ],
+)
+def test_one_line_names_the_extra(tmp_path, missing: str, extra: str, arguments: list[str]) -> None:
+    command = [sys.executable, "-c", BLOCK.format(missing), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    if done.returncode == 0 and "--help" in arguments:
+        return  # the help needs no extra
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    first, hint = done.stderr.splitlines()
+    assert re.match("stillweb: .*not installed", first)
+    assert hint == f"  next: pip install 'stillweb[{extra}]'"
+
+
+SCRIPT = """
+import asyncio
+from stillweb.env import Env
+
+async def main():
+    async with Env("http://127.0.0.1:9", "shop"):
+        pass
+
+asyncio.run(main())
+"""
+
+
+def test_an_uncaught_error_ends_with_its_message_and_the_next_step_without_a_chain() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    assert done.returncode == 1
+    *frames, message, hint = done.stderr.splitlines()
+    assert message.startswith("stillweb.errors.ReplayUnreachable: no replay server at http://127.0.0.1:9: ")
+    assert hint == "next: stillweb replay NAME"
+    assert done.stderr.count("Traceback") == 1
+    assert "httpx" not in done.stderr
+    assert len(frames) < 30
+
+
+def test_the_hint_is_no_part_of_the_message() -> None:
+    error = ReplayUnreachable("no replay server", hint="stillweb replay NAME")
+    assert (str(error), error.hint) == ("no replay server", "stillweb replay NAME")
