@@ -27,6 +27,7 @@ from stillweb.cli.demo_site.pipeline import (
     record_shop,
     run_episodes,
 )
+from stillweb.cli.extras import require_extra
 from stillweb.cli.options import json_option
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.seal import seal
@@ -93,6 +94,7 @@ def demo(ctx: click.Context, out: Path, episodes: int, as_json: bool) -> None:
       stillweb demo
       stillweb demo --out /tmp/demo --episodes 16
     """  # noqa: D301  click reads \b itself
+    require_extra("record")
     _prepare_folder(out)
     outcome = asyncio.run(_run_pipeline(out, episodes, stderr()))
     if as_json:

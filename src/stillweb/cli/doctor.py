@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import resource
@@ -31,7 +30,7 @@ from stillweb.browser.launch import BrowserBuild, browser_build, launch
 from stillweb.browser.machine import fonts_digest
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, print_table
-from stillweb.cli.extras import extras
+from stillweb.cli.extras import extras, missing_packages
 from stillweb.cli.options import certs_option, collections_option, json_option
 from stillweb.errors import CaMissing, CertError, ProgramNotFound, StillwebError
 from stillweb.replay.pywb.process import find_pywb
@@ -125,7 +124,7 @@ def check_versions() -> Iterator[HealthFinding]:
     found = versions()
     yield _ok("versions", ", ".join(f"{name} {found[name]}" for name in ("stillweb", "python", "playwright")))
     for extra, packages in extras().items():
-        if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
+        if missing := missing_packages(packages):
             repair = f"pip install 'stillweb[{extra}]', if you need it"
             yield _warning("extras", f"{extra} is not installed ({', '.join(missing)})", repair)
         else:

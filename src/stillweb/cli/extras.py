@@ -1,13 +1,15 @@
-"""Optional dependencies (extras) of stillweb, from the metadata of the installed package."""
+"""Optional dependencies (extras) of stillweb, according to the metadata of the installed package."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
+from collections.abc import Iterable
 
 from stillweb.errors import ExtraNotInstalled
 
-__all__ = ["extra_not_installed", "extras"]
+__all__ = ["extra_not_installed", "extras", "missing_packages", "require_extra"]
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+).*;.*extra == ['\"]([a-z]+)['\"]")
 
@@ -21,7 +23,7 @@ def extras() -> dict[str, list[str]]:
         return found
     for each in requirements:
         match = _REQUIREMENT.match(each)
-        if match and match[1] != "stillweb":  # `all` refers to the other extras
+        if match and match[2] != "all":  # it repeats the other extras
             found.setdefault(match[2], []).append(match[1].replace("-", "_"))
     return found
 
@@ -29,10 +31,33 @@ def extras() -> dict[str, list[str]]:
 def extra_not_installed(error: ModuleNotFoundError) -> ExtraNotInstalled | None:
     """Return the error that names the extra of a missing module; None if no extra has it."""
     package = (error.name or "").partition(".")[0]
-    for extra, packages in extras().items():
-        if package in packages:
-            return ExtraNotInstalled(
-                f"this command needs the Python package {package}, which is not installed",
-                hint=f"pip install 'stillweb[{extra}]'",
-            )
-    return None
+    return next((_error(extra, package) for extra, packages in extras().items() if package in packages), None)
+
+
+def require_extra(extra: str) -> None:
+    """Check that an extra is installed, before a command has any effect.
+
+    Raises:
+        ExtraNotInstalled: if a package of it is missing.
+    """
+    if missing := missing_packages(extras().get(extra, ())):
+        raise _error(extra, missing[0])
+
+
+def missing_packages(packages: Iterable[str]) -> list[str]:
+    """Return the packages that are not installed."""
+    return [name for name in packages if not _is_installed(name)]
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # sys.modules has None for it
+        return False
+
+
+def _error(extra: str, package: str) -> ExtraNotInstalled:
+    return ExtraNotInstalled(
+        f"this command needs the Python package {package}, which is not installed",
+        hint=f"pip install 'stillweb[{extra}]'",
+    )

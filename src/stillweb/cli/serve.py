@@ -16,6 +16,7 @@ import click
 
 from stillweb import clock
 from stillweb.cli.console import Sectioned, on_signals, print_json, stderr
+from stillweb.cli.extras import require_extra
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from, sites_option
 from stillweb.errors import TaskError, UsageError
 from stillweb.server.options import ServeOptions
@@ -84,6 +85,7 @@ def serve(sources: tuple[str, ...], options: ServeOptions, as_json: bool, **chos
     """  # noqa: D301  click reads \b itself
     from stillweb.replay.server.process import run
 
+    require_extra("serve")
     if chosen["master"]:
         if sources or chosen["join"]:
             raise UsageError(

@@ -9,6 +9,7 @@ import click
 
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import Sectioned, print_json, until_signal
+from stillweb.cli.extras import require_extra
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
 from stillweb.cli.record.amend import amend
 from stillweb.cli.record.browsertrix import browsertrix_options, crawl_by_browsertrix, uses_browsertrix
@@ -125,6 +126,7 @@ def crawl(
     if browsertrix:
         crawl_by_browsertrix(ctx, given, options, container)
         return
+    require_extra("record")
     reach = {"budget": given["explore"], "record": options.record, "login": options.login}
     exploring = explore_from(exploring, given["explore_skip"], **reach)
     ca = CertAuthority.load_or_init(given["certs_dir"])

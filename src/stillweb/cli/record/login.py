@@ -11,6 +11,7 @@ import click
 from stillweb.browser.profile import Profile
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import until_signal
+from stillweb.cli.extras import require_extra
 from stillweb.cli.options import certs_option, options_from
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import LOGIN
@@ -96,6 +97,7 @@ def login(url: str, save: Path, until: str | None, record: RecordOptions, certs_
       stillweb record login https://site.example/login --save state.json
       stillweb record crawl https://site.example/ -c site --storage-state state.json
     """  # noqa: D301  click reads \b itself
+    require_extra("record")
     chosen = ManualLogin(url, save, parse_indicator(until) if until else None, record, Profile())
     ca = CertAuthority.load_or_init(certs_dir)
     prompt = "log in there; it ends automatically" if until else "log in there, then press Enter here"

@@ -14,12 +14,11 @@ from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urljoin
 from xml.etree.ElementTree import ParseError, iterparse
 
 import httpx
-from protego import Protego
 
 from stillweb import __version__
 from stillweb.errors import UpstreamUnreachable, UsageError
@@ -27,6 +26,9 @@ from stillweb.record.crawl.scope import page_links
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
 from stillweb.urls import origin_of, wire_url
+
+if TYPE_CHECKING:
+    from protego import Protego
 
 __all__ = ["Robots", "Sitemaps", "parse_sitemap"]
 
@@ -178,6 +180,8 @@ class Robots:
     async def _of(self, url: str) -> Protego:
         origin = origin_of(url)
         if origin not in self._read:
+            from protego import Protego  # of the extra stillweb[record]
+
             self._read[origin] = Protego.parse(await self._text(origin))
         return self._read[origin]
 

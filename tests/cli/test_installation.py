@@ -1,0 +1,113 @@
+"""The wheel in fresh environments: help without extras, errors for missing extras, and the demo with all.
+
+The tests use each Python that the machine has (on PATH or of pyenv). The demo runs on the oldest one only,
+since it takes a minute; the others run --help of every command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+OLDEST, *NEWER = PYTHONS = ("3.11", "3.12", "3.13")
+# What a machine without a package index says (uv's words).
+_OFFLINE = ("Failed to fetch", "error sending request", "dns error", "Could not connect")
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed"),
+]
+
+
+def environment() -> dict[str, str]:
+    """The caller's variables without those that would lead Python elsewhere."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+
+
+def run(*command: object, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(each) for each in command], capture_output=True, text=True, env=environment(), **options
+    )
+
+
+def checked(*command: object) -> str:
+    done = run(*command)
+    if done.returncode and any(each in done.stderr for each in _OFFLINE):
+        pytest.skip(f"no package index: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def find_python(version: str) -> Path:
+    pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
+    candidates = [*pyenv.glob(f"versions/{version}.*/bin/python{version}")]
+    if on_path := shutil.which(f"python{version}"):
+        candidates.append(Path(on_path))
+    for python in candidates:
+        if run(python, "-c", "import venv").returncode == 0:  # a shim of pyenv may lead nowhere
+            return python
+    pytest.skip(f"no Python {version} on PATH or of pyenv")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    checked("uv", "build", "--quiet", "--wheel", "--out-dir", folder, REPO)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+class Installation:
+    """A fresh virtual environment with the wheel."""
+
+    def __init__(self, folder: Path, version: str, wheel: Path) -> None:
+        self._wheel = wheel
+        self.python = folder / "bin" / "python"
+        checked("uv", "venv", "--quiet", "--python", find_python(version), folder)
+        self.install("")
+
+    def install(self, extras: str) -> None:
+        checked("uv", "pip", "install", "--quiet", "--python", self.python, f"{self._wheel}{extras}")
+
+    def stillweb(self, *arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+        return run(self.python.with_name("stillweb"), *arguments, cwd=cwd)
+
+    def help(self) -> dict[str, object]:
+        return json.loads(checked(self.python, Path(__file__).with_name("installed_help.py")))
+
+
+def assert_help_of_every_command(installed: Installation, version: str) -> None:
+    bare = installed.help()
+    assert bare["python"] == [int(part) for part in version.split(".")]
+    assert bare["missing"] == {}, "help needs no extra"
+    assert len(bare["shown"]) > 35
+
+
+@pytest.mark.browser
+def test_the_oldest_python_without_extras_and_with_all(tmp_path: Path, wheel: Path) -> None:
+    installed = Installation(tmp_path / "env", OLDEST, wheel)
+    assert_help_of_every_command(installed, OLDEST)
+    missing = {
+        "record": ("demo",),
+        "serve": ("serve", "http://127.0.0.1:9"),
+    }
+    for extra, command in missing.items():
+        done = installed.stillweb(*command, cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 2, done.stderr
+        assert f"  next: pip install 'stillweb[{extra}]'" in done.stderr
+    installed.install("[all]")
+    done = installed.stillweb("demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 episodes, identical" in done.stdout
+
+
+@pytest.mark.parametrize("version", NEWER)
+def test_newer_pythons_show_the_help_of_every_command(tmp_path: Path, wheel: Path, version: str) -> None:
+    assert_help_of_every_command(Installation(tmp_path / "env", version, wheel), version)
