@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SHARED ?= ../shared
 INTEGRATION ?= $(HOME)/.cache/stillweb-integration
+WORKERS ?= 2
 
 .PHONY: help setup fmt check test integration bench soak demo lock docs clean
 
@@ -37,7 +38,8 @@ check: setup     ## lint, types, layers, structure, prose, generated documents
 	$(BIN)/python docs/connection_diagram.py --check
 
 test: setup      ## all tests; tests without their prerequisites (Docker, shared archives) are skipped with a reason
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder -m "not docker"; status=$$?; \
+	  $(BIN)/pytest -m docker && exit $$status
 
 integration: setup  ## trainers' packages drive tasks, each in its own environment (7 GB, once)
 	mkdir -p out/integration
