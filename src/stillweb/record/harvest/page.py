@@ -18,7 +18,7 @@ from selectolax.lexbor import LexborHTMLParser
 from stillweb.record.crawl.scope import page_url
 from stillweb.record.explore.links import HtmlForm, Input
 
-__all__ = ["HtmlPage", "Link", "Resource", "css_urls", "parse_page"]
+__all__ = ["HtmlPage", "HtmlLink", "Resource", "css_urls", "parse_page"]
 
 _WORD = re.compile(r"[^\W_]{3,30}")
 _PHRASE = 40  # characters of a name that somebody types whole
@@ -54,7 +54,7 @@ _DATA_IMAGE = re.compile(r"\.(?:avif|gif|jpe?g|png|svg|webp)(?:\?|$)", re.IGNORE
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class HtmlLink:
     """Where a link leads, in wire spelling, and its text."""
 
     url: str
@@ -73,7 +73,7 @@ class Resource:
 class HtmlPage:
     """What a document refers to, in document order, each once."""
 
-    links: list[Link] = field(default_factory=list)
+    links: list[HtmlLink] = field(default_factory=list)
     resources: list[Resource] = field(default_factory=list)
     forms: list[HtmlForm] = field(default_factory=list)
     posts: list[HtmlForm] = field(default_factory=list)
@@ -135,16 +135,16 @@ def _attribute(node: Any, name: str) -> str:
     return node.attributes.get(name) or ""
 
 
-def _links(tree: LexborHTMLParser, base: str) -> Iterator[Link]:
+def _links(tree: LexborHTMLParser, base: str) -> Iterator[HtmlLink]:
     for node in tree.css("a[href], area[href]"):
         if url := _joined(base, _attribute(node, "href")):
             text = _attribute(node, "aria-label") or node.text(deep=True).strip()
-            yield Link(url, text[:120])
+            yield HtmlLink(url, text[:120])
     for node in tree.css("meta[http-equiv]"):
         if _attribute(node, "http-equiv").lower() == "refresh":
             match = _REFRESH.match(_attribute(node, "content"))
             if match and (url := _joined(base, match[1].strip())):
-                yield Link(url, "")
+                yield HtmlLink(url, "")
 
 
 def _resources(tree: LexborHTMLParser, base: str) -> Iterator[Resource]:
