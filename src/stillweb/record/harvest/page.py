@@ -18,7 +18,7 @@ from selectolax.lexbor import LexborHTMLParser
 from stillweb.record.crawl.scope import page_url
 from stillweb.record.explore.links import HtmlForm, Input
 
-__all__ = ["HtmlPage", "HtmlLink", "Resource", "css_urls", "parse_page"]
+__all__ = ["HtmlLink", "HtmlPage", "Resource", "css_urls", "parse_page"]
 
 _WORD = re.compile(r"[^\W_]{3,30}")
 _PHRASE = 40  # characters of a name that somebody types whole
