@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,12 @@ def shared() -> Path:
     if not (folder / "archives").is_dir():
         pytest.skip(f"no shared archives at {folder} (set STILLWEB_SHARED)")
     return folder
+
+
+def pytest_configure() -> None:
+    """Restore SIGINT: a shell ignores it in background jobs, and programs that tests start inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
