@@ -14,7 +14,7 @@ import pytest
 
 from stillweb.collections.check import check, check_file, repair
 from stillweb.collections.defects import Severity
-from stillweb.collections.export import export_wacz
+from stillweb.collections.export import export
 from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.reader import WarcRecord, gzip_member, read_records, serialise
@@ -217,10 +217,10 @@ def validate(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_export_is_a_valid_wacz_and_its_bytes_are_fixed(tmp_path, collection):
-    first = export_wacz(collection, tmp_path / "a.wacz").read_bytes()
+    first = export(collection, tmp_path / "a.wacz").read_bytes()
     for path in collection.path.rglob("*"):
         path.touch()
-    assert export_wacz(collection, tmp_path / "b.wacz").read_bytes() == first
+    assert export(collection, tmp_path / "b.wacz").read_bytes() == first
     ran = validate(tmp_path / "a.wacz")
     assert ran.returncode == 0, ran.stdout
     assert "is valid" in ran.stdout
@@ -235,10 +235,10 @@ def test_an_export_is_a_valid_wacz_and_its_bytes_are_fixed(tmp_path, collection)
 def test_what_cannot_be_exported(tmp_path, collection):
     empty = Collection.create(tmp_path / "root", "empty")
     with pytest.raises(UsageError, match="no WARC file"):
-        export_wacz(empty, tmp_path / "a.wacz")
+        export(empty, tmp_path / "a.wacz")
     collection.index_file.unlink()
     with pytest.raises(UsageError, match="no index") as caught:
-        export_wacz(collection, tmp_path / "a.wacz")
+        export(collection, tmp_path / "a.wacz")
     assert "--repair" in caught.value.hint
     assert not (tmp_path / "a.wacz").exists()
 
@@ -247,5 +247,5 @@ def test_what_cannot_be_exported(tmp_path, collection):
 @pytest.mark.parametrize("name", ["browsertrix/docs25.wacz", "multi-wacz.wacz", "example-iana.warc"])
 def test_exports_of_real_archives_are_valid(shared, tmp_path, name):
     import_files([shared / "archives" / name], tmp_path / "root", "x")
-    ran = validate(export_wacz(Collection.open(tmp_path / "root", "x"), tmp_path / "x.wacz"))
+    ran = validate(export(Collection.open(tmp_path / "root", "x"), tmp_path / "x.wacz"))
     assert ran.returncode == 0, ran.stdout

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stillweb.collections.check import check
-from stillweb.collections.export import export_wacz
+from stillweb.collections.export import export
 from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
@@ -286,7 +286,7 @@ def test_urls_with_bytes_that_are_no_text(tmp_path):
     with Pack.open(collection.pack) as pack:
         for wanted in BYTES_IN_URIS.values():
             assert len(pack.lookup(request_key("GET", f"https://a.example{wanted}"))) == 1
-    again = import_files([export_wacz(collection, tmp_path / "x.wacz")], root, "y")
+    again = import_files([export(collection, tmp_path / "x.wacz")], root, "y")
     assert again.captures == 4
 
 
@@ -305,7 +305,7 @@ def test_a_har_with_half_a_character_in_its_urls(tmp_path):
     assert collection.manifest().sources[0]["name"] == given.name
     assert check(collection) == []
     assert seal(collection).entries == 1
-    assert import_files([export_wacz(collection, tmp_path / "x.wacz")], tmp_path / "root", "y").pages == 1
+    assert import_files([export(collection, tmp_path / "x.wacz")], tmp_path / "root", "y").pages == 1
 
 
 @pytest.mark.shared
@@ -532,7 +532,7 @@ def test_an_export_imports_as_the_same_collection(tmp_path):
     given = write(tmp_path / "a.warc.gz", warc("https://a.example/", "https://a.example/2"))
     import_files([given], tmp_path / "root", "x")
     first = Collection.open(tmp_path / "root", "x")
-    import_files([export_wacz(first, tmp_path / "x.wacz")], tmp_path / "root", "y")
+    import_files([export(first, tmp_path / "x.wacz")], tmp_path / "root", "y")
     second = Collection.open(tmp_path / "root", "y")
     assert list(second.captures()) == list(first.captures())
     assert second.page_list() == first.page_list()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stillweb.collections.export import export_wacz
+from stillweb.collections.export import export
 from stillweb.collections.importers.importer import import_files
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
@@ -299,7 +299,7 @@ def test_of_a_page_that_was_visited_again_the_later_document_counts(make, tmp_pa
     assert _bodies(collection) == [b"kept", b"lost", b"posted", b"page", b"later"]
 
     # The mark goes where the collection goes; of a page that is listed twice, both visits stay.
-    export_wacz(collection, tmp_path / "site.wacz")
+    export(collection, tmp_path / "site.wacz")
     import_files([tmp_path / "site.wacz"], tmp_path, "copy")
     copy = Collection.open(tmp_path, "copy")
     assert copy.page_list()[0].extra == page.extra

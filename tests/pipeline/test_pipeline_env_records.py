@@ -22,7 +22,7 @@ from stillweb.env import Env, EnvOptions
 from stillweb.errors import CollectionNotFound, InfraError, RecordError, UsageError
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.proxy import RecordingProxy
-from stillweb.record.proxy.record import record_by_proxy
+from stillweb.record.proxy.record import record_proxy
 from stillweb.record.proxy.resolve import parse_all
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
@@ -49,7 +49,7 @@ async def recording(
 ) -> AsyncIterator[RecordingProxy]:
     """Record until the end of the block, as `stillweb record proxy` does until Ctrl-C."""
     started: asyncio.Future[RecordingProxy] = asyncio.get_running_loop().create_future()
-    task = asyncio.ensure_future(record_by_proxy(collection, ca, options, started.set_result))
+    task = asyncio.ensure_future(record_proxy(collection, ca, options, started.set_result))
     await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
     try:
         yield await started if started.done() else await task  # type: ignore[misc]

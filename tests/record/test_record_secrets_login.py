@@ -27,7 +27,7 @@ from stillweb.http.messages import parse_response
 from stillweb.model import header
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.proxy import RecordingProxy
-from stillweb.record.proxy.record import record_by_proxy
+from stillweb.record.proxy.record import record_proxy
 from stillweb.replay.server.server import ReplayOptions, serve
 from stillweb.urls import from_timestamp
 
@@ -87,7 +87,7 @@ async def record_login(
 ) -> list[str]:
     """Log in through a recording proxy; return the values of the cookies that the browser then has."""
     started: asyncio.Future[RecordingProxy] = asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(record_by_proxy(collection, ca, options, started.set_result))
+    running = asyncio.create_task(record_proxy(collection, ca, options, started.set_result))
     recording = await started
     manifest = collection.manifest()
     pinning = Pinning(Level.CLOCK, manifest.seed, from_timestamp(manifest.recorded_at))

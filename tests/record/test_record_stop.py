@@ -33,7 +33,7 @@ from stillweb.record.crawl.crawl import crawl
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import ExploreOptions, explore
 from stillweb.record.options import CrawlOptions, ScopeKind
-from stillweb.record.proxy.record import record_by_proxy
+from stillweb.record.proxy.record import record_proxy
 from stillweb.record.recording import begin
 
 pytestmark = [
@@ -129,7 +129,7 @@ async def test_a_collection_is_recorded_by_one_at_a_time(tmp_path: Path, ca, sit
         scope, reach = Scope.of(ScopeKind.HOST, [HOME]), site.options
         others = (
             crawl([HOME], collection, ca, CrawlOptions(record=reach)),
-            record_by_proxy(collection, ca, reach, lambda _: None, time_limit=0.1),
+            record_proxy(collection, ca, reach, lambda _: None, time_limit=0.1),
             explore(collection, ca, scope, ExploreOptions(1, record=reach)),
             amend(collection, [], ca, AmendOptions(record=reach)),
         )
@@ -247,7 +247,7 @@ async def test_the_proxy_mends_what_a_kill_left_and_finishes_no_crawl(
     def started(recording) -> None:
         recording.on_warning.append(told.append)
 
-    await record_by_proxy(collection, ca, site.options, started, time_limit=0.1)
+    await record_proxy(collection, ca, site.options, started, time_limit=0.1)
 
     assert [each for each in check(collection) if each.severity == "error"] == []
     assert any(line.startswith("repaired: ") for line in told)

@@ -22,7 +22,7 @@ from stillweb.polling import poll
 from stillweb.replay import ReplayOptions, serve
 from stillweb.trainers.agents.random import RandomAgent
 from stillweb.trainers.batch.folder import BatchFolder
-from stillweb.trainers.batch.runner import BatchOptions, run_batch
+from stillweb.trainers.batch.runner import BatchOptions, rollout
 
 pytestmark = pytest.mark.browser
 
@@ -197,7 +197,7 @@ async def test_random_episodes_are_the_same_in_another_batch(tmp_path):
     async with serve([build(tmp_path)], ca, ReplayOptions(port=0, session_ports=None)) as server:
         for out in (tmp_path / "out", tmp_path / "again"):
             with BatchFolder.open(out, options.to_dict()) as folder:
-                state = await run_batch(server.url, RandomAgent(7), tasks, folder, options)
+                state = await rollout(server.url, RandomAgent(7), tasks, folder, options)
             assert (state.ended, state.running) == (2, 0)
             found.append([path.read_bytes() for path in sorted(out.glob("tasks/*/*/trajectory.jsonl"))])
     assert found[0] == found[1]

@@ -26,7 +26,8 @@ from stillweb.options import parse_list
 from stillweb.trainers.agents import load_agent
 from stillweb.trainers.batch.folder import BatchFolder
 from stillweb.trainers.batch.results import Result, summary_of
-from stillweb.trainers.batch.runner import BatchOptions, BatchState, run_batch, select_tasks
+from stillweb.trainers.batch.runner import BatchOptions, BatchState, select_tasks
+from stillweb.trainers.batch.runner import rollout as play_tasks
 
 __all__ = ["RolloutProgress", "print_summary", "success_line"]
 
@@ -228,7 +229,7 @@ async def _play(
     try:
         async with _replayed(tasks, options.collection, given) as proxy:
             with RolloutProgress(given["success"]) as shown:
-                await run_batch(proxy, agent, tasks, folder, options, on_change=shown.change)
+                await play_tasks(proxy, agent, tasks, folder, options, on_change=shown.change)
     finally:
         folder.write_summary(summary_of(folder.results.values(), success=given["success"]))
 

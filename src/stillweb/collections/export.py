@@ -39,7 +39,7 @@ class _WaczMember:
         return {"name": name, "path": self.name, "hash": f"sha256:{digest}", "bytes": size}
 
 
-def export_wacz(collection: Collection, target: Path) -> Path:
+def export(collection: Collection, target: Path) -> Path:
     """Write a collection to a WACZ file, in place only when it is whole; return its path.
 
     Raises:

@@ -22,7 +22,7 @@ from stillweb.collections.amends import read_amends
 from stillweb.collections.check import check as check_collection
 from stillweb.collections.check import repair as repair_collection
 from stillweb.collections.defects import Defect, Severity
-from stillweb.collections.export import export_wacz
+from stillweb.collections.export import export as export_collection
 from stillweb.collections.importers.importer import FileReport, import_files
 from stillweb.collections.layout import Collection, list_collections, locked
 from stillweb.collections.pack.reader import Pack
@@ -336,7 +336,7 @@ def export(name: str, output: Path | None, root: Path) -> None:
     Example:
       stillweb collections export site -o site.wacz
     """  # noqa: D301
-    click.echo(export_wacz(Collection.open(root, name), output or Path(f"{name}.wacz")))
+    click.echo(export_collection(Collection.open(root, name), output or Path(f"{name}.wacz")))
 
 
 @collections.command("keep")

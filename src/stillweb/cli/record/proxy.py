@@ -19,7 +19,7 @@ from stillweb.cli.record.shared import check_record_options, name_options
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.control import HOST, is_loopback, parse_user
 from stillweb.record.proxy.proxy import RecordingProxy
-from stillweb.record.proxy.record import record_by_proxy
+from stillweb.record.proxy.record import record_proxy
 from stillweb.record.proxy.running import RequestOutcome, RequestRecord
 from stillweb.record.recording import collection_to_fill
 
@@ -83,7 +83,7 @@ def proxy(options: RecordOptions, **given: Any) -> None:
 
     with collection_to_fill(given["root"], given["name"], append=given["append"]) as collection:
         limits = {name: given[name] for name in ("until_idle", "time_limit")}
-        until_signal(_until_cancelled(record_by_proxy(collection, ca, options, started, **limits)))
+        until_signal(_until_cancelled(record_proxy(collection, ca, options, started, **limits)))
     for running in seen:
         _print_report(running, given)
 

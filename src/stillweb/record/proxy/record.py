@@ -17,10 +17,10 @@ from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
 from stillweb.record.recording import STOPPED, begin, repair_archive
 
-__all__ = ["record_by_proxy"]
+__all__ = ["record_proxy"]
 
 
-async def record_by_proxy(
+async def record_proxy(
     collection: Collection,
     ca: CertAuthority,
     options: RecordOptions,

@@ -1,7 +1,7 @@
 """The batch runner: tasks, several episodes each, played by an agent into a folder.
 
     with BatchFolder.open(Path("out"), options.to_dict()) as folder:
-        await run_batch(url, agent, tasks, folder, options)
+        await rollout(url, agent, tasks, folder, options)
     folder.results[("kettle", 0)].reward
 
 Episodes run beside each other without barriers (`VectorEnv.rollout`); each is kept the moment it ends. What
@@ -34,7 +34,7 @@ from stillweb.replay.client import ReplayClient
 from stillweb.trainers.batch.folder import BatchFolder
 from stillweb.trainers.batch.results import Result
 
-__all__ = ["BatchOptions", "BatchState", "planned_episodes", "run_batch", "select_tasks"]
+__all__ = ["BatchOptions", "BatchState", "planned_episodes", "rollout", "select_tasks"]
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _NUMBER = re.compile(r"(?:^|\.)(\d+)$")
@@ -214,7 +214,7 @@ def _wanted(result: Result | None, options: BatchOptions) -> bool:
     return options.missing if result is None else options.failed and result.failed
 
 
-async def run_batch(
+async def rollout(
     proxy: str,
     agent: Agent,
     tasks: Sequence[Task],
