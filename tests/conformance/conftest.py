@@ -25,10 +25,10 @@ def collection(tmp_path_factory) -> Collection:
 
 @pytest.fixture(
     scope="session",
-    params=[pytest.param(n, marks=[] if n == "native" else pytest.mark.pywb) for n in BACKENDS],
+    params=[pytest.param(n, marks=[] if n.startswith("native") else pytest.mark.pywb) for n in BACKENDS],
 )
 def backend(request, collection, authority) -> Iterator[Running]:
-    if request.param != "native":
+    if not request.param.startswith("native"):
         try:
             find_pywb()
         except ProgramNotFound as error:

@@ -194,7 +194,7 @@ class Worker:
         try:
             return await self._running.client.ask(method, path, body)
         except ReplayUnreachable as error:
-            if isinstance(error.__cause__, httpx.TimeoutException):
+            if isinstance(error.__context__, httpx.TimeoutException):
                 raise ReplayError(f"worker {self.number} does not answer") from error
             raise self.lost() from error
 
