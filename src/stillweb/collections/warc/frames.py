@@ -16,6 +16,7 @@ readers ignore unknown members, fields and types of lines.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -37,6 +38,7 @@ __all__ = [
     "ConnectionEnd",
     "Frame",
     "Frames",
+    "Mark",
     "RecordFrames",
     "chunks_beside",
     "frames_beside",
@@ -57,6 +59,7 @@ FIELDS_TYPE = "application/warc-fields"
 URN = "urn:websocket:"
 
 _HINT = "stillweb collections check NAME"
+_TIMESTAMP = re.compile(r"[0-9]{14}")
 _DIRECTIONS = {"sent": True, "received": False}
 
 
@@ -86,17 +89,34 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A mutation that the recorder passed on while a connection was open.
+
+    Attributes:
+        ms: milliseconds since the response to the handshake or request.
+        at: timestamp of the mutation's capture, 14 digits.
+        number: of the mutation among those of its second, from 0.
+    """
+
+    ms: int
+    at: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Frames:
     """The frames of a WebSocket in their order, and how the connection ended.
 
     Attributes:
         rest_ms: time at which its page had settled; None if unknown.
+        marks: mutations while it was open; None if the recorder noted none.
     """
 
     frames: tuple[Frame, ...] = ()
     end: ConnectionEnd = ConnectionEnd.OPEN
     end_ms: int = 0
     rest_ms: int | None = None
+    marks: tuple[Mark, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +133,14 @@ class Chunks:
 
     Attributes:
         rest_ms: time at which its page had settled; None if unknown.
+        marks: mutations while it was open; None if the recorder noted none.
     """
 
     chunks: tuple[Chunk, ...] = ()
     end: ConnectionEnd = ConnectionEnd.OPEN
     end_ms: int = 0
     rest_ms: int | None = None
+    marks: tuple[Mark, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +172,9 @@ def write_frames(frames: Frames) -> bytes:
     lines = [_frame_line(frame) for frame in frames.frames]
     if frames.rest_ms is not None:
         lines.append({"ts": frames.rest_ms, "type": "rest"})
+    if frames.marks is not None:
+        lines.append({"ts": 0, "type": "mutations"})
+        lines += [{"ts": m.ms, "type": "mutation", "at": m.at, "number": m.number} for m in frames.marks]
     lines.append({"ts": frames.end_ms, "type": "end", "by": frames.end.value})
     return b"".join(
         json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode() + b"\n" for line in lines
@@ -183,6 +208,10 @@ def read_frames(block: bytes, *, path: Path | None = None, offset: int | None = 
             kind = fields["type"]
             if kind in _DIRECTIONS:
                 frames.append(_frame(fields))
+            elif kind == "mutations":
+                made = replace(made, marks=made.marks or ())
+            elif kind == "mutation":
+                made = replace(made, marks=(*(made.marks or ()), _mark(**fields)))
             elif kind == "rest":
                 made = replace(made, rest_ms=_milliseconds(fields["ts"]))
             elif kind == "end":
@@ -201,6 +230,12 @@ def _frame(fields: dict[str, Any]) -> Frame:
     return Frame(_milliseconds(fields["ts"]), _DIRECTIONS[fields["type"]], opcode, payload)
 
 
+def _mark(ts: object, at: str, number: object, **_: object) -> Mark:
+    if not _TIMESTAMP.fullmatch(at):
+        raise ValueError(f"timestamp {at!r}")
+    return Mark(_milliseconds(ts), at, _milliseconds(number))
+
+
 def _milliseconds(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1 << 53:
         raise ValueError(f"time {value!r}")
@@ -212,6 +247,9 @@ def write_chunks(chunks: Chunks) -> bytes:
     lines = ["event-stream: 1", *(f"chunk: {chunk.ms} {chunk.size}" for chunk in chunks.chunks)]
     if chunks.rest_ms is not None:
         lines.append(f"rest: {chunks.rest_ms}")
+    if chunks.marks is not None:
+        lines.append(f"mutations: {len(chunks.marks)}")
+        lines += [f"mutation: {mark.ms} {mark.at} {mark.number}" for mark in chunks.marks]
     lines.append(f"end: {chunks.end_ms} {chunks.end.value}")
     return "".join(f"{line}\r\n" for line in lines).encode("ascii")
 
@@ -234,6 +272,12 @@ def read_chunks(block: bytes, *, path: Path | None = None, offset: int | None = 
                 case b"chunk":
                     ms, size = value.split()
                     chunks.append(Chunk(_milliseconds(int(ms)), _milliseconds(int(size))))
+                case b"mutations":
+                    made = replace(made, marks=made.marks or ())
+                case b"mutation":
+                    ms, at, place = value.split()
+                    mark = _mark(int(ms), at.decode("ascii"), int(place))
+                    made = replace(made, marks=(*(made.marks or ()), mark))
                 case b"rest":
                     made = replace(made, rest_ms=_milliseconds(int(value)))
                 case b"end":

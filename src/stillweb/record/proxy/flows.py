@@ -24,6 +24,7 @@ from stillweb.collections.warc.frames import (
     ConnectionEnd,
     Frame,
     Frames,
+    Mark,
     RecordFrames,
 )
 from stillweb.model import Exchange, Headers, Request, Response
@@ -258,6 +259,7 @@ class EventStream(Body):
         self.flow = flow
         self._began = clock.monotonic()
         self._chunks: list[Chunk] = []
+        self._marks: list[Mark] = []
         self.rest_ms: int | None = None
 
     def __call__(self, piece: bytes) -> bytes | tuple[()]:
@@ -268,9 +270,13 @@ class EventStream(Body):
     def _now(self) -> int:
         return round((clock.monotonic() - self._began) * 1000)
 
+    def mark_mutation(self, at: str, number: int) -> None:
+        """Note a mutation that is passed on to a site."""
+        self._marks.append(Mark(self._now(), at, number))
+
     def chunks(self, end: ConnectionEnd) -> Chunks:
         """Return the timing of a stream that has ended."""
-        return Chunks(tuple(self._chunks), end, self._now(), self.rest_ms)
+        return Chunks(tuple(self._chunks), end, self._now(), self.rest_ms, tuple(self._marks))
 
     def mark_settled(self) -> None:
         self.rest_ms = self._now()
@@ -296,6 +302,11 @@ class Socket:
         self.size = 0
         self._began = clock.monotonic()
         self._frames: list[Frame] = []
+        self._marks: list[Mark] = []
+
+    def mark_mutation(self, at: str, number: int) -> None:
+        """Note a mutation that is passed on to a site."""
+        self._marks.append(Mark(self._now(), at, number))
 
     def take(self) -> None:
         """Take the newest message from mitmproxy, which would hold it until the connection ends."""
@@ -313,9 +324,9 @@ class Socket:
 
     def frames(self) -> Frames:
         """Return the frames, and how the connection ended (`OPEN` if it has not)."""
-        websocket, now = self.flow.websocket, self._now()
+        websocket, now, marks = self.flow.websocket, self._now(), tuple(self._marks)
         if websocket.timestamp_end is None:
-            return Frames(tuple(self._frames), ConnectionEnd.OPEN, now, self.rest_ms)
+            return Frames(tuple(self._frames), ConnectionEnd.OPEN, now, self.rest_ms, marks)
         by_page = bool(websocket.closed_by_client)
         frames = list(self._frames)
         code = websocket.close_code
@@ -324,7 +335,7 @@ class Socket:
             payload = b"" if code == _NO_STATUS else int(code).to_bytes(2, "big") + reason
             frames.append(Frame(now, by_page, CLOSE, payload))
         return Frames(
-            tuple(frames), ConnectionEnd.CLIENT if by_page else ConnectionEnd.SITE, now, self.rest_ms
+            tuple(frames), ConnectionEnd.CLIENT if by_page else ConnectionEnd.SITE, now, self.rest_ms, marks
         )
 
     def mark_settled(self) -> None:

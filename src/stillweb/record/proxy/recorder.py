@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from stillweb.collections.warc.frames import (
     chunks_beside,
     frames_beside,
 )
+from stillweb.model import MUTATIONS
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.control import CHALLENGE, is_authorized
 from stillweb.record.proxy.flows import (
@@ -41,6 +43,7 @@ from stillweb.record.proxy.running import RecordingProxy, RequestOutcome, Reques
 from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.record.redaction.sweep import sweep, sweep_baseline
+from stillweb.urls import to_timestamp
 
 if TYPE_CHECKING:
     from stillweb.collections.warc.writer import CollectionWriter
@@ -183,6 +186,10 @@ class Recorder:
             return
         self.recording.begin(flow.id, _port(flow))
         request = flow.request
+        if request.method.upper() in MUTATIONS:
+            at = to_timestamp(datetime.fromtimestamp(request.timestamp_start, UTC))
+            beacon = request.headers.get("sec-fetch-mode", "") == "no-cors"
+            self.recording.mark_mutation(at, beacon=beacon)
         request.headers.fields = upstream_fields(
             request.method, request.headers.fields, http2=request.is_http2
         )

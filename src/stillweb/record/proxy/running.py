@@ -200,11 +200,26 @@ class RecordingProxy:
         self.sweep: Callable[[Path], None] = lambda folder: None
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight: dict[str, int] = {}
+        self._mutations_at = ("", 0)  # timestamp of the last mutation, and its number within that second
         self._idle = asyncio.Event()
         self._idle.set()
         self._busy = asyncio.Event()
         self._begun = asyncio.Event()
         self._last = clock.monotonic()
+
+    def mark_mutation(self, at: str, *, beacon: bool) -> None:
+        """Note in all open streams and sockets that a mutation is passed on.
+
+        Args:
+            at: timestamp of its capture.
+            beacon: whether no page can read the response; such a mutation has no effect on a page.
+        """
+        self._mutations_at = (at, self._mutations_at[1] + 1 if at == self._mutations_at[0] else 0)
+        if not beacon:
+            for stream in self.streams.values():
+                stream.mark_mutation(*self._mutations_at)
+            for socket in self.sockets.values():
+                socket.mark_mutation(*self._mutations_at)
 
     @property
     def in_flight(self) -> int:

@@ -19,6 +19,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from stillweb import clock
@@ -113,6 +114,7 @@ class Connection(asyncio.Protocol):
         self._events: deque[Event] = deque()
         self._transport: asyncio.Transport
         self._takeover: Takeover | None = None
+        self._unsubscribe: Callable[[], None] | None = None  # the takeover from the session's mutations
         self._whole: bytes | None = None  # the received bytes, if they are exactly the current request
         self._outgoing: _Outgoing | None = None
         self._awaits_control = False
@@ -137,6 +139,8 @@ class Connection(asyncio.Protocol):
         if not self._target.connections:
             self._target.empty.set()
         self._events.clear()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
         if (outgoing := self._outgoing) is not None:
             self._outgoing = None
             outgoing.session.finish(outgoing.served, sent=outgoing.at)
@@ -301,7 +305,11 @@ class Connection(asyncio.Protocol):
             self._events.clear()
             session.finish(served)
             self._tunnel.advance(Trigger.SWITCH)
-            self._takeover = Takeover(response, self._write, self._close, self._transport.is_closing)
+            self._takeover = takeover = Takeover(
+                response, self._write, self._close, self._transport.is_closing
+            )
+            self._unsubscribe = partial(session.on_mutation.discard, takeover.wake)
+            session.on_mutation.add(takeover.wake)
             return
         head = _head(response.head, keep_alive and not self._tunnel.ending)
         if len(response.body) <= SLICE:

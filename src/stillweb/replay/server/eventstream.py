@@ -1,21 +1,22 @@
-"""A recorded event stream, played to a page: its pieces, and an end only where the site made one. Pure.
+"""Replay of a recorded event stream: its pieces, and an end only where the site made one. Pure.
 
-A page opens an `EventSource` again for ever when it ends, so a stream that the page itself or the end
-of the recording cut off stays open behind its last event. One that the site ended is an ordinary
-answer. The next connection takes the next recording made with the same Last-Event-ID. Past
-the last a page that opens the stream from the start gets it again, left open; one that goes on after an event
-gets an open stream without events, as from a site that has none.
+A page reopens an `EventSource` forever when it ends, so a stream that the page or the end of the recording
+cut off stays open after its last event. One that the site ended is an ordinary response. The next
+connection takes the next recording with the same Last-Event-ID. Past the last one, a page that opens the
+stream from the start gets it again, left open; one that continues after an event gets an open stream
+without events, as from a site that has none.
 
-At pace `none` an EventSource is given at once what it was given before its page had settled, and no more.
+At pace `none` an EventSource immediately gets what it got before its page had settled, and no more. What
+the site sent after a mutation is released once the session has made that mutation (`gates`).
 
-Who reads a stream by `fetch` waits for its end and asks no second time: it gets it ended as recorded.
-Without timing (archives of other tools) an EventSource gets all at once, and no end.
+A script that reads a stream by `fetch` waits for its end and requests it once: it gets the stream as
+recorded. Without timing (archives of other tools) an EventSource gets everything immediately, and no end.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stillweb.collections.pack.frames import of_cookies, open_chunks, stream_key
@@ -27,39 +28,51 @@ from stillweb.matching.resolver import Policy, SessionState
 from stillweb.model import Match, Request, Tier, header
 from stillweb.replay.server import answer as answers
 from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
+from stillweb.replay.server.gates import Gate, gates_of
 
-__all__ = ["EVENT_STREAM", "StreamScript", "answer"]
+__all__ = ["EVENT_STREAM", "Piece", "StreamScript", "answer"]
+
+_END = b"0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """What a connection is answered with.
+    """The recording for a connection.
 
     Attributes:
-        again: whether it was given before.
-        told_apart: whether there are others.
+        repeated: whether the session got it before.
+        one_of_many: whether the pack has several.
     """
 
     stream: bytes
     timing: Chunks
     reason: str
     entry: Entry
-    again: bool = False
-    told_apart: bool = False
+    repeated: bool = False
+    one_of_many: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes in chunked coding, the seconds at which they are due, and the mutation that they wait for."""
+
+    seconds: float
+    data: bytes
+    gate: Gate | None = None
 
 
 def answer(
     request: Request, match: Match, entry: Entry, pack: Pack, state: SessionState, policy: Policy
 ) -> tuple[Match, PreparedResponse]:
-    """Return match and answer of a request that was resolved to an event stream.
+    """Return match and response of a request that was resolved to an event stream.
 
     Args:
-        request: as asked.
+        request: as received.
         match: as resolved.
-        entry: that it was resolved to.
-        pack: holds its recordings with timing.
-        state: counts them.
-        policy: says at which pace.
+        entry: of the match.
+        pack: holds the recordings with timing.
+        state: counts them, and has the session's mutations.
+        policy: has the pace.
     """
     decodable = accepts(header(request.headers, "accept-encoding"), entry.encoding)
     if request.method != entry.method or not decodable:
@@ -69,20 +82,24 @@ def answer(
     if recording is None:
         return match, answers.recorded(request, entry)
     paced = policy.pace == "recorded"
-    if opens and not paced:
+    timing = recording.timing
+    gates = _gates(recording, pack, policy) if opens else []
+    if opens and not paced and not gates:
         recording = _until_rest(recording)
-    ends = recording.timing.end is ConnectionEnd.SITE and not recording.again
-    tier = Tier.SEQUENCE if recording.told_apart and match.tier is Tier.EXACT else match.tier
+    ends = recording.timing.end is ConnectionEnd.SITE and not recording.repeated
+    tier = Tier.SEQUENCE if recording.one_of_many and match.tier is Tier.EXACT else match.tier
     reason = "; ".join(filter(None, (match.reason, recording.reason, "" if ends else "left open")))
     match = replace(match, tier=tier, reason=reason, stable=False)
-    if ends and not paced:
+    if ends and not paced and not gates:
         body = replace(entry, head=recording.entry.head, body=memoryview(recording.stream))
         return match, answers.recorded(request, body)
-    pieces = _pieces(recording.stream, recording.timing, ends=ends, paced=paced)
+    if gates and not paced:
+        pieces = _gated(recording.stream, timing, gates, ends=ends)
+    else:
+        pieces = _pieces(recording.stream, recording.timing, gates, ends=ends, paced=paced)
     head = bytes(recording.entry.head) + b"Transfer-Encoding: chunked\r\n"
-    return match, ScriptedResponse(
-        entry.status, head, recording.stream, script=StreamScript(pieces, ends=ends)
-    )
+    script = StreamScript(pieces, ends=ends, state=lambda: state)
+    return match, ScriptedResponse(entry.status, head, recording.stream, script=script)
 
 
 def _is_event_source(request: Request) -> bool:
@@ -90,11 +107,19 @@ def _is_event_source(request: Request) -> bool:
     return request.method == "GET" and header(request.headers, "accept").strip().lower() == EVENT_STREAM
 
 
+def _gates(recording: _Recording, pack: Pack, policy: Policy) -> list[Gate]:
+    timing = recording.timing
+    if not timing.chunks:
+        return []
+    end = timing.end_ms if timing.end is ConnectionEnd.SITE else timing.chunks[-1].ms
+    return gates_of(recording.entry, timing.marks, end, pack, policy)
+
+
 def _next(request: Request, entry: Entry, pack: Pack, state: SessionState) -> _Recording:
-    """Return the connection whose turn it is."""
+    """Return the next connection in the sequence."""
     last = header(request.headers, "last-event-id")
-    held = [pack.entry(row) for row in pack.lookup(stream_key(entry.url, entry.key, last))]
-    turns = of_cookies(held, request)
+    found = [pack.entry(row) for row in pack.lookup(stream_key(entry.url, entry.key, last))]
+    turns = of_cookies(found, request)
     count = len(turns)
     used = sum(state.uses.get(each.order, 0) for each in turns)
     if last and used >= count:
@@ -107,40 +132,64 @@ def _next(request: Request, entry: Entry, pack: Pack, state: SessionState) -> _R
     reason = f"connection {used + 1} of {count}" if count > 1 else ""
     if used >= count:
         reason = f"past the end: {'its only' if count == 1 else f'the last of {count}'} connection again"
-    return _Recording(stream, timing, reason, chosen, again=used >= count, told_apart=count > 1)
+    return _Recording(stream, timing, reason, chosen, repeated=used >= count, one_of_many=count > 1)
 
 
 def _until_rest(recording: _Recording) -> _Recording:
-    """Return what came before the page had settled: what came later shows another time than the page's."""
+    """Return what was received before the page had settled: later events show another time."""
     timing = recording.timing
     if timing.rest_ms is None or timing.end_ms <= timing.rest_ms:
         return recording
-    kept = tuple(chunk for chunk in timing.chunks if chunk.ms <= timing.rest_ms)
-    stream = recording.stream[: sum(chunk.size for chunk in kept)]
-    return replace(recording, stream=stream, timing=Chunks(kept, ConnectionEnd.OPEN, timing.rest_ms))
+    early = tuple(chunk for chunk in timing.chunks if chunk.ms <= timing.rest_ms)
+    stream = recording.stream[: sum(chunk.size for chunk in early)]
+    return replace(recording, stream=stream, timing=Chunks(early, ConnectionEnd.OPEN, timing.rest_ms))
 
 
 def _same(request: Request, entry: Entry, pack: Pack) -> _Recording | None:
-    """Return the timing of the answer that was resolved to."""
+    """Return the timing of the response that was resolved to."""
     last = header(request.headers, "last-event-id")
     for row in pack.lookup(stream_key(entry.url, entry.key, last)):
-        held = pack.entry(row)
-        timing, stream = open_chunks(bytes(held.body))
+        found = pack.entry(row)
+        timing, stream = open_chunks(bytes(found.body))
         if stream == entry.body:
-            return _Recording(stream, timing, "", held)
+            return _Recording(stream, timing, "", found)
     return None
 
 
-def _pieces(stream: bytes, chunks: Chunks, *, ends: bool, paced: bool) -> list[tuple[float, bytes]]:
-    """Return the pieces in chunked coding (RFC 9112 §7.1), with the seconds at which they go out."""
+def _pieces(stream: bytes, chunks: Chunks, gates: Sequence[Gate], *, ends: bool, paced: bool) -> list[Piece]:
+    """Return the pieces in chunked coding (RFC 9112 §7.1), with the seconds at which they are due."""
+    end = _END if ends else b""
     if not paced:
-        return [(0.0, b"".join((_chunk(stream), b"0\r\n\r\n" if ends else b"")))]
+        return [Piece(0.0, _chunk(stream) + end)]
     pieces, at = [], 0
     for chunk in chunks.chunks:
-        pieces.append((chunk.ms / 1000, _chunk(stream[at : at + chunk.size])))
+        data = _chunk(stream[at : at + chunk.size])
+        pieces.append(Piece(chunk.ms / 1000, data, _before(gates, chunk.ms)))
         at += chunk.size
-    pieces.append((chunks.end_ms / 1000, _chunk(stream[at:]) + (b"0\r\n\r\n" if ends else b"")))
+    pieces.append(Piece(chunks.end_ms / 1000, _chunk(stream[at:]) + end, _before(gates, chunks.end_ms)))
     return pieces
+
+
+def _gated(stream: bytes, chunks: Chunks, gates: Sequence[Gate], *, ends: bool) -> list[Piece]:
+    """Return one piece for each gate; events after the page had settled wait for the next gate."""
+    order: list[Gate | None] = [None, *gates]
+    parts: list[list[bytes]] = [[] for _ in order]
+    at, rest = 0, chunks.rest_ms
+    for chunk in chunks.chunks:
+        part = order.index(_before(gates, chunk.ms))
+        cause = order[part]
+        if rest is not None and chunk.ms > rest and (cause is None or cause.ms <= rest):
+            part += 1
+        if part < len(parts):
+            parts[part].append(stream[at : at + chunk.size])
+        at += chunk.size
+    pieces = [Piece(0.0, _chunk(b"".join(part)), gate) for part, gate in zip(parts, order, strict=True)]
+    return [*pieces, Piece(0.0, _END, gates[-1])] if ends else pieces
+
+
+def _before(gates: Sequence[Gate], ms: int) -> Gate | None:
+    """Return the last gate at or before a time."""
+    return next((gate for gate in reversed(gates) if gate.ms <= ms), None)
 
 
 def _chunk(piece: bytes) -> bytes:
@@ -150,27 +199,38 @@ def _chunk(piece: bytes) -> bytes:
 class StreamScript:
     """Pieces, as a `Script`."""
 
-    def __init__(self, pieces: Iterable[tuple[float, bytes]], *, ends: bool) -> None:
+    def __init__(
+        self,
+        pieces: Iterable[Piece],
+        *,
+        ends: bool,
+        state: Callable[[], SessionState] = SessionState,
+    ) -> None:
         self.closed = False
         self._pieces = deque(pieces)
         self._ends = ends
+        self._state = state
         self._begun: float | None = None
 
     @property
     def next_due(self) -> float | None:
-        """When the next piece goes out; None if none is left."""
-        return self._pieces[0][0] + (self._begun or 0.0) if self._pieces else None
+        """Time of the next piece; None if none is left, or if the next one waits for a mutation."""
+        return self._pieces[0].seconds + (self._begun or 0.0) if self._pieces and self._is_open() else None
+
+    def _is_open(self) -> bool:
+        gate = self._pieces[0].gate
+        return gate is None or gate.is_open(self._state())
 
     def due(self, now: float) -> bytes:
-        """Return the pieces that shall go out by now; the first call sets the beginning."""
+        """Return the pieces that are due; the first call sets the beginning."""
         if self._begun is None:
             self._begun = now
         out = []
-        while self._pieces and self._pieces[0][0] + self._begun <= now:
-            out.append(self._pieces.popleft()[1])
+        while self._pieces and self._pieces[0].seconds + self._begun <= now and self._is_open():
+            out.append(self._pieces.popleft().data)
         self.closed = self._ends and not self._pieces
         return b"".join(out)
 
     def receive(self, text: bytes, now: float) -> bytes:
-        """Pass over what comes: the client has nothing to say while it is answered."""
+        """Ignore bytes of the client: it has nothing to say during a response."""
         return self.due(now)

@@ -149,6 +149,7 @@ class Session:
             stays in flight and off the ledger until `conclude`.
         resets: how often the session was reset.
         counters: of all sessions of the collection.
+        on_mutation: called after the response to a mutation: frames and events may wait for it.
     """
 
     holds_misses = False
@@ -168,6 +169,7 @@ class Session:
         self.policy = policy_for(policy, pack)
         self.counters = counters or ResponseCounters()
         self._sink = sink
+        self.on_mutation: set[Callable[[], None]] = set()
         self.resets = 0
         self._clear()
 
@@ -237,6 +239,9 @@ class Session:
             self._held[self._mark(served.seq).decode()] = served
             return
         self._note(_entry(served, sent), served.request)
+        if self.on_mutation and served.request.method in MUTATIONS:
+            for wake in tuple(self.on_mutation):
+                wake()
 
     def cache_response(self, key: Key, served: ServedRequest, sent: bytes) -> None:
         """Cache a complete response if every session would give it for these bytes."""

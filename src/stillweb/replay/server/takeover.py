@@ -43,6 +43,11 @@ class Takeover:
         """Pass bytes of the client to the script."""
         self._continue(self._script.receive(data, self._loop.time()))
 
+    def wake(self) -> None:
+        """Send what the session's last mutation released."""
+        if not self._is_closing():
+            self._continue(self._script.due(self._loop.time()))
+
     def _continue(self, out: bytes) -> None:
         if self._timer is not None:
             self._timer.cancel()

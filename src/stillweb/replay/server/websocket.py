@@ -1,8 +1,10 @@
-"""The handshake of a recorded WebSocket: which connection it is, and when a page's frame is the recorded one.
+"""Replay of a recorded WebSocket: which recorded connection it is, and which frames are due.
 
-Each connection of a URL takes the next recording, past the end the last again. The answer's own fields are
-made anew; subprotocol, compression and cookies are as recorded, where the page offers them. What
-plays from there on is a `SocketScript`.
+Each connection of a URL takes the next recording; past the end, the last one again. The handshake's own
+fields are made anew; subprotocol, compression and cookies are as recorded, where the page offers them.
+`SocketScript` then plays the frames. What the site sent after a frame of the page, or after a mutation, is
+released once the page has sent that frame, or the session has made that mutation
+(docs/decisions/0016-frames.md).
 """
 
 from __future__ import annotations
@@ -32,30 +34,35 @@ from stillweb.matching.resolver import Policy
 from stillweb.model import Match, Request, Tier, header
 from stillweb.replay.server import answer as answers
 from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
+from stillweb.replay.server.gates import Gate, SessionGates, gates_of
 from stillweb.replay.server.session import ServedRequest, Session
 
 __all__ = ["LARGEST", "SocketScript", "begin"]
 
 LARGEST = 64 * 1024 * 1024
-"""Bytes of a page's message; a larger one ends the connection (RFC 6455 §7.4.1, 1009)."""
+"""Largest message of a page, in bytes; a larger one ends the connection (RFC 6455 §7.4.1, 1009)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What the site sent after a frame of the page; None stands for the handshake."""
+    """What the site sent after a frame of the page or a mutation; None is the handshake."""
 
-    after: Frame | None
+    after: Frame | Gate | None
     replies: tuple[Frame, ...]
 
 
 class _FrameSequence:
-    """The recorded frames, cut into turns, and how far the page has come."""
+    """The recorded frames, cut into turns, and the turns that were reached."""
 
-    def __init__(self, frames: Iterable[Frame], same: Callable[[Frame, Frame], bool]) -> None:
+    def __init__(
+        self, frames: Iterable[Frame], gates: SessionGates, same: Callable[[Frame, Frame], bool]
+    ) -> None:
         self._same = same
-        self._turns = list(_turns(frames))
+        self._gates = gates
+        self._turns = list(_turns(frames, gates.gates))
         self._at = 0
-        self._early: set[int] = set()
+        self._early: set[int] = set()  # turns whose cause has come, beyond `_at`
+        self._closed = [place for place, turn in enumerate(self._turns) if isinstance(turn.after, Gate)]
 
     @property
     def first(self) -> _Turn:
@@ -63,42 +70,64 @@ class _FrameSequence:
 
     @property
     def over(self) -> bool:
-        """Whether every turn has come."""
+        """Whether every turn was reached."""
         return self._at + 1 == len(self._turns)
 
     def take(self, frame: Frame) -> list[_Turn] | None:
-        """Return the turns that a frame of the page brings on; None if nothing expects it."""
+        """Return the turns that a frame of the page releases; None if the frame was not recorded."""
         for place in range(self._at + 1, len(self._turns)):
             expected = self._turns[place].after
-            if place not in self._early and expected is not None and self._same(expected, frame):
+            if place not in self._early and isinstance(expected, Frame) and self._same(expected, frame):
                 self._early.add(place)
-                return self._come()
+                return self._reached()
         return None
 
-    def _come(self) -> list[_Turn]:
-        came = []
+    def open_gates(self) -> list[_Turn]:
+        """Return the turns that the session's mutations release."""
+        for place in tuple(self._closed):
+            gate = self._turns[place].after
+            if isinstance(gate, Gate) and self._gates.is_open(gate):
+                self._closed.remove(place)
+                self._early.add(place)
+        return self._reached()
+
+    def _reached(self) -> list[_Turn]:
+        reached = []
         while self._at + 1 in self._early:
             self._at += 1
-            came.append(self._turns[self._at])
-        return came
+            reached.append(self._turns[self._at])
+        return reached
 
 
-def _turns(frames: Iterable[Frame]) -> Iterable[_Turn]:
-    after: Frame | None = None
+def _turns(frames: Iterable[Frame], gates: Iterable[Gate]) -> Iterable[_Turn]:
+    after: Frame | Gate | None = None
     replies: list[Frame] = []
+    waiting = deque(gates)
     for frame in frames:
+        while waiting and waiting[0].ms <= frame.ms:
+            yield _Turn(after, tuple(replies))
+            after, replies = waiting.popleft(), []
         if not frame.sent:
             replies.append(frame)
             continue
         yield _Turn(after, tuple(replies))
         if frame.opcode == CLOSE:
-            return  # the page's to say, at any time
+            return  # the page may close at any time
         after, replies = frame, []
     yield _Turn(after, tuple(replies))
 
 
 class SocketScript:
-    """A connection that was accepted, as a `Script`."""
+    """An accepted connection, as a `Script`.
+
+    Args:
+        frames: the recording.
+        same: returns whether a frame of the page is a recorded one.
+        missed: takes number, frame and reason of a frame that was not recorded.
+        deflate: the compression that was negotiated.
+        paced: whether to keep the recorded pauses.
+        gates: the recorded mutations while the connection was open.
+    """
 
     def __init__(
         self,
@@ -108,30 +137,33 @@ class SocketScript:
         *,
         deflate: PerMessageDeflate | None = None,
         paced: bool = False,
+        gates: SessionGates | None = None,
     ) -> None:
         self.closed = False
         self._socket = Connection(ConnectionType.SERVER, [deflate] if deflate else [])
-        self._story = _FrameSequence(frames.frames, same)
+        self._sequence = _FrameSequence(frames.frames, gates or SessionGates(), same)
         self._missed = missed
         self._drops = frames.end is ConnectionEnd.SITE
         self._paced = paced
         self._rest_ms = frames.rest_ms
-        self._held: list[Frame] = []
+        self._held: list[Frame] = []  # received after the page had settled
         self._queue: deque[tuple[float, Frame]] = deque()
-        self._message = bytearray()  # no list: pieces may be empty, and of any number
+        self._message = bytearray()  # not a list: pieces may be empty, and of any number
         self._count = 0
         self._begun = False
 
     @property
     def next_due(self) -> float | None:
-        """When the next frame goes out; None if that hangs on the page, or nothing is left."""
+        """Time of the next frame; None if the page or the session decides, or nothing is left."""
         return self._queue[0][0] if self._queue and not self.closed else None
 
     def due(self, now: float) -> bytes:
-        """Return the frames that shall go out by now; the first call begins the story."""
+        """Return the frames that are due; the first call begins the connection."""
         if not self._begun:
             self._begun = True
-            self._enqueue(self._story.first, now)
+            self._enqueue(self._sequence.first, now)
+        for turn in self._sequence.open_gates():
+            self._enqueue(turn, now)
         out = []
         while self._queue and self._queue[0][0] <= now:
             out.append(self._send(self._queue.popleft()[1]))
@@ -139,7 +171,7 @@ class SocketScript:
         return b"".join(out)
 
     def receive(self, text: bytes, now: float) -> bytes:
-        """Take bytes of the page; return what they bring on."""
+        """Take bytes of the page; return the bytes to send."""
         out: list[bytes] = []
         if self.closed:
             return b""
@@ -159,7 +191,7 @@ class SocketScript:
         if not self._paced and self._rest_ms is not None and begun <= self._rest_ms:
             due = [frame for frame in due if frame.ms <= self._rest_ms]
             self._held = list(turn.replies[len(due) :])
-        # Behind what still waits: frames never overtake each other.
+        # After the frames that still wait: frames never overtake each other.
         earliest = max(now, self._queue[-1][0]) if self._queue else now
         for frame in [*held, *due]:
             pause = max(0, frame.ms - begun) / 1000 if self._paced else 0
@@ -172,8 +204,8 @@ class SocketScript:
         return self._socket.send(_event(frame))
 
     def _drop_if_over(self) -> None:
-        """End as the site did without a word, when all is told."""
-        if self._drops and not self._queue and not self._held and self._story.over:
+        """Drop the connection as the site did, once all frames are sent."""
+        if self._drops and not self._queue and not self._held and self._sequence.over:
             self.closed = self._socket.state is ConnectionState.OPEN or self.closed
 
     def _take(self, event: Event, now: float) -> bytes:
@@ -203,8 +235,8 @@ class SocketScript:
 
     def _frame(self, frame: Frame, now: float) -> None:
         self._count += 1
-        over = self._story.over
-        turns = self._story.take(frame)
+        over = self._sequence.over
+        turns = self._sequence.take(frame)
         if turns is None:
             self._missed(self._count, frame, "past the end of the recording" if over else "not as recorded")
         for turn in turns or ():
@@ -223,18 +255,13 @@ def _event(frame: Frame) -> Event:
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _SCHEMES = {"http": "ws", "https": "wss"}
 _OTHER = {"ws": "wss", "wss": "ws"}
-# The handshake's own, made anew; the rest (a cookie, the subprotocol) is as recorded.
+# Fields that are made anew; the others (a cookie, the subprotocol) are as recorded.
 _OURS = re.compile(rb"(?:sec-websocket-(?:accept|extensions)|content-length):", re.IGNORECASE)
 _FIELD = rb"(?:\A|\r\n)%b:[ \t]*([^\r\n]*)"
 
 
 def begin(session: Session, handshake: Request) -> ServedRequest:
-    """Answer a handshake; one that is not recorded is a miss.
-
-    Args:
-        session: counts the connections of a URL, and takes the ledger's lines.
-        handshake: under an http or https URL.
-    """
+    """Answer a handshake under an http or https URL; one that is not recorded is a miss."""
     request = _as_socket(handshake)
     try:
         found, note = _recordings(session, request.url)
@@ -254,7 +281,13 @@ def begin(session: Session, handshake: Request) -> ServedRequest:
     if entry.status != HTTPStatus.OK:
         refused = answers.recorded(request, entry)
         return session.begin_as(request, _match(entries, used, note, "refused"), refused)
-    frames = open_frames(bytes(entry.body))
+    try:
+        frames = open_frames(bytes(entry.body))
+        end = frames.end_ms if frames.end is ConnectionEnd.SITE else 0
+        last = max((frame.ms for frame in frames.frames), default=0)
+        gates = gates_of(entry, frames.marks, max(last, end), session.pack, session.policy)
+    except MalformedPack as error:
+        return session.begin_as(request, *session.damaged(request, error))
     sent = sum(frame.sent for frame in frames.frames)
     counted = f"{len(frames.frames) - sent} frames of the site, {sent} of the page"
     deflate = _deflate(request, entry)
@@ -264,6 +297,7 @@ def begin(session: Session, handshake: Request) -> ServedRequest:
         _Misses(session, request.url, session.resets),
         deflate=deflate[0] if deflate else None,
         paced=session.policy.pace == "recorded",
+        gates=SessionGates(gates, lambda: session.state),
     )
     answer = ScriptedResponse(101, _head(entry, key, deflate[1] if deflate else ""), script=script)
     return session.begin_as(request, _match(entries, used, note, counted), answer)
@@ -276,7 +310,7 @@ def _as_socket(request: Request) -> Request:
 
 
 def _recordings(session: Session, url: str) -> tuple[list[Entry], str]:
-    """Return the recorded connections of a URL, else of the same over the other scheme."""
+    """Return the recorded connections of a URL, else of the same URL under the other scheme."""
     scheme, _, rest = url.partition("://")
     other = _OTHER.get(scheme, "")
     for spelled, note in ((url, ""), (f"{other}://{rest}", f"recorded over {other}")):
@@ -296,9 +330,9 @@ def _match(entries: Sequence[Entry], used: int, note: str, counted: str) -> Matc
 
 
 def _left_open(frames: Frames) -> Frames:
-    """Return frames without the site's end: past the recordings a page would open it again for ever."""
-    kept = tuple(frame for frame in frames.frames if frame.sent or frame.opcode != CLOSE)
-    return Frames(kept, ConnectionEnd.OPEN)
+    """Return frames without the site's end: past the recordings a page would reopen it forever."""
+    left = tuple(frame for frame in frames.frames if frame.sent or frame.opcode != CLOSE)
+    return Frames(left, ConnectionEnd.OPEN)
 
 
 def _is_key(key: str) -> bool:
@@ -314,13 +348,13 @@ def _field(entry: Entry, name: bytes) -> str:
 
 
 def _offered(request: Request) -> set[str]:
-    """Return the subprotocols that a page may be answered with; "" is none."""
+    """Return the subprotocols that the page accepts; "" is none."""
     offers = (value for name, value in request.headers if name.lower() == "sec-websocket-protocol")
     return {"", *(each.strip() for value in offers for each in value.split(","))}
 
 
 def _deflate(request: Request, entry: Entry) -> tuple[PerMessageDeflate, str] | None:
-    """Return compression as it was agreed on, if it was and is offered now (RFC 7692 §7)."""
+    """Return the recorded compression if the page offers it now (RFC 7692 §7)."""
     agreed = _field(entry, b"sec-websocket-extensions")
     offer = header(request.headers, "sec-websocket-extensions")
     if not agreed.lower().startswith(PerMessageDeflate.name) or "," in agreed:
@@ -328,7 +362,7 @@ def _deflate(request: Request, entry: Entry) -> tuple[PerMessageDeflate, str] | 
     if PerMessageDeflate.name not in offer:
         return None
     if "client_max_window_bits" in agreed and "client_max_window_bits" not in offer:
-        return None  # RFC 7692 §7.1.2.2: only who offered it may be told it
+        return None  # RFC 7692 §7.1.2.2: only a client that offered it may get it
     deflate = PerMessageDeflate()
     try:
         deflate.finalize(agreed)
@@ -348,19 +382,19 @@ def _head(entry: Entry, key: str, deflate: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Sameness:
-    """Whether a page's frame is the recorded one."""
+    """Comparison of a page's frame with a recorded one."""
 
     url: str
     policy: Policy
 
-    def __call__(self, recorded: Frame, came: Frame) -> bool:
-        if recorded.opcode != came.opcode or recorded.payload == came.payload:
-            return recorded.opcode == came.opcode
+    def __call__(self, recorded: Frame, received: Frame) -> bool:
+        if recorded.opcode != received.opcode or recorded.payload == received.payload:
+            return recorded.opcode == received.opcode
         if recorded.opcode != TEXT:
             return False
-        if _by_value(recorded.payload) == _by_value(came.payload):
+        if _by_value(recorded.payload) == _by_value(received.payload):
             return True
-        return bool(self._aliases(recorded) & self._aliases(came))
+        return bool(self._aliases(recorded) & self._aliases(received))
 
     def _aliases(self, frame: Frame) -> set[bytes]:
         found = self.policy.rules.aliases(_as_request(self.url, frame.payload))
@@ -372,13 +406,13 @@ def _by_value(payload: bytes) -> bytes:
 
 
 def _as_request(url: str, payload: bytes) -> Request:
-    """Return a page's frame as the request that rules and ledgers know."""
+    """Return a page's frame as a request, for rules and ledgers."""
     return Request(WEBSOCKET, url, (("Content-Type", "application/json"),), payload)
 
 
 @dataclass(frozen=True, slots=True)
 class _Misses:
-    """Puts the frames that nothing expected on the ledger."""
+    """Records frames that were not recorded as misses on the ledger."""
 
     session: Session
     url: str
