@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stillweb.clock import monotonic
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, Task
@@ -25,8 +27,13 @@ def stderr() -> Console:
     return Console(file=sys.stderr, highlight=False)
 
 
+LINE_SECONDS = 10.0  # between two progress lines of a task, where stderr is not a terminal
+
+
 def progress(*, rate: str = "") -> Progress:
     """Return a progress bar on stderr: description, bar, count, time.
+
+    Where stderr is not a terminal, each task also prints a line every `LINE_SECONDS` while it advances.
 
     Args:
         rate: unit of the count, such as "pages", to show its rate and the remaining time too.
@@ -37,6 +44,7 @@ def progress(*, rate: str = "") -> Progress:
         Progress,
         ProgressColumn,
         SpinnerColumn,
+        TaskID,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
@@ -48,6 +56,29 @@ def progress(*, rate: str = "") -> Progress:
             speed = task.finished_speed or task.speed
             return Text(f"{speed:.1f} {rate}/s" if speed else f"- {rate}/s")
 
+    class LineProgress(Progress):
+        def __init__(self, *columns: ProgressColumn, console: Console) -> None:
+            super().__init__(*columns, console=console)
+            self._last_line: dict[TaskID, float] = {}
+
+        def update(self, task_id: TaskID, *args: Any, **fields: Any) -> None:
+            super().update(task_id, *args, **fields)
+            self._print_line(task_id)
+
+        def advance(self, task_id: TaskID, advance: float = 1) -> None:
+            super().advance(task_id, advance)
+            self._print_line(task_id)
+
+        def _print_line(self, task_id: TaskID) -> None:
+            now = monotonic()
+            if self.console.is_terminal or now - self._last_line.setdefault(task_id, now) < LINE_SECONDS:
+                return
+            self._last_line[task_id] = now
+            task = self._tasks[task_id]
+            total = "" if task.total is None else f" of {task.total:.0f}"
+            text = f"{task.elapsed or 0:.0f} s: {task.completed:.0f}{total}, {task.description}"
+            self.console.print(text, markup=False, soft_wrap=True)
+
     columns: list[ProgressColumn] = [
         SpinnerColumn(),
         TextColumn("[progress.description]{task.description}"),
@@ -57,7 +88,7 @@ def progress(*, rate: str = "") -> Progress:
     ]
     if rate:
         columns += [Rate(), TextColumn("left:"), TimeRemainingColumn()]
-    return Progress(*columns, console=stderr())
+    return LineProgress(*columns, console=stderr())
 
 
 def print_json(value: Any) -> None:

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from stillweb.cli import console
+
+
+@pytest.mark.parametrize(("interval", "lines"), [(0.0, True), (3600.0, False)])
+def test_progress_is_printed_as_lines_where_stderr_is_a_file(monkeypatch, capsys, interval, lines) -> None:
+    monkeypatch.setattr(console, "LINE_SECONDS", interval)
+
+    with console.progress() as bar:
+        task = bar.add_task("exploring", total=200)
+        bar.update(task, completed=7, description="3 states, 12 [waiting]")
+        bar.advance(task)
+
+    printed = capsys.readouterr().err.splitlines()
+    assert any(line.endswith("s: 7 of 200, 3 states, 12 [waiting]") for line in printed) == lines
+    assert any(line.endswith("s: 8 of 200, 3 states, 12 [waiting]") for line in printed) == lines
+
+
+def test_a_task_without_a_total_prints_its_count(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
+
+    with console.progress() as bar:
+        bar.advance(bar.add_task("fetching", total=None))
+
+    assert "0 s: 1, fetching" in capsys.readouterr().err.splitlines()
