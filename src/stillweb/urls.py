@@ -18,6 +18,7 @@ __all__ = [
     "host_of",
     "origin_of",
     "other_scheme",
+    "page_address",
     "to_timestamp",
     "urlkey",
     "wire_url",
@@ -64,6 +65,17 @@ def wire_url(url: str) -> str:
     if not path.startswith("/"):
         path = "/" + path
     return f"{scheme}://{authority}{_NOT_ON_THE_WIRE.sub(_escaped, path)}"
+
+
+def page_address(url: str) -> str:
+    """Return the wire URL of a page, with its hash route (`#/users`, `#!users`) but without another fragment.
+
+    Applications with hash routes show a different page for each route. Any other fragment names a place in a
+    page. The empty route `#/` is the page without a route.
+    """
+    address, (_, _, fragment) = wire_url(url), url.partition("#")
+    is_route = fragment.startswith(("/", "!")) and fragment.strip("/!")
+    return f"{address}#{_NOT_ON_THE_WIRE.sub(_escaped, fragment)}" if is_route else address
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -38,6 +38,7 @@ from stillweb.record.browsertrix.settings import (
     dump,
     mounted_files,
     run_arguments,
+    seed_settings,
     settings_of,
 )
 from stillweb.record.crawl.report import CrawlEvent, CrawlReport
@@ -176,7 +177,7 @@ def read_state(collection: Collection, seeds: Sequence[str]) -> dict[str, Any] |
         CollectionError: if a file is malformed.
     """
     entry = _yaml(collection.path / _STATE_FOLDER / CONFIG)
-    if entry is None or entry.get("seeds") != [{"url": url} for url in seeds]:
+    if entry is None or entry.get("seeds") != seed_settings(seeds):
         return None  # its queue refers to seeds by number
     state = _yaml(collection.path / _STATE_FOLDER / _STATE)
     return dict(state["state"]) if state and isinstance(state.get("state"), dict) else None

@@ -150,11 +150,16 @@ def settings_of(
         notes.append("its browser accepts any certificate; --upstream-ca applies to its plain downloads only")
     if container.profile:
         values["profile"] = f"{_FILES}/{_PROFILE}"
-    values["seeds"] = [{"url": url} for url in scope.seeds]
+    values["seeds"] = seed_settings(scope.seeds)
     values |= dict(container.settings)
     if state:
         values["state"] = dict(state)
     return CrawlerSettings(values, tuple(notes))
+
+
+def seed_settings(seeds: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the crawler's `seeds`; without `allowHash` it drops hash routes."""
+    return [{"url": url} | ({"allowHash": True} if "#" in url else {}) for url in seeds]
 
 
 def _reach(scope: Scope, options: CrawlOptions) -> dict[str, Any]:

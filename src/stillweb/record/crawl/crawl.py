@@ -41,7 +41,7 @@ from stillweb.record.options import CrawlOptions
 from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
 from stillweb.record.recording import STOPPED, begin, pinning_of, read_state, repair_archive, write_state
 from stillweb.record.redaction.redactor import secrets_of
-from stillweb.urls import host_of
+from stillweb.urls import host_of, wire_url
 
 __all__ = [
     "Browsers",
@@ -312,7 +312,7 @@ class CrawlRun:
         self.cost = self.written - started
 
     def _why(self, visited: Visited) -> str:
-        return self.recording.failed.get(visited.visit.url, visited.error)
+        return self.recording.failed.get(wire_url(visited.visit.url), visited.error)
 
     def _event(self, visited: Visited) -> CrawlEvent:
         return CrawlEvent(

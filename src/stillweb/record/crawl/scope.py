@@ -1,6 +1,6 @@
 """Scope of a crawl and spelling of its links; pure.
 
-Links are compared in wire spelling without fragment, so that `#section` links are not pages of their own. A
+Links are compared in wire spelling. A hash route (`#/users`) is a page of its own, a `#section` is not. A
 seed is always in scope. `include` and `exclude` patterns match anywhere in the link; `exclude` wins.
 """
 
@@ -13,7 +13,7 @@ from urllib.parse import urljoin, urlsplit
 
 from stillweb.errors import UsageError
 from stillweb.record.options import ScopeKind
-from stillweb.urls import host_of, origin_of, wire_url
+from stillweb.urls import host_of, origin_of, page_address
 
 # Links with these endings are downloads; a navigation to one shows nothing.
 _FILES = re.compile(
@@ -106,7 +106,7 @@ def seed_url(text: str) -> str:
         raise UsageError(
             f"not an http or https URL: {text!r}", hint="give a URL such as https://site.example/"
         )
-    return wire_url(text)
+    return page_address(text)
 
 
 def page_link(href: str, base: str) -> str | None:
@@ -121,7 +121,7 @@ def page_url(url: str) -> str | None:
     """Return an absolute URL in wire spelling; None if it is not http(s)."""
     if not url.lower().startswith(("http://", "https://")) or not host_of(url):
         return None
-    return wire_url(url)
+    return page_address(url)
 
 
 def is_file(url: str) -> bool:

@@ -44,7 +44,7 @@ from stillweb.record.explore.plan import ActionPlan, Link, OfferedAction, make_p
 from stillweb.record.login.run import log_in_separately
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.recording import begin, pinning_of, repair_archive
-from stillweb.urls import wire_url
+from stillweb.urls import page_address
 
 __all__ = ["Exploration", "ExploreEvent", "ExploreOptions", "ExploreReport", "Tokens", "explore", "resume"]
 
@@ -251,8 +251,9 @@ class Exploration:
                 f"open {target.path[-1].value}" if target.url else f"go to {target.description or 'a state'}"
             )
             self._journal.recorded(walker.take_requests())
+            self._journal.known.add_page(target.url)
         if not state.url.startswith(("http://", "https://")) or not self._context.scope.contains(
-            wire_url(state.url)
+            page_address(state.url)
         ):
             return None
         return state
@@ -398,11 +399,11 @@ class Exploration:
         """Queue the state that an action led to, if it is new."""
         if after.digest == before.digest or after.digest in self._journal.reach.states:
             return
-        if not self._context.scope.contains(wire_url(after.url)):
+        if not self._context.scope.contains(page_address(after.url)):
             return
         mutated = changed or visit.target.mutated
-        if wire_url(after.url) != wire_url(before.url) and not mutated:
-            self._frontier.add(FrontierState.at(after.url), visit.share)
+        if page_address(after.url) != page_address(before.url) and not mutated:
+            self._frontier.add(FrontierState.at(page_address(after.url)), visit.share)
         else:
             path = (*visit.target.path, offer.act)
             self._frontier.add(
@@ -472,6 +473,8 @@ async def _explore(
     prior = collection.manifest()
     report = ExploreReport(repaired=repair_archive(collection, prior))  # a kill leaves an outdated index
     known = RecordedActions(capture.url for capture in collection.captures() if capture.method == "GET")
+    for page in collection.page_list():
+        known.add_page(page.url)
     manifest = replace(begin(collection), state=prior.state)
     collection.write_manifest(manifest)  # exploring does not change whether the crawl is complete
     options = await _logged_in(ca, options, pinning_of(manifest), urls[0])

@@ -12,7 +12,7 @@ from stillweb.collections.reachability import Reach, ReachedState, Tried, to_lin
 from stillweb.record.explore.options import ExploreEvent, ExploreReport
 from stillweb.record.explore.plan import ActionPlan, Link, OfferedAction
 from stillweb.record.proxy.proxy import RecordingProxy
-from stillweb.urls import wire_url
+from stillweb.urls import page_address, wire_url
 
 __all__ = ["PROVEN", "RECORDED", "WAITING", "ExplorationJournal", "RecordedActions", "RequestList"]
 
@@ -43,8 +43,13 @@ class RecordedActions:
     def add(self, url: str) -> None:
         self._urls.add(wire_url(url))
 
+    def add_page(self, url: str) -> None:
+        """Note that a page was opened: a hash route is recorded then, although no request has its URL."""
+        if (address := page_address(url)) != wire_url(url):
+            self._urls.add(address)
+
     def __contains__(self, url: str) -> bool:
-        return wire_url(url) in self._urls
+        return page_address(url) in self._urls
 
     def add_effect(self, identity: str, state: str, requests: RequestList, *, stayed: bool) -> None:
         """Note the effect of a control in a state."""

@@ -27,7 +27,7 @@ from stillweb.record.explore.journal import ExplorationJournal
 from stillweb.record.explore.options import ExplorationContext
 from stillweb.record.explore.plan import OPTIONS, SENT
 from stillweb.record.explore.values import Values
-from stillweb.urls import wire_url
+from stillweb.urls import page_address
 
 __all__ = [
     "HtmlForm",
@@ -246,6 +246,7 @@ async def open_links(
                     tried.add(found[0])
                     await walker.do(Act("open", value=found[0]))
                     journal.recorded(walker.take_requests())
+                    journal.known.add_page(found[0])
                     await add_candidates(context, frontier, walker, found[1])
                     journal.count_opened(found[0], len(frontier))
                     context.recording.check()
@@ -261,7 +262,7 @@ async def add_candidates(
     context: ExplorationContext, frontier: ExploreFrontier, walker: Walker, weight: float
 ) -> None:
     """Pass the weight of a page on to the URLs that it leads to, to be opened if they are not entered."""
-    if not context.scope.contains(wire_url(walker.page.url)):
+    if not context.scope.contains(page_address(walker.page.url)):
         return
     options = context.options
     candidates = [

@@ -23,7 +23,7 @@ from stillweb.browser.input.walker import Act
 from stillweb.model import MUTATIONS
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.values import Values
-from stillweb.urls import wire_url
+from stillweb.urls import page_address
 
 __all__ = ["OPTIONS", "SENT", "ActionPlan", "AvoidRules", "Link", "OfferedAction", "make_plan", "other_fills"]
 
@@ -187,10 +187,10 @@ class _Draft:
         return None
 
     def _link(self, control: Control) -> None:
-        url = wire_url(control.url) if control.url.lower().startswith(("http://", "https://")) else ""
+        url = page_address(control.url) if control.url.lower().startswith(("http://", "https://")) else ""
         if control.opens:
             self.offers.append(_offer(Act("hover", control.key), control))
-        if not url or (url == wire_url(self.state.url) and "#" in control.url):
+        if not url or (url == page_address(self.state.url) and "#" in control.url):
             # A script's link or a fragment of this page: no URL to follow.
             self.offers.append(_offer(Act("click", control.key), control))
             return
