@@ -138,9 +138,18 @@ def print_coverage(result: CoverageResult, causes: list[MissCause]) -> None:
     rows = []
     for agent in (*agents, ""):
         counts, rate = result.counts(agent), result.miss_rate(agent)
-        numbers = [counts[key] for key in ("steps", "asked", "left", "missed", "dead")]
+        numbers = [counts[key] for key in ("steps", "requested", "left", "missed", "dead")]
         rows.append((agent or "all", *numbers, f"{rate.share:.1%}", f"{rate.low:.1%} to {rate.high:.1%}"))
-    columns = ("agent", "#steps", "#asked", "#left", "#missed", "#dead ends", "#miss rate", "#95% interval")
+    columns = (
+        "agent",
+        "#steps",
+        "#requested",
+        "#left",
+        "#missed",
+        "#dead ends",
+        "#miss rate",
+        "#95% interval",
+    )
     print_table(columns, rows, title=result.collection)
     if causes:
         shown = [(c.steps, c.method, c.template, c.control, c.command) for c in causes[:_CAUSES]]

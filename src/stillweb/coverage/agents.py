@@ -1,8 +1,8 @@
 """Agents that measure coverage. They see observations only and share no code with the recorder.
 
-uniform   chooses uniformly among all elements that have a bid; fields get words from the page
-forms     fills every field of a page with words from it, then presses the button that follows
-reader    picks a word of the page and follows the links that mention it
+- `uniform` chooses uniformly among all elements that have a bid. Fields get words from the page.
+- `forms` fills every field of a page with words from it, then presses the button that follows.
+- `reader` picks a word of the page and follows the links that mention it.
 
 Equal seeds choose equally on equal observations (`clock.seeded`), so that a walk can be repeated. From a page
 that the recording does not hold, each agent goes back, and after that to its start page.
@@ -132,7 +132,7 @@ class FormAgent(WalkAgent):
 
 
 class ReaderAgent(WalkAgent):
-    """Follows links that mention a word it has chosen, as somebody who looks something up."""
+    """Follows links that mention a word it has chosen, as a person does who searches for it."""
 
     def __init__(self, start: str, seed: int) -> None:
         super().__init__(start, seed)

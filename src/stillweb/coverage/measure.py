@@ -1,8 +1,8 @@
 """Measure how often agents leave a recording: walks of several agents and seeds on its replay.
 
-A step *asked* if it sent a request other than browser noise. It *left* the site if all its misses are on
+A step *requested* if it sent a request other than browser noise. It *left* the site if all its misses are on
 hosts of which the recording holds nothing: no recording of a closed site can hold those. It *missed* if a
-request to a recorded host has no answer. The miss rate is missed / (asked - left). A step is a *dead end*
+request to a recorded host has no answer. The miss rate is missed / (requested - left). A step is a *dead end*
 if it shows a page that is not recorded, or one without any element to act on.
 """
 
@@ -31,7 +31,7 @@ _ATTEMPTS = 2  # of one walk, if browser or proxy fail
 
 @dataclass(frozen=True, slots=True)
 class CoverageOptions:
-    """What is walked.
+    """How the walks go.
 
     Attributes:
         first_seed: seed of each agent's first walk; the others follow it.
@@ -64,7 +64,7 @@ class StepRecord:
         page: URL before the action.
         action: the action, as the environment takes it.
         control: role and name of its element, "" without one.
-        asked, left, dead: see the module.
+        requested, left, dead: see the module.
         missed: "METHOD URL" of misses on recorded hosts.
     """
 
@@ -72,7 +72,7 @@ class StepRecord:
     page: str
     action: dict[str, Any]
     control: str
-    asked: bool
+    requested: bool
     left: bool
     dead: bool
     missed: tuple[str, ...] = ()
@@ -106,15 +106,15 @@ class CoverageResult:
 
     def miss_rate(self, agent: str = "") -> FailureRate:
         """Return the share of asking steps on the site that missed, with its 95% interval."""
-        stayed = [step for step in self.steps(agent) if step.asked and not step.left]
+        stayed = [step for step in self.steps(agent) if step.requested and not step.left]
         return rate(sum(bool(step.missed) for step in stayed), len(stayed))
 
     def counts(self, agent: str = "") -> dict[str, int]:
-        """Return the number of steps, and of those that asked, left, missed and ended on a dead end."""
+        """Return the number of steps, and of those that requested, left, missed and ended on a dead end."""
         steps = list(self.steps(agent))
         return {
             "steps": len(steps),
-            "asked": sum(step.asked for step in steps),
+            "requested": sum(step.requested for step in steps),
             "left": sum(step.left for step in steps),
             "missed": sum(bool(step.missed) for step in steps),
             "dead": sum(step.dead for step in steps),
@@ -246,7 +246,7 @@ class _Walker:
             before.url,
             action,
             f'{element.role} "{element.name}"' if element else "",
-            asked=traffic["requests"] > traffic["noise"],
+            requested=traffic["requests"] > traffic["noise"],
             left=bool(traffic["misses"]) and not missed,
             dead=gone or not any(node.bid for node in after.nodes),
             missed=missed,

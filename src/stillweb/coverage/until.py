@@ -2,9 +2,10 @@
 
 Each round records and then measures. The harvest fetches linked pages, GET forms with the site's words and,
 if allowed, POST forms by plain HTTP. If misses are left that no link explains, a browser is used from the
-second round on: explore tries controls, and amend requests what the last measurement missed. The loop ends
-when the rate of a measurement whose seeds nothing before has seen is at most the target, when the time is
-over, or when a round adds nothing.
+second round on: explore tries controls, and amend requests what the last measurement missed.
+
+The loop ends when a measurement's rate is at most the target; its seeds were used by no earlier
+measurement. It also ends when the time is over, or when a round adds nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _LEAST = 20.0  # seconds that are worth another step of a round
 
 @dataclass(frozen=True, slots=True)
 class UntilOptions:
-    """What ends the loop, and how it records.
+    """Limits of the loop, and how it records.
 
     Attributes:
         miss_rate: share of asking steps on the site that may miss.
@@ -102,7 +103,7 @@ class Round:
 
 @dataclass(slots=True)
 class UntilReport:
-    """What the loop came to.
+    """Outcome of the loop.
 
     Attributes:
         rounds: measurements in order; the first is of the recording as it was found.

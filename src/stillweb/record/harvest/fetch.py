@@ -1,8 +1,8 @@
 """Fetch exchanges as a browser would send them, over plain HTTP/1.1 with kept-alive connections.
 
-The request fields are those that the recording's own browser sent for the same destination, so that replay
-matches a browser's request and the site sees the same client. Cookies are those of one visit: each page is
-requested as the second page of a visit to the start page, and what it sets is dropped.
+The request fields are those that the recording's own browser sent for the same destination. Replay then
+matches a browser's request, and the site sees the same client. Cookies are those of one visit: each page is
+requested as the second page of a visit to the start page. Cookies that it sets are dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stillweb.record.crawl.fetch import tls_context
 from stillweb.record.crawl.scope import page_link
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.flows import HOP_BY_HOP, end_to_end
-from stillweb.record.proxy.resolve import resolve
+from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
 from stillweb.urls import host_of, origin_of, to_timestamp
 
 __all__ = ["PageFetcher", "TooLarge", "decoded_body", "location_of", "recorded_fields"]
@@ -57,8 +57,9 @@ def recorded_fields(collection: Collection) -> dict[str, Headers]:
         request = collection.read_capture(capture).request
         destination = header(request.headers, "sec-fetch-dest")
         if destination and destination not in found:
-            kept = tuple((name, value) for name, value in request.headers if name.lower() not in _NOT_SENT)
-            found[destination] = kept
+            found[destination] = tuple(
+                (name, value) for name, value in request.headers if name.lower() not in _NOT_SENT
+            )
     return found
 
 
@@ -202,7 +203,9 @@ class PageFetcher:
                 received = await self._read(response, url)
             finally:
                 await response.aclose()
-        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
+        except AddressRefused as error:
+            raise UpstreamUnreachable(f"{url}: {error}", hint=error.hint) from error
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise UpstreamUnreachable(f"{url}: {error or type(error).__name__}") from error
         peer = response.extensions.get("network_stream")
         address = peer.get_extra_info("server_addr") if peer else None
@@ -231,12 +234,12 @@ class _ResolvingTransport(httpx.AsyncHTTPTransport):
 
     def __init__(self, options: RecordOptions, context: ssl.SSLContext, limits: httpx.Limits) -> None:
         super().__init__(verify=context, limits=limits, http1=True, http2=False)
-        self._rules = options.resolve
+        self._resolver = UpstreamResolver(options.resolve, allow_private=options.allow_private)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
         port = url.port or (443 if url.scheme == "https" else 80)
-        address, to_port = resolve(self._rules, url.host, port)
+        address, to_port = await self._resolver.resolve(url.host, port)
         sent = httpx.Request(
             request.method,
             url.copy_with(host=address, port=to_port),

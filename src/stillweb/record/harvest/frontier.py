@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 __all__ = ["HarvestFrontier", "Pending"]
 
 DAMPING = 0.85
-"""Share of a page's weight that goes on to its links; the rest is a visitor who leaves."""
+"""Share of a page's weight that its links receive; the rest is a visitor who leaves."""
 
 
 @dataclass(slots=True)

@@ -1,11 +1,11 @@
-"""Record the pages that links and GET forms lead to by plain HTTP, many at once, without a browser.
+"""Record the pages that links and GET forms lead to by plain HTTP, many at a time, without a browser.
 
 A page whose requests all follow from its HTML needs no browser to be recorded: its document and the
 resources that it names are enough. The harvest fetches pages in the order in which a random visitor is
-likely to reach them, until its budget ends. Pages whose scripts request more are not complete afterwards;
+likely to reach them, until its budget ends. Pages whose scripts request more are incomplete afterwards.
 `stillweb coverage` shows which they are, and `record explore` or `record amend` complete them.
 
-Exchanges go through the same redaction and writer as those of the recording proxy.
+Exchanges pass through the same redaction and writer as those of the recording proxy.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class HarvestOptions:
 
 @dataclass(slots=True)
 class HarvestReport:
-    """What a harvest recorded.
+    """Totals of a harvest.
 
     Attributes:
         pages: documents fetched.
@@ -140,7 +140,7 @@ OnPage = Callable[[HarvestReport], None]
 async def harvest(
     collection: Collection, scope: Scope, options: HarvestOptions, on_page: OnPage = lambda report: None
 ) -> HarvestReport:
-    """Fetch what the recorded pages of a collection lead to, into the same collection.
+    """Fetch the pages that the recorded pages of a collection lead to, into the same collection.
 
     Raises:
         RecordError: if the collection holds no document in scope.
@@ -428,8 +428,8 @@ class _Harvest:
                 if self._is_followed(lead.url, lead.description):
                     yield lead.url
 
-    def _is_followed(self, url: str, told: str) -> bool:
-        return self._scope.contains(url) and not self._options.avoid.forbids(told, url)
+    def _is_followed(self, url: str, description: str) -> bool:
+        return self._scope.contains(url) and not self._options.avoid.forbids(description, url)
 
     def _add_words(self) -> None:
         """Queue each GET form with the site's own words in its text fields, likely words first."""

@@ -1,4 +1,4 @@
-"""What an HTML document or a style sheet refers to: links, forms, resources. Pure.
+"""References of an HTML document or a style sheet: links, forms, resources. Pure.
 
 Parsing is Lexbor's (HTML Standard §13), URL resolution Ada's (URL Standard), so that both agree with
 browsers.
@@ -21,7 +21,7 @@ from stillweb.record.explore.links import HtmlForm, Input
 __all__ = ["HtmlLink", "HtmlPage", "Resource", "css_urls", "parse_page"]
 
 _WORD = re.compile(r"[^\W_]{3,30}")
-_PHRASE = 40  # characters of a name that somebody types whole
+_PHRASE = 40  # characters of a name that a visitor types whole
 _CSS_URL = re.compile(r"""url\(\s*(?:"([^"]*)"|'([^']*)'|([^)"'\s]*))\s*\)""", re.IGNORECASE)
 _CSS_IMPORT = re.compile(r"""@import\s+(?:"([^"]*)"|'([^']*)')""", re.IGNORECASE)
 _REFRESH = re.compile(r"^\s*[\d.]*\s*[;,]?\s*(?:url\s*=\s*)?[\"']?([^\"']+)", re.IGNORECASE)
@@ -71,7 +71,7 @@ class Resource:
 
 @dataclass(slots=True)
 class HtmlPage:
-    """What a document refers to, in document order, each once."""
+    """References of a document, in document order, each once."""
 
     links: list[HtmlLink] = field(default_factory=list)
     resources: list[Resource] = field(default_factory=list)

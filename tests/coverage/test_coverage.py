@@ -1,0 +1,161 @@
+"""Coverage: agents, the miss rate, causes and the report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from stillweb.coverage import (
+    AGENTS,
+    CoverageResult,
+    StepRecord,
+    UntilOptions,
+    WalkRecord,
+    causes_of,
+    url_template,
+    walk_agent,
+)
+from stillweb.coverage.report import CausePicture, write_report
+from stillweb.errors import UsageError
+
+URL = "https://site.test/"
+
+
+@dataclass(frozen=True)
+class Node:
+    bid: str
+    role: str
+    name: str = ""
+    depth: int = 0
+    properties: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Seen:
+    nodes: tuple[Node, ...]
+    url: str = URL
+
+
+HELD: dict[str, Any] = {"traffic": {"missed": []}}
+PAGE = Seen(
+    (
+        *(Node("", "heading", "Blue kettles"), Node("a1", "link", "Tea"), Node("a2", "searchbox", "Find")),
+        *(Node("a3", "combobox", "Sort", 1), Node("", "option", "Price", 2), Node("", "option", "Name", 2)),
+        *(Node("a4", "button", "Go"), Node("a5", "button", "Off", properties=(("disabled", True),))),
+    )
+)
+
+
+def actions(agent: str, seed: int, page: Seen = PAGE, steps: int = 60) -> list[dict[str, Any]]:
+    walker = walk_agent(agent, URL, seed)
+    return [dict(walker.choose(page, HELD)) for _ in range(steps)]
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_equal_seeds_walk_equally_and_others_otherwise(agent):
+    assert actions(agent, 3) == actions(agent, 3)
+    assert len({json.dumps(actions(agent, seed)) for seed in range(5)}) > 1
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_no_agent_acts_on_what_is_disabled_and_each_returns_from_a_page_that_is_missing(agent):
+    assert all(action.get("bid") != "a5" for action in actions(agent, 1))
+    walker = walk_agent(agent, URL, 1)
+    gone = Seen((), "https://site.test/gone")
+    assert walker.choose(gone, HELD) == {"action": "back"}
+    assert walker.choose(gone, HELD) == {"action": "goto", "url": URL}
+    missed = {"traffic": {"missed": [f"GET {URL}"]}}
+    assert walker.choose(PAGE, missed) == {"action": "back"}
+
+
+def test_the_uniform_agent_takes_every_element_and_types_what_the_page_says():
+    found = actions("uniform", 1, steps=400)
+    assert {action.get("bid") for action in found} >= {"a1", "a2", "a3", "a4"}
+    assert {
+        action["value"] for action in found if action.get("bid") == "a3" and action["action"] == "select"
+    } == {
+        "Price",
+        "Name",
+    }
+    typed = {action["value"] for action in found if action["action"] == "fill"}
+    assert typed <= {"Blue", "kettles", "Blue kettles", "Tea", "Find", "Sort", "Price", "Name"} | {"Off"}
+    assert {"Blue", "Blue kettles"} <= typed
+
+
+def test_the_form_agent_sends_what_it_has_filled():
+    found = actions("forms", 2)
+    after = [two for one, two in pairwise(found) if one["action"] == "fill"]
+    assert {"action": "click", "bid": "a4"} in after
+
+
+def test_an_unknown_agent_is_refused_with_the_names_of_the_others():
+    with pytest.raises(UsageError, match="no coverage agent") as raised:
+        walk_agent("nosuch", URL, 1)
+    assert "uniform" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("url", "template"),
+    [
+        ("https://a.test/item/17/buy", "https://a.test/item/{}/buy"),
+        ("https://a.test/find?q=tea&page=2", "https://a.test/find?page={}&q={}"),
+        ("https://a.test/", "https://a.test/"),
+    ],
+)
+def test_templates_leave_out_what_varies(url, template):
+    assert url_template(url) == template
+
+
+def step(number: int, missed: tuple[str, ...] = (), **more: Any) -> StepRecord:
+    given = {"requested": True, "left": False, "dead": False, **more}
+    return StepRecord(number, URL, {"action": "click", "bid": "a"}, 'link "Next"', missed=missed, **given)
+
+
+def result(*steps: StepRecord) -> CoverageResult:
+    return CoverageResult("site", "e" * 64, (WalkRecord("uniform", 7, URL, list(steps)),))
+
+
+def test_the_rate_is_of_steps_that_requested_and_stayed():
+    found = result(
+        step(1),
+        step(2, ("GET https://site.test/a",), dead=True),
+        step(3, requested=False),
+        step(4, left=True),
+    )
+    assert (found.miss_rate().failed, found.miss_rate().tried) == (1, 2)
+    assert found.counts() == {"steps": 4, "requested": 3, "left": 1, "missed": 1, "dead": 1}
+    assert found.to_dict()["agents"]["uniform"]["missed"] == 1
+
+
+def test_causes_are_grouped_with_the_command_that_closes_them():
+    found = result(
+        step(1, ("GET https://site.test/item/1", "GET https://site.test/item/1.json")),
+        step(2, ("GET https://site.test/item/2",)),
+        step(3, ("POST https://site.test/buy/2",)),
+    )
+    causes = causes_of(found)
+    assert [(cause.steps, cause.method, cause.template) for cause in causes] == [
+        (2, "GET", "https://site.test/item/{}"),
+        (1, "POST", "https://site.test/buy/{}"),
+    ]
+    assert causes[0].command == "stillweb record harvest site"
+    assert causes[0].example == ("uniform", 7, 1)
+    assert any("--unsafe" in cause.command for cause in causes)
+
+
+def test_the_report_shows_rates_causes_and_pictures_and_escapes_what_pages_say(tmp_path):
+    found = result(step(1, ("GET https://site.test/<script>alert(1)</script>",)))
+    picture = CausePicture(b"png", 100, 50, (10, 5, 20, 10))
+    text = write_report(found, causes_of(found), {0: picture}, tmp_path).read_text()
+    assert "100.0 %" in text
+    assert "<script>" not in text
+    assert "left:10.0%;top:10.0%;width:20.0%" in text
+    assert "default-src 'none'" in text
+
+
+def test_limits_are_those_that_the_help_shows():
+    assert (UntilOptions().miss_rate, UntilOptions().seconds) == (0.01, 1800.0)
