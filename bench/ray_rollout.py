@@ -38,7 +38,7 @@ from stillweb.collections.pack.publish import PackRemote
 from stillweb.env.tasks.load import Task, load_tasks
 from stillweb.env.vector.rollout import Rollout
 from stillweb.env.vector.vector import VectorEnv
-from stillweb.trainers.ray.rollouts import Placing, RayOptions, RayRollouts
+from stillweb.trainers.ray.rollouts import RayOptions, RayRollouts, WorkerPlacement
 
 HERE = Path(__file__).resolve().parent
 
@@ -68,7 +68,9 @@ async def timed(playing: AsyncIterator[Rollout]) -> Counter[str]:
     return counted
 
 
-async def compare(url: str, depot: str, options: argparse.Namespace, tasks: Sequence[Task]) -> dict[str, Any]:
+async def compare(
+    url: str, remote: str, options: argparse.Namespace, tasks: Sequence[Task]
+) -> dict[str, Any]:
     names = sorted({task.collection for task in tasks})
     began = time.perf_counter()
     async with AsyncExitStack() as stack:
@@ -78,13 +80,13 @@ async def compare(url: str, depot: str, options: argparse.Namespace, tasks: Sequ
         for workers in options.workers:
             chosen = RayOptions(
                 level=options.level,
-                placing=Placing(num_cpus=0.1),
+                placement=WorkerPlacement(num_cpus=0.1),
                 store=options.work / "store",
                 vector=OPTIONS,
             )
             packs = {name: name for name in names}
             each = max(1, options.sessions // workers)
-            rollouts = RayRollouts(workers, each, packs=packs, depot=depot, options=chosen)
+            rollouts = RayRollouts(workers, each, packs=packs, remote=remote, options=chosen)
             await stack.enter_async_context(rollouts)
             ways[f"ray {workers}"] = lambda rollouts=rollouts: by_ray(rollouts, tasks)
         started = time.perf_counter() - began
@@ -126,8 +128,10 @@ def main() -> None:
     work = options.work = options.work.resolve()
     if not (work / "collections").exists():
         prepare(options.shared, work / "collections", {options.collection})
-    depot = f"file://{work}/share"
-    PackRemote(depot).push(Collection.open(work / "collections", options.collection).pack, options.collection)
+    remote = f"file://{work}/share"
+    PackRemote(remote).push(
+        Collection.open(work / "collections", options.collection).pack, options.collection
+    )
     folder = tempfile.mkdtemp(prefix="sw-ray-")  # its sockets want a short path
     ray.init(
         num_cpus=os.cpu_count(),
@@ -141,7 +145,7 @@ def main() -> None:
             _,
             told,
         ):
-            result = asyncio.run(compare(told["control"], depot, options, tasks))
+            result = asyncio.run(compare(told["control"], remote, options, tasks))
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)

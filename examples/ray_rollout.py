@@ -28,18 +28,18 @@ def agent(task: Task) -> Any:
     return act
 
 
-def main(depot: str, pack: str, file: Path, workers: int, episodes: int) -> None:
+def main(remote: str, pack: str, file: Path, workers: int, episodes: int) -> None:
     ray.init(log_to_driver=False)  # a cluster of this machine, or the one that RAY_ADDRESS names
     tasks = [Planned(task, number) for task in load_tasks(file) for number in range(episodes)]
     options = RayOptions(keep=OBJECTS)
     outcomes: Counter[str] = Counter()
-    with RayRollouts(workers, 2, packs={pack: pack}, depot=depot, options=options) as rollouts:
+    with RayRollouts(workers, 2, packs={pack: pack}, remote=remote, options=options) as rollouts:
         print(f"{pack} is {rollouts.packs[pack][:12]}")
         for episode in rollouts.rollout(agent, tasks, RolloutOptions(attempts=3)):
             ended = episode.rollout
             outcomes[f"{ended.task.id}: {ended.outcome}, reward {ended.reward}"] += 1
             last = episode  # its trajectory stays in Ray's store as long as this is held
-        with_trajectory = last.kept.trajectory(Path("out/ray")) if last.kept else None
+        with_trajectory = last.stored.trajectory(Path("out/ray")) if last.stored else None
     for outcome, count in outcomes.items():
         print(f"{outcome}: {count} episodes")
     if with_trajectory:

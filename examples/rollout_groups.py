@@ -13,7 +13,7 @@ from typing import Any
 from stillweb.clock import seeded
 from stillweb.env import Env, Observation, Planned, RolloutOptions, Task, VectorEnv, load_tasks
 from stillweb.errors import InfraError
-from stillweb.trainers.failures import Failures, advantages, judge
+from stillweb.trainers.episodes.failures import FailureHandling, advantages, judge
 
 
 def choose(observation: Observation, info: dict[str, Any], number: int) -> dict[str, str]:
@@ -40,7 +40,7 @@ async def of_tasks(proxy: str, tasks: Sequence[Task], n: int) -> None:
     planned = [Planned(task, number) for task in tasks for number in range(n)]
     async with VectorEnv(proxy, 4) as vector:
         async for ended in vector.rollout(agent, planned, RolloutOptions(attempts=2)):
-            judged = judge(ended.outcome, ended.reward, Failures(), error="; ".join(ended.errors))
+            judged = judge(ended.outcome, ended.reward, FailureHandling(), error="; ".join(ended.errors))
             groups[ended.task.id][ended.number] = judged.reward
     for name, rewards in groups.items():
         show(f"{name} from its start", rewards)

@@ -11,7 +11,7 @@ import skyrl_gym
 
 
 def main(server: str, task_id: str) -> None:
-    skyrl_gym.register("stillweb", "stillweb.trainers.skyrl:StillwebEnv", {"place": {"server": server}})
+    skyrl_gym.register("stillweb", "stillweb.trainers.skyrl:StillwebTextEnv", {"source": {"server": server}})
     env = skyrl_gym.make("stillweb", extras={"task_id": task_id, "max_turns": 10})
     conversation, _ = env.init([{"role": "system", "content": "Answer with one JSON action."}])
     print(conversation[-1]["content"])

@@ -38,7 +38,7 @@ def status(sessions=2, under_way=0, waiting=0, state="serving", **more):
 def cluster_of(**nodes):
     cluster = NodeRegistry()
     for name, told in nodes.items():
-        cluster.hears(name, f"http://{name}", told, 0.0)
+        cluster.update(name, f"http://{name}", told, 0.0)
     return cluster
 
 
@@ -46,27 +46,27 @@ def test_the_emptiest_node_is_chosen_and_promises_count():
     cluster = cluster_of(a=status(2), b=status(3))
     assert [cluster.choose(1.0).name for _ in range(5)] == ["b", "a", "b", "a", "b"]
     assert cluster.choose(1.0) is None
-    cluster.hears("a", "http://a", status(2, under_way=1), 2.0)
+    cluster.update("a", "http://a", status(2, under_way=1), 2.0)
     assert cluster.choose(2.0).name == "a"
 
 
 def test_no_lease_goes_to_nodes_that_are_lost_silent_draining_or_left_out():
     cluster = cluster_of(a=status(9), b=status(8), c=status(7, state="draining"), d=status(1))
     assert cluster.choose(0.0, {"a"}).name == "b"
-    cluster.loses("a", "connection refused")
+    cluster.mark_lost("a", "connection refused")
     assert cluster.choose(0.0).name == "b"
-    cluster.leaves("b")
+    cluster.remove("b")
     assert cluster.choose(0.0).name == "d"
     assert cluster.choose(NODE_SECONDS + 0.1) is None
-    cluster.hears("a", "http://a", status(9), 20.0)
-    assert [node.name for node in cluster.there(20.0)] == ["a"]
+    cluster.update("a", "http://a", status(9), 20.0)
+    assert [node.name for node in cluster.live(20.0)] == ["a"]
 
 
 def test_a_name_is_one_node_s_for_as_long_as_it_is_there():
     cluster = cluster_of(a=status())
     with pytest.raises(UsageError, match="another node is called 'a'"):
-        cluster.hears("a", "http://other", status(), NODE_SECONDS - 1)
-    cluster.hears("a", "http://other", status(), NODE_SECONDS + 1)
+        cluster.update("a", "http://other", status(), NODE_SECONDS - 1)
+    cluster.update("a", "http://other", status(), NODE_SECONDS + 1)
     assert cluster.find("a", NODE_SECONDS + 1).url == "http://other"
 
 
@@ -79,7 +79,7 @@ def test_a_lease_says_its_node(name, lease):
 
 @pytest.mark.parametrize("name", ["", "A", "a.b", "-a", "a/b", "a" * 64])
 def test_other_names_are_refused(name):
-    with pytest.raises(UsageError, match="is no name of a node"):
+    with pytest.raises(UsageError, match="is not a valid node name"):
         check_node_name(name)
 
 

@@ -1,4 +1,4 @@
-"""Leases and lines, whatever is done to them in whatever order: no session in two hands, and none lost."""
+"""Leases under random operations: no session has two clients, none is lost, and clients wait in order."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stillweb.errors import UsageError
-from stillweb.server.leases.leases import Ended, Leases, Wanted
-from stillweb.server.leases.queue import QueueFull, WaitQueue
+from stillweb.server.leases.table import LeaseEnd, LeaseTable, LeaseTerms, QueueFull
 
 SESSIONS, ROOM = 3, 2
 SECONDS = st.floats(0.1, 20)
 
 
 class LeaseBook(RuleBasedStateMachine):
-    """Clients come, call, fall silent and go; the clock only goes on."""
+    """Clients request leases, call, fall silent and release; the clock only moves forward."""
 
     def __init__(self):
         super().__init__()
-        self.leases = Leases(SESSIONS, ROOM)
+        self.leases = LeaseTable(SESSIONS, ROOM)
         self.now = 100.0
         self.count = 0
         self.waiting: list[str] = []
@@ -39,7 +38,7 @@ class LeaseBook(RuleBasedStateMachine):
         name = f"lease{self.count}"
         taken = len(self.leases.running) + len(self.leaving)
         try:
-            lease = self.leases.ask(Wanted(name, "me", ttl, lifetime), self.now, waits=waits)
+            lease = self.leases.request(LeaseTerms(name, "me", ttl, lifetime), self.now, waits=waits)
         except QueueFull:
             assert taken == SESSIONS
             assert not waits or len(self.waiting) == ROOM
@@ -63,7 +62,7 @@ class LeaseBook(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from(self.leases.running))
         if not begins and not self.calls[lease.id]:
             return
-        self.leases.heard(lease.id, self.now, calls=1 if begins else -1)
+        self.leases.renew(lease.id, self.now, calls=1 if begins else -1)
         self.calls[lease.id] += 1 if begins else -1
         self.last_heard[lease.id] = self.now
 
@@ -71,14 +70,14 @@ class LeaseBook(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data):
         lease = data.draw(st.sampled_from(self.leases.running))
-        assert self.leases.end(lease.id, Ended.RELEASED) is lease
-        assert self.leases.end(lease.id, Ended.SILENT) is None
+        assert self.leases.end(lease.id, LeaseEnd.RELEASED) is lease
+        assert self.leases.end(lease.id, LeaseEnd.SILENT) is None
         self.leaving.append(lease.id)
 
     @precondition(lambda self: self.leaving)
     @rule()
-    def left(self):
-        following = self.leases.left(self.leaving.pop(0), self.now)
+    def clear(self):
+        following = self.leases.session_cleared(self.leaving.pop(0), self.now)
         if following is None:
             assert not self.waiting
         else:
@@ -90,9 +89,9 @@ class LeaseBook(RuleBasedStateMachine):
         self.now += seconds
         overdue = dict((lease.id, why) for lease, why in self.leases.overdue(self.now))
         for lease in self.leases.running:
-            old = self.now - lease.since >= lease.wanted.lifetime - 1e-9
+            old = self.now - lease.since >= lease.terms.lifetime - 1e-9
             silent = (
-                not self.calls[lease.id] and self.now - self.last_heard[lease.id] >= lease.wanted.ttl - 1e-9
+                not self.calls[lease.id] and self.now - self.last_heard[lease.id] >= lease.terms.ttl - 1e-9
             )
             assert (lease.id in overdue) == (old or silent)
         due = self.leases.next_due()
@@ -108,9 +107,9 @@ class LeaseBook(RuleBasedStateMachine):
         sessions = [lease.session for lease in self.leases.running]
         assert len(set(sessions)) == len(sessions)
         assert set(sessions) <= set(range(SESSIONS))
-        assert self.leases.line.inside == len(sessions) + len(self.leaving) <= SESSIONS
-        assert self.leases.line.waiting == len(self.waiting) <= ROOM
-        assert not self.waiting or self.leases.line.inside == SESSIONS
+        assert self.leases.leased == len(sessions) + len(self.leaving) <= SESSIONS
+        assert self.leases.waiting == len(self.waiting) <= ROOM
+        assert not self.waiting or self.leases.leased == SESSIONS
 
 
 TestLeaseBook = LeaseBook.TestCase
@@ -120,37 +119,42 @@ TestLeaseBook.settings = settings(max_examples=40, stateful_step_count=40)
 @given(
     st.integers(1, 4), st.integers(0, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=40)
 )
-def test_a_line_is_first_come_first_served(limit, room, moves):
-    line: WaitQueue[int] = WaitQueue(limit, room)
+def test_clients_get_sessions_in_order_of_arrival(limit, room, moves):
+    table = LeaseTable(limit, room)
     inside, waiting = set(), []
-    for joins, who in moves:
-        if joins and who not in inside and who not in waiting:
+    for joins, client in moves:
+        name = str(client)
+        if joins and client not in inside and client not in waiting:
             with suppress(QueueFull):
-                assert line.join(who) == (len(inside) < limit)
-                (inside.add if len(inside) < limit else waiting.append)(who)
-        elif not joins and (who in inside or who in waiting):
-            expected = waiting[0] if who in inside and waiting else None
-            assert line.leave(who) == expected
-            inside.discard(who)
-            if who in waiting:
-                waiting.remove(who)
+                granted = table.request(LeaseTerms(name, "", 60, 60), 0.0)
+                assert (granted is not None) == (len(inside) < limit)
+                (inside.add if granted else waiting.append)(client)
+        elif not joins and client in waiting:
+            table.withdraw(name)
+            waiting.remove(client)
+        elif not joins and client in inside:
+            expected = waiting[0] if waiting else None
+            table.end(name, LeaseEnd.RELEASED)
+            following = table.session_cleared(name, 0.0)
+            assert (following and int(following.id)) == expected
+            inside.discard(client)
             if expected is not None:
                 inside.add(waiting.pop(0))
-        assert (line.inside, line.waiting) == (len(inside), len(waiting))
+        assert (table.leased, table.waiting) == (len(inside), len(waiting))
         assert len(waiting) <= room
 
 
-def test_a_line_lets_somebody_in():
+def test_a_table_has_at_least_one_session():
     with pytest.raises(UsageError):
-        WaitQueue(0, 3)
+        LeaseTable(0, 3)
 
 
-def test_who_ended_is_remembered_but_not_for_ever():
-    leases = Leases(1, 0)
+def test_the_reason_of_an_end_is_kept_for_a_while():
+    leases = LeaseTable(1, 0)
     for number in range(1200):
-        lease = leases.ask(Wanted(str(number), "", 1, 1), 0.0)
+        lease = leases.request(LeaseTerms(str(number), "", 1, 1), 0.0)
         assert lease
-        leases.end(lease.id, Ended.RELEASED)
-        assert leases.left(lease.id, 0.0) is None
-    assert leases.why_ended("1199") is Ended.RELEASED
+        leases.end(lease.id, LeaseEnd.RELEASED)
+        assert leases.session_cleared(lease.id, 0.0) is None
+    assert leases.why_ended("1199") is LeaseEnd.RELEASED
     assert leases.why_ended("0") is None

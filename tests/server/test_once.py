@@ -1,4 +1,4 @@
-"""Work under request identifiers is done once; turns are had in order, whoever gives up."""
+"""Repeated requests run once; operations get slots in order, whichever of them is cancelled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stillweb.errors import InfraError, ResetNeeded
 from stillweb.server.failures import FailureKind, RequestRefused
 from stillweb.server.leases.held import IdempotencyCache, ResponseHistory, digest_of
-from stillweb.server.leases.queue import Semaphore
+from stillweb.server.leases.queue import OperationQueue
 
 IDS = st.sampled_from(["", "a", "b", "c"])
 BODIES = st.sampled_from([1, 2])
@@ -24,7 +24,7 @@ def test_work_is_done_once_for_an_identifier_whenever_the_retry_comes(requests):
 
 
 async def _do(requests):
-    once: IdempotencyCache[tuple[str, int, int]] = IdempotencyCache(kept=8)
+    once: IdempotencyCache[tuple[str, int, int]] = IdempotencyCache(8)
     done: list[tuple[str, int]] = []
     let_go = asyncio.Event()
 
@@ -49,7 +49,7 @@ async def _do(requests):
     for (request_id, body, _), answer in zip(asked, answers, strict=True):
         expected = first.setdefault(request_id, body) if request_id else body
         if isinstance(answer, RequestRefused):
-            assert answer.refusal is FailureKind.CONFLICT
+            assert answer.kind is FailureKind.CONFLICT
             assert expected != body
         elif not isinstance(answer, asyncio.CancelledError):
             assert answer[:2] == (request_id, body)
@@ -80,7 +80,7 @@ async def test_failures_of_ours_last_where_that_is_said_and_others_do_not():
 
 
 def test_old_answers_are_forgotten_and_texts_are_told_apart():
-    answers: ResponseHistory[int] = ResponseHistory(kept=2)
+    answers: ResponseHistory[int] = ResponseHistory(2)
     for number in range(3):
         answers.put(str(number), "x", number)
     assert [answers.get(str(number), "x") for number in range(3)] == [None, 1, 2]
@@ -96,14 +96,14 @@ def test_a_gate_lets_in_so_many_in_their_order(limit, room, moves):
 
 
 async def _pass(limit, room, moves):
-    gate = Semaphore("work", limit, room)
+    gate = OperationQueue("work", limit, room)
     entered: list[int] = []
     inside: set[int] = set()
     tasks: list[asyncio.Task[None]] = []
     ends: list[asyncio.Event] = []
 
     async def come(number):
-        async with gate.turn():
+        async with gate.slot():
             entered.append(number)
             inside.add(number)
             assert len(inside) <= limit
@@ -120,11 +120,11 @@ async def _pass(limit, room, moves):
             tasks.append(asyncio.ensure_future(come(len(tasks))))
         for _ in range(4):
             await asyncio.wait(tasks, timeout=0)
-        assert gate.line.inside == len(inside)
+        assert gate.active == len(inside)
     for end in ends:
         end.set()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert entered == sorted(entered)
     assert all(each is None or isinstance(each, RequestRefused | asyncio.CancelledError) for each in outcomes)
-    assert (gate.line.inside, gate.line.waiting) == (0, 0)
-    assert gate.begun == len(entered)
+    assert (gate.active, gate.waiting) == (0, 0)
+    assert gate.started == len(entered)

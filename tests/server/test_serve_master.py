@@ -40,7 +40,7 @@ async def client(cluster):
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         yield client
     for engine in engines:
-        await asyncio.gather(*(engine.desk.end(held) for held in list(engine.desk.held.values())))
+        await asyncio.gather(*(engine.leases.release(held) for held in list(engine.leases.held.values())))
     assert await poll(lambda: all(node.free == 1 for node in master.cluster.all()), timeout=30)
 
 

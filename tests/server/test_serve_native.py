@@ -28,7 +28,7 @@ SCROLL = {"action": "scroll", "dy": 10}
 
 async def busy(rollouts):
     """Hold all turns of steps; return what lets go."""
-    turns = [rollouts.engine.queues["execute"].turn() for _ in range(2)]
+    turns = [rollouts.engine.queues["execute"].slot() for _ in range(2)]
     for turn in turns:
         await turn.__aenter__()
 
@@ -107,7 +107,7 @@ async def test_a_retry_is_taken_once_also_while_the_first_is_under_way(client, r
     lease_id, seen = await lease(client)
     let_go = await busy(rollouts)
     both = [asyncio.ensure_future(step(client, lease_id, filling(seen), request_id="one")) for _ in range(2)]
-    started = await poll(lambda: rollouts.engine.queues["execute"].line.waiting == 1, timeout=30)
+    started = await poll(lambda: rollouts.engine.queues["execute"].waiting == 1, timeout=30)
     await let_go()
     first, retry = await asyncio.gather(*both)
     assert started
@@ -154,18 +154,18 @@ async def test_a_killed_client_is_reclaimed_and_the_others_lose_nothing(client, 
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, address, f"/v1/leases/{killed}/step", body
     )
-    stepping = await poll(lambda: rollouts.engine.queues["execute"].line.waiting == 1, timeout=60)
+    stepping = await poll(lambda: rollouts.engine.queues["execute"].waiting == 1, timeout=60)
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
     await let_go()
     assert stepping
-    assert await poll(lambda: killed not in rollouts.engine.desk.held, timeout=10)
+    assert await poll(lambda: killed not in rollouts.engine.leases.held, timeout=10)
     gone = await step(client, killed, SCROLL)
     assert (gone.status_code, "silent" in gone.json()["error"]["message"]) == (410, True)
     assert (await play(client, kept, seen))["reward"] == 1.0
     await client.delete(f"/v1/leases/{kept}")
     async with ReplayClient(replay.url) as desk:
-        assert await poll(lambda: not rollouts.engine.desk.leases.line.inside, timeout=30)
+        assert await poll(lambda: not rollouts.engine.leases.table.leased, timeout=30)
         assert len(await desk.sessions()) == 1  # the default one: no orphans
 
 
@@ -174,7 +174,7 @@ async def test_a_heartbeat_keeps_a_lease_and_its_lifetime_ends_it(client, rollou
     beats = 0
     while (beat := await client.post(f"/v1/leases/{lease_id}/heartbeat")).status_code == 200:
         beats += 1
-        await poll(lambda: lease_id not in rollouts.engine.desk.held, timeout=0.1)
+        await poll(lambda: lease_id not in rollouts.engine.leases.held, timeout=0.1)
     assert beats > 5
     assert "lifetime" in beat.json()["error"]["message"]
 
@@ -201,14 +201,14 @@ async def test_who_hangs_up_leaves_the_line_and_who_asks_again_gets_the_same_lea
     assert (await client.post("/v1/leases", json={"request_id": "1"})).status_code == 400
     for _ in range(3):
         await client.post("/v1/leases", json={})
-    line = rollouts.engine.desk.leases.line
+    line = rollouts.engine.leases.table
     async with httpx.AsyncClient(base_url=rollouts.url, timeout=60, trust_env=False) as other:
         waiting = asyncio.ensure_future(other.post("/v1/leases", json={"wait": 60}))
         assert await poll(lambda: line.waiting == 1, timeout=30)
         waiting.cancel()
         await asyncio.wait([waiting])
     assert await poll(lambda: line.waiting == 0, timeout=30)
-    assert line.inside == 4
+    assert line.leased == 4
 
 
 async def test_a_dead_browser_is_an_infra_error_and_the_others_go_on(client, rollouts):
@@ -234,9 +234,9 @@ async def test_releasing_in_the_middle_of_a_step_ends_it(client, rollouts):
     lease_id, seen = await lease(client)
     let_go = await busy(rollouts)
     stepping = asyncio.ensure_future(step(client, lease_id, filling(seen)))
-    assert await poll(lambda: rollouts.engine.queues["execute"].line.waiting == 1, timeout=30)
+    assert await poll(lambda: rollouts.engine.queues["execute"].waiting == 1, timeout=30)
     releasing = asyncio.ensure_future(client.delete(f"/v1/leases/{lease_id}"))
-    assert await poll(lambda: lease_id not in rollouts.engine.desk.held, timeout=30)
+    assert await poll(lambda: lease_id not in rollouts.engine.leases.held, timeout=30)
     await let_go()
     assert (await stepping).status_code == 410
     assert (await releasing).status_code == 204

@@ -103,7 +103,7 @@ async def test_omniboxes_clients_are_told_what_is_wrong(rollouts):
         assert (refused.status_code, refused.json()["status"]) == (200, "failed")
         others = [(await Omniboxes.get(box)).status_code for _ in range(4)]
         assert others == [200, 200, 200, 503]
-        for lease in rollouts.engine.desk.leases.running:
+        for lease in rollouts.engine.leases.table.running:
             await box.http.post("/reset", params={"instance_id": lease.id, "node": "stillweb"})
         box.instance["node"] = "another"
         assert (await box.ask("/probe")).status_code == 400
@@ -111,7 +111,7 @@ async def test_omniboxes_clients_are_told_what_is_wrong(rollouts):
 
 async def axtree(rollouts, box):
     return (
-        await rollouts.engine.observe(rollouts.engine.desk.find(box.instance["instance_id"]), ["axtree"])
+        await rollouts.engine.observe(rollouts.engine.leases.find(box.instance["instance_id"]), ["axtree"])
     )["axtree"]
 
 
@@ -133,8 +133,10 @@ async def test_an_openenv_client_plays_over_its_socket(rollouts, path):
         began = await socket.say("reset", seed=3)  # which draws the one task there is
         assert began["data"]["metadata"]["info"]["task"] == "named"
         assert (began["type"], began["data"]["done"], began["data"]["reward"]) == ("observation", False, None)
+        assert began["data"]["observation"]["goal"] == "Say Ada"  # the model sees nothing else
         filled = await socket.say("step", **filling(began["data"]["observation"]), metadata={})
         assert filled["data"]["metadata"]["info"]["action"]["status"] == "ok"
+        assert filled["data"]["observation"]["goal"] == "Say Ada"
         assert (await socket.say("state"))["data"]["step_count"] == 1
         end = await socket.say("step", action="terminate")
         assert (end["data"]["reward"], end["data"]["done"]) == (1.0, True)
@@ -148,12 +150,13 @@ async def test_an_openenv_client_plays_over_its_socket(rollouts, path):
         assert (await socket.say("dance"))["data"]["code"] == "UNKNOWN_TYPE"
         await connection.send("{")
         assert json.loads(await connection.recv())["data"]["code"] == "INVALID_JSON"
-    assert await poll(lambda: not rollouts.engine.desk.leases.line.inside, timeout=30)
+    assert await poll(lambda: not rollouts.engine.leases.table.leased, timeout=30)
 
 
 async def test_openenv_over_http(client):
     began = (await client.post("/openenv/reset", json={"task_id": "named"})).json()
     episode_id = began["metadata"]["episode_id"]
+    assert began["observation"]["goal"] == "Say Ada"
     action = filling(began["observation"])
     step = {"episode_id": episode_id, "action": action, "request_id": "1"}
     assert [(await client.post("/openenv/step", json=step)).status_code for _ in range(2)] == [200, 200]

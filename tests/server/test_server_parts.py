@@ -23,7 +23,7 @@ from stillweb.errors import (
 )
 from stillweb.server.app import page
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
-from stillweb.server.guard import is_loopback, judge
+from stillweb.server.guard import check_request, is_loopback
 from stillweb.server.monitor.counters import EventRate
 from stillweb.server.monitor.status import letter_of
 from stillweb.server.pictures import PictureStore
@@ -75,7 +75,7 @@ def test_a_rate_is_of_the_last_minute(times):
     ],
 )
 def test_letters(leased, playing, over, failed, step, letter):
-    assert letter_of(leased=leased, playing=playing, over=over, failed=failed, step=step) == letter
+    assert letter_of(leased=leased, playing=playing, finished=over, failed=failed, step=step) == letter
 
 
 # --- Omniboxes' commands ---------------------------------------------------------------------------
@@ -153,10 +153,12 @@ def test_lines_of_a_page():
     ],
 )
 def test_who_may_ask(headers, key, status):
-    fault = judge("/v1/status", Headers({k: v.encode().decode("latin-1") for k, v in headers.items()}), key)
+    fault = check_request(
+        "/v1/status", Headers({k: v.encode().decode("latin-1") for k, v in headers.items()}), key
+    )
     assert (fault and fault.status) == status
     if status == 401:
-        assert judge("/health", Headers(headers={"host": "farm:7000"}), key) is None
+        assert check_request("/health", Headers(headers={"host": "farm:7000"}), key) is None
 
 
 @pytest.mark.parametrize(
@@ -189,9 +191,9 @@ def test_loopback(host, mine):
 def test_failures_are_told_by_whose_fault_they_are(error, status, kind):
     fault = fault_of(error)
     assert (fault.status, fault.kind) == (status, kind)
-    assert fault.retry == (status == 503)
-    assert bool(fault.after) == fault.retry
-    assert isinstance(error, StillwebError) or "x" not in fault.message
+    assert fault.error.retry == (status == 503)
+    assert bool(fault.retry_after) == fault.error.retry
+    assert isinstance(error, StillwebError) or "x" not in fault.error.message
 
 
 def test_every_refusal_has_a_status():

@@ -43,7 +43,7 @@ class Servers:
         from stillweb.polling import poll
 
         async def idle() -> bool:
-            return await poll(lambda: not self.running.engine.desk.held, timeout=deadline)
+            return await poll(lambda: not self.running.engine.leases.held, timeout=deadline)
 
         return asyncio.run(idle())
 

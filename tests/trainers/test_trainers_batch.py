@@ -22,7 +22,7 @@ from stillweb.trainers.batch.folder import BatchFolder, folder_name
 from stillweb.trainers.batch.results import Result, summary_of
 from stillweb.trainers.batch.runner import BatchOptions, planned_episodes, select_tasks
 
-HOW = BatchOptions().to_dict() | {"agent": "random", "agent_options": {}, "seed": 0}
+HOW = BatchOptions().to_json() | {"agent": "random", "agent_options": {}, "seed": 0}
 
 
 def task(name, *, url="https://shop.test/", collection="shop"):
@@ -95,8 +95,8 @@ def test_a_kill_at_any_moment_leaves_what_has_ended(tmp_path, number):
     with BatchFolder.open(tmp_path, HOW, go_on=True) as folder:
         assert set(folder.results) == set(kept)
         for key, result in folder.results.items():
-            home = folder.home(result)
-            assert Result.from_dict(json.loads((home / "result.json").read_text()), "") == result
+            home = folder.folder_of(result)
+            assert Result.parse(json.loads((home / "result.json").read_text()), "") == result
             for at, episode in zip(
                 (home / "failed-1", home), (result.episodes[0], result.episodes[-1]), strict=True
             ):

@@ -196,7 +196,7 @@ async def test_random_episodes_are_the_same_in_another_batch(tmp_path):
     found = []
     async with serve([build(tmp_path)], ca, ReplayOptions(port=0, session_ports=None)) as server:
         for out in (tmp_path / "out", tmp_path / "again"):
-            with BatchFolder.open(out, options.to_dict()) as folder:
+            with BatchFolder.open(out, options.to_json()) as folder:
                 state = await rollout(server.url, RandomAgent(7), tasks, folder, options)
             assert (state.ended, state.running) == (2, 0)
             found.append([path.read_bytes() for path in sorted(out.glob("tasks/*/*/trajectory.jsonl"))])

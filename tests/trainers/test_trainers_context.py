@@ -54,10 +54,10 @@ OUTCOMES = (("ok", ""), ("action_failed", "there is no element a1"), ("invalid_a
 
 def conversation(rounds, options, *, picture=False, links=1):
     context = Conversation(GOAL, options)
-    context.saw(observation(0, picture=picture, tabs=2), info())
+    context.add_observation(observation(0, picture=picture, tabs=2), info())
     for number in range(rounds):
-        context.said(REPLIES[number % len(REPLIES)]())
-        context.saw(
+        context.add_reply(REPLIES[number % len(REPLIES)]())
+        context.add_observation(
             observation(number + 1, picture=picture, links=links), info(*OUTCOMES[number % len(OUTCOMES)])
         )
     return context
@@ -147,10 +147,10 @@ def test_replies_and_observations_take_turns():
     context = Conversation(GOAL)
     with pytest.raises(UsageError, match="nothing to ask"):
         context.messages()
-    context.saw(observation(0), info())
-    context.said(called(action="back"))
+    context.add_observation(observation(0), info())
+    context.add_reply(called(action="back"))
     with pytest.raises(UsageError, match="follows an observation"):
-        context.said(called(action="back"))
+        context.add_reply(called(action="back"))
     with pytest.raises(UsageError, match="next observation"):
         context.messages()
     with pytest.raises(UsageError, match="budget"):

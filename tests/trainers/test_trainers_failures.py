@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from stillweb.env.vector.rollout import Outcome
 from stillweb.errors import AgentError, InfraError, TaskError, UsageError
-from stillweb.trainers.failures import FailurePolicy, Failures, SampleVerdict, advantages, judge
+from stillweb.trainers.episodes.failures import (
+    FailureHandling,
+    FailurePolicy,
+    SampleVerdict,
+    advantages,
+    judge,
+)
 
 ENDING = [policy for policy in FailurePolicy if policy is not FailurePolicy.RETRY]
 KINDS = {
@@ -20,7 +26,7 @@ KINDS = {
 }
 FAILED = [outcome for outcome in Outcome if outcome is not Outcome.OK]
 failures = st.builds(
-    Failures,
+    FailureHandling,
     policy=st.sampled_from(FailurePolicy),
     attempts=st.integers(1, 5),
     after=st.sampled_from(ENDING),
@@ -56,23 +62,23 @@ def test_an_episode_that_ended_well_keeps_its_reward_under_every_policy(reward, 
 def test_outcome_and_reward_that_contradict_each_other_are_refused(outcome, policy):
     wrong = None if outcome is Outcome.OK else 0.0
     with pytest.raises(UsageError, match="cannot have the reward"):
-        judge(outcome, wrong, Failures(policy))
+        judge(outcome, wrong, FailureHandling(policy))
     with pytest.raises(UsageError):
-        judge(outcome, math.nan, Failures(policy)) if outcome is Outcome.OK else judge(
-            outcome, 1.0, Failures()
+        judge(outcome, math.nan, FailureHandling(policy)) if outcome is Outcome.OK else judge(
+            outcome, 1.0, FailureHandling()
         )
 
 
 def test_the_other_policies_say_what_they_are_called():
     told = {
-        policy: judge(Outcome.INFRA_ERROR, None, Failures(policy)).verdict
+        policy: judge(Outcome.INFRA_ERROR, None, FailureHandling(policy)).verdict
         for policy in FailurePolicy
         if policy is not FailurePolicy.RAISE
     }
     assert told == {"mask": "mask", "none": "drop", "retry": "again"}
-    assert judge(Outcome.TASK_ERROR, None, Failures(FailurePolicy.RETRY)).verdict is SampleVerdict.MASK
+    assert judge(Outcome.TASK_ERROR, None, FailureHandling(FailurePolicy.RETRY)).verdict is SampleVerdict.MASK
     with pytest.raises(UsageError, match="another policy"):
-        Failures(FailurePolicy.RETRY, after=FailurePolicy.RETRY)
+        FailureHandling(FailurePolicy.RETRY, after=FailurePolicy.RETRY)
 
 
 @given(groups, st.booleans())

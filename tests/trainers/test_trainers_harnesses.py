@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from played_tasks import CLICKS, FILLS, servers
 from playwright.async_api import async_playwright
 
 from stillweb.env.tasks.evaluators import AllEvaluator, AnswerEvaluator, ContentEvaluator, DownloadEvaluator
+from stillweb.env.tasks.task import Task
 from stillweb.errors import InfraError, ReplayUnreachable, TaskError, UsageError
 from stillweb.trainers.cdp import cdp_browser
 
@@ -101,7 +104,7 @@ async def test_a_browser_that_is_gone_gives_no_reward_and_leaves_nothing(served)
 
 
 async def test_what_cannot_be_judged_from_the_page_is_refused_before_it_begins(served):
-    """Judged by nothing that was read, it would be worth 0."""
+    """JudgedSample by nothing that was read, it would be worth 0."""
     elsewhere = ContentEvaluator(url="https://other.test/", include=(("a",),))
     for evaluation in (
         elsewhere,
@@ -149,3 +152,23 @@ def read_object(lines):
         if line.startswith("}") or (line.startswith("{") and line.rstrip().endswith("}")):
             return text
     return text
+
+
+def test_a_name_registers_its_task_in_every_process_that_receives_it():
+    """Workers of joblib and Ray start with an empty registry and get the name by pickle."""
+    pytest.importorskip("gymnasium", reason="needs the extra stillweb[gym]")
+    from stillweb.trainers.gymnasium import register_tasks
+
+    task = Task("w/1", "goal", "https://a.test/", "none")
+    (name,) = register_tasks([task], "http://127.0.0.1:9", namespace="workers")
+    assert name == "workers/w-1-v0"
+    assert name.task_name == "w-1-v0"
+    worker = (
+        "import pickle, sys; names = pickle.load(sys.stdin.buffer); import gymnasium; "
+        "print(names[0], gymnasium.spec(names[0]).entry_point.args[1][0].id, names[1])"
+    )
+    for sent in ((name, name), (name, name.task_name), copy.deepcopy((name, name))):
+        done = subprocess.run(
+            [sys.executable, "-c", worker], input=pickle.dumps(sent), capture_output=True, check=True
+        )
+        assert done.stdout.decode().split() == [str(sent[0]), "w/1", str(sent[1])]

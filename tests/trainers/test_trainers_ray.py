@@ -39,8 +39,8 @@ ray = pytest.importorskip("ray")
 
 from ray_agents import PLACE, clicks  # noqa: E402
 
-from stillweb.trainers.place import EpisodeSource  # noqa: E402
-from stillweb.trainers.ray.rollouts import OBJECTS, Placing, RayOptions, RayRollouts  # noqa: E402
+from stillweb.trainers.episodes.source import EpisodeSource  # noqa: E402
+from stillweb.trainers.ray.rollouts import OBJECTS, RayOptions, RayRollouts, WorkerPlacement  # noqa: E402
 
 pytestmark = [
     pytest.mark.browser,
@@ -116,9 +116,9 @@ def rollouts(cluster, published):
         keep=OBJECTS,
         store=published.root / "store",
         vector=VectorOptions(env=MAX),
-        placing=Placing(num_cpus=0.5),
+        placement=WorkerPlacement(num_cpus=0.5),
     )
-    with RayRollouts(2, 2, packs=published.packs, depot=published.url, options=options) as opened:
+    with RayRollouts(2, 2, packs=published.packs, remote=published.url, options=options) as opened:
         yield opened
         pids = [pid for each in all_started(opened).values() for pid in below(each["pid"])]
     assert len(pids) > 10
@@ -155,9 +155,9 @@ def test_episodes_are_played_to_known_rewards(rollouts, published, tmp_path):
             pack.environment_id
         }
     one = ended["one-0-1"]
-    picture = one.kept.picture(one.rollout.steps[0].digests["screenshot"])
+    picture = one.stored.picture(one.rollout.steps[0].digests["screenshot"])
     assert picture.startswith(b"\x89PNG")
-    trajectory = one.kept.trajectory(tmp_path)
+    trajectory = one.stored.trajectory(tmp_path)
     assert trajectory.end["reward"] == 1.0
     assert trajectory.observed(1, "screenshot") == picture
 
@@ -182,14 +182,16 @@ async def test_what_is_seen_is_what_a_plain_env_sees(rollouts, published, tmp_pa
                 seen.append(observation.digests)
                 over = terminated or truncated
             alone[each.id] = seen
-        placing = Placing(num_cpus=0.1)
-        options = RayOptions(level="exact", observe=("axtree", "screenshot"), keep=tmp_path, placing=placing)
+        placement = WorkerPlacement(num_cpus=0.1)
+        options = RayOptions(
+            level="exact", observe=("axtree", "screenshot"), keep=tmp_path, placement=placement
+        )
         async with RayRollouts(1, 1, proxy=server.url, options=options) as others:
             async for episode in others.rollout(clicks, tasks):
                 assert digests(episode) == alone[episode.rollout.task.id]
-                trajectory = episode.kept.trajectory()
+                trajectory = episode.stored.trajectory()
                 assert trajectory.path.is_relative_to(tmp_path)
-                assert episode.kept.picture(digests(episode)[0]["screenshot"]).startswith(b"\x89PNG")
+                assert episode.stored.picture(digests(episode)[0]["screenshot"]).startswith(b"\x89PNG")
     played = [Planned(each, number) for each in tasks for number in range(2)]
     count = 0
     async for episode in rollouts.rollout("ray_agents:clicks", played):
@@ -211,7 +213,7 @@ def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothin
         if how == "SIGKILL":
             os.kill(pid, signal.SIGKILL)
         else:
-            ray.kill(rollouts._pool.seats[worker["number"]].handle)
+            ray.kill(rollouts._pool.slots[worker["number"]].handle)
         return worker["number"], family
 
     killed = None
@@ -227,7 +229,7 @@ def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothin
     assert "a worker was lost" in first.rollout.errors[0]
     for each in ended.values():
         assert each.rollout.attempts == 1 or killed in each.workers
-        assert each.kept.picture(digests(each)[-1]["screenshot"])  # it outlives its worker
+        assert each.stored.picture(digests(each)[-1]["screenshot"])  # it outlives its worker
     assert len(family) > 3
     assert asyncio.run(gone(family))
     assert rollouts.workers()[killed]["lost"] == before[killed]["lost"] + 1
@@ -239,10 +241,10 @@ def test_a_worker_that_is_killed_costs_its_episodes_an_attempt_and_others_nothin
 
 
 def test_a_session_for_ones_own_loop_outlives_its_worker(rollouts):
-    async def source():
+    async def provider():
         return rollouts
 
-    place = EpisodeSource(source)
+    source = EpisodeSource(provider)
 
     async def play(lease):
         turn = await lease.reset(task=task("one"))
@@ -253,17 +255,17 @@ def test_a_session_for_ones_own_loop_outlives_its_worker(rollouts):
         assert (await lease.observe("text"))["text"]
         return await lease.step({"action": "terminate"})
 
-    lease = place.run(place.lease("me"))
-    turn = place.run(play(lease))
+    lease = source.run(source.lease("me"))
+    turn = source.run(play(lease))
     assert (turn.reward, turn.terminated) == (1.0, True)
     ray.kill(lease._handle)
     with pytest.raises(InfraError, match="a worker was lost"):
-        place.run(lease.step({"action": "terminate"}))
+        source.run(lease.step({"action": "terminate"}))
     with pytest.raises(ResetNeeded):
-        place.run(lease.observe("text"))
-    assert place.run(play(lease)).reward == 1.0
-    place.run(lease.release())
-    place.run(lease.release())
+        source.run(lease.observe("text"))
+    assert source.run(play(lease)).reward == 1.0
+    source.run(lease.release())
+    source.run(lease.release())
     assert [each["under_way"] for each in rollouts.workers()] == [0, 0]
 
 
@@ -294,15 +296,15 @@ def test_tasks_are_read_lazily_and_who_leaves_off_leaves_what_goes_on(rollouts):
 
 def test_nothing_waits_for_a_worker_that_finds_no_place(rollouts):
     pool = rollouts._pool
-    seat, placing = pool.seats[0], pool._placing
-    pool._placing = replace(placing, resources={"nowhere": 1})  # as if its machine does not come back
+    slot, placement = pool.slots[0], pool._placement
+    pool._placement = replace(placement, resources={"nowhere": 1})  # as if its machine does not come back
     try:
-        pool.replace(seat, seat.handle)
+        pool.replace(slot, slot.handle)
         tasks = [task(f"one-{n}-1") for n in range(5)]
         ended = list(rollouts.rollout(clicks, tasks))
     finally:
-        pool._placing = placing
-        pool.replace(seat, seat.handle)
+        pool._placement = placement
+        pool.replace(slot, slot.handle)
     assert [each.rollout.reward for each in ended] == [1.0] * 5
     assert {each.workers for each in ended} == {(1,)}
 
@@ -311,16 +313,16 @@ def test_what_cannot_be_is_told_before_anything_is_played(cluster, published):
     with pytest.raises(UsageError, match="name one of packs and proxy"):
         RayRollouts(1, 1)
     with (
-        pytest.raises(UsageError, match="where is the pack 'small'"),
+        pytest.raises(UsageError, match="the pack name 'small' needs a remote"),
         RayRollouts(1, 1, packs={"s": "small"}),
     ):
         pass
-    anywhere = RayOptions(placing=Placing(num_cpus=0), store=published.root / "store")
-    absent = RayRollouts(1, 1, packs={"s": "0" * 64}, depot=published.url, options=anywhere)
+    anywhere = RayOptions(placement=WorkerPlacement(num_cpus=0), store=published.root / "store")
+    absent = RayRollouts(1, 1, packs={"s": "0" * 64}, remote=published.url, options=anywhere)
     with pytest.raises(CollectionNotFound, match="is not at"), absent:
         pass
-    placing = Placing(resources={"browsers": 1}, start_seconds=0.5)
-    nowhere = RayRollouts(1, 1, proxy="http://127.0.0.1:9", options=RayOptions(placing=placing))
+    placement = WorkerPlacement(resources={"browsers": 1}, start_seconds=0.5)
+    nowhere = RayRollouts(1, 1, proxy="http://127.0.0.1:9", options=RayOptions(placement=placement))
     with pytest.raises(InfraError, match="1 of 1 workers did not start"), nowhere:
         pass
     with pytest.raises(UsageError, match="were not started"):

@@ -207,7 +207,7 @@ def rollout(
         "tasks": {"file": str(file), "sha256": sha256(file.read_bytes()).hexdigest(), "chosen": len(tasks)}
     }
     chosen = {"agent": agent, "agent_options": given["agent_options"], "seed": given["seed"]}
-    configuration = {"stillweb": __version__, **chosen_tasks, **chosen, **options.to_dict()}
+    configuration = {"stillweb": __version__, **chosen_tasks, **chosen, **options.to_json()}
     go_on = given["resume"] or given["only_failed"]
     with BatchFolder.open(output, configuration, go_on=go_on) as folder:
         until_signal(_play(folder, tasks, player, options, given))

@@ -108,7 +108,7 @@ def serve(sources: tuple[str, ...], options: ServeOptions, as_json: bool, **chos
             stopped = on_signals()
             _announce(server.url, url, options, bool(chosen["api_key"]), as_json)
             await stopped.wait()
-            running = len(server.engine.desk.held)
+            running = len(server.engine.leases.held)
             stderr().print(f"ending: waiting up to {options.drain_seconds:g} s for {running} leases")
 
     # asyncio's own loop: on uvloop every write to the pipe of a killed driver fails.

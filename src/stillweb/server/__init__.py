@@ -1,1 +1,1 @@
-"""The rollout server: episodes for trainers elsewhere, leased over HTTP, and the page that shows them."""
+"""The rollout server: episodes for remote trainers, leased over HTTP, and the monitor of its sessions."""

@@ -1,4 +1,4 @@
-"""The HTTP application: the native API, the protocols of others, the monitor's data, the documentation."""
+"""The HTTP application: native API, Omniboxes, OpenEnv, verl-tool, monitor, and API documentation."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ section { border-top: 1px solid #8886; }
 dt { font-weight: 600; } dd { margin: 0 0 .3rem 1.2rem; }
 </style></head><body>
 <h1>{{ info.title }} <small>{{ info.version }}</small></h1>
-<p>{{ info.description }} The same for programs: <a href="openapi.json">openapi.json</a>.</p>
+<p>{{ info.description }} Machine-readable: <a href="openapi.json">openapi.json</a>.</p>
 {% for tag, operations in tags.items() %}<section><h2>{{ tag }}</h2>
 {% for each in operations %}<details><summary><b>{{ each.method }}</b> <code>{{ each.path }}</code>
  {{ each.summary }}</summary>
 <p>{{ each.description }}</p>
 {% if each.parameters %}<dl>
-{% for one in each.parameters %}<dt><code>{{ one.name }}</code> ({{ one.in }}
-{%- if one.required %}, required{% endif %})</dt><dd>{{ one.description or "" }}</dd>{% endfor %}
+{% for parameter in each.parameters %}<dt><code>{{ parameter.name }}</code> ({{ parameter.in }}
+{%- if parameter.required %}, required{% endif %})</dt><dd>{{ parameter.description or "" }}</dd>{% endfor %}
 </dl>{% endif %}
 {% if each.body %}<p>Body: <a href="#{{ each.body }}"><code>{{ each.body }}</code></a></p>{% endif %}
-<ul>{% for status, told in each.answers.items() %}<li><code>{{ status }}</code> {{ told.text }}
-{% if told.model %}<a href="#{{ told.model }}"><code>{{ told.model }}</code></a>{% endif %}</li>
+<ul>{% for status, response in each.responses.items() %}<li><code>{{ status }}</code> {{ response.text }}
+{% if response.model %}<a href="#{{ response.model }}"><code>{{ response.model }}</code></a>{% endif %}</li>
 {% endfor %}</ul>
 </details>{% endfor %}</section>
 {% endfor %}<section><h2>Bodies</h2>
@@ -54,7 +54,12 @@ dt { font-weight: 600; } dd { margin: 0 0 .3rem 1.2rem; }
 
 
 def page(document: dict[str, Any]) -> str:
-    """Return the page of an OpenAPI document."""
+    """Return an OpenAPI document as one HTML page.
+
+    FastAPI's own pages (Swagger UI, ReDoc) load about 1.5 MB of scripts from a CDN. The monitor must work on
+    machines without internet, under a content security policy without scripts from other origins, and the
+    packages that bundle these scripts add megabytes to every installation. So the page is a template.
+    """
     tags: dict[str, list[dict[str, Any]]] = {}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -62,9 +67,9 @@ def page(document: dict[str, Any]) -> str:
                 tag = (operation.get("tags") or ["other"])[0]
                 tags.setdefault(tag, []).append(_operation(path, method, operation))
     schemas = document.get("components", {}).get("schemas", {})
-    told = {name: json.dumps(schema, indent=2, ensure_ascii=False) for name, schema in schemas.items()}
+    texts = {name: json.dumps(schema, indent=2, ensure_ascii=False) for name, schema in schemas.items()}
     template = Environment(autoescape=True).from_string(_PAGE)
-    return template.render(info=document["info"], tags=tags, schemas=told)
+    return template.render(info=document["info"], tags=tags, schemas=texts)
 
 
 def _operation(path: str, method: str, operation: dict[str, Any]) -> dict[str, Any]:
@@ -75,39 +80,38 @@ def _operation(path: str, method: str, operation: dict[str, Any]) -> dict[str, A
         "description": operation.get("description", ""),
         "parameters": operation.get("parameters", []),
         "body": _model(operation.get("requestBody", {})),
-        "answers": {
+        "responses": {
             status: {"text": each.get("description", ""), "model": _model(each)}
             for status, each in operation.get("responses", {}).items()
         },
     }
 
 
-def _model(told: dict[str, Any]) -> str:
-    schema = told.get("content", {}).get("application/json", {}).get("schema", {})
+def _model(content: dict[str, Any]) -> str:
+    schema = content.get("content", {}).get("application/json", {}).get("schema", {})
     return str(schema.get("$ref", "")).rpartition("/")[2]
 
 
 _DESCRIPTION = (
-    "Episodes on replayed sites, leased to trainers. A failure of browser, page or replay is status 502 or "
-    "503 with the kind infra_error, and never a reward."
+    "Episodes on replayed sites, leased to trainers. A failure of browser, page or replay has status 502 or "
+    "503 and the kind infra_error, and never a reward."
 )
 
 
 def make_app(engine: Engine, key: str = "") -> FastAPI:
-    """Return the application over an engine that has started; `key` is "" for none."""
+    """Return the application of a started engine; `key` is "" for none."""
     app = base_app("stillweb serve", _DESCRIPTION, key)
     app.state.engine = engine
-    app.state.trajectories = verltool.Trajectories(engine)
+    app.state.trajectories = verltool.TrajectoryLeases(engine)
     app.include_router(native.router())
     app.include_router(monitor.router())
     app.include_router(omniboxes.router("/omniboxes"))
-    app.include_router(omniboxes.router(""), include_in_schema=False)  # its clients know no prefix
+    app.include_router(omniboxes.router(""), include_in_schema=False)  # WebGym clients use the root
     app.include_router(openenv.router("/openenv"))
     app.add_api_websocket_route("/ws", openenv.socket)
     app.include_router(verltool.router("/verl-tool"))
 
     async def docs() -> HTMLResponse:
-        """Show this API."""
         return HTMLResponse(page(app.openapi()))
 
     app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False)

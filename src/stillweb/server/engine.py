@@ -1,8 +1,8 @@
-"""Episodes for many clients in one `VectorEnv`: a lease has a session of it, and none waits for another.
+"""The rollout server without HTTP: leases of the sessions of one `VectorEnv`, for many clients.
 
-A call of a lease stands in two lines: behind earlier calls of the same lease, and in that of its kind of
-operation (`ServeOptions.queues`). It runs in a task of its own, so that a client that hangs up in the middle
-changes nothing: what was begun is ended, its answer is kept for a retry, and the lease runs out.
+A call waits in two queues: behind earlier calls of its lease, and in the queue of its operation
+(`ServeOptions.queues`). It runs in a task of its own: when a client disconnects, the call still completes,
+its response stays available for a retry, and the lease expires if the client does not return.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stillweb.env.vector.vector import VectorEnv
 from stillweb.errors import EnvClosed, InfraError, ResetNeeded, StillwebError
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
 from stillweb.server.leases.held import HeldLease, IdempotencyCache
-from stillweb.server.leases.leases import Lease
 from stillweb.server.leases.manager import LeaseManager
-from stillweb.server.leases.queue import Semaphore
+from stillweb.server.leases.queue import OperationQueue
+from stillweb.server.leases.table import Lease
 from stillweb.server.monitor.counters import ServerCounters
 from stillweb.server.options import ServeOptions
 from stillweb.server.pictures import PictureStore
@@ -35,14 +35,14 @@ __all__ = ["Engine", "Start", "Stepped"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_REPLAY_SECONDS = 5.0  # no longer, since meanwhile the lease of a client that has gone is not taken back
-_LEASINGS = 256  # requests for leases whose answers are kept for retries
+_REPLAY_SECONDS = 5.0  # short: during this wait the lease of a client that has gone does not expire
+_LEASE_RESPONSES = 256  # stored responses to lease requests
 Action = Mapping[str, Any] | str
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What an episode begins with: a task or a URL, and a seed unless it is theirs."""
+    """The start of an episode: a task or a URL, and a seed that overrides theirs."""
 
     task: Task | None = None
     url: str | None = None
@@ -50,18 +50,17 @@ class Start:
 
     @property
     def label(self) -> str:
-        """By which the monitor shows it."""
+        """Name that the monitor shows."""
         return self.task.id if self.task else ""
 
     @property
-    def opens(self) -> str:
-        """The page that it opens."""
+    def start_url(self) -> str:
         return self.task.start_url if self.task else self.url or ""
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What a reset or step gave, as JSON; `reward` is None for a reset."""
+    """The result of a reset or step, as JSON; `reward` is None after a reset."""
 
     observation: dict[str, Any]
     reward: float | None
@@ -81,8 +80,8 @@ class Engine(Started):
     def __init__(self, proxy: str, options: ServeOptions | None = None) -> None:
         self.options = chosen = options or ServeOptions()
         self.proxy = proxy
-        self.began = clock.monotonic()
-        self.tally = ServerCounters(self.began)
+        self.started_at = clock.monotonic()
+        self.counters = ServerCounters(self.started_at)
         self.vector = VectorEnv(
             proxy,
             chosen.sessions,
@@ -91,78 +90,81 @@ class Engine(Started):
             observe=chosen.observe,
             options=chosen.vector,
         )
-        room = max(chosen.room, chosen.sessions)
-        self.queues = {name: Semaphore(name, limit, room) for name, limit in chosen.queues.items()}
+        capacity = max(chosen.queue_capacity, chosen.sessions)
+        self.queues = {name: OperationQueue(name, limit, capacity) for name, limit in chosen.queues.items()}
         trajectories = chosen.vector.env.trajectories
         self.pictures = PictureStore(
             chosen.picture_bytes, ContentFiles(trajectories) if trajectories else None
         )
-        self.desk = LeaseManager(chosen, self.vector.leave, self.queues["release"], self.tally, self._changed)
-        self._whose = f"?node={chosen.node}" if chosen.node else ""  # a master finds the picture by it
-        self.leasing: IdempotencyCache[dict[str, Any]] = IdempotencyCache(kept=_LEASINGS)
+        self.leases = LeaseManager(
+            chosen, self.vector.leave, self.queues["release"], self.counters, self._changed
+        )
+        self._picture_query = f"?node={chosen.node}" if chosen.node else ""  # for a master
+        self.lease_requests: IdempotencyCache[dict[str, Any]] = IdempotencyCache(_LEASE_RESPONSES)
         self.closing = asyncio.Event()
         self.changes = 0
-        self._news = asyncio.Event()
+        self._change = asyncio.Event()
 
     async def start(self) -> None:
-        """Reach the replay server, have a browser, begin to count the seconds of leases."""
+        """Connect to the replay server, launch a browser and start the lease timers."""
         await self.vector.start()
-        self.desk.start()
+        self.leases.start()
 
     async def drain(self) -> None:
-        """Give no new leases; wait until those there are have ended, or `drain_seconds` are over."""
-        await self.desk.drain(self.options.drain_seconds)
+        """Refuse new leases and wait until the running ones have ended, at most `drain_seconds`."""
+        await self.leases.drain(self.options.drain_seconds)
 
     async def close(self) -> None:
-        """End all leases, leave their sessions, end the browsers."""
+        """End all leases, leave their sessions and close the browsers."""
         self.end_streams()
-        await self.desk.close()
+        await self.leases.close()
         await self.vector.close()
 
     def end_streams(self) -> None:
-        """End the streams of events, which never end by themselves."""
+        """End the event streams, which otherwise run forever."""
         self.closing.set()
         self._changed()
 
     async def changed(self, seen: int, seconds: float) -> int:
-        """Wait until there are other `changes`, or the server closes; return how many there are."""
+        """Wait until `changes` differs from `seen` or the server closes; return `changes`."""
         if self.changes == seen and not self.closing.is_set():
-            news = asyncio.ensure_future(self._news.wait())
-            await asyncio.wait([news], timeout=seconds)
-            news.cancel()
+            change = asyncio.ensure_future(self._change.wait())
+            await asyncio.wait([change], timeout=seconds)
+            change.cancel()
         return self.changes
 
     def _changed(self) -> None:
         self.changes += 1
-        self._news.set()
-        self._news = asyncio.Event()
+        self._change.set()
+        self._change = asyncio.Event()
 
-    # --- what clients do ----------------------------------------------------------------------------
+    # --- operations of clients ----------------------------------------------------------------------
 
     async def reset(self, held: HeldLease, start: Start, *, request_id: str = "") -> Stepped:
-        """Begin an episode.
+        """Start an episode.
 
         Raises:
-            Refused: if the server ends, the lease has ended, or too many wait.
-            UsageError, TaskError, InfraError: as `Env.reset`.
+            RequestRefused: if the server shuts down, the lease has ended, or too many calls wait.
+            UsageError, TaskError, InfraError: see `Env.reset`.
         """
-        if self.desk.draining:
+        if self.leases.draining:
             raise RequestRefused(
-                FailureKind.DRAINING, "this server ends: running episodes go on, none begins"
+                FailureKind.DRAINING, "the server is shutting down: running episodes go on, none starts"
             )
 
         async def reset() -> Stepped:
             return await self._call(held, "reset", lambda: self._reset(held, start))
 
-        # No failure lasts: a reset begins anew anyway, so that the same one may be tried again.
-        told: Stepped = await held.once.do(request_id, ["reset", start.label, start.opens, start.seed], reset)
-        return told
+        # No failure is stored: a repeated reset starts a new episode anyway.
+        body = ["reset", start.label, start.start_url, start.seed]
+        stepped: Stepped = await held.responses.do(request_id, body, reset)
+        return stepped
 
     async def step(self, held: HeldLease, action: Action, *, request_id: str = "") -> Stepped:
-        """Take an action; a request identifier that was used for it already gives its answer again.
+        """Take an action. A repeated request with the same `request_id` gets the stored response.
 
         Raises:
-            Refused: as `reset`; or if the identifier was another request's.
+            RequestRefused: see `reset`; or if the identifier belongs to another request.
             ResetNeeded: if no episode is under way.
             InfraError: if browser or proxy fail.
         """
@@ -170,120 +172,121 @@ class Engine(Started):
         async def step() -> Stepped:
             return await self._call(held, "execute", lambda: self._step(held, action))
 
-        told: Stepped = await held.once.do(request_id, ["step", action], step, (InfraError,))
-        return told
+        stepped: Stepped = await held.responses.do(request_id, ["step", action], step, (InfraError,))
+        return stepped
 
     async def observe(
         self, held: HeldLease, kinds: Sequence[str], *, queue: str = "observe"
     ) -> dict[str, Any]:
-        """Look at the page without a step; as `Stepped.observation`."""
+        """Observe the page without a step; return the same as `Stepped.observation`."""
 
         async def observe() -> dict[str, Any]:
             return await self._call(held, queue, lambda: self._observe(held, kinds))
 
-        told: dict[str, Any] = await held.once.do("", None, observe)
-        return told
+        observation: dict[str, Any] = await held.responses.do("", None, observe)
+        return observation
 
     # --- calls --------------------------------------------------------------------------------------
 
     async def _call(self, held: HeldLease, queue: str, work: Callable[[], Awaitable[T]]) -> T:
-        self.desk.heard(held, calls=1)
-        held.doing = held.doing or f"queued:{queue}"
+        self.leases.renew(held, calls=1)
+        held.operation = held.operation or f"queued:{queue}"
         try:
-            async with held.gate.turn(), held.lock, self.queues[queue].turn():
+            async with held.calls.slot(), held.lock, self.queues[queue].slot():
                 if held.ended:
                     raise RequestRefused(
-                        FailureKind.OVER, f"lease {held.lease.id} ended while the call waited"
+                        FailureKind.LEASE_OVER, f"lease {held.lease.id} ended while the call waited"
                     )
-                async with self._doing(held, queue):
+                async with self._running(held, queue):
                     return await work()
         except StillwebError as error:
-            self._failed(held, error)
+            self._count_failure(held, error)
             raise
         finally:
-            held.doing = ""
-            self.desk.heard(held, calls=-1)
+            held.operation = ""
+            self.leases.renew(held, calls=-1)
             self._changed()
 
     @asynccontextmanager
-    async def _doing(self, held: HeldLease, queue: str) -> AsyncIterator[None]:
-        held.doing = queue
+    async def _running(self, held: HeldLease, operation: str) -> AsyncIterator[None]:
+        held.operation = operation
         self._changed()
         try:
             yield
         except (EnvClosed, InfraError) as error:
-            if held.ended:  # what we took away under it is no failure of anything
+            if held.ended:  # the server closed the page under the call: not a failure of the browser
                 raise RequestRefused(
-                    FailureKind.OVER, f"lease {held.lease.id} ended in the middle of it"
+                    FailureKind.LEASE_OVER, f"lease {held.lease.id} ended during the call"
                 ) from error
             raise
 
-    def _failed(self, held: HeldLease, error: StillwebError) -> None:
-        self.tally.failures[fault_of(error).kind] += 1
+    def _count_failure(self, held: HeldLease, error: StillwebError) -> None:
+        self.counters.failures[fault_of(error).kind] += 1
         if isinstance(error, InfraError):
             logger.warning("an episode failed", extra={"lease": held.lease.id, "error": str(error)})
 
     async def _reset(self, held: HeldLease, start: Start) -> Stepped:
-        held.begins(start.label, start.opens)
+        held.start_episode(start.label, start.start_url)
         try:
             try:
                 observation, info = await self._open(held.lease, start)
             except InfraError:
-                # A replay worker that died is started again, within seconds: nothing its clients need count.
-                if held.ended or not await self._replay_back():
+                # The supervisor restarts a dead replay worker within seconds; the retry hides that from
+                # clients.
+                if held.ended or not await self._replay_restarted():
                     raise
                 observation, info = await self._open(held.lease, start)
         except StillwebError as error:
-            held.fails(error)
+            held.fail(error)
             raise
-        self.tally.resets.count(clock.monotonic())
-        return Stepped(self._saw(held, observation, info), None, False, False, info)
+        self.counters.resets.count(clock.monotonic())
+        return Stepped(self._record(held, observation, info), None, False, False, info)
 
     async def _open(self, lease: Lease, start: Start) -> tuple[Observation, Mapping[str, Any]]:
         url = None if start.task else start.url
         return await self.vector.reset(lease.session, task=start.task, url=url, seed=start.seed)
 
-    async def _replay_back(self) -> bool:
-        """Return whether the replay server was not ready, and is now."""
+    async def _replay_restarted(self) -> bool:
+        """Return True if the replay server was not ready and has become ready."""
         return not await self.vector.proxy_ready(0) and await self.vector.proxy_ready(_REPLAY_SECONDS)
 
     async def _step(self, held: HeldLease, action: Action) -> Stepped:
         if not held.playing:
-            raise ResetNeeded(_why_not(held), hint="reset the lease")
+            raise ResetNeeded(_no_episode(held), hint="reset the lease")
         try:
             observation, reward, terminated, truncated, info = await self.vector.step(
                 held.lease.session, action
             )
         except StillwebError as error:
-            held.fails(error)
+            held.fail(error)
             raise
-        self.tally.steps.count(clock.monotonic())
+        self.counters.steps.count(clock.monotonic())
         if terminated or truncated:
-            held.ends(reward)
-            self.tally.episodes["terminated" if terminated else "truncated"] += 1
-        return Stepped(self._saw(held, observation, info), reward, terminated, truncated, info)
+            held.finish(reward)
+            self.counters.episodes["terminated" if terminated else "truncated"] += 1
+        return Stepped(self._record(held, observation, info), reward, terminated, truncated, info)
 
     async def _observe(self, held: HeldLease, kinds: Sequence[str]) -> dict[str, Any]:
-        return self._shown(held, await self.vector.observe(held.lease.session, *kinds))
+        return self._with_references(held, await self.vector.observe(held.lease.session, *kinds))
 
-    def _saw(self, held: HeldLease, observation: Observation, info: Mapping[str, Any]) -> dict[str, Any]:
-        held.saw(observation, info)
-        self.tally.met(info["traffic"], held.task, clock.monotonic())
-        return self._shown(held, observation)
+    def _record(self, held: HeldLease, observation: Observation, info: Mapping[str, Any]) -> dict[str, Any]:
+        held.record(observation, info)
+        self.counters.add_traffic(info["traffic"], held.task, clock.monotonic())
+        return self._with_references(held, observation)
 
-    def _shown(self, held: HeldLease, observation: Observation) -> dict[str, Any]:
-        """Return an observation as JSON, its pictures as references."""
+    def _with_references(self, held: HeldLease, observation: Observation) -> dict[str, Any]:
+        """Return an observation as JSON with references to its pictures."""
         pictures = {}
         for name in ("screenshot", "som"):
             if picture := getattr(observation, name):
                 held.picture = digest = self.pictures.put(picture)
-                pictures[name] = {"sha256": digest, "href": f"/v1/pictures/{digest}{self._whose}"}
+                pictures[name] = {"sha256": digest, "href": f"/v1/pictures/{digest}{self._picture_query}"}
         return {**observation.to_dict(), "pictures": pictures}
 
 
-def _why_not(held: HeldLease) -> str:
+def _no_episode(held: HeldLease) -> str:
     if held.error:
         return f"the episode failed: {held.error}"
-    if held.over:
+    if held.finished:
         return f"the episode is over, with reward {held.reward:g}"
-    return "no episode has begun"
+    return "no episode is under way"

@@ -1,9 +1,10 @@
-"""What a request is told when it cannot be done: a status and a kind, by whose fault it is.
+"""Maps errors to HTTP responses: a status, and a kind that says which side failed.
 
     {"error": {"kind": "infra_error", "message": ..., "hint": ..., "retry": true}}
 
-`infra_error` is ours, and never a reward: mask the episode, or play it again. What says `retry` may be sent
-again as it is, under the same `request_id`, after `Retry-After` seconds where that is given.
+`infra_error` is a failure of the server, browser or replay, and never a reward: mask the episode or play it
+again. If `retry` is true, the client may send the same request again under the same `request_id`, after
+`Retry-After` seconds.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Any
+
+from pydantic import BaseModel, Field
 
 from stillweb.errors import (
     EnvClosed,
@@ -25,80 +28,98 @@ from stillweb.errors import (
     TaskError,
 )
 
-__all__ = ["FailureKind", "RequestRefused", "ServerFault", "fault_of"]
+__all__ = ["ErrorResponse", "FailureKind", "RequestRefused", "ServerFault", "fault_of"]
 
 logger = logging.getLogger(__name__)
 
 
 class FailureKind(StrEnum):
-    """Why the server does not do it."""
+    """Why the server refuses a request."""
 
     FULL = "full"
     BUSY = "busy"
     DRAINING = "draining"
-    UNKNOWN = "no_lease"
-    OVER = "lease_over"
+    NO_LEASE = "no_lease"
+    LEASE_OVER = "lease_over"
     CONFLICT = "request_id_conflict"
-    BAD = "bad_request"
-    ABSENT = "not_found"
-    KEY = "unauthorized"
+    BAD_REQUEST = "bad_request"
+    NOT_FOUND = "not_found"
+    UNAUTHORIZED = "unauthorized"
     FORBIDDEN = "forbidden"
+    TOO_LARGE = "too_large"
+    TIMEOUT = "timeout"
 
 
 _STATUS = {
     FailureKind.FULL: HTTPStatus.SERVICE_UNAVAILABLE,
     FailureKind.BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
     FailureKind.DRAINING: HTTPStatus.SERVICE_UNAVAILABLE,
-    FailureKind.UNKNOWN: HTTPStatus.NOT_FOUND,
-    FailureKind.OVER: HTTPStatus.GONE,
+    FailureKind.NO_LEASE: HTTPStatus.NOT_FOUND,
+    FailureKind.LEASE_OVER: HTTPStatus.GONE,
     FailureKind.CONFLICT: HTTPStatus.CONFLICT,
-    FailureKind.BAD: HTTPStatus.BAD_REQUEST,
-    FailureKind.ABSENT: HTTPStatus.NOT_FOUND,
-    FailureKind.KEY: HTTPStatus.UNAUTHORIZED,
+    FailureKind.BAD_REQUEST: HTTPStatus.BAD_REQUEST,
+    FailureKind.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    FailureKind.UNAUTHORIZED: HTTPStatus.UNAUTHORIZED,
     FailureKind.FORBIDDEN: HTTPStatus.FORBIDDEN,
+    FailureKind.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    FailureKind.TIMEOUT: HTTPStatus.REQUEST_TIMEOUT,
 }
-_AFTER = {FailureKind.FULL: 2, FailureKind.BUSY: 1, FailureKind.DRAINING: 30}  # seconds
+_RETRY_AFTER = {FailureKind.FULL: 2, FailureKind.BUSY: 1, FailureKind.DRAINING: 30}  # seconds
 
 
 class RequestRefused(StillwebError):
-    """Raised where the server itself refuses.
+    """Raised when the server refuses a request, for the reason `kind`."""
 
-    Attributes:
-        refusal: why.
-    """
-
-    def __init__(self, refusal: FailureKind, message: str, *, hint: str = "") -> None:
+    def __init__(self, kind: FailureKind, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
-        self.refusal = refusal
+        self.kind = kind
+
+
+class ErrorResponse(BaseModel):
+    """A failure."""
+
+    kind: str = Field(
+        description="infra_error is a failure of the server: mask the episode, or play it again"
+    )
+    message: str
+    hint: str = ""
+    retry: bool = Field(False, description="Whether the same request may be sent again")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFault:
-    """A failure as it is told.
+    """A failure as an HTTP response.
 
     Attributes:
-        status: of HTTP.
-        kind: for programs.
-        after: seconds until it is worth another try; 0 where that is not said.
+        retry_after: seconds for the header `Retry-After`; 0 omits it.
     """
 
     status: HTTPStatus
-    kind: str
-    message: str
-    hint: str = ""
-    retry: bool = False
-    after: int = 0
+    error: ErrorResponse
+    retry_after: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        told = {name: getattr(self, name) for name in ("kind", "message", "hint", "retry")}
-        return {"error": told}
+    @property
+    def kind(self) -> str:
+        return self.error.kind
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON body of the response."""
+        return {"error": self.error.model_dump()}
+
+    @classmethod
+    def of(
+        cls, status: HTTPStatus, kind: str, message: str, hint: str = "", retry_after: int = 0
+    ) -> ServerFault:
+        """Return a fault; one with `retry_after` may be retried."""
+        error = ErrorResponse(kind=kind, message=message, hint=hint, retry=retry_after > 0)
+        return cls(status, error, retry_after)
 
 
-# The first that an error is one of.
+# The first matching class counts.
 _KINDS: tuple[tuple[type[StillwebError], HTTPStatus, str], ...] = (
     (InfraError, HTTPStatus.BAD_GATEWAY, "infra_error"),
-    (EnvClosed, HTTPStatus.GONE, FailureKind.OVER),
+    (EnvClosed, HTTPStatus.GONE, FailureKind.LEASE_OVER),
     (ResetNeeded, HTTPStatus.CONFLICT, "reset_needed"),
     (TaskError, HTTPStatus.UNPROCESSABLE_ENTITY, "task_error"),
     (ProgramNotFound, HTTPStatus.SERVICE_UNAVAILABLE, "infra_error"),
@@ -108,15 +129,19 @@ _KINDS: tuple[tuple[type[StillwebError], HTTPStatus, str], ...] = (
 
 
 def fault_of(error: BaseException) -> ServerFault:
-    """Return how a failure is told; what is no error of ours is a bug, and our fault."""
+    """Return the response to an error.
+
+    An error that is not a `StillwebError` is a bug: it is logged, not shown.
+    """
     if not isinstance(error, StillwebError):
-        logger.error("a bug", exc_info=error)
-        return ServerFault(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", type(error).__name__)
+        logger.error("a request failed with an unexpected error", exc_info=error)
+        return ServerFault.of(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", type(error).__name__)
     message, hint = str(error), error.hint
     if isinstance(error, RequestRefused):
-        after = _AFTER.get(error.refusal, 0)
-        return ServerFault(_STATUS[error.refusal], error.refusal.value, message, hint, after > 0, after)
+        return ServerFault.of(
+            _STATUS[error.kind], error.kind.value, message, hint, _RETRY_AFTER.get(error.kind, 0)
+        )
     for kind, status, name in _KINDS:
         if isinstance(error, kind):
-            return ServerFault(status, str(name), message, hint)
-    return ServerFault(HTTPStatus.BAD_REQUEST, FailureKind.BAD.value, message, hint)
+            return ServerFault.of(status, str(name), message, hint)
+    return ServerFault.of(HTTPStatus.BAD_REQUEST, FailureKind.BAD_REQUEST.value, message, hint)

@@ -1,4 +1,8 @@
-"""What a server and a master have in common: failures as JSON, who may ask, the page of the monitor."""
+"""Access control and error handling that rollout server and master share.
+
+Without a key a server answers only requests whose `Host` is a loopback name, so that DNS rebinding does not
+reach it. Requests of web pages from other origins are always refused.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +24,13 @@ from stillweb.server.failures import FailureKind, RequestRefused, ServerFault, f
 from stillweb.server.monitor import page as monitorpage
 from stillweb.server.protocols.web import failed, failed_bug, failed_http, failed_validation, fault_response
 
-__all__ = ["Guard", "base_app", "is_loopback", "judge"]
+__all__ = ["Guard", "base_app", "check_request", "is_loopback"]
 
-OPEN = frozenset(("/health", "/ready", "/docs", "/openapi.json")) | monitorpage.PATHS
+PUBLIC = frozenset(("/health", "/ready", "/docs", "/openapi.json")) | monitorpage.PATHS
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine and nobody else reaches it by that."""
+    """Return whether a host name or address is reachable from this machine only."""
     if host.lower() == "localhost":
         return True
     try:
@@ -35,23 +39,25 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def judge(path: str, headers: Headers, key: str) -> ServerFault | None:
-    """Return why a request is refused, if it is."""
+def check_request(path: str, headers: Headers, key: str) -> ServerFault | None:
+    """Return why a request is refused, or None."""
     host = headers.get("host", "")
     origin = headers.get("origin", "")
     own = bool(origin) and urlsplit(origin).netloc == host
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or (origin and not own):
-        return fault_of(RequestRefused(FailureKind.FORBIDDEN, "pages of other sites are not answered"))
+        return fault_of(
+            RequestRefused(FailureKind.FORBIDDEN, "requests of pages from other origins are refused")
+        )
     if not key:
         if is_loopback(urlsplit(f"//{host}").hostname or ""):
             return None
         return fault_of(
-            RequestRefused(FailureKind.FORBIDDEN, "without a key this server answers to localhost only")
+            RequestRefused(FailureKind.FORBIDDEN, "a server without a key answers only to localhost")
         )
-    if path in OPEN or _has(headers, key):
+    if path in PUBLIC or _has(headers, key):
         return None
-    hint = "header x-api-key, or Authorization: Bearer"
-    return fault_of(RequestRefused(FailureKind.KEY, "the API key is missing or another one", hint=hint))
+    hint = "send the header x-api-key, or Authorization: Bearer"
+    return fault_of(RequestRefused(FailureKind.UNAUTHORIZED, "the API key is missing or wrong", hint=hint))
 
 
 def _has(headers: Headers, key: str) -> bool:
@@ -61,11 +67,11 @@ def _has(headers: Headers, key: str) -> bool:
 
 
 class Guard:
-    """Middleware that asks `judge`, also of WebSockets.
+    """ASGI middleware that refuses requests and WebSockets by `check_request`.
 
     Args:
-        app: behind it.
-        key: of the API; "" for none.
+        app: the application behind it.
+        key: API key that clients must send; "" for none.
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:
@@ -73,10 +79,9 @@ class Guard:
         self._key = key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what may ask."""
         fault = None
         if scope["type"] in ("http", "websocket"):
-            fault = judge(scope["path"], Headers(scope=scope), self._key)
+            fault = check_request(scope["path"], Headers(scope=scope), self._key)
         if fault is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -87,12 +92,12 @@ class Guard:
 
 
 def base_app(title: str, description: str, key: str) -> FastAPI:
-    """Return an application without an API; `key` is "" for none."""
+    """Return an application with error handlers, `Guard` and the monitor page; `key` is "" for none."""
     app = FastAPI(
         title=title,
         version=__version__,
         description=description,
-        docs_url=None,  # FastAPI's pages load their scripts from elsewhere
+        docs_url=None,  # see `app.page`
         redoc_url=None,
     )
     app.add_exception_handler(StillwebError, failed)

@@ -1,4 +1,4 @@
-"""What seldom needs saying about a rollout server."""
+"""Options of a rollout server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stillweb.options import Option
 
 __all__ = ["QUEUES", "ServeOptions"]
 
-# At once. More than the processors do at a time wait their turn in `VectorOptions.at_once`.
+# Simultaneous operations of each kind. `VectorOptions.at_once` limits the work on processors.
 QUEUES: Mapping[str, int] = {
     "reset": 64,
     "execute": 128,
@@ -38,14 +38,14 @@ def _parse_queues(texts: Iterable[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What seldom needs saying.
+    """Options of a rollout server.
 
     Attributes:
         waiting: clients that may wait for a lease.
-        room: operations of each kind that may wait.
-        tasks: that clients may name, by identifier.
-        node: its name in a cluster (`cluster`), with which its leases begin; "" for a server by itself.
-        vector: as of `VectorEnv`.
+        queue_capacity: waiting operations of each kind.
+        tasks: tasks that clients may name, by identifier.
+        node: name in a cluster; the prefix of all lease identifiers. "" without a cluster.
+        vector: see `VectorEnv`.
     """
 
     sessions: Annotated[int, Option("Maximum simultaneous leases.", min=1, max=1024)] = 8
@@ -70,7 +70,7 @@ class ServeOptions:
             parse=_parse_queues,
         ),
     ] = field(default_factory=lambda: dict(QUEUES))
-    room: int = 1024
+    queue_capacity: int = 1024
     picture_bytes: Annotated[
         int, Option("Screenshots to keep in memory, in MiB.", "--picture-mib", "MIB", min=1, unit=1 << 20)
     ] = 256 << 20

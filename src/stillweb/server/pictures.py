@@ -1,7 +1,7 @@
-"""Pictures by the SHA-256 of what they hold, so that answers carry references and who wants one fetches it.
+"""Pictures by SHA-256, so that responses carry references and clients fetch only the pictures they need.
 
-The most recent ones are kept in memory, up to a number of bytes; where episodes are written down
-(`--trajectories`), older ones are found there.
+The most recent pictures are in memory, up to a number of bytes. Older ones are read from the trajectories, if
+the server writes them (`--trajectories`).
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ class PictureStore:
 
     Args:
         limit: bytes in memory; one picture is kept even if it is larger.
-        store: of the trajectories, if there is one.
+        store: files of the trajectories.
     """
 
     def __init__(self, limit: int, store: ContentFiles | None = None) -> None:
         self._limit = limit
         self._store = store
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._recent: OrderedDict[str, bytes] = OrderedDict()
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._recent)
 
     def put(self, body: bytes) -> str:
-        """Keep a picture; return its digest."""
+        """Store a picture and return its SHA-256."""
         digest = hashlib.sha256(body).hexdigest()
-        if digest in self._kept:
-            self._kept.move_to_end(digest)
+        if digest in self._recent:
+            self._recent.move_to_end(digest)
             return digest
-        self._kept[digest] = body
+        self._recent[digest] = body
         self.bytes += len(body)
-        while self.bytes > self._limit and len(self._kept) > 1:
-            self.bytes -= len(self._kept.popitem(last=False)[1])
+        while self.bytes > self._limit and len(self._recent) > 1:
+            self.bytes -= len(self._recent.popitem(last=False)[1])
         return digest
 
     def get(self, digest: str) -> bytes | None:
-        """Return a picture; None if it is not known, or not any more."""
-        if body := self._kept.get(digest):
-            self._kept.move_to_end(digest)
+        """Return a picture, or None if it is unknown or was dropped."""
+        if body := self._recent.get(digest):
+            self._recent.move_to_end(digest)
             return body
         if self._store is None or not _DIGEST.fullmatch(digest):
             return None

@@ -1,4 +1,4 @@
-"""A rollout server in this event loop: the socket it listens on, its start, its end."""
+"""Runs a rollout server or a master in this event loop: listening socket, start and shutdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from stillweb.errors import ExtraNotInstalled, PortInUse, UsageError
 
 try:
-    import sse_starlette  # noqa: F401 - asked for here, so that its absence is told once and well
+    import sse_starlette  # noqa: F401 - imported here so that one error names the missing extra
     import uvicorn
     from fastapi import FastAPI
 except ImportError as missing:
@@ -26,23 +26,23 @@ from stillweb.server.options import ServeOptions
 
 __all__ = ["RolloutServer", "serve_master", "serve_rollouts"]
 
-_KEEP_ALIVE_SECONDS = 75  # longer than clients keep theirs: who closes first must not be the one who is asked
-_GRACE_SECONDS = 5  # for answers at hand, once all leases have ended
+_KEEP_ALIVE_SECONDS = 75  # longer than clients keep connections, so that no request meets a closed connection
+_GRACE_SECONDS = 5  # for open responses after all leases have ended
 
 
 class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the program, which drains first."""
+        """Leave signals to the command, which drains leases first."""
         yield
 
 
 class RolloutServer:
-    """A server that runs.
+    """A running server.
 
     Attributes:
-        url: where it listens.
-        engine: behind it.
+        url: address that it listens on.
+        engine: its engine.
     """
 
     def __init__(self, url: str, engine: Engine) -> None:
@@ -59,19 +59,19 @@ async def serve_rollouts(
     port: int = 0,
     key: str = "",
 ) -> AsyncIterator[RolloutServer]:
-    """Serve episodes on a replay server, until the block is left; then running leases are drained.
+    """Serve episodes until the block is left, then drain the running leases.
 
     Args:
         proxy: control URL of the replay server.
         options: see `ServeOptions`.
-        host: to listen on; another one than loopback needs a key.
-        port: to listen on; 0 for any.
-        key: that clients must show; "" for none.
+        host: address to listen on; an address other than loopback requires a key.
+        port: port to listen on; 0 for any.
+        key: API key that clients must send; "" for none.
 
     Raises:
-        UsageError: if others could reach it, and no key is asked for.
+        UsageError: if other machines can reach the address and no key is set.
         PortInUse: if the port is taken.
-        ReplayUnreachable, ProgramNotFound, InfraError: as `VectorEnv.start`.
+        ReplayUnreachable, ProgramNotFound, InfraError: see `VectorEnv.start`.
     """
     with _listening(host, port, key) as listener:
         async with Engine(proxy, options) as engine, _answering(make_app(engine, key), listener):
@@ -79,14 +79,14 @@ async def serve_rollouts(
                 yield RolloutServer(_url(listener), engine)
             finally:
                 await engine.drain()
-                engine.end_streams()  # which would be waited for otherwise
+                engine.end_streams()  # uvicorn would wait for them
 
 
 @asynccontextmanager
 async def serve_master(
     *, host: str = "127.0.0.1", port: int = 0, key: str = ""
 ) -> AsyncIterator[tuple[str, Master]]:
-    """Serve as a master until the block is left; gives URL and master. Arguments as of `serve_rollouts`."""
+    """Run a master until the block is left; yield its URL and itself. Arguments: see `serve_rollouts`."""
     with _listening(host, port, key) as listener:
         master = Master(key)
         try:
@@ -101,7 +101,7 @@ async def serve_master(
 
 @asynccontextmanager
 async def _answering(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
-    """Answer requests until the block is left; those under way are answered still."""
+    """Answer requests until the block is left; requests under way still complete."""
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -113,26 +113,28 @@ async def _answering(app: FastAPI, listener: socket.socket) -> AsyncIterator[Non
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     server = _Uvicorn(config)
-    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    running = asyncio.ensure_future(server.serve(sockets=[listener]))
     try:
         yield
     finally:
         server.should_exit = True
-        await serving
+        await running
 
 
 @contextmanager
 def _listening(host: str, port: int, key: str) -> Iterator[socket.socket]:
     if not key and not is_loopback(host):
         raise UsageError(
-            f"{host} can be reached by other machines, and no API key is set",
-            hint="--api-key KEY, or STILLWEB_API_KEY in the environment",
+            f"other machines can reach {host}, and no API key is set",
+            hint="set --api-key KEY, or STILLWEB_API_KEY in the environment",
         )
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise PortInUse(f"cannot listen on {host}:{port}: {error.strerror}", hint="--port 0: any") from error
+        raise PortInUse(
+            f"cannot listen on {host}:{port}: {error.strerror}", hint="use --port 0 for any free port"
+        ) from error
     with listener:
         yield listener
 

@@ -1,1 +1,1 @@
-"""What trainers call: the batch runner, agents, and adapters to their frameworks."""
+"""Adapters for trainers: episodes, agents, batch runner, Ray, verl, and a module for each other framework."""

@@ -1,14 +1,14 @@
-"""AReaL: a rollout workflow whose episodes are replayed pages (`StillwebWorkflow`).
+"""AReaL: a rollout workflow whose episodes run on replayed pages (`StillwebWorkflow`).
 
-    workflow = StillwebWorkflow(place={"server": "http://127.0.0.1:7000"}, tokenizer=tokenizer)
+    workflow = StillwebWorkflow(source={"server": "http://127.0.0.1:7000"}, tokenizer=tokenizer)
     trajectory = await workflow.arun_episode(engine, {"task_id": "t1"})
 
-The model is asked through AReaL's own OpenAI client (`ArealOpenAI`), which keeps tokens and log
-probabilities of each answer. An episode that failed by our fault is None, which AReaL takes as "rejected,
-not used for training"; before that it is tried again.
+The workflow queries the model through AReaL's own OpenAI client (`ArealOpenAI`), which keeps tokens and log
+probabilities. An episode that fails for reasons of infrastructure is tried again, and then returns None,
+which AReaL treats as "rejected, not used for training".
 
-Written against AReaL 1.0.4's `areal/api/workflow_api.py` and `areal/experimental/openai/client.py`, and
-tested with its abstract class alone: its engines need accelerators.
+Written against `areal/api/workflow_api.py` and `areal/experimental/openai/client.py` of AReaL 1.0.4, and
+tested with its abstract class only: its engines need accelerators.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 from stillweb.env.actions.action import tool_schema
 from stillweb.env.vector.rollout import Outcome
 from stillweb.trainers.agents.reply import ModelReply, ToolCall, read_reply
-from stillweb.trainers.failures import FailurePolicy, Failures, SampleVerdict, judge
-from stillweb.trainers.place import open_place
-from stillweb.trainers.starts import start_in
-from stillweb.trainers.toolplay import ToolOptions, ToolPlay
+from stillweb.trainers.episodes.failures import FailureHandling, FailurePolicy, SampleVerdict, judge
+from stillweb.trainers.episodes.source import open_source
+from stillweb.trainers.episodes.start import start_of_row
+from stillweb.trainers.episodes.tool import ToolEpisode, ToolOptions
 
 try:
     from areal.api.workflow_api import RolloutWorkflow
-except ImportError:  # it asks for the method and no more, so that other schedulers can call it, too
+except ImportError:  # the class requires only the method, so other schedulers can call it without AReaL
     RolloutWorkflow = object
 
 __all__ = ["StillwebWorkflow", "WorkflowOptions"]
@@ -36,20 +36,20 @@ _SYSTEM = (
     "You act on a web page to reach a goal, by calling the tool browser, one action at a time. "
     "End with the action terminate."
 )
-_ONE = "Not carried out: one action at a time."
+_ONE_ACTION = "Not carried out: one action at a time."
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOptions:
-    """How episodes are played.
+    """Options of the workflow.
 
     Attributes:
-        max_turns: answers of the model.
-        attempts: of an episode while browser or proxy fail.
-        max_observation_length: characters of each observation at the most.
-        turn_discount: of the reward, from each answer to the one before.
-        style: of what is exported, as AReaL has them.
-        sampling: for each answer, such as `temperature`.
+        max_turns: replies of the model.
+        attempts: attempts for an episode while browser or proxy fail.
+        max_observation_length: maximum number of characters of each observation.
+        turn_discount: discount of the reward from each reply to the one before.
+        style: export style of AReaL.
+        sampling: parameters of each request, such as `temperature`.
     """
 
     max_turns: int = 30
@@ -64,25 +64,27 @@ class StillwebWorkflow(RolloutWorkflow):  # type: ignore[misc]
     """Plays one episode for each row of the data.
 
     Args:
-        place: as of `open_place`.
-        tokenizer: of the model, for AReaL's client.
+        source: see `open_source`.
+        tokenizer: tokenizer of the model, for AReaL's client.
         options: see `WorkflowOptions`.
-        client: makes the client of an engine; AReaL's `ArealOpenAI` unless given.
+        client: creates the client of an engine [default: AReaL's `ArealOpenAI`].
     """
 
     def __init__(
         self,
-        place: Mapping[str, Any] | str,
+        source: Mapping[str, Any] | str,
         tokenizer: Any = None,
         options: WorkflowOptions | None = None,
         *,
         client: Callable[[Any], Any] | None = None,
     ) -> None:
         self._chosen = chosen = options or WorkflowOptions()
-        self._place = open_place(place)
+        self._source = open_source(source)
         self._tokenizer = tokenizer
-        self._client = client or self._areal
-        self._failures = Failures(FailurePolicy.RETRY, attempts=chosen.attempts, after=FailurePolicy.NONE)
+        self._client = client or self._areal_client
+        self._failures = FailureHandling(
+            FailurePolicy.RETRY, attempts=chosen.attempts, after=FailurePolicy.NONE
+        )
         self._options = ToolOptions(
             owner="areal",
             ttl=None,
@@ -94,19 +96,19 @@ class StillwebWorkflow(RolloutWorkflow):  # type: ignore[misc]
         )
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> Any:
-        """Play the row's episode; return its interactions, or None if it failed by our fault."""
-        start = start_in({**(data.get("extra_info") or {}), **data}, "data")
+        """Play the row's episode; return its interactions, or None if it failed."""
+        start = start_of_row({**(data.get("extra_info") or {}), **data}, "data")
         attempt = 1
         while True:
             client = self._client(engine)
-            play = ToolPlay(self._place, start, self._options)
+            episode = ToolEpisode(self._source, start, self._options)
             try:
-                await self._play(client, play, data.get("messages"))
+                await self._play(client, episode, data.get("messages"))
             finally:
-                await self._place.on_loop(play.close())
-            outcome = play.outcome or Outcome.OK
-            reward = 0.0 if play.outcome is None else play.reward  # the model brought it to no end
-            judged = judge(outcome, reward, self._failures, attempt=attempt, error=play.error)
+                await self._source.on_loop(episode.close())
+            outcome = episode.outcome or Outcome.OK
+            reward = 0.0 if episode.outcome is None else episode.reward  # the model did not finish it
+            judged = judge(outcome, reward, self._failures, attempt=attempt, error=episode.error)
             if judged.verdict is SampleVerdict.KEEP:
                 client.set_last_reward(judged.reward)
                 client.apply_reward_discount(turn_discount=self._chosen.turn_discount)
@@ -115,30 +117,30 @@ class StillwebWorkflow(RolloutWorkflow):  # type: ignore[misc]
                 return None
             attempt += 1
 
-    async def _play(self, client: Any, play: ToolPlay, prompt: Any) -> None:
-        opened = await self._place.on_loop(play.open())
+    async def _play(self, client: Any, episode: ToolEpisode, prompt: Any) -> None:
+        opened = await self._source.on_loop(episode.open())
         given = prompt or [{"role": "system", "content": _SYSTEM}]
         messages: list[dict[str, Any]] = [*given, {"role": "user", "content": opened.text}]
         for _ in range(self._chosen.max_turns):
-            if play.outcome is not None:
+            if episode.outcome is not None:
                 return
             completion = await client.chat.completions.create(
                 messages=messages, tools=[tool_schema("openai")], **self._chosen.sampling
             )
             message = completion.choices[0].message
             reply = _reply_of(message)
-            answer = await self._place.on_loop(play.call(reply.action))
+            result = await self._source.on_loop(episode.call(reply.action))
             messages.append(message.model_dump(exclude_none=True))
             if reply.called:
-                texts = [answer.text, *[_ONE] * (len(message.tool_calls) - 1)]
+                texts = [result.text, *[_ONE_ACTION] * (len(message.tool_calls) - 1)]
                 messages += [
                     {"role": "tool", "tool_call_id": call.id, "content": text}
                     for call, text in zip(message.tool_calls, texts, strict=True)
                 ]
             else:
-                messages.append({"role": "user", "content": answer.text})
+                messages.append({"role": "user", "content": result.text})
 
-    def _areal(self, engine: Any) -> Any:
+    def _areal_client(self, engine: Any) -> Any:
         from areal.experimental.openai import ArealOpenAI
 
         return ArealOpenAI(engine=engine, tokenizer=self._tokenizer)

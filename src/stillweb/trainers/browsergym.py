@@ -1,18 +1,19 @@
-"""BrowserGym: tasks on replayed collections, as registered environments of its own.
+"""BrowserGym and AgentLab: tasks on replayed collections, as registered BrowserGym environments.
 
     from stillweb.trainers.browsergym import register_tasks
     ids = register_tasks(tasks, "http://127.0.0.1:8080")
     env = gymnasium.make(ids[0])                                  # "browsergym/stillweb.online_train.942"
+    env_args = EnvArgs(task_name=ids[0].task_name)                # AgentLab; also in joblib and Ray workers
 
-BrowserGym's own browser opens the pages, through a replay session that each reset opens anew; actions and
-observations are BrowserGym's. An episode ends with the agent's message to the user (`send_msg_to_user`, its
-answer) or `report_infeasible`, and is scored then, once, by the task's own evaluator. What cannot be judged
-from the active page is refused when it is registered. A page that is gone when it is to be scored raises
-`InfraError`.
+BrowserGym's own browser opens the pages; each reset opens a new replay session. Actions and observations are
+BrowserGym's. An episode ends with the agent's message to the user (`send_msg_to_user`, its answer) or
+`report_infeasible`, and is scored once then, by the task's own evaluator. Tasks that the active page is not
+enough to score are refused at registration. A page that is gone before it is scored raises `InfraError`. A
+step after the end changes nothing and has reward 0.
 
-Answers and their order are replayed; clock and randomness of the page are not pinned, since BrowserGym pins
-neither: for that, `Env`. It runs on Playwright 1.44, and on the browser that belongs to that unless
-`use_browser` names another one. Needs browsergym-core, httpx and Pillow, and no Playwright of stillweb's.
+Responses and their order are replayed. Clock and randomness of the page are not pinned, since BrowserGym pins
+neither: use `Env` for that. BrowserGym needs Playwright 1.44 and its browser, unless `use_browser` names
+another one. This module needs browsergym-core, httpx and Pillow, and not stillweb's Playwright.
 """
 
 from __future__ import annotations
@@ -26,88 +27,97 @@ import httpx
 
 from stillweb.env.tasks.task import Task, task_from_dict
 from stillweb.errors import ExtraNotInstalled, InfraError, ReplayUnreachable
-from stillweb.trainers.judging import check_page_suffices, check_start, looks, reading, requests_of, score
-from stillweb.trainers.starts import name_of
+from stillweb.trainers.episodes.scoring import (
+    check_page_suffices,
+    check_start,
+    looks,
+    reading,
+    requests_of,
+    score,
+)
 
 try:
-    import gymnasium
     import playwright.sync_api as playwright
     from browsergym.core.env import BrowserEnv
     from browsergym.core.task import AbstractBrowserTask
+
+    from stillweb.trainers.registration import RegisteredName, register, registry_name
 except ImportError as missing:
     hint = "pip install browsergym-core httpx"
-    raise ExtraNotInstalled(f"BrowserGym is not here: {missing}", hint=hint) from missing
+    raise ExtraNotInstalled(f"BrowserGym is not installed: {missing}", hint=hint) from missing
 
 __all__ = ["ReplayBrowserEnv", "ReplaySession", "ReplayTask", "register_tasks", "use_browser"]
 
 _SECONDS = 30.0
-_ASKED = ("user", "user_image")
+_USER_ROLES = ("user", "user_image")
+
+_executable = ""  # set by `use_browser`; `register_tasks` passes it on to worker processes
 
 
 class ReplaySession:
-    """A session of a replay server, by its control API; without asyncio, as BrowserGym is.
+    """A session of a replay server, over its control API; synchronous, as BrowserGym is.
 
     Attributes:
-        id: of the session.
-        proxy: URL that carries its traffic.
-        environment_id: of what it replays.
+        id: identifier of the session.
+        proxy: URL of its proxy.
+        environment_id: identifier of the replayed pack.
     """
 
     def __init__(self, url: str, collection: str = "") -> None:
         self._http = httpx.Client(base_url=url.rstrip("/"), timeout=_SECONDS, trust_env=False)
-        told = self._ask("POST", "/sessions", {"collection": collection or None})
-        self.id, self.environment_id = told["id"], told["environment_id"]
-        self.proxy = str(httpx.URL(url).copy_with(port=httpx.URL(told["proxy"]).port, path="/")).rstrip("/")
+        session = self._request("POST", "/sessions", {"collection": collection or None})
+        self.id, self.environment_id = session["id"], session["environment_id"]
+        port = httpx.URL(session["proxy"]).port
+        self.proxy = str(httpx.URL(url).copy_with(port=port, path="/")).rstrip("/")
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return what it was asked for, as its ledger says."""
-        entries: list[dict[str, Any]] = self._ask("GET", f"/sessions/{self.id}/ledger?after=0")["entries"]
+        """Return the entries of its ledger."""
+        entries: list[dict[str, Any]] = self._request("GET", f"/sessions/{self.id}/ledger?after=0")["entries"]
         return entries
 
     def close(self) -> None:
-        """End it; one that is gone is no matter."""
+        """End the session; a lost replay server is ignored."""
         try:
-            self._ask("DELETE", f"/sessions/{self.id}")
+            self._request("DELETE", f"/sessions/{self.id}")
         except ReplayUnreachable:
             pass
         finally:
             self._http.close()
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+    def _request(self, method: str, path: str, body: Any = None) -> Any:
         try:
             response = self._http.request(method, path, json=body).raise_for_status()
         except httpx.HTTPError as error:
             raise ReplayUnreachable(
-                f"no replay server at {self._http.base_url}: {error}", hint="stillweb replay"
+                f"no replay server at {self._http.base_url}: {error}", hint="start it with stillweb replay"
             ) from None
         return response.json() if response.content else None
 
 
 class ReplayTask(AbstractBrowserTask):  # type: ignore[misc]
-    """A task of stillweb's in BrowserGym.
+    """A stillweb task in BrowserGym.
 
     Args:
-        seed: as BrowserGym gives it.
-        task: what to do.
-        session: that its pages come from.
+        seed: seed that BrowserGym passes.
+        task: the task.
+        session: replay session of the pages.
     """
 
     @classmethod
     def get_task_id(cls) -> str:
-        """Return what tasks of this kind are called."""
         return "stillweb"
 
     def __init__(self, seed: int, task: Task, session: ReplaySession) -> None:
         super().__init__(seed)
         self._task = task
         self._session = session
-        self.slow_mo = 0  # replay has nothing to be gentle with
+        self.slow_mo = 0  # BrowserGym delays actions to spare live sites
         self.timezone_id = task.timezone or None
         if task.viewport:
             self.viewport = dict(zip(("width", "height"), task.viewport, strict=True))
 
     def setup(self, page: Any) -> tuple[str, dict[str, Any]]:
-        """Open the start page and the further tabs, run the task's scripts, read its goal."""
+        """Open the start page and further tabs, run the task's scripts, return its goal."""
         task = self._task
         page.goto(task.start_url, timeout=_SECONDS * 1000)
         check_start(task, self._session.requests())
@@ -121,7 +131,7 @@ class ReplayTask(AbstractBrowserTask):  # type: ignore[misc]
     def validate(
         self, page: Any, chat_messages: Sequence[Mapping[str, Any]]
     ) -> tuple[float, bool, str, dict[str, Any]]:
-        """Score the episode, if the agent has said that it is over."""
+        """Score the episode if the agent has ended it."""
         answer = _answer(chat_messages)
         if answer is None:
             return 0.0, False, "", {}
@@ -136,52 +146,73 @@ class ReplayTask(AbstractBrowserTask):  # type: ignore[misc]
             try:
                 value, threw = page.evaluate(script), ""
             except playwright.Error as error:
-                if page.is_closed() or not _answers(page):
-                    raise InfraError(f"the page was gone when it was scored: {error.message}") from error
-                threw = error.message.partition("\n")[0] or "something that is no error"
+                if page.is_closed() or not _responds(page):
+                    raise InfraError(f"the page was gone before it was scored: {error.message}") from error
+                threw = error.message.partition("\n")[0] or "a value that is not an Error"
         return reading(look, value, threw=threw)
 
 
 class ReplayBrowserEnv(BrowserEnv):  # type: ignore[misc]
-    """BrowserGym's environment on a replay server: each episode has a session of its own.
+    """BrowserGym's environment on a replay server; each episode has its own replay session.
 
     Args:
         proxy: control URL of the replay server.
-        task: what to do, or as `task_to_dict` writes it.
-        collection: of the task, unless it says so itself.
-        browsergym: what `BrowserEnv` takes.
+        task: the task, also as `task_to_dict` writes it.
+        collection: collection of a task that names none.
+        executable: browser to launch [default: Playwright's].
+        browsergym: arguments of `BrowserEnv`.
     """
 
     def __init__(
-        self, proxy: str, task: Task | Mapping[str, Any], *, collection: str = "", **browsergym: Any
+        self,
+        proxy: str,
+        task: Task | Mapping[str, Any],
+        *,
+        collection: str = "",
+        executable: str = "",
+        **browsergym: Any,
     ) -> None:
+        if executable:
+            use_browser(executable)
         chosen = task if isinstance(task, Task) else task_from_dict(task, "task")
         check_page_suffices(chosen)
         self._control = proxy
         self._collection = collection or chosen.collection
         self._session: ReplaySession | None = None
+        self._final: tuple[Any, ...] | None = None
         super().__init__(partial(ReplayTask, task=chosen), **browsergym)
-        self._given = dict(browsergym.get("pw_context_kwargs") or {})
+        self._context_options = dict(browsergym.get("pw_context_kwargs") or {})
 
     def reset(self, seed: int | None = None, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode, see `BrowserEnv.reset`."""
-        before, self._session = self._session, ReplaySession(self._control, self._collection)
+        """Start an episode, see `BrowserEnv.reset`."""
+        self._final = None
+        previous, self._session = self._session, ReplaySession(self._control, self._collection)
         self.task_kwargs["session"] = self._session
-        # Flags of the browser are BrowserGym's own, so that the authority cannot be told by its key.
+        # BrowserGym sets the flags of the browser, so Chromium cannot accept the replay CA by its key.
         self.pw_context_kwargs = {
-            **self._given,
+            **self._context_options,
             "proxy": {"server": self._session.proxy},
             "ignore_https_errors": True,
         }
         try:
-            told: tuple[Any, dict[str, Any]] = super().reset(seed, *args, **kwargs)
+            result: tuple[Any, dict[str, Any]] = super().reset(seed, *args, **kwargs)
         finally:
-            if before:
-                before.close()
-        return told
+            if previous:
+                previous.close()
+        return result
+
+    def step(self, action: str) -> tuple[Any, ...]:
+        """Take an action, see `BrowserEnv.step`; after the end, return the last observation with reward 0."""
+        if self._final is not None:
+            observation, _, terminated, truncated, info = self._final
+            return observation, 0.0, terminated, truncated, info
+        result: tuple[Any, ...] = super().step(action)
+        if result[2]:
+            self._final = result
+        return result
 
     def close(self) -> None:
-        """End the browser, and the session."""
+        """Close the browser and the replay session."""
         super().close()
         session, self._session = self._session, None
         if session:
@@ -190,55 +221,60 @@ class ReplayBrowserEnv(BrowserEnv):  # type: ignore[misc]
 
 def register_tasks(
     tasks: Sequence[Task], proxy: str, *, collection: str = "", prefix: str = "stillweb", **browsergym: Any
-) -> list[str]:
-    """Register tasks with Gymnasium, as BrowserGym's own are; return their identifiers.
+) -> list[RegisteredName]:
+    """Register tasks with Gymnasium in the way of BrowserGym's own tasks; return their identifiers.
 
     Args:
-        tasks: that are registered, as `browsergym/PREFIX.ID`.
+        tasks: registered as `browsergym/PREFIX.ID`.
         proxy: control URL of the replay server.
-        collection: of tasks that name none.
-        prefix: of the names.
-        browsergym: what `BrowserEnv` takes.
+        collection: collection of tasks that name none.
+        prefix: prefix of the names.
+        browsergym: arguments of `BrowserEnv`.
 
     Raises:
-        TaskError: if one cannot be scored from its active page.
+        TaskError: if the active page is not enough to score a task.
     """
-    ids = []
     for task in tasks:
         check_page_suffices(task)
-        named = f"browsergym/{prefix}.{name_of(task.id)}"
-        gymnasium.register(
-            id=named,
-            entry_point=partial(ReplayBrowserEnv, proxy, task, collection=collection),
+    return [
+        register(
+            f"browsergym/{prefix}.{registry_name(task.id)}",
+            partial(ReplayBrowserEnv, proxy, task, collection=collection, executable=_executable),
             nondeterministic=True,
             kwargs=browsergym,
         )
-        ids.append(named)
-    return ids
+        for task in tasks
+    ]
 
 
 def use_browser(executable: Path | str) -> None:
-    """Have BrowserGym launch this browser, for its pages and for its chat, which takes no options.
+    """Make BrowserGym launch this browser for its pages and for its chat, which has no option for it.
 
-    Today's Chromium gives pages the window's size, and not the viewport that Playwright 1.44 emulates.
+    Tasks that are registered afterwards launch it in worker processes, too. Today's Chromium gives pages the
+    size of the window, not the viewport that Playwright 1.44 emulates; so the window gets that size.
     """
-    launch = playwright.BrowserType.launch
+    global _executable
+    if _executable == str(executable):
+        return
+    _executable = str(executable)
+    launch = getattr(playwright.BrowserType.launch, "original", playwright.BrowserType.launch)
 
     def launched(self: Any, **options: Any) -> Any:
         options["args"] = ["--window-size=1280,720", *options.get("args", ())]
         return launch(self, executable_path=str(executable), **options)
 
+    launched.original = launch  # type: ignore[attr-defined]
     playwright.BrowserType.launch = launched  # type: ignore[method-assign]
 
 
 def _answer(messages: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return what the agent said after the goal; None if it said nothing yet."""
-    asked = max((i for i, each in enumerate(messages) if each["role"] in _ASKED), default=len(messages))
-    said = [each for each in messages[asked + 1 :] if each["role"] in ("assistant", "infeasible")]
-    return str(said[0]["message"]) if said else None
+    """Return the agent's first message after the goal, or None."""
+    goal = max((i for i, each in enumerate(messages) if each["role"] in _USER_ROLES), default=len(messages))
+    replies = [each for each in messages[goal + 1 :] if each["role"] in ("assistant", "infeasible")]
+    return str(replies[0]["message"]) if replies else None
 
 
-def _answers(page: Any) -> bool:
+def _responds(page: Any) -> bool:
     try:
         return bool(page.evaluate("1") == 1)
     except playwright.Error:

@@ -1,14 +1,14 @@
-"""A browser for one rollout, handed to somebody else by its CDP address: browser-use, or any other harness.
+"""A browser that another harness drives through its CDP address, for one rollout: browser-use and others.
 
     async with cdp_browser("http://127.0.0.1:8080", task=task) as browser:
         session = BrowserSession(cdp_url=browser.cdp_url)            # browser-use
         ...
         score = await browser.score(answer="42")
 
-It is a program of its own with a profile of its own; all its traffic goes to a replay session of its own,
-and it has the flags of every browser here, so that it trusts the replay's certificates, asks for nothing by
-itself and resolves no names. Answers are replayed; clock and randomness are not pinned, since pages belong
-to whoever opens them: level "live". `score` looks at the page that the harness left, and judges as `Env`
+The browser is a separate process with its own profile and its own replay session for all traffic. It gets the
+flags that all browsers of stillweb get: it trusts the replay's certificates, makes no background requests and
+resolves no names. Responses are replayed. Clock and randomness are not pinned, since the harness creates the
+pages: level "live". `score` reads the page that the harness left and applies the task's evaluator, as `Env`
 does.
 """
 
@@ -39,14 +39,14 @@ from stillweb.env.tasks.task import Task
 from stillweb.errors import InfraError, UsageError
 from stillweb.polling import poll
 from stillweb.replay.client import OpenSession, ReplayClient
-from stillweb.trainers.judging import check_page_suffices, looks, reading, requests_of, score
+from stillweb.trainers.episodes.scoring import check_page_suffices, looks, reading, requests_of, score
 
 __all__ = ["CdpBrowser", "cdp_browser"]
 
 _START_SECONDS = 30.0
 _END_SECONDS = 10.0
 
-# Of those that Playwright's driver gives its browsers: what keeps a browser from asking or showing things.
+# The subset of Playwright's default flags that stops background requests, prompts and throttling.
 _QUIET = (
     "--disable-background-networking",
     "--disable-background-timer-throttling",
@@ -74,13 +74,13 @@ _QUIET = (
 
 @dataclass(frozen=True, slots=True)
 class CdpBrowser:
-    """A browser that somebody else drives.
+    """A running browser.
 
     Attributes:
-        cdp_url: by which it is driven, such as "http://127.0.0.1:40123".
-        session: of the replay, for this browser alone.
-        task: what is to be done, where that was said.
-        pid: of the process group that it runs in.
+        cdp_url: address of its CDP server, such as "http://127.0.0.1:40123".
+        session: its replay session.
+        task: the task that `score` evaluates.
+        pid: identifier of its process group.
     """
 
     cdp_url: str
@@ -90,8 +90,8 @@ class CdpBrowser:
     _replay: ReplayClient = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        told = {
+        """Return the facts that a harness needs, for JSON."""
+        facts = {
             "cdp_url": self.cdp_url,
             "pid": self.pid,
             "session": self.session.id,
@@ -100,34 +100,34 @@ class CdpBrowser:
             "level": "live",
         }
         if self.task:
-            told |= {"task": self.task.id, "goal": self.task.goal, "start_url": self.task.start_url}
-        return told
+            facts |= {"task": self.task.id, "goal": self.task.goal, "start_url": self.task.start_url}
+        return facts
 
     async def requests(self) -> list[dict[str, Any]]:
-        """Return what the replay was asked for, as its ledger says."""
+        """Return the ledger of the replay session."""
         return [asdict(entry) for entry in (await self._replay.ledger(self.session.id)).entries]
 
     async def score(self, answer: str = "", *, target: str = "") -> Score:
-        """Judge the page that the harness left.
+        """Score the page that the harness left.
 
         Args:
-            answer: that the harness gives.
-            target: CDP target of the page, if there are several; otherwise the one opened last.
+            answer: answer of the agent.
+            target: CDP target of the page [default: the page opened last].
 
         Raises:
-            UsageError: if there is no task.
-            TaskError: if it cannot be judged from its active page.
-            InfraError: if browser or page are gone: then there is no reward.
+            UsageError: if the browser has no task.
+            TaskError: if the active page is not enough to score the task.
+            InfraError: if browser or page are gone; there is no reward then.
         """
         if self.task is None:
-            raise UsageError("there is no task to judge by", hint="cdp_browser(..., task=task)")
-        requests = requests_of(await self.requests())  # before our own looks
+            raise UsageError("no task to score", hint="cdp_browser(..., task=task)")
+        requests = requests_of(await self.requests())  # before the evaluator reads the page
         async with async_playwright() as playwright:
             try:
                 browser = await playwright.chromium.connect_over_cdp(self.cdp_url)
                 page = await _page_of([page for each in browser.contexts for page in each.pages], target)
             except PlaywrightError as error:
-                raise InfraError(f"the browser was gone when it was to be scored: {error.message}") from error
+                raise InfraError(f"the browser was gone before it was scored: {error.message}") from error
             readings = [await _read(page, look, scripts) for look, scripts in looks(self.task, page.url)]
             return score(self.task, answer, page.url, readings, requests)
 
@@ -142,20 +142,20 @@ async def cdp_browser(
     headless: bool = True,
     port: int = 0,
 ) -> AsyncIterator[CdpBrowser]:
-    """Start a browser on a replay session of its own, and end both on leaving.
+    """Start a browser with its own replay session; end both when the block is left.
 
     Args:
         proxy: control URL of the replay server.
-        collection: otherwise the task's, or the only one that is served.
-        task: by which it is scored.
-        executable: of the browser; as `find_browser` has it otherwise.
-        headless: whether it has no window.
-        port: of the loopback interface, by which it is driven; any unless given.
+        collection: name of the collection [default: the task's, or the only one served].
+        task: task that `score` evaluates.
+        executable: browser to start [default: see `find_browser`].
+        headless: whether the browser runs without a window.
+        port: port of the CDP server on the loopback interface; 0 for any.
 
     Raises:
         ReplayUnreachable: if no replay server answers.
-        ProgramNotFound: if there is no browser.
-        TaskError: if the task cannot be judged from its active page.
+        ProgramNotFound: if no browser is installed.
+        TaskError: if the active page is not enough to score the task.
         InfraError: if the browser does not start.
     """
     if task:
@@ -183,7 +183,7 @@ def _flags(profile: Profile, proxy: str, spki: Sequence[str], executable: Path |
         *FLAGS,
         *_QUIET,
         f"--proxy-server={proxy}",
-        "--proxy-bypass-list=<-loopback>",  # loopback, too, goes to the proxy
+        "--proxy-bypass-list=<-loopback>",  # send loopback requests to the proxy, too
         "--ignore-certificate-errors-spki-list=" + ",".join(spki),
         f"--user-agent={agent}",
         f"--lang={profile.locale}",
@@ -195,19 +195,19 @@ def _flags(profile: Profile, proxy: str, spki: Sequence[str], executable: Path |
 
 @asynccontextmanager
 async def _started(path: Path, flags: Sequence[str], folder: Path) -> AsyncIterator[tuple[str, int]]:
-    """Run a browser; yield its CDP address and its process."""
+    """Run a browser; yield its CDP address and process group."""
     log = folder / "stderr"
-    with log.open("wb") as told:
+    with log.open("wb") as stderr:
         program = await asyncio.create_subprocess_exec(
             path,
             *flags,
             "about:blank",
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
-            stderr=told,
-            start_new_session=True,  # packages start it by a script, which would be all that ends
+            stderr=stderr,
+            start_new_session=True,  # a group: some packages start the browser by a script
         )
-    listening = folder / "DevToolsActivePort"  # is written when it listens: port, then path
+    listening = folder / "DevToolsActivePort"  # the browser writes port and path when it listens
     try:
         await poll(lambda: program.returncode is not None or bool(_port(listening)), timeout=_START_SECONDS)
         port = _port(listening)
@@ -216,7 +216,7 @@ async def _started(path: Path, flags: Sequence[str], folder: Path) -> AsyncItera
             raise InfraError(f"{path} did not start: {''.join(last)}", hint="stillweb env check")
         yield f"http://127.0.0.1:{port}", program.pid
     finally:
-        await _ended(program)
+        await _terminate(program)
 
 
 def _port(listening: Path) -> str:
@@ -226,18 +226,16 @@ def _port(listening: Path) -> str:
         return ""
 
 
-async def _ended(program: asyncio.subprocess.Process) -> None:
-    """End a browser with all its processes."""
+async def _terminate(program: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(program.pid, signal.SIGTERM)
-    if not await poll(lambda: not _lives(program.pid), timeout=_END_SECONDS):
+    if not await poll(lambda: not _is_alive(program.pid), timeout=_END_SECONDS):
         with suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)
     await program.wait()
 
 
-def _lives(group: int) -> bool:
-    """Return whether any process of a group is left."""
+def _is_alive(group: int) -> bool:
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -246,14 +244,14 @@ def _lives(group: int) -> bool:
 
 
 async def _page_of(pages: Sequence[Page], target: str) -> Page:
-    """Return the page of a target; otherwise the last one that shows anything."""
+    """Return the page of a target, or the last page that is not blank."""
     for page in pages if target else ():
-        told = await (await page.context.new_cdp_session(page)).send("Target.getTargetInfo")
-        if told["targetInfo"]["targetId"] == target:
+        info = await (await page.context.new_cdp_session(page)).send("Target.getTargetInfo")
+        if info["targetInfo"]["targetId"] == target:
             return page
     shown = [page for page in pages if page.url != "about:blank"]
     if target or not pages:
-        raise InfraError(f"there is no page {target}".rstrip() + " to be scored")
+        raise InfraError(f"no page {target}".rstrip() + " to score")
     return (shown or list(pages))[-1]
 
 

@@ -3,8 +3,9 @@
     ids = register_tasks(tasks, "http://127.0.0.1:8080", GymOptions(level="exact"))
     env = gymnasium.make(ids[0])                                 # "stillweb/online_train.942-v0"
 
-The environment is `stillweb.env.gym.StillwebEnv`: its browser runs in this process. Where that cannot be, a
-trainer takes `stillweb.trainers.place`.
+The environment is `stillweb.env.gym.StillwebEnv`, whose browser runs in this process. An identifier also
+works in worker processes that receive it (see `registration`). A trainer without local browsers uses
+`stillweb.trainers.episodes.source`.
 """
 
 from __future__ import annotations
@@ -12,36 +13,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from stillweb.env.gym import (
-    GymOptions,  # says so where Gymnasium is not here
-    StillwebEnv,  # says so where Gymnasium is not here
-)
+from stillweb.env.gym import GymOptions, StillwebEnv  # raises ExtraNotInstalled without Gymnasium
 from stillweb.env.tasks.task import Task
-from stillweb.trainers.starts import name_of
+from stillweb.trainers.registration import RegisteredName, register, registry_name
 
 __all__ = ["register_tasks"]
 
 
 def register_tasks(
     tasks: Sequence[Task], proxy: str, options: GymOptions | None = None, *, namespace: str = "stillweb"
-) -> list[str]:
+) -> list[RegisteredName]:
     """Register tasks with Gymnasium; return their identifiers.
 
     Args:
-        tasks: that are registered, as `NAMESPACE/ID-v0`; signs that Gymnasium does not allow become "-".
+        tasks: registered as `NAMESPACE/ID-v0`; characters that Gymnasium does not allow become "-".
         proxy: control URL of the replay server.
         options: see `GymOptions`.
-        namespace: of the identifiers.
+        namespace: namespace of the identifiers.
     """
-    import gymnasium
-
-    ids = []
-    for task in tasks:
-        named = f"{namespace}/{name_of(task.id)}-v0"
-        gymnasium.register(
-            id=named,
-            entry_point=partial(StillwebEnv, proxy, [task], options),
+    return [
+        register(
+            f"{namespace}/{registry_name(task.id)}-v0",
+            partial(StillwebEnv, proxy, [task], options),
             max_episode_steps=None,  # the task's own limit truncates
         )
-        ids.append(named)
-    return ids
+        for task in tasks
+    ]

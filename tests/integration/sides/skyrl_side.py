@@ -11,7 +11,7 @@ from steps import GIVEN, Actor, tell
 
 from stillweb.errors import InfraError
 
-HERE = {"place": {"server": GIVEN["rollouts"]}, "max_observation_length": 100_000}
+HERE = {"source": {"server": GIVEN["rollouts"]}, "max_observation_length": 100_000}
 
 
 def episode(task: str, *, fenced: bool) -> dict:
@@ -65,7 +65,7 @@ def failure() -> str:
     return ""
 
 
-skyrl_gym.register("stillweb", "stillweb.trainers.skyrl:StillwebEnv")
+skyrl_gym.register("stillweb", "stillweb.trainers.skyrl:StillwebTextEnv")
 tell(
     {
         "plain": episode(GIVEN["tasks"][0], fenced=False),

@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import hydra
-import stillweb.trainers.verlloop  # noqa: F401 - registers it
 import yaml
 from steps import GIVEN, Actor, tell
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -26,6 +25,7 @@ from verl.tools.tool_registry import initialize_tools_from_config
 from verl.utils.import_utils import load_extern_object
 from verl.workers.rollout.replica import TokenOutput
 
+import stillweb.trainers.verl.agent_loop  # noqa: F401 - registers it
 from stillweb.errors import InfraError
 from stillweb.polling import poll
 
@@ -75,7 +75,7 @@ def config(tools: str | None = None) -> Any:
 def tools_of(folder: Path, **more: Any) -> list[Any]:
     """Return the tools as verl makes them from YAML."""
     path = folder / "tools.yaml"
-    told = {"type": "native", "place": {"server": GIVEN["rollouts"]}, "max_tool_response_length": 100_000}
+    told = {"type": "native", "source": {"server": GIVEN["rollouts"]}, "max_tool_response_length": 100_000}
     entry = {"class_name": "stillweb.trainers.verl.tool.BrowserTool", "config": {**told, **more}}
     path.write_text(yaml.safe_dump({"tools": [entry]}))
     return initialize_tools_from_config(str(path))
@@ -175,8 +175,8 @@ class Server:
 async def looped(task: str, *, bare: bool = False, die: Any = None, **more: Any) -> dict[str, Any]:
     """A trajectory by the whole agent loop."""
     fast = tokenizer()
-    place = {"server": GIVEN["rollouts"]}
-    target = {**agent_loop._agent_loop_registry["stillweb_agent"], "place": place, **more}
+    source = {"server": GIVEN["rollouts"]}
+    target = {**agent_loop._agent_loop_registry["stillweb_agent"], "source": source, **more}
     loop = made(target, Server(task, fast, bare=bare, die=die), [], fast)
     prompt = [{"role": "user", "content": "Reach the goal."}]
     output = await loop.run({}, priority=7, raw_prompt=prompt, tools_kwargs=row(task))
@@ -212,9 +212,10 @@ async def released() -> bool:
 
 def masked_advantages() -> dict[str, Any]:
     import numpy as np
-    import stillweb.trainers.verladvantage  # noqa: F401 - registers it
     import torch
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    import stillweb.trainers.verl.advantage  # noqa: F401 - registers it
 
     rewards = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
     mask = torch.tensor([[1, 1], [1, 1], [0, 0]])

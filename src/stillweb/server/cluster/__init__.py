@@ -1,1 +1,1 @@
-"""Several rollout servers behind one address."""
+"""A cluster: several rollout servers (nodes) behind the address of one master."""

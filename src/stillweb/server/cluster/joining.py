@@ -1,4 +1,4 @@
-"""A node's side of a cluster: it tells its master how it stands, for as long as it serves."""
+"""The node side of a cluster: reports the node's status to the master while the node serves."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["joined"]
 
 logger = logging.getLogger(__name__)
 
-_APART = 0.25  # seconds between two messages at least
-_SILENT = 2.0  # and at most
+_MIN_INTERVAL = 0.25  # seconds between two reports
+_MAX_INTERVAL = 2.0
 _JOIN_SECONDS = 30.0
 
 
@@ -28,81 +28,83 @@ async def joined(engine: Engine, master: str, url: str, key: str = "") -> AsyncI
     """Be a node of a master until the block is left.
 
     Args:
-        engine: of this server; its `options.node` is the node's name.
+        engine: engine of this server; `options.node` is the name of the node.
         master: URL of the master.
-        url: where the master reaches this server.
-        key: of the cluster; "" for none.
+        url: URL under which the master reaches this server.
+        key: key of the cluster; "" for none.
 
     Raises:
-        UsageError: if the master refuses.
-        InfraError: if it does not answer.
+        UsageError: if the master refuses the node.
+        InfraError: if the master does not answer within 30 seconds.
     """
     headers = {"x-api-key": key} if key else {}
     async with httpx.AsyncClient(base_url=master, headers=headers, timeout=10, trust_env=False) as client:
-        told = _MasterReply(engine, client, url)
-        await told.first()
-        telling = asyncio.ensure_future(told.keep())
+        reporter = _NodeReporter(engine, client, url)
+        await reporter.join()
+        reporting = asyncio.ensure_future(reporter.run())
         try:
             yield
         finally:
-            telling.cancel()
-            await asyncio.wait([telling])
-            await told.leave()
+            reporting.cancel()
+            await asyncio.wait([reporting])
+            await reporter.leave()
 
 
-class _MasterReply:
+class _NodeReporter:
     def __init__(self, engine: Engine, client: httpx.AsyncClient, url: str) -> None:
         self._engine = engine
         self._client = client
         self._url = url
         self._error = ""
 
-    async def first(self) -> None:
-        """Join; a master that is just starting is waited for."""
-        if not await poll(self._say, timeout=_JOIN_SECONDS, interval=0.5):
+    async def join(self) -> None:
+        """Send the first report; wait for a master that is still starting."""
+        if not await poll(self._report, timeout=_JOIN_SECONDS, interval=0.5):
             raise InfraError(
                 f"the master at {self._client.base_url} does not answer: {self._error}",
-                hint="stillweb serve --master starts one",
+                hint="start it with stillweb serve --master",
             )
 
-    async def keep(self) -> None:
-        """Tell of every change, and that this node is still there."""
+    async def run(self) -> None:
+        """Report every change, and at least every two seconds."""
         seen = self._engine.changes
         while True:
             closing = asyncio.ensure_future(self._engine.closing.wait())
-            await asyncio.wait([closing], timeout=_APART)
+            await asyncio.wait([closing], timeout=_MIN_INTERVAL)
             closing.cancel()
-            seen = await self._engine.changed(seen, _SILENT - _APART)
+            seen = await self._engine.changed(seen, _MAX_INTERVAL - _MIN_INTERVAL)
             try:
-                await self._say()
-            except UsageError as error:  # another node took this one's name while it was not heard
+                await self._report()
+            except UsageError as error:  # another node took the name while the master did not hear this one
                 logger.error("the master refuses this node", extra={"error": str(error)})
 
     async def leave(self) -> None:
-        """Tell that this node ends."""
+        """Report the end of this node."""
         try:
             await self._client.delete(f"/v1/nodes/{self._engine.options.node}")
         except httpx.HTTPError as error:
-            logger.warning("the master was not told of the end", extra={"error": repr(error)})
+            logger.warning("the master did not receive the end of the node", extra={"error": repr(error)})
 
-    async def _say(self) -> bool:
+    async def _report(self) -> bool:
         body = {
             "name": self._engine.options.node,
             "url": self._url,
             "status": status_of(self._engine).model_dump(mode="json"),
         }
         try:
-            answer = await self._client.post("/v1/nodes", json=body)
+            response = await self._client.post("/v1/nodes", json=body)
         except httpx.HTTPError as error:
             self._error = str(error) or type(error).__name__
             logger.warning("the master does not answer", extra={"error": self._error})
             return False
-        if answer.status_code in (401, 403):
-            raise UsageError(f"the master at {self._client.base_url} has another key", hint="--api-key KEY")
-        if answer.is_client_error:
+        if response.status_code in (401, 403):
             raise UsageError(
-                f"the master at {self._client.base_url} refuses this node: {answer.text[:300]}",
+                f"the master at {self._client.base_url} has another key", hint="set the key of the master"
+            )
+        if response.is_client_error:
+            raise UsageError(
+                f"the master at {self._client.base_url} refuses this node: {response.text[:300]}",
                 hint="--node-name gives it another name; stillweb serve --master starts a master",
             )
-        self._error = f"it answers {answer.status_code}"
-        return answer.is_success
+        self._error = f"status {response.status_code}"
+        return response.is_success

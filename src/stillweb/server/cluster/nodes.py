@@ -1,7 +1,9 @@
-"""The nodes of a master, without clock or loop: who is there, who has room, whose lease it is.
+"""The nodes of a master: which are live, which has free sessions, which granted a lease.
 
-A node's name begins the identifiers of its leases, `a100-3.<id>`, so that a master which starts anew finds
-the node of every lease that still runs.
+No clock and no event loop.
+
+A node's name is the prefix of its lease identifiers, `a100-3.<id>`. So a restarted master finds the node of
+every lease that still runs.
 """
 
 from __future__ import annotations
@@ -17,22 +19,23 @@ from stillweb.server.monitor.status import BrowserStatus, Queue, Rates, RecentMi
 __all__ = ["NODE_SECONDS", "ClusterNode", "NodeRegistry", "check_node_name", "merged", "node_of"]
 
 NODE_SECONDS = 10.0
-"""Of silence after which a node counts as lost. Nodes speak every two seconds, and at every change."""
+"""Seconds of silence after which a node counts as lost. Nodes report at least every two seconds."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MISSES = 50
 
 
 def check_node_name(name: str) -> None:
-    """Raise a UsageError unless a name may begin identifiers, URLs and labels."""
+    """Raise a UsageError unless a name is valid in identifiers, URLs and labels."""
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name of a node", hint="a-z, 0-9 and -, at most 63, as a host's: --node-name"
+            f"{name!r} is not a valid node name",
+            hint="--node-name takes a-z, 0-9 and -, at most 63 characters, as in host names",
         )
 
 
 def node_of(lease: str) -> str:
-    """Return the name of the node that gave a lease; "" if none can have."""
+    """Return the name of the node that granted a lease; "" for an identifier without a node."""
     name, point, _ = lease.partition(".")
     return name if point else ""
 
@@ -42,86 +45,85 @@ class ClusterNode:
     """A rollout server that joined.
 
     Attributes:
-        name: of the node.
-        url: where the master reaches it.
-        status: what it said last.
-        heard: when that was.
-        promised: leases that were asked of it since.
-        gone: why it counts as lost although it was heard not long ago; "" if it does not.
+        url: address under which the master reaches it.
+        status: its last report.
+        last_heard: time of the last report.
+        promised: leases that the master requested since the last report.
+        lost: why the node counts as lost although it reported recently; "" if it does not.
     """
 
     name: str
     url: str
     status: Status
-    heard: float
+    last_heard: float
     promised: int = 0
-    gone: str = ""
+    lost: str = ""
 
     @property
     def free(self) -> int:
-        """Sessions that nobody has, as far as is known here."""
+        """Free sessions, as far as the master knows."""
         queue = self.status.queues["allocate"]
         taken = queue.under_way + queue.waiting + self.promised
         return max(0, queue.limit - taken) if self.status.state == "serving" else 0
 
 
 class NodeRegistry:
-    """The nodes that are there, or were."""
+    """The live and lost nodes of a master."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, ClusterNode] = {}
 
-    def hears(self, name: str, url: str, status: Status, now: float) -> None:
-        """Take what a node says of itself.
+    def update(self, name: str, url: str, status: Status, now: float) -> None:
+        """Store a node's report.
 
         Raises:
-            UsageError: if that name is none, or another node has it and is there.
+            UsageError: if the name is invalid, or a live node with another URL has it.
         """
         check_node_name(name)
         known = self._nodes.get(name)
-        if known and known.url != url and self._is_there(known, now):
+        if known and known.url != url and self._is_live(known, now):
             raise UsageError(
-                f"another node is called {name!r}: {known.url}", hint="--node-name gives this one its own"
+                f"another node is called {name!r}: {known.url}", hint="use --node-name to set another name"
             )
         self._nodes[name] = ClusterNode(name, url, status, now)
 
-    def loses(self, name: str, why: str) -> None:
-        """Count a node as lost until it is heard again."""
+    def mark_lost(self, name: str, why: str) -> None:
+        """Count a node as lost until its next report."""
         if node := self._nodes.get(name):
-            node.gone = why
+            node.lost = why
 
-    def leaves(self, name: str) -> None:
-        """Forget a node that ended as it should."""
+    def remove(self, name: str) -> None:
+        """Remove a node that shut down normally."""
         self._nodes.pop(name, None)
 
     def all(self) -> list[ClusterNode]:
-        """Return the nodes by name, lost ones too."""
+        """Return all nodes by name, including lost ones."""
         return [self._nodes[name] for name in sorted(self._nodes)]
 
-    def there(self, now: float) -> list[ClusterNode]:
-        """Return the nodes that are there, by name."""
-        return [node for node in self.all() if self._is_there(node, now)]
+    def live(self, now: float) -> list[ClusterNode]:
+        """Return the live nodes by name."""
+        return [node for node in self.all() if self._is_live(node, now)]
 
     def find(self, name: str, now: float) -> ClusterNode | None:
-        """Return a node if it is there."""
+        """Return a live node."""
         node = self._nodes.get(name)
-        return node if node and self._is_there(node, now) else None
+        return node if node and self._is_live(node, now) else None
 
     def choose(self, now: float, without: Container[str] = ()) -> ClusterNode | None:
-        """Return the node with the most free sessions, less one from now on; None if all are full."""
-        free = [node for node in self.there(now) if node.name not in without and node.free]
+        """Return the node with the most free sessions and reserve one of them; None if all are full."""
+        free = [node for node in self.live(now) if node.name not in without and node.free]
         if not free:
             return None
-        node = max(free, key=lambda each: each.free)  # the first by name of several
+        node = max(free, key=lambda each: each.free)  # of equal nodes the first by name
         node.promised += 1
         return node
 
-    def _is_there(self, node: ClusterNode, now: float) -> bool:
-        return not node.gone and now - node.heard <= NODE_SECONDS
+    def _is_live(self, node: ClusterNode, now: float) -> bool:
+        return not node.lost and now - node.last_heard <= NODE_SECONDS
 
 
 def merged(nodes: list[ClusterNode], uptime: float) -> Status:
-    """Return the status of several nodes as if they were one server; sessions say whose they are."""
+    """Return the status of several nodes as one server; sessions and browsers name their node."""
     sessions: list[SessionStatus] = []
     browsers: list[BrowserStatus] = []
     misses: list[RecentMiss] = []
@@ -134,7 +136,7 @@ def merged(nodes: list[ClusterNode], uptime: float) -> Status:
         browsers += [each.model_copy(update={"node": node.name}) for each in status.browsers]
         misses += status.misses
         for name, queue in status.queues.items():
-            queues[name] = _together(queues.get(name), queue)
+            queues[name] = _sum(queues.get(name), queue)
         for name, total in sums.items():
             for key, count in getattr(status, name).items():
                 total[key] = total.get(key, 0) + count
@@ -158,7 +160,7 @@ def merged(nodes: list[ClusterNode], uptime: float) -> Status:
     )
 
 
-def _together(one: Queue | None, other: Queue) -> Queue:
+def _sum(one: Queue | None, other: Queue) -> Queue:
     if one is None:
         return other
     return Queue(**{name: getattr(one, name) + getattr(other, name) for name in Queue.model_fields})

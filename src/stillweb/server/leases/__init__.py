@@ -1,1 +1,1 @@
-"""Leases of sessions, and the queue for them."""
+"""Leases of sessions: the table of leases, their queue, and the manager that grants and ends them."""

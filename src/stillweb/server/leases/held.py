@@ -1,4 +1,4 @@
-"""A lease in the server's hands: what its episode came to, and the one call of it at a time."""
+"""A granted lease with the state of its episode, and the response cache for repeated requests."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ from typing import Any, Generic, TypeVar
 from stillweb.env.observations.observation import Observation
 from stillweb.errors import StillwebError
 from stillweb.server.failures import FailureKind, RequestRefused
-from stillweb.server.leases.leases import Lease
-from stillweb.server.leases.queue import Semaphore
+from stillweb.server.leases.queue import OperationQueue
+from stillweb.server.leases.table import Lease
 from stillweb.server.monitor.status import SessionStatus, letter_of
 
 __all__ = ["HeldLease", "IdempotencyCache", "ResponseHistory", "digest_of"]
 
 T = TypeVar("T")
 
-_KEPT = 4  # answers of a lease, whose calls come one after the other
+_RESPONSES = 4  # of one lease, whose calls run one after the other
+_CALLS = 16  # of one lease that may wait for each other
 
 
 def digest_of(body: Any) -> str:
-    """Return what tells two requests apart."""
+    """Return the SHA-256 of a request body as canonical JSON."""
     return hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class ResponseHistory(Generic[T]):
-    """What was answered to which request, for the last few."""
+    """The responses to the last few requests, by request identifier."""
 
-    def __init__(self, kept: int = _KEPT) -> None:
-        self._kept = kept
+    def __init__(self, limit: int = _RESPONSES) -> None:
+        self._limit = limit
         self._known: OrderedDict[str, tuple[str, T]] = OrderedDict()
 
     def get(self, request_id: str, digest: str) -> T | None:
-        """Return the answer to a request, be it under way; None if there is none.
+        """Return the response to a request, or None.
 
         Raises:
-            Refused: if the identifier was another request's.
+            RequestRefused: if the identifier belongs to a request with another body.
         """
         known = self._known.get(request_id)
         if known is None:
@@ -49,30 +50,30 @@ class ResponseHistory(Generic[T]):
             raise RequestRefused(
                 FailureKind.CONFLICT,
                 f"request_id {request_id!r} was used for another request",
-                hint="a new request needs a new request_id",
+                hint="use a new request_id for each new request",
             )
         return known[1]
 
-    def put(self, request_id: str, digest: str, answer: T) -> None:
-        """Keep an answer, and forget the oldest."""
-        self._known[request_id] = (digest, answer)
-        while len(self._known) > self._kept:
+    def put(self, request_id: str, digest: str, response: T) -> None:
+        """Store a response and drop the oldest."""
+        self._known[request_id] = (digest, response)
+        while len(self._known) > self._limit:
             self._known.popitem(last=False)
 
     def forget(self, request_id: str) -> None:
-        """Forget an answer, as if the request had not come."""
+        """Drop a response."""
         self._known.pop(request_id, None)
 
 
 class IdempotencyCache(Generic[T]):
-    """Runs work by request identifiers.
+    """Runs the work of each request identifier once.
 
     Args:
-        kept: answers at most.
+        limit: number of stored responses.
     """
 
-    def __init__(self, kept: int = _KEPT) -> None:
-        self._answers: ResponseHistory[asyncio.Future[T]] = ResponseHistory(kept)
+    def __init__(self, limit: int = _RESPONSES) -> None:
+        self._responses: ResponseHistory[asyncio.Future[T]] = ResponseHistory(limit)
         self._running: set[asyncio.Future[T]] = set()
 
     async def do(
@@ -82,35 +83,36 @@ class IdempotencyCache(Generic[T]):
         work: Callable[[], Awaitable[T]],
         lasting: tuple[type[Exception], ...] = (),
     ) -> T:
-        """Return what the work gives, or gave to the same request. Without an identifier it is always done.
+        """Return the result of the work, or the stored result of the same request.
+
+        The work runs in a task of its own: a client that disconnects does not cancel it.
 
         Args:
-            request_id: of the client; "" for none.
-            body: what makes it the same request.
-            work: what is to be done.
-            lasting: failures that are answers, too; after others the request may be made again.
+            request_id: of the client; with "" the work always runs.
+            body: must be equal for equal identifiers.
+            work: runs if no response is stored.
+            lasting: exceptions that are stored as responses; after others the request may be repeated.
 
         Raises:
-            Refused: if the identifier was another request's.
+            RequestRefused: if the identifier belongs to a request with another body.
         """
         digest = digest_of(body) if request_id else ""
-        doing = self._answers.get(request_id, digest) if request_id else None
-        if doing is None:
-            doing = asyncio.ensure_future(work())
-            self._running.add(doing)  # the loop holds tasks weakly
-            doing.add_done_callback(lambda done: self._ended(request_id, done, lasting))
+        running = self._responses.get(request_id, digest) if request_id else None
+        if running is None:
+            running = asyncio.ensure_future(work())
+            self._running.add(running)  # the loop holds tasks weakly
+            running.add_done_callback(lambda done: self._finished(request_id, done, lasting))
             if request_id:
-                self._answers.put(request_id, digest, doing)
-        return await asyncio.shield(doing)
+                self._responses.put(request_id, digest, running)
+        return await asyncio.shield(running)
 
-    def _ended(self, request_id: str, done: asyncio.Future[T], lasting: tuple[type[Exception], ...]) -> None:
+    def _finished(
+        self, request_id: str, done: asyncio.Future[T], lasting: tuple[type[Exception], ...]
+    ) -> None:
         self._running.discard(done)
-        failure = None if done.cancelled() else done.exception()  # asked for, so that nobody warns of it
+        failure = None if done.cancelled() else done.exception()  # read: asyncio warns of unread exceptions
         if done.cancelled() or (failure and not isinstance(failure, lasting)):
-            self._answers.forget(request_id)
-
-
-_CALLS = 16  # of one lease that wait for each other
+            self._responses.forget(request_id)
 
 
 @dataclass(slots=True)
@@ -118,82 +120,88 @@ class HeldLease:
     """A lease and its episode.
 
     Attributes:
-        gate: lets calls of the lease in one by one, in their order; beyond a few they are refused.
-        lock: held by the call that is in, and by who clears the lease away.
-        once: what was answered to which request of it.
-        doing: the operation under way.
+        calls: runs the calls of the lease one after the other, and refuses more than 16 waiting ones.
+        lock: held by the running call, and while the session is cleared.
+        responses: stored responses of the lease's requests.
+        operation: the operation under way.
         playing: whether an episode is under way.
-        over: whether it ended as it should.
-        reward: of an episode that ended so.
+        finished: whether the episode ended normally; then `reward` is set.
         error: why the episode failed.
-        counts: hits, misses and noise of the episode.
+        traffic: hits, misses and noise of the episode.
+        goal: of the task, as the last reset reported it.
         info: of the last reset or step.
-        title: of the page.
-        picture: digest of the last picture.
-        ended: whether the lease is over.
+        picture: SHA-256 of the last picture.
+        ended: whether the lease has ended.
     """
 
     lease: Lease
-    gate: Semaphore = field(default_factory=lambda: Semaphore("this lease", 1, _CALLS))
+    calls: OperationQueue = field(default_factory=lambda: OperationQueue("this lease", 1, _CALLS))
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    once: IdempotencyCache[Any] = field(default_factory=IdempotencyCache)
-    doing: str = ""
+    responses: IdempotencyCache[Any] = field(default_factory=IdempotencyCache)
+    operation: str = ""
     task: str = ""
     url: str = ""
     step: int = 0
     playing: bool = False
-    over: bool = False
+    finished: bool = False
     reward: float | None = None
     error: str = ""
-    counts: dict[str, int] = field(default_factory=dict)
+    traffic: dict[str, int] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
+    goal: str = ""
     title: str = ""
     picture: str = ""
     ended: bool = False
 
-    def begins(self, task: str, url: str) -> None:
-        """Note that an episode is being opened; what was before is no more."""
+    def start_episode(self, task: str, url: str) -> None:
+        """Discard the state of the previous episode."""
         self.task, self.url = task, url
-        self.step, self.playing, self.over, self.reward, self.error = 0, False, False, None, ""
-        self.counts, self.info, self.title, self.picture = {}, {}, "", ""
+        self.step, self.playing, self.finished, self.reward, self.error = 0, False, False, None, ""
+        self.traffic, self.info, self.goal, self.title, self.picture = {}, {}, "", "", ""
 
-    def saw(self, observation: Observation, info: Mapping[str, Any]) -> None:
-        """Note what a reset or step gave."""
-        self.playing = not self.over
+    def record(self, observation: Observation, info: Mapping[str, Any]) -> None:
+        """Take over the result of a reset or step."""
+        self.playing = not self.finished
         self.url, self.title = observation.url, observation.title
         self.info, self.step = info, info["step"]
+        self.goal = str(info.get("goal", self.goal))
         for name in ("hits", "misses", "noise"):
-            self.counts[name] = self.counts.get(name, 0) + info["traffic"][name]
+            self.traffic[name] = self.traffic.get(name, 0) + info["traffic"][name]
 
-    def ends(self, reward: float) -> None:
-        """Note that the episode ended as it should."""
-        self.playing, self.over, self.reward = False, True, reward
+    def finish(self, reward: float) -> None:
+        """Mark the episode as ended normally."""
+        self.playing, self.finished, self.reward = False, True, reward
 
-    def fails(self, error: StillwebError) -> None:
-        """Note that the episode failed, and has no reward."""
-        self.playing, self.over, self.reward, self.error = False, False, None, str(error)
+    def fail(self, error: StillwebError) -> None:
+        """Mark the episode as failed: it has no reward."""
+        self.playing, self.finished, self.reward, self.error = False, False, None, str(error)
 
     def to_status(self, now: float) -> SessionStatus:
-        """Return what the monitor shows."""
+        """Return the lease as the monitor shows it."""
         lease = self.lease
         return SessionStatus(
             index=lease.session,
             letter=letter_of(
-                leased=True, playing=self.playing, over=self.over, failed=bool(self.error), step=self.step
+                leased=True,
+                playing=self.playing,
+                finished=self.finished,
+                failed=bool(self.error),
+                step=self.step,
             ),
-            doing=self.doing,
+            doing=self.operation,
             step=self.step,
             age=round(now - lease.since, 3),
-            silent=0.0 if lease.calls else round(now - lease.heard, 3),
+            silent=0.0 if lease.calls else round(now - lease.last_heard, 3),
             lease=lease.id,
-            owner=lease.wanted.owner,
+            owner=lease.terms.owner,
+            client=lease.terms.client,
             task=self.task,
             url=self.url,
             picture=self.picture,
             reward=self.reward,
             error=self.error,
             browser=self.info.get("browser", -1),
-            hits=self.counts.get("hits", 0),
-            misses=self.counts.get("misses", 0),
-            noise=self.counts.get("noise", 0),
+            hits=self.traffic.get("hits", 0),
+            misses=self.traffic.get("misses", 0),
+            noise=self.traffic.get("noise", 0),
         )

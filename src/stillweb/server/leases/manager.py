@@ -1,7 +1,7 @@
-"""Gives leases and takes them back: the clockwork around `leases`.
+"""Grants leases and ends them: the timers and tasks around `LeaseTable`.
 
-A lease that is over, by whosoever's doing, is cleared in one place: its session is left, what runs in it
-is waited for, and only then the next client gets it.
+One method clears the session of every ended lease, whatever ended it: it leaves the session, waits for the
+running call, and only then gives the session to the next client.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from stillweb.errors import StillwebError
 from stillweb.replay.server.process import Tasks
 from stillweb.server.failures import FailureKind, RequestRefused
 from stillweb.server.leases.held import HeldLease
-from stillweb.server.leases.leases import Ended, Lease, Leases, Wanted
-from stillweb.server.leases.queue import QueueFull, Semaphore
+from stillweb.server.leases.queue import OperationQueue
+from stillweb.server.leases.table import Lease, LeaseEnd, LeaseTable, LeaseTerms, QueueFull
 from stillweb.server.monitor.counters import ServerCounters
 from stillweb.server.options import ServeOptions
 
@@ -30,29 +30,29 @@ class LeaseManager:
 
     Args:
         options: see `ServeOptions`.
-        leave: leaves a session, whatever is under way in it.
-        releasing: turns of `leave`.
-        tally: counts leases.
-        changed: is called when a lease came or went.
+        leave: leaves a session, whatever runs in it.
+        releases: queue of the calls of `leave`.
+        counters: counts granted and ended leases.
+        on_change: called when a lease is granted or ends.
     """
 
     def __init__(
         self,
         options: ServeOptions,
         leave: Callable[[int], Awaitable[None]],
-        releasing: Semaphore,
-        tally: ServerCounters,
-        changed: Callable[[], None],
+        releases: OperationQueue,
+        counters: ServerCounters,
+        on_change: Callable[[], None],
     ) -> None:
-        self.leases = Leases(options.sessions, options.waiting)
+        self.table = LeaseTable(options.sessions, options.waiting)
         self.draining = False
         self.held: dict[str, HeldLease] = {}
         self._options = options
         self._leave = leave
-        self._releasing = releasing
-        self._tally = tally
-        self._changed = changed
-        self._granted: dict[str, asyncio.Future[HeldLease]] = {}
+        self._releases = releases
+        self._counters = counters
+        self._on_change = on_change
+        self._grants: dict[str, asyncio.Future[HeldLease]] = {}
         self._clearing: dict[str, asyncio.Future[None]] = {}
         self._tasks = Tasks()
         self._wake = asyncio.Event()
@@ -60,70 +60,79 @@ class LeaseManager:
         self._idle.set()
 
     def start(self) -> None:
-        """Begin to end leases that are over."""
+        """Start the task that ends expired leases."""
         self._tasks.spawn(self._reap())
 
-    async def get(
-        self, owner: str, *, ttl: float | None = None, lifetime: float | None = None, wait: float = 0.0
+    async def acquire(
+        self,
+        owner: str,
+        *,
+        ttl: float | None = None,
+        lifetime: float | None = None,
+        wait: float = 0.0,
+        client: str = "",
     ) -> HeldLease:
-        """Return a new lease.
+        """Grant a lease.
 
         Args:
-            owner: whom the monitor names.
-            ttl: seconds of silence, as the server's options say unless given.
-            lifetime: seconds at most; no more than the options say.
-            wait: seconds to wait for one, in the order of arrival.
+            owner: label that the monitor shows.
+            ttl: seconds of silence that end the lease [default: the server's].
+            lifetime: seconds after which the lease ends; the server's value is the maximum.
+            wait: seconds to wait for a session, in order of arrival.
+            client: name of the API key that requests it.
 
         Raises:
-            Refused: if there is none, or the server ends.
+            RequestRefused: if no session is free, or the server shuts down.
         """
         if self.draining:
-            raise RequestRefused(FailureKind.DRAINING, "this server ends and gives no new leases")
+            raise RequestRefused(FailureKind.DRAINING, "the server is shutting down and grants no new leases")
         most = self._options.lifetime
         node = self._options.node
         lease_id = f"{node}.{clock.new_id()}" if node else clock.new_id()
-        wanted = Wanted(lease_id, owner, ttl or self._options.ttl, min(lifetime or most, most))
+        terms = LeaseTerms(lease_id, owner, ttl or self._options.ttl, min(lifetime or most, most), client)
         try:
-            lease = self.leases.ask(wanted, clock.monotonic(), waits=wait > 0)
+            lease = self.table.request(terms, clock.monotonic(), waits=wait > 0)
         except QueueFull as error:
             raise self._full() from error
         if lease:
             return self._begin(lease)
-        return await self._wait(wanted, wait)
+        return await self._wait(terms, wait)
 
-    def find(self, lease_id: str) -> HeldLease:
-        """Return a lease.
+    def find(self, lease_id: str, client: str = "") -> HeldLease:
+        """Return a lease of a client.
 
         Raises:
-            Refused: if it is over, or never was.
+            RequestRefused: if the lease has ended, or the client has no such lease. A lease of another client
+                gives the same error as an unknown one.
         """
-        if held := self.held.get(lease_id):
+        held = self.held.get(lease_id)
+        if held and held.lease.terms.client == client:
             return held
-        if why := self.leases.why_ended(lease_id):
+        if not held and (why := self.table.why_ended(lease_id)):
             raise RequestRefused(
-                FailureKind.OVER, f"lease {lease_id} is over: {why.value}", hint="get another one"
+                FailureKind.LEASE_OVER, f"lease {lease_id} is over: {why.value}", hint="request a new lease"
             )
-        raise RequestRefused(FailureKind.UNKNOWN, f"no lease {lease_id}")
+        raise RequestRefused(FailureKind.NO_LEASE, f"no lease {lease_id}")
 
-    def heard(self, held: HeldLease, *, calls: int = 0) -> None:
-        """Renew a lease."""
-        self.leases.heard(held.lease.id, clock.monotonic(), calls=calls)
+    def renew(self, held: HeldLease, *, calls: int = 0) -> None:
+        """Renew a lease; `calls` is 1 at the start of a call and -1 at its end."""
+        self.table.renew(held.lease.id, clock.monotonic(), calls=calls)
         self._wake.set()
 
-    async def end(self, held: HeldLease, why: Ended = Ended.RELEASED) -> None:
-        """End a lease and wait until its session was left. Twice is once."""
+    async def release(self, held: HeldLease, why: LeaseEnd = LeaseEnd.RELEASED) -> None:
+        """End a lease and wait until its session is cleared. Idempotent."""
         self._end(held, why)
         if clearing := self._clearing.get(held.lease.id):
             await asyncio.shield(clearing)
 
     async def drain(self, seconds: float) -> None:
-        """Give no new leases, and wait until those there are have ended."""
+        """Refuse new leases and wait until the running ones have ended."""
         self.draining = True
-        for lease_id, waiting in self._granted.items():
-            self.leases.withdraw(lease_id)
-            if not waiting.done():
-                waiting.set_exception(RequestRefused(FailureKind.DRAINING, "this server ends"))
-        self._changed()
+        for lease_id, granted in self._grants.items():
+            self.table.withdraw(lease_id)
+            if not granted.done():
+                granted.set_exception(RequestRefused(FailureKind.DRAINING, "the server is shutting down"))
+        self._on_change()
         idle = asyncio.ensure_future(self._idle.wait())
         await asyncio.wait([idle], timeout=seconds)
         idle.cancel()
@@ -132,17 +141,17 @@ class LeaseManager:
         """End all leases."""
         await self.drain(0.0)
         await self._tasks.end()
-        ends = [self.end(held, Ended.CLOSED) for held in list(self.held.values())]
-        for told in await asyncio.gather(*ends, *self._clearing.values(), return_exceptions=True):
-            if isinstance(told, BaseException):
-                logger.error("a session was not left", exc_info=told)
+        ends = [self.release(held, LeaseEnd.CLOSED) for held in list(self.held.values())]
+        for result in await asyncio.gather(*ends, *self._clearing.values(), return_exceptions=True):
+            if isinstance(result, BaseException):
+                logger.error("a session was not cleared", exc_info=result)
 
-    # --- giving -------------------------------------------------------------------------------------
+    # --- granting -----------------------------------------------------------------------------------
 
-    async def _wait(self, wanted: Wanted, seconds: float) -> HeldLease:
+    async def _wait(self, terms: LeaseTerms, seconds: float) -> HeldLease:
         granted: asyncio.Future[HeldLease] = asyncio.get_running_loop().create_future()
-        self._granted[wanted.id] = granted
-        self._changed()
+        self._grants[terms.id] = granted
+        self._on_change()
         try:
             await asyncio.wait([granted], timeout=seconds)
             if granted.done():
@@ -150,73 +159,72 @@ class LeaseManager:
             raise self._full()
         except asyncio.CancelledError:
             if granted.done() and not granted.exception():
-                self._end(granted.result(), Ended.RELEASED)  # nobody will ever know of it
+                self._end(granted.result(), LeaseEnd.RELEASED)  # the client does not know its identifier
             raise
         finally:
-            del self._granted[wanted.id]
-            self.leases.withdraw(wanted.id)
-            self._changed()
+            del self._grants[terms.id]
+            self.table.withdraw(terms.id)
+            self._on_change()
 
     def _full(self) -> RequestRefused:
-        line = self.leases.line
         return RequestRefused(
-            FailureKind.FULL, f"all {line.limit} sessions are leased and {line.waiting} clients wait"
+            FailureKind.FULL,
+            f"all {self.table.limit} sessions are leased and {self.table.waiting} clients wait",
         )
 
     def _begin(self, lease: Lease) -> HeldLease:
         held = self.held[lease.id] = HeldLease(lease)
-        self._tally.leases["granted"] += 1
+        self._counters.leases["granted"] += 1
         self._idle.clear()
         self._wake.set()
-        self._changed()
+        self._on_change()
         return held
 
-    # --- taking back --------------------------------------------------------------------------------
+    # --- ending -------------------------------------------------------------------------------------
 
-    def _end(self, held: HeldLease, why: Ended) -> None:
+    def _end(self, held: HeldLease, why: LeaseEnd) -> None:
         lease_id = held.lease.id
-        if self.leases.end(lease_id, why):
+        if self.table.end(lease_id, why):
             held.ended = True
             del self.held[lease_id]
-            self._tally.leases[why.value] += 1
+            self._counters.leases[why.value] += 1
             self._clearing[lease_id] = asyncio.ensure_future(self._clear(held))
-            self._changed()
+            self._on_change()
 
     async def _clear(self, held: HeldLease) -> None:
-        """Leave a session; what waits for its turn in it finds the lease ended, and does nothing."""
+        """Leave the session, and again after the running call: a reset under way may have opened a page."""
         lease = held.lease
         try:
-            async with self._releasing.turn():
+            async with self._releases.slot():
                 await self._leave(lease.session)
             async with held.lock:
                 await self._leave(lease.session)
         except StillwebError as error:
-            logger.warning("a session was not left well", extra={"lease": lease.id, "error": str(error)})
+            logger.warning("a session was not cleared", extra={"lease": lease.id, "error": str(error)})
         finally:
             del self._clearing[lease.id]
-            following = self.leases.left(lease.id, clock.monotonic())
-            if following:
+            if following := self.table.session_cleared(lease.id, clock.monotonic()):
                 self._hand_over(following)
             if not self.held and not self._clearing:
                 self._idle.set()
-            self._changed()
+            self._on_change()
 
     def _hand_over(self, lease: Lease) -> None:
         held = self._begin(lease)
-        waiting = self._granted.get(lease.id)
-        if waiting is None or waiting.done():
-            self._end(held, Ended.RELEASED)
+        granted = self._grants.get(lease.id)
+        if granted is None or granted.done():
+            self._end(held, LeaseEnd.RELEASED)
         else:
-            waiting.set_result(held)
+            granted.set_result(held)
 
     async def _reap(self) -> None:
         while True:
             self._wake.clear()
             now = clock.monotonic()
-            for lease, why in self.leases.overdue(now):
-                logger.info("a lease is over", extra={"lease": lease.id, "why": why.value})
+            for lease, why in self.table.overdue(now):
+                logger.info("a lease expired", extra={"lease": lease.id, "why": why.value})
                 self._end(self.held[lease.id], why)
-            due = self.leases.next_due()
+            due = self.table.next_due()
             woken = asyncio.ensure_future(self._wake.wait())
             try:
                 await asyncio.wait([woken], timeout=None if due is None else max(0.0, due - now))

@@ -1,114 +1,56 @@
-"""Turns: at most so many of one kind of work at once, the others in the order in which they came."""
+"""Bounded operation queues: some operations run, some wait in order of arrival, others are refused."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
 
-from stillweb.errors import UsageError
 from stillweb.server.failures import FailureKind, RequestRefused
 
-__all__ = ["QueueFull", "Semaphore", "WaitQueue"]
-
-T = TypeVar("T", bound=Hashable)
+__all__ = ["OperationQueue"]
 
 
-class QueueFull(Exception):
-    """Raised when neither a place nor room to wait is left."""
-
-
-class WaitQueue(Generic[T]):
-    """At most `limit` are in and `room` wait.
+class OperationQueue:
+    """A FIFO semaphore with a limit on the number of waiting coroutines.
 
     Args:
-        limit: of those in, at least 1.
-        room: for those who wait.
+        name: shown in the error of a refused operation.
+        limit: operations that may run simultaneously.
+        capacity: operations that may wait.
     """
 
-    def __init__(self, limit: int, room: int) -> None:
-        if limit < 1 or room < 0:
-            raise UsageError(f"a line of {limit} with room for {room} lets nobody in")
-        self.limit = limit
-        self.room = room
-        self._inside: set[T] = set()
-        self._waiting: dict[T, None] = {}
-
-    @property
-    def inside(self) -> int:
-        """How many are in."""
-        return len(self._inside)
-
-    @property
-    def waiting(self) -> int:
-        """How many wait."""
-        return len(self._waiting)
-
-    def join(self, who: T, *, waits: bool = True) -> bool:
-        """Return whether it is in; otherwise it waits.
-
-        Args:
-            who: nobody who is in or waits.
-            waits: whether it would.
-
-        Raises:
-            LineFull: if it can do neither.
-        """
-        if len(self._inside) < self.limit:  # then nobody waits
-            self._inside.add(who)
-            return True
-        if not waits or len(self._waiting) >= self.room:
-            raise QueueFull(f"{self.limit} are in and {len(self._waiting)} wait")
-        self._waiting[who] = None
-        return False
-
-    def leave(self, who: T) -> T | None:
-        """Let one go that is in or waits; return who gets in for it."""
-        if who in self._waiting:
-            del self._waiting[who]
-            return None
-        self._inside.remove(who)
-        if not self._waiting:
-            return None
-        following = next(iter(self._waiting))
-        del self._waiting[following]
-        self._inside.add(following)
-        return following
-
-
-class Semaphore:
-    """A line that coroutines stand in.
-
-    Args:
-        name: of the work, for who is refused.
-        limit: at once.
-        room: to wait.
-    """
-
-    def __init__(self, name: str, limit: int, room: int) -> None:
+    def __init__(self, name: str, limit: int, capacity: int) -> None:
         self.name = name
-        self.line: WaitQueue[asyncio.Future[None]] = WaitQueue(limit, room)
-        self.begun = 0
+        self.limit = limit
+        self.capacity = capacity
+        self.active = 0
+        self.waiting = 0
+        self.started = 0
+        self._semaphore = asyncio.Semaphore(limit)
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn, and have it.
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for a free slot and hold it inside the block.
 
         Raises:
-            Refused: if too many wait already.
+            RequestRefused: if `capacity` operations already wait.
         """
-        turn = asyncio.get_running_loop().create_future()
+        if self._semaphore.locked() and self.waiting >= self.capacity:
+            raise RequestRefused(
+                FailureKind.BUSY,
+                f"{self.name}: {self.limit} operations run and {self.waiting} wait",
+                hint="send the request again later",
+            )
+        self.waiting += 1
         try:
-            inside = self.line.join(turn)
-        except QueueFull as error:
-            raise RequestRefused(FailureKind.BUSY, f"{self.name}: {error}", hint="try again") from error
+            await self._semaphore.acquire()
+        finally:
+            self.waiting -= 1
+        self.active += 1
+        self.started += 1
         try:
-            if not inside:
-                await turn
-            self.begun += 1
             yield
         finally:
-            following = self.line.leave(turn)
-            if following is not None and not following.done():
-                following.set_result(None)
+            self.active -= 1
+            self._semaphore.release()

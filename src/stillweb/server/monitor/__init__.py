@@ -1,1 +1,1 @@
-"""Status, metrics and the monitor page."""
+"""The monitor: status of server and sessions as JSON, events, Prometheus metrics and a web page."""

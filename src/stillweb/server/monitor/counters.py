@@ -1,4 +1,4 @@
-"""What happened lately: how often a minute, what failed, what was missed."""
+"""Counters of a server: event rates of the last minute, totals, and the most recent misses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 __all__ = ["EventRate", "ServerCounters", "TrackedMiss"]
 
-_SPAN = 60
+_SPAN = 60  # seconds
 _MISSES = 50
 
 
 class EventRate:
-    """Events a second, over the last minute."""
+    """Events per second over the last minute."""
 
     def __init__(self, since: float) -> None:
         self._since = since
@@ -33,7 +33,7 @@ class EventRate:
         self._forget(now)
 
     def value(self, now: float) -> float:
-        """Return events a second; of a server that is younger than a minute, over its life."""
+        """Return events per second; in the first minute, over the time since the start."""
         self._forget(now)
         span = min(_SPAN, max(1.0, now - self._since))
         return sum(events for _, events in self._seconds) / span
@@ -45,7 +45,7 @@ class EventRate:
 
 @dataclass(frozen=True, slots=True)
 class TrackedMiss:
-    """A request that the collection does not hold: when, in which task, "METHOD URL"."""
+    """A request that the collection does not hold: time, task, and "METHOD URL"."""
 
     at: float
     task: str
@@ -53,18 +53,18 @@ class TrackedMiss:
 
 
 class ServerCounters:
-    """Counts of a server's life, and of its last minute."""
+    """Counters since the start of a server."""
 
     def __init__(self, now: float) -> None:
         self.steps = EventRate(now)
         self.resets = EventRate(now)
         self.episodes: Counter[str] = Counter()  # terminated, truncated
-        self.leases: Counter[str] = Counter()  # granted, and why they ended
+        self.leases: Counter[str] = Counter()  # granted, and the reasons of their ends
         self.failures: Counter[str] = Counter()
         self.traffic: Counter[str] = Counter()
         self.misses: deque[TrackedMiss] = deque(maxlen=_MISSES)
 
-    def met(self, traffic: Mapping[str, Any], task: str, now: float) -> None:
-        """Count what a reset or step asked the replay for."""
+    def add_traffic(self, traffic: Mapping[str, Any], task: str, now: float) -> None:
+        """Count the replay requests of a reset or step."""
         self.traffic.update({name: traffic[name] for name in ("hits", "misses", "noise")})
         self.misses.extend(TrackedMiss(now, task, request) for request in traffic["missed"])

@@ -1,4 +1,4 @@
-"""How the server stands: as JSON, as a stream of events, as Prometheus reads it, and whether it is well."""
+"""Routes of the monitor: status as JSON, events and Prometheus metrics, and the health checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sse_starlette.sse import EventSourceResponse
 
 from stillweb import clock
 from stillweb.server.engine import Engine
-from stillweb.server.leases.queue import Semaphore
+from stillweb.server.leases.queue import OperationQueue
 from stillweb.server.monitor import status as figures
 from stillweb.server.monitor.status import (
     BrowserStatus,
@@ -29,27 +29,28 @@ __all__ = ["router", "status_of"]
 
 
 def status_of(engine: Engine) -> Status:
-    """Return how a server stands."""
+    """Return the status of a server."""
     now = clock.monotonic()
-    tally = engine.tally
+    counters = engine.counters
     return Status(
-        state="draining" if engine.desk.draining else "serving",
-        uptime=round(now - engine.began, 3),
+        state="draining" if engine.leases.draining else "serving",
+        uptime=round(now - engine.started_at, 3),
         replay=engine.proxy,
         level=engine.options.level,
         observe=list(engine.options.observe),
         sessions=_sessions(engine, now),
-        queues={"allocate": _allocate(engine)} | {name: _queue(gate) for name, gate in engine.queues.items()},
-        rates=Rates(steps=round(tally.steps.value(now), 3), resets=round(tally.resets.value(now), 3)),
-        steps=tally.steps.total,
-        resets=tally.resets.total,
-        episodes=dict(tally.episodes),
-        leases=dict(tally.leases),
-        failures=dict(tally.failures),
-        traffic=dict(tally.traffic),
+        queues={"allocate": _allocate(engine)}
+        | {name: _queue(queue) for name, queue in engine.queues.items()},
+        rates=Rates(steps=round(counters.steps.value(now), 3), resets=round(counters.resets.value(now), 3)),
+        steps=counters.steps.total,
+        resets=counters.resets.total,
+        episodes=dict(counters.episodes),
+        leases=dict(counters.leases),
+        failures=dict(counters.failures),
+        traffic=dict(counters.traffic),
         misses=[
             RecentMiss(age=round(now - each.at, 3), task=each.task, request=each.request)
-            for each in reversed(tally.misses)
+            for each in reversed(counters.misses)
         ],
         browsers=[BrowserStatus(**each) for each in engine.vector.browsers()],
         pictures={"count": len(engine.pictures), "bytes": engine.pictures.bytes},
@@ -57,69 +58,71 @@ def status_of(engine: Engine) -> Status:
 
 
 def _sessions(engine: Engine, now: float) -> list[SessionStatus]:
-    shown = {held.lease.session: held.to_status(now) for held in engine.desk.held.values()}
-    nobody = Letter.NOBODY.value
-    return [shown.get(i) or SessionStatus(index=i, letter=nobody) for i in range(engine.options.sessions)]
+    shown = {held.lease.session: held.to_status(now) for held in engine.leases.held.values()}
+    free = Letter.FREE.value
+    return [shown.get(i) or SessionStatus(index=i, letter=free) for i in range(engine.options.sessions)]
 
 
 def _allocate(engine: Engine) -> Queue:
-    line = engine.desk.leases.line
+    table = engine.leases.table
     return Queue(
-        limit=line.limit,
-        under_way=line.inside,
-        waiting=line.waiting,
-        room=line.room,
-        begun=engine.tally.leases["granted"],
+        limit=table.limit,
+        under_way=table.leased,
+        waiting=table.waiting,
+        room=table.capacity,
+        begun=engine.counters.leases["granted"],
     )
 
 
-def _queue(gate: Semaphore) -> Queue:
-    line = gate.line
+def _queue(queue: OperationQueue) -> Queue:
     return Queue(
-        limit=line.limit, under_way=line.inside, waiting=line.waiting, room=line.room, begun=gate.begun
+        limit=queue.limit,
+        under_way=queue.active,
+        waiting=queue.waiting,
+        room=queue.capacity,
+        begun=queue.started,
     )
 
 
-_APART = 0.25  # seconds between two events at least
-_AGES = 5.0  # at most: ages grow though nothing happens
+_MIN_INTERVAL = 0.25  # seconds between two events
+_MAX_INTERVAL = 5.0  # ages change even if nothing happens
 
 
 def router() -> APIRouter:
-    """Return the routes."""
-    made = APIRouter(tags=["monitor"])
-    made.add_api_route("/v1/status", status, methods=["GET"], response_model=Status)
-    made.add_api_route("/v1/stream", stream, methods=["GET"], response_class=EventSourceResponse)
-    made.add_api_route("/metrics", metrics, methods=["GET"], response_class=Response)
-    made.add_api_route("/health", health, methods=["GET"])
-    made.add_api_route("/ready", ready, methods=["GET"])
-    return made
+    routes = APIRouter(tags=["monitor"])
+    routes.add_api_route("/v1/status", status, methods=["GET"], response_model=Status)
+    routes.add_api_route("/v1/stream", stream, methods=["GET"], response_class=EventSourceResponse)
+    routes.add_api_route("/metrics", metrics, methods=["GET"], response_class=Response)
+    routes.add_api_route("/health", health, methods=["GET"])
+    routes.add_api_route("/ready", ready, methods=["GET"])
+    return routes
 
 
 async def status(engine: EngineOf) -> Status:
-    """Tell how the server and each session stands."""
+    """Return the status of the server and of each session."""
     return status_of(engine)
 
 
 async def stream(engine: EngineOf) -> EventSourceResponse:
-    """Send the status as events: one at once, then at every change, at most four a second."""
+    """Send the status as events: immediately, then at every change, at most four per second."""
     return EventSourceResponse(_events(engine), ping=15)
 
 
 async def metrics(engine: EngineOf) -> Response:
-    """Give figures to Prometheus."""
+    """Return the metrics for Prometheus."""
     return Response(figures.render(status_of(engine)), headers={"Content-Type": figures.MEDIA_TYPE})
 
 
 async def health() -> Response:
-    """Tell that the program lives."""
+    """Return 200 while the process runs."""
     return JsonResponse({"status": "ok"})
 
 
 async def ready(engine: EngineOf) -> Response:
-    """Tell whether leases are given and the replay can take episodes; else 503 and what is missing."""
-    missing = ["this server ends"] if engine.desk.draining else []
+    """Return 200 if the server can start episodes; otherwise 503 and what is missing."""
+    missing = ["the server is shutting down"] if engine.leases.draining else []
     if not await engine.vector.proxy_ready(0):
-        missing.append(f"the replay at {engine.proxy}")
+        missing.append(f"the replay server at {engine.proxy} is not ready")
     code = HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK
     return JsonResponse({"ready": not missing, "missing": missing}, status_code=code)
 
@@ -130,7 +133,7 @@ async def _events(engine: Engine) -> AsyncIterator[dict[str, str]]:
     try:
         while not closing.done():
             yield {"event": "status", "data": status_of(engine).model_dump_json()}
-            await asyncio.wait([closing], timeout=_APART)
-            seen = await engine.changed(seen, _AGES)
+            await asyncio.wait([closing], timeout=_MIN_INTERVAL)
+            seen = await engine.changed(seen, _MAX_INTERVAL)
     finally:
         closing.cancel()

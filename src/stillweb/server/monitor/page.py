@@ -1,4 +1,4 @@
-"""The page of the monitor: files of this package, which load nothing from elsewhere and hold no data."""
+"""The web page of the monitor: static files without data that load nothing from other origins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILES = {
 PATHS = frozenset(_FILES)
 
 _HEADERS = {
-    # Pictures come as blobs, since an <img> could send no key.
+    # Pictures are blobs: an <img> cannot send the API key.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-cache",
@@ -27,15 +27,15 @@ _HEADERS = {
 
 
 def router() -> APIRouter:
-    """Return the routes."""
-    made = APIRouter()
+    """Return the routes of the page and its files."""
+    routes = APIRouter()
     for path, (name, media_type) in _FILES.items():
-        made.add_api_route(
-            path, partial(_give, name, media_type), methods=["GET"], include_in_schema=False, name=name
+        routes.add_api_route(
+            path, partial(_file, name, media_type), methods=["GET"], include_in_schema=False, name=name
         )
-    return made
+    return routes
 
 
-async def _give(name: str, media_type: str) -> Response:
+async def _file(name: str, media_type: str) -> Response:
     text = files("stillweb.server.monitor").joinpath("web", name).read_text("utf-8")
     return Response(text, media_type=media_type, headers=_HEADERS)

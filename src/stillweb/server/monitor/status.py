@@ -1,4 +1,4 @@
-"""The server's status as Prometheus reads it; made when it is asked for."""
+"""The status of a server: pydantic models of the JSON, and the same figures as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -26,23 +26,22 @@ __all__ = [
 
 
 class Letter(StrEnum):
-    """Where a session stands, in one sign; an episode that plays shows its steps, `0` to `9`."""
+    """State of a session as one character; a running episode shows its steps, `0` to `9`."""
 
-    NOBODY = "N"
-    WAITS = "W"  # leased, and no episode has begun yet
+    FREE = "N"
+    WAITING = "W"  # leased; no episode has started
     FINISHED = "F"
     FAILED = "X"
 
 
-def letter_of(*, leased: bool, playing: bool, over: bool, failed: bool, step: int) -> str:
-    """Return the sign of a session."""
+def letter_of(*, leased: bool, playing: bool, finished: bool, failed: bool, step: int) -> str:
     if not leased:
-        return Letter.NOBODY.value
+        return Letter.FREE.value
     if failed:
         return Letter.FAILED.value
-    if over:
+    if finished:
         return Letter.FINISHED.value
-    return str(min(step, 9)) if playing else Letter.WAITS.value
+    return str(min(step, 9)) if playing else Letter.WAITING.value
 
 
 class SessionStatus(BaseModel):
@@ -50,40 +49,39 @@ class SessionStatus(BaseModel):
 
     index: int
     letter: str = Field(
-        description="N nobody has it, W begins, 0-9 plays (steps, 9 and more), F over, X failed"
+        description="N free, W episode starts, 0-9 steps of a running episode, F finished, X failed"
     )
-    doing: str = Field(
-        default="", description="The operation under way; queued:NAME while it waits for its turn"
-    )
+    doing: str = Field(default="", description="Operation under way; queued:NAME while it waits in a queue")
     step: int = 0
-    age: float = Field(default=0.0, description="Seconds since the lease began")
-    silent: float = Field(default=0.0, description="Seconds since its owner was heard")
-    lease: str = ""
-    owner: str = ""
+    age: float = Field(default=0.0, description="Seconds since the start of the lease")
+    silent: float = Field(default=0.0, description="Seconds since the last request of the client")
+    lease: str = Field(default="", description="Identifier; empty for leases of other API keys")
+    owner: str = Field(default="", description="Label that the client chose")
+    client: str = Field(default="", description="Name of the API key that holds the lease")
     task: str = ""
     url: str = ""
-    hits: int = Field(default=0, description="Requests of the episode that the collection answered")
+    hits: int = Field(default=0, description="Requests of the episode that the collection holds")
     misses: int = 0
     noise: int = 0
     picture: str = Field(default="", description="SHA-256 of the last picture: GET /v1/pictures/{sha256}")
-    reward: float | None = Field(default=None, description="Of an episode that ended as it should; else null")
-    error: str = Field(default="", description="Why it failed")
-    browser: int = Field(default=-1, description="Number of its browser, as in `browsers`; -1 for none")
-    node: str = Field(default="", description="Whose it is, where a master tells of several")
+    reward: float | None = Field(default=None, description="Reward of a finished episode; null otherwise")
+    error: str = Field(default="", description="Why the episode failed")
+    browser: int = Field(default=-1, description="Number of the browser in `browsers`; -1 for none")
+    node: str = Field(default="", description="Name of the node, in the status of a master")
 
 
 class Queue(BaseModel):
-    """One kind of operation; `allocate` is the leases themselves."""
+    """The queue of one kind of operation; `allocate` is the queue for leases."""
 
-    limit: int = Field(description="At once")
+    limit: int = Field(description="Operations that may run simultaneously")
     under_way: int
     waiting: int
-    room: int = Field(description="To wait; beyond it requests are answered 503")
-    begun: int = Field(default=0, description="Since the server started")
+    room: int = Field(description="Operations that may wait; more get status 503")
+    begun: int = Field(default=0, description="Operations since the start of the server")
 
 
 class Rates(BaseModel):
-    """A second, over the last minute."""
+    """Events per second over the last minute."""
 
     steps: float
     resets: float
@@ -92,7 +90,7 @@ class Rates(BaseModel):
 class RecentMiss(BaseModel):
     """A request that the collection does not hold."""
 
-    age: float = Field(description="Seconds since it was seen")
+    age: float = Field(description="Seconds since the request")
     task: str
     request: str = Field(description="METHOD URL")
 
@@ -106,7 +104,7 @@ class BrowserStatus(BaseModel):
     leases: int
     pid: int
     driver_pid: int
-    node: str = Field(default="", description="Whose it is, where a master tells of several")
+    node: str = Field(default="", description="Name of the node, in the status of a master")
 
 
 class Status(BaseModel):
@@ -121,22 +119,24 @@ class Status(BaseModel):
     sessions: list[SessionStatus]
     queues: dict[str, Queue]
     rates: Rates
-    steps: int = Field(description="Since the server started")
+    steps: int = Field(description="Steps since the start of the server")
     resets: int
     episodes: dict[str, int] = Field(description="How episodes ended: terminated, truncated")
-    leases: dict[str, int] = Field(description="Granted, and why they ended")
-    failures: dict[str, int] = Field(description="By kind; infra_error is ours")
+    leases: dict[str, int] = Field(description="Granted leases, and the reasons of their ends")
+    failures: dict[str, int] = Field(
+        description="Failed requests by kind; infra_error is a failure of the server"
+    )
     traffic: dict[str, int] = Field(description="hits, misses and noise of all episodes")
-    misses: list[RecentMiss] = Field(description="The last ones, newest first")
+    misses: list[RecentMiss] = Field(description="Most recent misses, newest first")
     browsers: list[BrowserStatus]
-    pictures: dict[str, int] = Field(description="How many are in memory, and their bytes")
+    pictures: dict[str, int] = Field(description="Number and bytes of the pictures in memory")
 
 
 MEDIA_TYPE = CONTENT_TYPE_LATEST
 
 
 def render(status: Status) -> bytes:
-    """Return a status in Prometheus' text format."""
+    """Return a status in the text format of Prometheus."""
     registry = CollectorRegistry()
     registry.register(_Status(status))
     ProcessCollector(registry=registry)
@@ -148,21 +148,20 @@ class _Status(Collector):
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics."""
         status = self._status
         letters = Counter("0-9" if each.letter.isdecimal() else each.letter for each in status.sessions)
-        yield _gauge("sessions", "Sessions by their letter.", "letter", letters)
+        yield _gauge("sessions", "Sessions by state letter.", "letter", letters)
         yield _counter("steps", "Steps taken.", status.steps)
-        yield _counter("resets", "Episodes begun.", status.resets)
-        yield _counters("episodes", "Episodes that ended as they should.", "how", status.episodes)
-        yield _counters("leases", "Leases granted, and why they ended.", "what", status.leases)
-        yield _counters("failures", "Requests that failed.", "kind", status.failures)
-        yield _counters("traffic", "Requests of episodes to the replay.", "kind", status.traffic)
-        for name, text in (("under_way", "Operations at work."), ("waiting", "Operations that wait.")):
+        yield _counter("resets", "Episodes started.", status.resets)
+        yield _counters("episodes", "Finished episodes.", "how", status.episodes)
+        yield _counters("leases", "Leases granted, and the reasons of their ends.", "what", status.leases)
+        yield _counters("failures", "Failed requests by kind.", "kind", status.failures)
+        yield _counters("traffic", "Requests of episodes to the replay server.", "kind", status.traffic)
+        for name, text in (("under_way", "Running operations."), ("waiting", "Waiting operations.")):
             depth = {queue: getattr(each, name) for queue, each in status.queues.items()}
             yield _gauge(f"queue_{name}", text, "queue", depth)
         states = Counter(each.state for each in status.browsers)
-        yield _gauge("browsers", "Browsers by their state.", "state", states)
+        yield _gauge("browsers", "Browsers by state.", "state", states)
         yield _gauge("pictures", "Pictures in memory.", "what", status.pictures)
 
 

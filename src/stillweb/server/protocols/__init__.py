@@ -1,1 +1,1 @@
-"""Protocols of the rollout server: native, Omniboxes, OpenEnv, verl-tool."""
+"""The protocols of the rollout server: its native API, WebGym's Omniboxes, OpenEnv and verl-tool."""

@@ -1,10 +1,12 @@
-"""The native API's requests and answers, as OpenAPI shows them."""
+"""Requests and responses of the native API, as OpenAPI shows them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from stillweb.server.failures import ErrorResponse
 
 __all__ = [
     "BatchReset",
@@ -13,7 +15,6 @@ __all__ = [
     "BatchStep",
     "EpisodeStarted",
     "ErrorBody",
-    "ErrorResponse",
     "Heartbeat",
     "LeaseInfo",
     "LeaseRequest",
@@ -32,52 +33,54 @@ class _Request(BaseModel):
 
 
 class ResetRequest(_Request):
-    """What an episode begins with: one of `task`, `task_id` and `url`."""
+    """The start of an episode: one of `task`, `task_id` and `url`."""
 
     task: dict[str, Any] | None = Field(
         None, description="A task as `stillweb.env.tasks.load.task_to_dict` writes it"
     )
-    task_id: str | None = Field(None, description="Of a file given to `stillweb serve --tasks`")
+    task_id: str | None = Field(
+        None, description="Identifier of a task in the files of `stillweb serve --tasks`"
+    )
     url: str | None = None
     seed: int | None = Field(
-        None, description="Of the page's randomness; the task's or recording's unless given"
+        None, description="Seed of the page's randomness [default: the task's or the recording's]"
     )
-    inline_pictures: bool = Field(False, description="Put pictures into the answer as base64 (`data`), too")
-    request_id: str = Field("", max_length=200, description="The same request again gives the same answer")
+    inline_pictures: bool = Field(False, description="Also put pictures into the response as base64 (`data`)")
+    request_id: str = Field("", max_length=200, description="A repeated request gets the same response")
 
 
 class LeaseRequest(ResetRequest):
-    """A lease, and, where one of `task`, `task_id` and `url` is given, its first episode."""
+    """A lease and, with one of `task`, `task_id` and `url`, its first episode."""
 
-    owner: str = Field("", max_length=200, description="Shown by the monitor")
-    ttl: float | None = Field(None, gt=0, le=86400, description="Seconds of silence after which it ends")
-    lifetime: float | None = Field(None, gt=0, description="Seconds after which it ends in any case")
+    owner: str = Field("", max_length=200, description="Label that the monitor shows")
+    ttl: float | None = Field(None, gt=0, le=86400, description="Seconds of silence that end the lease")
+    lifetime: float | None = Field(None, gt=0, description="Seconds after which the lease ends")
     wait: float = Field(
         0, ge=0, le=600, description="Seconds to wait for a free session, in order of arrival"
     )
     request_id: str = Field(
         "",
         max_length=200,
-        description="The same again gives the same lease; needs an owner, which is one client",
+        description="A repeated request gets the same lease; requires an owner that only one client uses",
     )
 
 
 class StepRequest(_Request):
-    """An action, and how it is answered."""
+    """An action."""
 
     action: dict[str, Any] | str = Field(
-        description="As docs/actions.md has it: an object, or a call as text"
+        description="Action of docs/actions.md: an object, or a call as text"
     )
     inline_pictures: bool = False
     request_id: str = Field(
-        "", max_length=200, description="The same step again (a retry) is taken once, and answered alike"
+        "", max_length=200, description="A repeated step (retry) is taken once and gets the same response"
     )
 
 
 class ObserveRequest(_Request):
-    """Forms of the page as it is now."""
+    """An observation of the current page."""
 
-    observe: list[str] = Field(min_length=1, description="As docs/observations.md has them")
+    observe: list[str] = Field(min_length=1, description="Forms of docs/observations.md")
     inline_pictures: bool = False
 
 
@@ -94,28 +97,30 @@ class BatchResetItem(ResetRequest):
 
 
 class BatchStep(_Request):
-    """Steps of many leases; each succeeds or fails by itself."""
+    """Steps of many leases; each succeeds or fails independently."""
 
     items: list[BatchStepItem] = Field(min_length=1, max_length=4096)
-    stream: bool = Field(False, description="One line of JSON for each, as they end (application/x-ndjson)")
+    stream: bool = Field(
+        False, description="Send one line of JSON for each item as it completes (application/x-ndjson)"
+    )
 
 
 class BatchReset(_Request):
-    """Resets of many leases; each succeeds or fails by itself."""
+    """Resets of many leases; each succeeds or fails independently."""
 
     items: list[BatchResetItem] = Field(min_length=1, max_length=4096)
     stream: bool = False
 
 
 class LeaseInfo(BaseModel):
-    """How a lease stands."""
+    """State of a lease."""
 
     lease: str
     owner: str
     session: int
     ttl: float
-    seconds_left: float = Field(description="Until its lifetime is over")
-    state: str = Field(description="Letter of the monitor: W, 0-9, F, X")
+    seconds_left: float = Field(description="Seconds until the end of the lifetime")
+    state: str = Field(description="State letter of the monitor: W, 0-9, F, X")
     doing: str
     step: int
     task: str
@@ -125,7 +130,7 @@ class LeaseInfo(BaseModel):
 
 
 class Heartbeat(BaseModel):
-    """A lease that was renewed."""
+    """A renewed lease."""
 
     lease: str
     ttl: float
@@ -133,7 +138,7 @@ class Heartbeat(BaseModel):
 
 
 class ObservationModel(BaseModel):
-    """An observation; texts as asked for, pictures as references."""
+    """An observation; the requested forms as texts, pictures as references."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -143,12 +148,15 @@ class ObservationModel(BaseModel):
     digests: dict[str, str] = Field(description="SHA-256 of each form")
     last_action_error: str
     pictures: dict[str, dict[str, str]] = Field(
-        description="By form: sha256, href, and data (base64) if asked for"
+        description="By form: sha256, href, and data (base64) if requested"
     )
 
 
 class StepResponse(BaseModel):
-    """What a step gave. A failure of ours is status 502 or 503 with `infra_error`, never a reward."""
+    """The result of a step.
+
+    A failure of the server is status 502 or 503 with `infra_error`, never a reward.
+    """
 
     lease: str
     observation: ObservationModel
@@ -160,34 +168,25 @@ class StepResponse(BaseModel):
 
 
 class EpisodeStarted(LeaseInfo):
-    """A new lease, and what its reset gave."""
+    """A new lease and the result of its reset."""
 
     reset: StepResponse | None = None
 
 
-class ErrorResponse(BaseModel):
-    """What failed."""
-
-    kind: str = Field(description="infra_error is ours: mask the episode, or play it again")
-    message: str
-    hint: str = ""
-    retry: bool = Field(False, description="Whether the same request may be sent again")
-
-
 class ErrorBody(BaseModel):
-    """The answer to a request that failed."""
+    """The response to a failed request."""
 
     error: ErrorResponse
 
 
 class TaskInfo(BaseModel):
-    """A task that may be named by `task_id`."""
+    """A task that `task_id` may name."""
 
     id: str
     goal: str
     start_url: str
     collection: str
-    max_steps: int = Field(description="0 for the server's")
+    max_steps: int = Field(description="0: the value of the server")
 
 
 class TaskList(BaseModel):
@@ -197,16 +196,16 @@ class TaskList(BaseModel):
 
 
 class BatchResult(BaseModel):
-    """What became of one item."""
+    """The result of one item."""
 
-    index: int = Field(description="Of the item, from 0")
+    index: int = Field(description="Number of the item, from 0")
     lease: str
-    status: int = Field(description="As its own request would have had it")
+    status: int = Field(description="HTTP status that a single request would have")
     result: StepResponse | None = None
     error: ErrorResponse | None = None
 
 
 class BatchResults(BaseModel):
-    """What became of all items, in their order."""
+    """The results of all items, in their order."""
 
     results: list[BatchResult]

@@ -1,8 +1,8 @@
-"""WebGym's Omniboxes, spoken by this server: its clients find frozen pages where they had the live web.
+"""WebGym's Omniboxes protocol: its clients get replayed pages instead of the live web.
 
-An instance is a lease. It has no episode until `visit_page`, which begins one without a task or reward;
-further visits go on in it, as in a browser. `reset` gives the instance back. There is one node, this server.
-What clients wait for by sleeping, this server waits for itself: an answer comes when the page has settled.
+An instance is a lease. Its first `visit_page` starts an episode without a task or reward; later visits
+continue it, as in a browser. `reset` returns the instance. The server is the only node. Omniboxes clients
+sleep until a page has loaded; this server instead responds when the page has settled.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from stillweb.errors import StillwebError, UsageError
 from stillweb.server.engine import Engine, Start
 from stillweb.server.failures import FailureKind, RequestRefused, ServerFault, fault_of
 from stillweb.server.leases.held import HeldLease
-from stillweb.server.protocols.web import EngineOf, JsonResponse, fault_response
+from stillweb.server.protocols.web import Caller, CallerOf, JsonResponse, fault_response
 
 __all__ = ["Command", "command_of", "first_lines", "rects_of", "router", "sequential_ids"]
 
 ACTIONS = frozenset(alias.name for alias in ALIASES if alias.source == "WebGym")
-LOOKS = frozenset(
+QUERIES = frozenset(
     ("get_page_metadata", "get_webpage_text", "get_interactive_rects", "get_screenshot_info", "screenshot")
 )
 _LINES = 100
@@ -35,13 +35,7 @@ _LINES = 100
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command as it was sent.
-
-    Attributes:
-        name: which.
-        args: of it.
-        action: our action, where it is one.
-    """
+    """A command of a client; `action` is the equivalent stillweb action, or None for a query."""
 
     name: str
     args: Mapping[str, Any]
@@ -52,7 +46,7 @@ def command_of(body: Mapping[str, Any]) -> Command:
     """Return the one command of a request.
 
     Raises:
-        UsageError: if there is none, more than one, or one that cannot be done here.
+        UsageError: if the request has no command, several commands, or an unsupported one.
     """
     names = [name for name in body if name not in ("node", "instance_id")]
     if len(names) != 1:
@@ -60,11 +54,11 @@ def command_of(body: Mapping[str, Any]) -> Command:
     name, args = names[0], body[names[0]]
     if not isinstance(args, Mapping):
         raise UsageError(f"{name} takes an object, not {type(args).__name__}")
-    if name in LOOKS:
+    if name in QUERIES:
         return Command(name, args)
     if name not in ACTIONS:
-        known = ", ".join(sorted(ACTIONS | LOOKS))
-        raise UsageError(f"there is no command {name!r} here", hint=f"known: {known}")
+        known = ", ".join(sorted(ACTIONS | QUERIES))
+        raise UsageError(f"no command {name!r}", hint=f"known commands: {known}")
     action = parse({name: dict(args)})
     if isinstance(action, InvalidAction):
         raise UsageError(f"{name}: {action.error}")
@@ -72,19 +66,19 @@ def command_of(body: Mapping[str, Any]) -> Command:
 
 
 def first_lines(text: str, given: Mapping[str, Any]) -> str:
-    """Return as many lines of a page as are asked for.
+    """Return the first `n_lines` lines of a page's text.
 
     Raises:
-        UsageError: if that is no number.
+        UsageError: if `n_lines` is not a number.
     """
     count = given.get("n_lines", _LINES)
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise UsageError(f"n_lines is a number, not {count!r}")
+        raise UsageError(f"n_lines must be a number, not {count!r}")
     return "\n".join(text.splitlines()[:count])
 
 
 def rects_of(elements: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return elements as `get_interactive_rects` shows them, by their identifiers."""
+    """Return elements in the form of `get_interactive_rects`, by identifier."""
     return {
         each["bid"]: {
             "tag_name": "",
@@ -103,7 +97,7 @@ def _rect(x: float, y: float, width: float, height: float) -> dict[str, float]:
 
 
 def sequential_ids(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `get_screenshot_info` shows of the last picture with marks."""
+    """Return the last marked picture in the form of `get_screenshot_info`."""
     rects = rects_of(observation.get("elements", []))
     return {
         "id_mapping": dict(observation.get("marks", {})),
@@ -115,104 +109,108 @@ def sequential_ids(observation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 NODE = "stillweb"
-_ENDLESS = 1_000_000  # an instance has no last step
-_BLANK_SIZE = (1280, 768)  # Omniboxes' own, until a page is open
+_NO_LIMIT = 1_000_000  # steps: instances have no step limit
+_BLANK_SIZE = (1280, 768)  # the size that Omniboxes reports before a page is open
 _MODES = {"set_of_marks": "som", "coordinates": "screenshot"}
 
-Instance = Annotated[str, Query(description="As /get gave it")]
+Instance = Annotated[str, Query(description="Value that /get returned")]
 
 
 def router(prefix: str) -> APIRouter:
     """Return the routes below a prefix."""
-    made = APIRouter(prefix=prefix, tags=["omniboxes"])
-    made.add_api_route("/get", get_instance, methods=["POST"])
-    made.add_api_route("/reset", reset, methods=["POST"])
-    made.add_api_route("/screenshot", screenshot, methods=["GET"], response_class=Response)
-    made.add_api_route("/execute", execute, methods=["POST"])
-    made.add_api_route("/info", info, methods=["GET"])
-    made.add_api_route("/probe", probe, methods=["GET"])
-    made.add_api_route("/metadata", metadata, methods=["GET"])
-    return made
+    routes = APIRouter(prefix=prefix, tags=["omniboxes"])
+    routes.add_api_route("/get", get_instance, methods=["POST"])
+    routes.add_api_route("/reset", reset, methods=["POST"])
+    routes.add_api_route("/screenshot", screenshot, methods=["GET"], response_class=Response)
+    routes.add_api_route("/execute", execute, methods=["POST"])
+    routes.add_api_route("/info", info, methods=["GET"])
+    routes.add_api_route("/probe", probe, methods=["GET"])
+    routes.add_api_route("/metadata", metadata, methods=["GET"])
+    return routes
 
 
 async def get_instance(
-    engine: EngineOf,
+    caller: CallerOf,
     lifetime_mins: Annotated[float, Query(gt=0)] = 60,
-    owner: Annotated[str, Query(description="Shown by the monitor; ours")] = "omniboxes",
-    ttl: Annotated[float | None, Query(gt=0, description="Seconds of silence that end it; ours")] = None,
+    owner: Annotated[
+        str, Query(description="Label that the monitor shows; extension of stillweb")
+    ] = "omniboxes",
+    ttl: Annotated[
+        float | None, Query(gt=0, description="Seconds of silence that end the lease; extension of stillweb")
+    ] = None,
 ) -> Response:
-    """Lease an instance; 503 at once if there is none."""
+    """Lease an instance; 503 if none is free."""
     try:
-        held = await engine.desk.get(owner, ttl=ttl, lifetime=lifetime_mins * 60)
+        held = await caller.acquire(owner, ttl=ttl, lifetime=lifetime_mins * 60)
     except RequestRefused as error:
         return _failure(error)
-    return JsonResponse({"instance_id": held.lease.id, "node": _node(engine)})
+    return JsonResponse({"instance_id": held.lease.id, "node": _node(caller.engine)})
 
 
-async def reset(engine: EngineOf, instance_id: Instance, node: Instance) -> Response:
-    """Give an instance back."""
+async def reset(caller: CallerOf, instance_id: Instance, node: Instance) -> Response:
+    """Return an instance."""
     try:
-        await engine.desk.end(_instance(engine, instance_id, node))
+        await caller.engine.leases.release(_instance(caller, instance_id, node))
     except StillwebError as error:
         return _failure(error)
     return JsonResponse({"status": "success"})
 
 
 async def screenshot(
-    engine: EngineOf, instance_id: Instance, node: Instance, interaction_mode: str = "set_of_marks"
+    caller: CallerOf, instance_id: Instance, node: Instance, interaction_mode: str = "set_of_marks"
 ) -> Response:
-    """Take a picture, with numbered marks or without."""
+    """Return a screenshot, with or without numbered marks."""
     try:
-        held = _instance(engine, instance_id, node)
+        held = _instance(caller, instance_id, node)
         form = _MODES.get(interaction_mode)
         if form is None:
-            raise UsageError(f"no interaction_mode {interaction_mode!r}: {' or '.join(_MODES)}")
-        seen = await engine.observe(held, [form], queue="screenshot")
+            raise UsageError(f"no interaction_mode {interaction_mode!r}", hint=f"use {' or '.join(_MODES)}")
+        seen = await caller.engine.observe(held, [form], queue="screenshot")
     except StillwebError as error:
         return _failure(error)
-    body = engine.pictures.get(seen["pictures"][form]["sha256"])
+    body = caller.engine.pictures.get(seen["pictures"][form]["sha256"])
     return Response(body, media_type="image/png")
 
 
-async def execute(engine: EngineOf, body: Annotated[dict[str, Any], Body()]) -> Response:
-    """Do exactly one command."""
+async def execute(caller: CallerOf, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """Execute exactly one command."""
     try:
-        held = _instance(engine, str(body.get("instance_id", "")), str(body.get("node", "")))
-        return JsonResponse(await _execute(engine, held, command_of(body)))
+        held = _instance(caller, str(body.get("instance_id", "")), str(body.get("node", "")))
+        return JsonResponse(await _execute(caller.engine, held, command_of(body)))
     except StillwebError as error:
         return _failure(error)
 
 
-async def info(engine: EngineOf, request: Request) -> Response:
-    """Tell of the nodes, of which there is one."""
-    capacity = engine.options.sessions
-    instances = [lease.id for lease in engine.desk.leases.running]
+async def info(caller: CallerOf, request: Request) -> Response:
+    """List the nodes: one, with the instances of this client."""
+    leases, capacity = caller.engine.leases, caller.engine.options.sessions
     node = {
         "url": str(request.base_url).rstrip("/"),
-        "hash": _node(engine),
-        "healthy": not engine.desk.draining,
+        "hash": _node(caller.engine),
+        "healthy": not leases.draining,
         "capacity": capacity,
-        "available": 0 if engine.desk.draining else capacity - engine.desk.leases.line.inside,
-        "instances": instances,
+        "available": 0 if leases.draining else capacity - leases.table.leased,
+        "instances": [each.id for each in leases.table.running if each.terms.client == caller.client],
     }
     return JsonResponse({"nodes": [node]})
 
 
-async def probe(engine: EngineOf, instance_id: Instance, node: Instance) -> Response:
-    """Tell whether an instance lives; renews its lease."""
+async def probe(caller: CallerOf, instance_id: Instance, node: Instance) -> Response:
+    """Report whether an instance is usable, and renew its lease."""
     try:
-        held = _instance(engine, instance_id, node)
+        held = _instance(caller, instance_id, node)
     except StillwebError as error:
         return _failure(error)
     if held.error:
-        return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"Probe failed: {held.error}")
+        message = _messages(f"Probe failed: {held.error}")
+        return JsonResponse(message, status_code=HTTPStatus.INTERNAL_SERVER_ERROR)
     return JsonResponse({"status": "success", "message": "Probe successful"})
 
 
-async def metadata(engine: EngineOf, instance_id: Instance, node: Instance) -> Response:
-    """Tell size, title and address of an instance's page."""
+async def metadata(caller: CallerOf, instance_id: Instance, node: Instance) -> Response:
+    """Return size, title and URL of an instance's page."""
     try:
-        held = _instance(engine, instance_id, node)
+        held = _instance(caller, instance_id, node)
     except StillwebError as error:
         return _failure(error)
     profile = held.info.get("determinism", {}).get("profile", {})
@@ -225,21 +223,21 @@ async def metadata(engine: EngineOf, instance_id: Instance, node: Instance) -> R
 
 async def _execute(engine: Engine, held: HeldLease, command: Command) -> dict[str, Any]:
     if command.action is None:
-        return await _look(engine, held, command)
+        return await _query(engine, held, command)
     if command.name == "visit_page" and not held.playing:
         url = str(command.action["url"])
-        await engine.reset(held, Start(task=Task("", "", url, max_steps=_ENDLESS)))
+        await engine.reset(held, Start(task=Task("", "", url, max_steps=_NO_LIMIT)))
         return {"status": "success"}
     stepped = await engine.step(held, command.action)
-    went = stepped.info["action"]
-    if went["status"] == "invalid_action":
-        raise UsageError(f"{command.name}: {went['error']}")
-    if went["status"] != "ok":
-        return {"status": "failed", "message": went["error"]}
+    result = stepped.info["action"]
+    if result["status"] == "invalid_action":
+        raise UsageError(f"{command.name}: {result['error']}")
+    if result["status"] != "ok":
+        return {"status": "failed", "message": result["error"]}
     return {"status": "success"}
 
 
-async def _look(engine: Engine, held: HeldLease, command: Command) -> dict[str, Any]:
+async def _query(engine: Engine, held: HeldLease, command: Command) -> dict[str, Any]:
     if command.name == "get_page_metadata":
         return _page(held)
     if command.name == "get_webpage_text":
@@ -263,25 +261,20 @@ def _node(engine: Engine) -> str:
     return engine.options.node or NODE
 
 
-def _instance(engine: Engine, instance_id: str, node: str) -> HeldLease:
-    if node != _node(engine):
+def _instance(caller: Caller, instance_id: str, node: str) -> HeldLease:
+    if node != _node(caller.engine):
         raise UsageError(f"Node {node} is not found")
-    held = engine.desk.find(instance_id)
-    engine.desk.heard(held)
-    return held
+    return caller.lease(instance_id)
 
 
 def _failure(error: StillwebError) -> Response:
-    """Answer as Omniboxes does, and as we do beside it."""
+    """Return an error response with the fields of Omniboxes and those of stillweb."""
     fault = fault_of(error)
-    if isinstance(error, RequestRefused) and error.refusal in (FailureKind.UNKNOWN, FailureKind.OVER):
-        fault = ServerFault(HTTPStatus.BAD_REQUEST, fault.kind, f"Invalid instance UUID: {error}", fault.hint)
-    return fault_response(fault, _told(fault.message))
+    if isinstance(error, RequestRefused) and error.kind in (FailureKind.NO_LEASE, FailureKind.LEASE_OVER):
+        message = f"Invalid instance UUID: {error}"
+        fault = ServerFault.of(HTTPStatus.BAD_REQUEST, fault.kind, message, fault.error.hint)
+    return fault_response(fault, _messages(fault.error.message))
 
 
-def _answer(status: HTTPStatus, message: str) -> Response:
-    return JsonResponse(_told(message), status_code=status)
-
-
-def _told(message: str) -> Mapping[str, str]:
+def _messages(message: str) -> Mapping[str, str]:
     return {"status": "error", "message": message, "detail": message}

@@ -1,15 +1,15 @@
-"""OpenEnv's protocol: a WebSocket whose connection is the lease, and the same over HTTP by `episode_id`.
+"""OpenEnv's protocol: a WebSocket with one lease for each connection, and the same over HTTP.
 
     {"type": "reset", "data": {"task_id": "t1", "seed": 7}}   ->  {"type": "observation", "data": {...}}
     {"type": "step", "data": {"action": "click", "bid": "a12"}}
     {"type": "state"}   {"type": "close"}
 
-A reset takes `task_id`, `task` or `url`; otherwise `seed` draws one of the server's tasks. The page's own
-randomness is the task's or the recording's, or `page_seed`: under another seed pages ask for what was not
-recorded.
+A reset takes `task_id`, `task` or `url`; otherwise `seed` draws one of the server's tasks. `page_seed` sets
+the randomness of the page [default: the task's or the recording's]: with another seed, pages request what was
+not recorded. Every observation holds the `goal`, since OpenEnv's clients show the model nothing else.
 
-While a connection is open its lease does not fall silent; when it goes, the session is left. A failure of
-ours is an error with `kind` "infra_error", and never an observation with a reward.
+An open connection keeps its lease alive; when it closes, the session is left. A failure of the server is an
+error with `kind` "infra_error", never an observation with a reward.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, WebSocket
 from fastapi.responses import Response
+from pydantic import Field
 from starlette.websockets import WebSocketDisconnect
 
 from stillweb import __version__
@@ -30,54 +31,59 @@ from stillweb.server.engine import Engine, Start, Stepped
 from stillweb.server.failures import RequestRefused, fault_of
 from stillweb.server.leases.held import HeldLease
 from stillweb.server.protocols.models import ObservationModel
-from stillweb.server.protocols.web import STARTS, EngineOf, JsonResponse, start_of
+from stillweb.server.protocols.web import STARTS, CallerOf, JsonResponse, caller_of, start_of
 
 __all__ = ["router", "socket"]
 
 Given = Annotated[dict[str, Any], Body(default_factory=dict)]
 
 
+class GoalObservation(ObservationModel):
+    """An observation with the goal of its task."""
+
+    goal: str = Field(description="Goal of the task")
+
+
 def router(prefix: str) -> APIRouter:
     """Return the routes below a prefix."""
-    made = APIRouter(prefix=prefix, tags=["openenv"])
-    made.add_api_websocket_route("/ws", socket)
-    made.add_api_route("/reset", reset, methods=["POST"])
-    made.add_api_route("/step", step, methods=["POST"])
-    made.add_api_route("/state", state, methods=["GET"])
-    made.add_api_route("/schema", schema, methods=["GET"])
-    made.add_api_route("/metadata", metadata, methods=["GET"])
-    made.add_api_route("/health", health, methods=["GET"])
-    return made
+    routes = APIRouter(prefix=prefix, tags=["openenv"])
+    routes.add_api_websocket_route("/ws", socket)
+    routes.add_api_route("/reset", reset, methods=["POST"])
+    routes.add_api_route("/step", step, methods=["POST"])
+    routes.add_api_route("/state", state, methods=["GET"])
+    routes.add_api_route("/schema", schema, methods=["GET"])
+    routes.add_api_route("/metadata", metadata, methods=["GET"])
+    routes.add_api_route("/health", health, methods=["GET"])
+    return routes
 
 
 # --- HTTP ------------------------------------------------------------------------------------------
 
 
-async def reset(engine: EngineOf, given: Given) -> Response:
-    """Begin an episode, in the lease that `metadata.episode_id` names, or that `episode_id` named before."""
+async def reset(caller: CallerOf, given: Given) -> Response:
+    """Start an episode in a new lease (`metadata.episode_id`), or in that of a given `episode_id`."""
     episode_id = given.get("episode_id")
-    held = engine.desk.find(str(episode_id)) if episode_id else await engine.desk.get("openenv")
+    held = caller.lease(str(episode_id)) if episode_id else await caller.acquire("openenv")
     try:
-        return JsonResponse(await _reset(engine, held, given))
+        return JsonResponse(await _reset(caller.engine, held, given))
     except StillwebError:
         if not episode_id:
-            await engine.desk.end(held)
+            await caller.engine.leases.release(held)
         raise
 
 
-async def step(engine: EngineOf, given: Given) -> Response:
-    """Take an action in the episode that `episode_id` names; `request_id` makes retries safe."""
-    held = engine.desk.find(str(given.get("episode_id", "")))
-    return JsonResponse(await _step(engine, held, given.get("action"), str(given.get("request_id") or "")))
+async def step(caller: CallerOf, given: Given) -> Response:
+    """Take an action in the episode `episode_id`; `request_id` makes retries safe."""
+    held = caller.lease(str(given.get("episode_id", "")))
+    request_id = str(given.get("request_id") or "")
+    return JsonResponse(await _step(caller.engine, held, given.get("action"), request_id))
 
 
-async def state(engine: EngineOf, episode_id: Annotated[str, Query()] = "") -> Response:
-    """Tell how an episode stands."""
+async def state(caller: CallerOf, episode_id: Annotated[str, Query()] = "") -> Response:
+    """Return the state of an episode."""
     if not episode_id:
         return JsonResponse({"episode_id": None, "step_count": 0})
-    held = engine.desk.find(episode_id)
-    engine.desk.heard(held)
-    return JsonResponse(_state(held))
+    return JsonResponse(_state(caller.lease(episode_id)))
 
 
 async def schema() -> Response:
@@ -86,14 +92,14 @@ async def schema() -> Response:
     return JsonResponse(
         {
             "action": action_schema(),
-            "observation": ObservationModel.model_json_schema(),
+            "observation": GoalObservation.model_json_schema(),
             "state": {"type": "object", "properties": counted},
         }
     )
 
 
 async def metadata() -> Response:
-    """Return what the environment is."""
+    """Return name, description and version of the environment."""
     return JsonResponse(
         {
             "name": "stillweb",
@@ -104,7 +110,7 @@ async def metadata() -> Response:
 
 
 async def health() -> Response:
-    """Tell that the server lives."""
+    """Return 200 while the process runs."""
     return JsonResponse({"status": "healthy"})
 
 
@@ -112,36 +118,37 @@ async def health() -> Response:
 
 
 async def socket(websocket: WebSocket) -> None:
-    """Speak with one client, in a lease of its own."""
-    engine: Engine = websocket.app.state.engine
+    """Serve one client in a lease of its own."""
+    caller = caller_of(websocket)
+    engine = caller.engine
     await websocket.accept()
     try:
-        held = await engine.desk.get("openenv")
+        held = await caller.acquire("openenv")
     except RequestRefused as error:
         await _send(websocket, _error(error, "CAPACITY_REACHED"))
         await websocket.close()
         return
-    engine.desk.heard(held, calls=1)  # an open connection is no silence
+    engine.leases.renew(held, calls=1)  # an open connection counts as a call: the lease does not expire
     try:
         with suppress(WebSocketDisconnect):
-            while (answer := await _answer(engine, held, await websocket.receive_text())) is not None:
-                await _send(websocket, answer)
+            while (response := await _respond(engine, held, await websocket.receive_text())) is not None:
+                await _send(websocket, response)
             await websocket.close()
     finally:
-        engine.desk.heard(held, calls=-1)
-        await engine.desk.end(held)
+        engine.leases.renew(held, calls=-1)
+        await engine.leases.release(held)
 
 
 async def _send(websocket: WebSocket, message: Mapping[str, Any]) -> None:
     await websocket.send_text(json.dumps(message, ensure_ascii=False, default=str))
 
 
-async def _answer(engine: Engine, held: HeldLease, text: str) -> dict[str, Any] | None:
-    """Return the answer to a message; None to a goodbye."""
+async def _respond(engine: Engine, held: HeldLease, text: str) -> dict[str, Any] | None:
+    """Return the response to a message; None for `close`."""
     try:
         message = json.loads(text)
-    except ValueError as error:
-        return _error(UsageError(f"not JSON: {error}"), "INVALID_JSON")
+    except (ValueError, RecursionError) as error:
+        return _error(UsageError(f"the message is not JSON: {error}"), "INVALID_JSON")
     kind = message.get("type") if isinstance(message, dict) else None
     data = message.get("data", {}) if isinstance(message, dict) else {}
     if kind == "close":
@@ -159,13 +166,15 @@ async def _answer(engine: Engine, held: HeldLease, text: str) -> dict[str, Any] 
         return _error(error, "SESSION_ERROR")
     except StillwebError as error:
         return _error(error, "EXECUTION_ERROR")
-    return _error(UsageError(f"no message of type {kind!r}: reset, step, state or close"), "UNKNOWN_TYPE")
+    return _error(
+        UsageError(f"no message of type {kind!r}", hint="send reset, step, state or close"), "UNKNOWN_TYPE"
+    )
 
 
 def _error(error: StillwebError, code: str) -> dict[str, Any]:
     fault = fault_of(error)
     code = "EXECUTION_ERROR" if isinstance(error, InfraError) else code
-    return {"type": "error", "data": {"message": fault.message, "code": code, "kind": fault.kind}}
+    return {"type": "error", "data": {"message": fault.error.message, "code": code, "kind": fault.kind}}
 
 
 # --- shared ----------------------------------------------------------------------------------------
@@ -174,15 +183,15 @@ def _error(error: StillwebError, code: str) -> dict[str, Any]:
 async def _reset(engine: Engine, held: HeldLease, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise UsageError(f"reset takes an object, not {type(given).__name__}")
-    engine.desk.heard(held)
-    return _shown(held, await engine.reset(held, _start(engine, given)))
+    engine.leases.renew(held)
+    return _result(held, await engine.reset(held, _start(engine, given)))
 
 
 def _start(engine: Engine, given: Mapping[str, Any]) -> Start:
-    """Return what an episode begins with. The seed draws a task where none is named, as in Gymnasium."""
+    """Return the start of an episode. Without a task, the seed draws one, as in Gymnasium."""
     seed, tasks = given.get("seed"), list(engine.options.tasks)
     if not isinstance(seed, int | None):
-        raise UsageError(f"seed is a number, not {seed!r}")
+        raise UsageError(f"seed must be a number, not {seed!r}")
     if tasks and not any(given.get(name) is not None for name in STARTS):
         given = {**given, "task_id": tasks[(seed or 0) % len(tasks)]}
     return start_of(engine, {**given, "seed": given.get("page_seed")}, "reset")
@@ -190,16 +199,16 @@ def _start(engine: Engine, given: Mapping[str, Any]) -> Start:
 
 async def _step(engine: Engine, held: HeldLease, action: Any, request_id: str = "") -> dict[str, Any]:
     if not isinstance(action, Mapping | str):
-        raise UsageError(f"action is an object or a text, not {type(action).__name__}")
-    if isinstance(action, Mapping):
-        action = {name: value for name, value in action.items() if name != "metadata"}  # every Action has it
-    engine.desk.heard(held)
-    return _shown(held, await engine.step(held, action, request_id=request_id))
+        raise UsageError(f"action must be an object or a text, not {type(action).__name__}")
+    if isinstance(action, Mapping):  # every OpenEnv Action has the field metadata
+        action = {name: value for name, value in action.items() if name != "metadata"}
+    engine.leases.renew(held)
+    return _result(held, await engine.step(held, action, request_id=request_id))
 
 
-def _shown(held: HeldLease, stepped: Stepped) -> dict[str, Any]:
+def _result(held: HeldLease, stepped: Stepped) -> dict[str, Any]:
     return {
-        "observation": stepped.observation,
+        "observation": {"goal": held.goal, **stepped.observation},
         "reward": stepped.reward,
         "done": stepped.terminated or stepped.truncated,
         "metadata": {"episode_id": held.lease.id, "truncated": stepped.truncated, "info": stepped.info},
@@ -207,5 +216,5 @@ def _shown(held: HeldLease, stepped: Stepped) -> dict[str, Any]:
 
 
 def _state(held: HeldLease) -> dict[str, Any]:
-    told = {name: getattr(held, name) for name in ("task", "url", "reward", "error")}
-    return {"episode_id": held.lease.id, "step_count": held.step, "done": held.over, **told}
+    episode = {name: getattr(held, name) for name in ("task", "url", "reward", "error")}
+    return {"episode_id": held.lease.id, "step_count": held.step, "done": held.finished, **episode}

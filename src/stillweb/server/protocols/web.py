@@ -1,4 +1,4 @@
-"""What the routes of all protocols share: the engine behind a request, answers as JSON, failures as JSON."""
+"""Pieces that the routes of all protocols share: the caller of a request, JSON responses, error responses."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 import base64
 import json
 from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 
 from stillweb import clock
 from stillweb.env.tasks.load import task_from_dict
@@ -23,8 +26,12 @@ from stillweb.server.pictures import PictureStore
 
 __all__ = [
     "STARTS",
+    "Caller",
+    "CallerOf",
     "EngineOf",
     "JsonResponse",
+    "caller_of",
+    "client_of",
     "failed",
     "failed_bug",
     "failed_http",
@@ -37,25 +44,61 @@ __all__ = [
     "while_connected",
 ]
 
-STARTS = ("task", "task_id", "url")  # one of them says what an episode begins with
+STARTS = ("task", "task_id", "url")  # an episode starts with exactly one of them
 
 
 class JsonResponse(Response):
-    """JSON, of values that are plain or have a text."""
+    """A JSON response; values without a JSON type become strings."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Return the body."""
         return json.dumps(content, ensure_ascii=False, default=str).encode("utf-8", "replace")
 
 
-def _engine(request: Request) -> Engine:
-    engine: Engine = request.app.state.engine
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The client of a request.
+
+    Attributes:
+        client: name of its API key; `Guard` sets it.
+    """
+
+    engine: Engine
+    client: str
+
+    def lease(self, lease_id: str) -> HeldLease:
+        """Return a lease of the client and renew it.
+
+        Raises:
+            RequestRefused: if the client has no such lease.
+        """
+        held = self.engine.leases.find(lease_id, self.client)
+        self.engine.leases.renew(held)
+        return held
+
+    async def acquire(self, owner: str, **terms: Any) -> HeldLease:
+        """Grant a lease to the client; see `LeaseManager.acquire`."""
+        return await self.engine.leases.acquire(owner, client=self.client, **terms)
+
+
+def client_of(connection: HTTPConnection) -> str:
+    """Return the name of the API key of a request."""
+    return str(connection.scope.get("state", {}).get("client", ""))
+
+
+def caller_of(connection: HTTPConnection) -> Caller:
+    """Return the caller of a request or WebSocket."""
+    return Caller(connection.app.state.engine, client_of(connection))
+
+
+def _engine(connection: HTTPConnection) -> Engine:
+    engine: Engine = connection.app.state.engine
     return engine
 
 
 T = TypeVar("T")
+CallerOf = Annotated[Caller, Depends(caller_of)]
 EngineOf = Annotated[Engine, Depends(_engine)]
 
 
@@ -63,47 +106,48 @@ EngineOf = Annotated[Engine, Depends(_engine)]
 
 
 def failed(_: Request, error: Exception) -> Response:
-    """Answer an error of ours."""
+    """Return the response to a `StillwebError`."""
     assert isinstance(error, StillwebError)
     return fault_response(fault_of(error))
 
 
 def failed_bug(_: Request, error: Exception) -> Response:
-    """Answer what should not happen; it goes on into the log."""
+    """Return the response to an unexpected error; Starlette raises the error again after it."""
     return fault_response(fault_of(error))
 
 
 def failed_http(_: Request, error: Exception) -> Response:
-    """Answer what the router refuses: no such path, no such method."""
+    """Return the response to an unknown path or method."""
     assert isinstance(error, HTTPException)
-    body = ServerFault(error.status_code, FailureKind.ABSENT.value, str(error.detail), "GET /docs").to_dict()  # type: ignore[arg-type]
-    return JsonResponse(body, status_code=error.status_code, headers=error.headers)
+    status, detail = HTTPStatus(error.status_code), str(error.detail)
+    fault = ServerFault.of(status, FailureKind.NOT_FOUND.value, detail, "GET /docs lists the paths")
+    return JsonResponse(fault.body, status_code=error.status_code, headers=error.headers)
 
 
 def failed_validation(_: Request, error: Exception) -> Response:
-    """Answer a body or parameter that is wrong, and say each place."""
+    """Return the response to a wrong body or parameter; it names each wrong field."""
     assert isinstance(error, RequestValidationError)
     wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
     return fault_response(
-        fault_of(RequestRefused(FailureKind.BAD, wrong, hint="GET /docs shows what is taken"))
+        fault_of(RequestRefused(FailureKind.BAD_REQUEST, wrong, hint="GET /docs lists the fields"))
     )
 
 
 def fault_response(fault: ServerFault, more: Mapping[str, Any] | None = None) -> Response:
-    """Return a failure as a response."""
-    headers = {"Retry-After": str(fault.after)} if fault.after else None
-    return JsonResponse({**fault.to_dict(), **(more or {})}, status_code=fault.status, headers=headers)
+    """Return a failure as a response, with more fields beside `error`."""
+    headers = {"Retry-After": str(fault.retry_after)} if fault.retry_after else None
+    return JsonResponse({**fault.body, **(more or {})}, status_code=fault.status, headers=headers)
 
 
-# --- requests and answers --------------------------------------------------------------------------
+# --- requests and responses ------------------------------------------------------------------------
 
 
 def start_of(engine: Engine, given: Mapping[str, Any], where: str = "the request") -> Start:
-    """Return what an episode begins with, of the fields `task`, `task_id`, `url` and `seed`.
+    """Return the start of an episode from the fields `task`, `task_id`, `url` and `seed`.
 
     Raises:
-        UsageError: if not exactly one of the first three is given, or there is no such task.
-        TaskError: if the task is none.
+        UsageError: if not exactly one of the first three is set, or the task is unknown.
+        TaskError: if the task is malformed.
     """
     named = [name for name in STARTS if given.get(name) is not None]
     if len(named) != 1:
@@ -116,38 +160,38 @@ def start_of(engine: Engine, given: Mapping[str, Any], where: str = "the request
     task = engine.options.tasks.get(given["task_id"])
     if task is None:
         raise UsageError(
-            f"no task {given['task_id']!r} among the {len(engine.options.tasks)} known here",
-            hint="stillweb serve --tasks FILE, or send the task itself",
+            f"no task {given['task_id']!r} among the {len(engine.options.tasks)} tasks of this server",
+            hint="start it with stillweb serve --tasks FILE, or send the task itself",
         )
     return Start(task=task, seed=seed)
 
 
 async def while_connected(request: Request, waiting: Coroutine[Any, Any, T]) -> T:
-    """Wait for something for as long as the client does.
+    """Await a coroutine; cancel it when the client disconnects.
 
     Raises:
-        Refused: if it has hung up; nobody will see that.
+        RequestRefused: if the client disconnected; the response reaches no client.
     """
-    waits, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(_gone(request))
+    waits, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait([waits, gone], return_when=asyncio.FIRST_COMPLETED)
         if not waits.done():
             waits.cancel()
             await asyncio.wait([waits])
-            raise RequestRefused(FailureKind.OVER, "the client has gone")
+            raise RequestRefused(FailureKind.LEASE_OVER, "the client disconnected")
         return waits.result()
     finally:
         waits.cancel()
         gone.cancel()
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def step_result(held: HeldLease, stepped: Stepped, request_id: str = "") -> dict[str, Any]:
-    """Return what a reset or step gave, as `models.StepResult`."""
+    """Return the result of a reset or step as `models.StepResponse`."""
     return {
         "lease": held.lease.id,
         "observation": stepped.observation,
@@ -160,7 +204,7 @@ def step_result(held: HeldLease, stepped: Stepped, request_id: str = "") -> dict
 
 
 def inline(observation: dict[str, Any], pictures: PictureStore) -> dict[str, Any]:
-    """Return an observation with its pictures in it, as far as they are still kept."""
+    """Return an observation with the base64 of those pictures that are still stored."""
     shown = {}
     for name, reference in observation["pictures"].items():
         body = pictures.get(reference["sha256"])
@@ -170,5 +214,5 @@ def inline(observation: dict[str, Any], pictures: PictureStore) -> dict[str, Any
 
 
 def left(held: HeldLease) -> float:
-    """Return the seconds until a lease's lifetime is over."""
+    """Return the seconds until the end of a lease's lifetime."""
     return round(max(0.0, held.lease.until - clock.monotonic()), 3)

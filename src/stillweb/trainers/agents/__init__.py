@@ -1,9 +1,9 @@
-"""Agents that come with stillweb, and the way to others: by a name on the command line.
+"""Agents by name, for the command line.
 
-random              what a page offers, drawn by seed, task and episode (`agents/drawn.py`)
-scripted:PATH       what a trace says, or the one that a folder has for the task (`agents/scripted.py`)
-openai              what a model at an OpenAI-compatible endpoint says (`agents/endpoint.py`)
-MODULE:NAME         one's own: a function from a task to a policy (`stillweb.env.vector.rollout.Agent`)
+random              draws actions that the page offers, by seed, task and episode (`agents/random.py`)
+scripted:PATH       plays a trace, or the trace that a folder holds for the task (`agents/scripted.py`)
+openai              asks a model at an OpenAI-compatible endpoint (`agents/endpoint.py`)
+MODULE:NAME         your own function from a task to a policy (`stillweb.env.vector.rollout.Agent`)
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ T = TypeVar("T")
 
 
 def load_agent(name: str, *, seed: int = 0, options: Mapping[str, Any] | None = None) -> Agent:
-    """Return an agent by its name.
+    """Return the agent of a name.
 
     Args:
-        name: see above.
-        seed: of its draws.
-        options: of `random` and `openai`; one's own agent is called with them, if there are any, and
-            gives the agent.
+        name: see the module.
+        seed: seed of its draws.
+        options: options of `random` and `openai`. If your own agent gets options, it is called with them and
+            returns the agent.
 
     Raises:
-        UsageError: if there is none of that name, or it takes no such options.
-        ExtraNotInstalled: for `openai` without its package.
+        UsageError: if the name or an option is unknown.
+        ExtraNotInstalled: for `openai`, if its package is missing.
     """
     given = dict(options or {})
     kind, _, rest = name.partition(":")
@@ -52,20 +52,23 @@ def load_agent(name: str, *, seed: int = 0, options: Mapping[str, Any] | None = 
 
         return EndpointAgent(_options(EndpointOptions, {"seed": seed}, given, name))
     if not rest:
-        raise UsageError(f"no agent is called {name!r}", hint="random, scripted:PATH, openai or MODULE:NAME")
+        raise UsageError(
+            f"no agent is called {name!r}", hint="use random, scripted:PATH, openai or MODULE:NAME"
+        )
     return _imported(kind, rest, given)
 
 
 def _imported(module: str, name: str, options: Mapping[str, Any]) -> Agent:
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # where `python -m` would look, too
+        sys.path.insert(0, os.getcwd())  # `python -m` does the same
     try:
         found: Any = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # a module that is there lacks another one
+            raise  # the module exists, but one of its imports is missing
         raise UsageError(
-            f"no module is called {module!r}", hint="MODULE:NAME, looked for here and on PYTHONPATH"
+            f"no module is called {module!r}",
+            hint="use MODULE:NAME, with MODULE in this folder or on PYTHONPATH",
         ) from error
     for part in name.split("."):
         if not hasattr(found, part):
@@ -73,12 +76,14 @@ def _imported(module: str, name: str, options: Mapping[str, Any]) -> Agent:
         found = getattr(found, part)
     agent = found(**options) if options else found
     if not callable(agent):
-        raise UsageError(f"{module}:{name} is no agent", hint="a function from a task to a policy")
-    return agent  # type: ignore[no-any-return]  # what it is called with is its author's matter
+        raise UsageError(
+            f"{module}:{name} is no agent", hint="an agent is a function from a task to a policy"
+        )
+    return agent  # type: ignore[no-any-return]  # its signature is checked when it is called
 
 
 def _options(kind: type[T], usual: Mapping[str, Any], given: Mapping[str, Any], name: str) -> T:
-    """Return options of an agent, texts read as the types that they stand for."""
+    """Return the options of an agent; texts from the command line are converted to the field types."""
     from pydantic import TypeAdapter, ValidationError  # slow to import
 
     takes = getattr(kind, "__dataclass_fields__", {})

@@ -1,14 +1,14 @@
-"""What a model is shown: an episode so far, as messages of a chat.
+"""An episode as chat messages for a model.
 
-    context = Context(task.goal, ContextOptions(images=True))
-    context.saw(observation, info)
-    reply = read_reply(await model(context.messages()))
-    context.said(reply)                      # then env.step(reply.action), and so on
+    conversation = Conversation(task.goal, ConversationOptions(images=True))
+    conversation.add_observation(observation, info)
+    reply = read_reply(await model(conversation.messages()))
+    conversation.add_reply(reply)                 # then env.step(reply.action), and so on
 
-The last rounds stand there in full, with their pictures; older ones are a line each: the action and what
-came of it. What a model thought is not shown again. Where there is a budget, rounds are shortened from the
-oldest on, then forgotten, then the page that is seen now is cut, and that is said. Equal episodes give equal
-messages, to the byte: identifiers of tool calls count up.
+The last rounds appear in full, with pictures; older rounds are one line each: the action and its result. The
+model's thoughts are left out. With a budget, the oldest rounds are shortened first, then dropped, then the
+current page is cut; the messages say so. Equal episodes give byte-identical messages: identifiers of tool
+calls count up.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _CUT = "\n[... {} more characters of the page are not shown]"
 
 @dataclass(frozen=True, slots=True)
 class ConversationOptions:
-    """What is shown.
+    """Options of a conversation.
 
     Attributes:
-        rounds: in full, the present one counted; older ones are a line each.
-        images: whether pictures that were observed are shown. Everything else that was observed is.
-        tools: whether the model calls a tool; otherwise it answers in text, by a schema that it is told.
-        budget: what all messages may cost at the most; 0 for any.
-        count: what a text costs: its characters, or a tokenizer's count.
-        image_cost: what a picture costs.
-        system: in place of the text about acting on pages; the goal and the way to act follow it.
+        rounds: rounds in full, including the current one.
+        images: whether observed pictures are shown; all other observed forms always are.
+        tools: whether the model calls a tool; otherwise the system text gives it a JSON schema.
+        budget: maximum cost of all messages; 0 for no limit.
+        count: cost of a text: its characters, or a tokenizer's count.
+        image_cost: cost of a picture.
+        system: replaces the text about acting on pages; the way to act and the goal follow it.
     """
 
     rounds: int = 4
@@ -63,24 +63,19 @@ class ConversationOptions:
     system: str = ""
 
     def __post_init__(self) -> None:
-        """Check that something is shown.
-
-        Raises:
-            UsageError: if nothing would be.
-        """
         if self.rounds < 1 or self.budget < 0:
             raise UsageError("rounds must be at least 1, and budget at least 0")
 
 
 def system_text(goal: str, options: ConversationOptions) -> str:
-    """Return the system text: what to do, how to act, and the goal."""
+    """Return the system text: the role, the way to act, and the goal."""
     how = _BY_TOOL if options.tools else f"{_BY_TEXT}\n{json.dumps(action_schema(), separators=(',', ':'))}"
     return f"{options.system or _TASK}\n\n{how}\n\nGoal: {goal}"
 
 
 @dataclass(slots=True)
 class _Round:
-    """A page that was seen, and what was said to it."""
+    """An observation and the reply to it."""
 
     head: str
     page: str
@@ -91,7 +86,7 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How much is shown: rounds in full, lines of older ones, and characters of the present page."""
+    """Size of a conversation: rounds in full, older rounds as lines, characters of the current page."""
 
     full: int
     lines: int
@@ -103,8 +98,8 @@ class Conversation:
     """The conversation of one episode.
 
     Args:
-        goal: of the task, or what `info["goal"]` says after the reset.
-        options: see `ContextOptions`.
+        goal: goal of the task, or `info["goal"]` of the reset.
+        options: see `ConversationOptions`.
     """
 
     goal: str
@@ -113,11 +108,10 @@ class Conversation:
     _system: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        """Say what stays the same all the time."""
         self._system = system_text(self.goal, self.options)
 
-    def saw(self, observation: Observation, info: Mapping[str, Any]) -> None:
-        """Add what was seen after the reset, or after the action said last."""
+    def add_observation(self, observation: Observation, info: Mapping[str, Any]) -> None:
+        """Add the observation of the reset or of the last action."""
         result = info["action"]
         outcome = f"{result['status']}: {result['error']}" if result["error"] else str(result["status"])
         pictures = [observation.body(form) for form in _PICTURES] if self.options.images else []
@@ -125,24 +119,24 @@ class Conversation:
             _Round(_head(observation), _page(observation), tuple(filter(None, pictures)), outcome)
         )
 
-    def said(self, reply: ModelReply) -> None:
-        """Add what the model said.
+    def add_reply(self, reply: ModelReply) -> None:
+        """Add the reply of the model.
 
         Raises:
-            UsageError: if it said something already, or saw nothing yet.
+            UsageError: unless it follows an observation.
         """
         if not self._rounds or self._rounds[-1].reply:
             raise UsageError("a reply follows an observation")
         self._rounds[-1].reply = reply
 
     def messages(self) -> list[Message]:
-        """Return the messages that ask for the next action, within the budget.
+        """Return the messages that request the next action, within the budget.
 
         Raises:
-            UsageError: if nothing was seen since the last reply, or the goal alone exceeds the budget.
+            UsageError: unless an observation follows the last reply, or if the goal alone exceeds the budget.
         """
         if not self._rounds or self._rounds[-1].reply:
-            raise UsageError("there is nothing to ask about until the next observation")
+            raise UsageError("add an observation before the next request")
         page = len(self._rounds[-1].page)
         full = min(self.options.rounds, len(self._rounds))
         older = len(self._rounds) - full
@@ -151,32 +145,32 @@ class Conversation:
             shapes += [_Shape(n, len(self._rounds) - n, page) for n in range(full - 1, 0, -1)]
             shapes += [_Shape(1, n, page) for n in range(len(self._rounds) - 2, -1, -1)]
         for shape in shapes:
-            told = self._told(shape)
-            if self._fits(told):
-                return told
+            messages = self._messages(shape)
+            if self._fits(messages):
+                return messages
         return self._cut(page)
 
     def _cut(self, most: int) -> list[Message]:
-        """Return the present round alone, with as much of its page as fits."""
+        """Return the current round alone, with as much of its page as fits."""
         least = 0
-        if not self._fits(self._told(_Shape(1, 0, least))):
+        if not self._fits(self._messages(_Shape(1, 0, least))):
             raise UsageError(
-                f"the goal and the way to act cost more than the budget of {self.options.budget}",
-                hint="a larger budget",
+                f"the system text costs more than the budget of {self.options.budget}",
+                hint="set a larger budget",
             )
         while most - least > 1:
             middle = (least + most) // 2
-            if self._fits(self._told(_Shape(1, 0, middle))):
+            if self._fits(self._messages(_Shape(1, 0, middle))):
                 least = middle
             else:
                 most = middle
-        return self._told(_Shape(1, 0, least))
+        return self._messages(_Shape(1, 0, least))
 
     def _fits(self, messages: Sequence[Message]) -> bool:
         return not self.options.budget or self.cost(messages) <= self.options.budget
 
     def cost(self, messages: Sequence[Message]) -> int:
-        """Return what messages cost: their texts, calls and pictures."""
+        """Return the cost of messages: texts, calls and pictures."""
         spent = 0
         for message in messages:
             content = message["content"] or ""
@@ -191,7 +185,7 @@ class Conversation:
 
     # --- rounds as messages ------------------------------------------------------------------------
 
-    def _told(self, shape: _Shape) -> list[Message]:
+    def _messages(self, shape: _Shape) -> list[Message]:
         messages: list[Message] = [{"role": "system", "content": self._system}]
         begin = len(self._rounds) - shape.full
         for index in range(begin, len(self._rounds)):
@@ -206,46 +200,46 @@ class Conversation:
                 parts.insert(0, f"Your last action: {each.outcome}")
             messages.append({"role": "user", "content": _content("\n\n".join(parts), each.pictures)})
             if each.reply:
-                messages += self._replied(index, each.reply, self._rounds[index + 1].outcome)
+                messages += self._reply_messages(index, each.reply, self._rounds[index + 1].outcome)
         return messages
 
-    def _replied(self, index: int, reply: ModelReply, outcome: str) -> list[Message]:
+    def _reply_messages(self, index: int, reply: ModelReply, outcome: str) -> list[Message]:
         action = reply.parsed
         if not self.options.tools or action is None:
-            return [{"role": "assistant", "content": reply.text or _spelled(reply)}]
+            return [{"role": "assistant", "content": reply.text or _line(reply)}]
         call = {
             "id": f"call_{index}",
             "type": "function",
             "function": {"name": "browser", "arguments": json.dumps(action.to_dict(), ensure_ascii=False)},
         }
-        said = reply.text if reply.called else ""
+        text = reply.text if reply.called else ""
         return [
-            {"role": "assistant", "content": said, "tool_calls": [call]},
+            {"role": "assistant", "content": text, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": call["id"], "content": outcome},
         ]
 
     def _older(self, begin: int, lines: int) -> str:
-        """Return the rounds before `begin`, a line each, the last `lines` of them."""
-        told = []
+        """Return the last `lines` rounds before `begin`, one line each."""
+        rounds = []
         for index in range(begin - lines, begin):
             reply = self._rounds[index].reply
             assert reply is not None
-            told.append(f"{index + 1}. {_spelled(reply)} -> {self._rounds[index + 1].outcome}")
+            rounds.append(f"{index + 1}. {_line(reply)} -> {self._rounds[index + 1].outcome}")
         if left_out := begin - lines:
-            told.insert(0, f"[{left_out} not shown]")
-        return "\n".join(["Your actions so far:", *told])
+            rounds.insert(0, f"[{left_out} not shown]")
+        return "\n".join(["Your actions so far:", *rounds])
 
 
-_MOST_OF_A_LINE = 300
+_LINE_LENGTH = 300
 
 
-def _spelled(reply: ModelReply) -> str:
-    """Return an action in a line: as it was understood or, if it was not, as it was said."""
+def _line(reply: ModelReply) -> str:
+    """Return the parsed action in one line; for an invalid reply, its text."""
     action = reply.parsed
-    told = action.to_dict() if action else reply.action
-    text = told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+    value = action.to_dict() if action else reply.action
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = " ".join(text.split())
-    return text if len(text) <= _MOST_OF_A_LINE else text[: _MOST_OF_A_LINE - 1] + "…"
+    return text if len(text) <= _LINE_LENGTH else text[: _LINE_LENGTH - 1] + "…"
 
 
 def _head(observation: Observation) -> str:
@@ -260,15 +254,15 @@ def _head(observation: Observation) -> str:
 
 
 def _page(observation: Observation) -> str:
-    """Return what was observed as text: each form as it is; with a heading where there are several."""
-    told = {
+    """Return the observed texts; several forms get headings."""
+    texts = {
         form: (observation.body(form) or b"").decode()
         for form in observation.digests
         if form not in _PICTURES
     }
-    if len(told) == 1:
-        return next(iter(told.values()))
-    return "\n\n".join(f"{form}:\n{text}" for form, text in told.items())
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return "\n\n".join(f"{form}:\n{text}" for form, text in texts.items())
 
 
 def _content(text: str, pictures: Sequence[bytes]) -> str | list[dict[str, Any]]:

@@ -1,9 +1,9 @@
-"""The agent `openai`: asks a model behind an OpenAI-compatible endpoint for each action.
+"""The agent `openai`: requests each action from a model at an OpenAI-compatible endpoint.
 
-What the model says is given to the environment, wrong or not: `invalid_action` is the model's fault, and it
-is told. What the endpoint does not answer is no reward: the package `openai` tries again where that may help
-(429 as `Retry-After` says, 5xx, no connection), and after the last attempt the episode ends as `agent_error`.
-A prompt that is too long for the model is not sent again.
+Every reply goes to the environment, even an invalid one: `invalid_action` is an error of the model, and the
+next message reports it. A failing endpoint never becomes a reward: the package `openai` retries status 429
+(after `Retry-After`), 5xx and connection errors; after the last attempt the episode ends as `agent_error`. A
+prompt that is too long for the model is not sent again.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _TOO_LONG = ("context_length_exceeded", "maximum context length", "context lengt
 
 @dataclass(frozen=True, slots=True)
 class EndpointOptions:
-    """What is asked, and how. The key is $OPENAI_API_KEY.
+    """Options of the agent; the API key is $OPENAI_API_KEY.
 
     Attributes:
-        model: its name at the endpoint.
-        base_url: of the endpoint; "" for $OPENAI_BASE_URL, else OpenAI's.
-        tools: whether the model calls a tool; otherwise it answers in text.
-        images: whether it is shown pictures that are observed.
-        rounds: shown in full, older ones as a line each.
-        budget: characters that a prompt may have at the most; 0 for any.
-        temperature: None for the endpoint's own.
-        seed: of the model's draws, to which the episode's number is added.
-        max_tokens: of an answer.
-        seconds: until a request has failed.
-        retries: of a request.
+        model: name of the model.
+        base_url: URL of the endpoint; "" for $OPENAI_BASE_URL, or else OpenAI's.
+        tools: whether the model calls a tool; otherwise it replies in text.
+        images: whether the model gets observed pictures.
+        rounds: rounds that the prompt shows in full; older ones are one line each.
+        budget: maximum number of characters of a prompt; 0 for no limit.
+        temperature: None for the endpoint's default.
+        seed: sampling seed; the number of the episode is added to it.
+        max_tokens: maximum number of tokens of a reply.
+        seconds: timeout of a request.
+        retries: retries of a request.
     """
 
     model: str = ""
@@ -60,19 +60,19 @@ class EndpointOptions:
 
 
 class EndpointAgent:
-    """The agent; close it at the end.
+    """The agent `openai`; close it at the end.
 
     Args:
         options: see `EndpointOptions`.
 
     Raises:
-        UsageError: if no model is named.
+        UsageError: if `model` is empty.
         ExtraNotInstalled: if the package `openai` is not installed.
     """
 
     def __init__(self, options: EndpointOptions) -> None:
         if not options.model:
-            raise UsageError("the agent openai needs a model", hint="--agent-option model=NAME")
+            raise UsageError("the agent openai needs a model", hint="set --agent-option model=NAME")
         try:
             import openai
         except ImportError as error:
@@ -87,16 +87,15 @@ class EndpointAgent:
         )
 
     def __call__(self, task: Task) -> Policy:
-        """Return the policy of an episode."""
         context: Conversation | None = None
 
         async def policy(observation: Observation, info: dict[str, Any]) -> Any:
             nonlocal context
             if context is None:
                 context = Conversation(info.get("goal") or task.goal, self._context)
-            context.saw(observation, info)
-            reply = await self._ask(context, info.get("episode_number", 0))
-            context.said(reply)
+            context.add_observation(observation, info)
+            reply = await self._request(context, info.get("episode_number", 0))
+            context.add_reply(reply)
             return reply.action
 
         return policy
@@ -107,33 +106,33 @@ class EndpointAgent:
         if client is not None:
             await client.close()
 
-    async def _ask(self, context: Conversation, number: int) -> ModelReply:
+    async def _request(self, context: Conversation, number: int) -> ModelReply:
         chosen = self._options
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "model": chosen.model,
             "messages": context.messages(),
             "max_tokens": chosen.max_tokens,
             "seed": chosen.seed + number,
         }
         if chosen.temperature is not None:
-            asked["temperature"] = chosen.temperature
+            request["temperature"] = chosen.temperature
         if chosen.tools:
-            asked["tools"] = [tool_schema("openai")]
+            request["tools"] = [tool_schema("openai")]
         try:
-            answer = await self._connected().chat.completions.create(**asked)
+            completion = await self._connected().chat.completions.create(**request)
         except self._openai.BadRequestError as error:
-            if error.code == _TOO_LONG[0] or any(said in str(error).lower() for said in _TOO_LONG):
+            if error.code == _TOO_LONG[0] or any(text in str(error).lower() for text in _TOO_LONG):
                 raise AgentError(
                     f"the prompt is too long for {chosen.model}: {error}",
-                    hint="--agent-option budget=CHARACTERS",
+                    hint="set --agent-option budget=CHARACTERS",
                 ) from error
             raise AgentError(f"{chosen.model} refused the request: {error}") from error
         except self._openai.OpenAIError as error:
             cause = f" ({error.__cause__})" if error.__cause__ else ""
             raise AgentError(f"{chosen.model} did not answer: {error}{cause}") from error
-        choices = answer.choices or []
+        choices = completion.choices or []
         if not choices:
-            raise AgentError(f"{chosen.model} answered with no choice")
+            raise AgentError(f"{chosen.model} returned no choice")
         message = choices[0].message
         calls = [
             ToolCall(call.function.name, call.function.arguments)
@@ -146,7 +145,7 @@ class EndpointAgent:
         if self._client is None:
             self._client = self._openai.AsyncOpenAI(
                 base_url=self._options.base_url or None,
-                # Endpoints of one's own mostly ask for none; the package does.
+                # Local endpoints usually need no key, but the package requires one.
                 api_key=os.environ.get("OPENAI_API_KEY") or "none",
                 timeout=self._options.seconds,
                 max_retries=self._options.retries,

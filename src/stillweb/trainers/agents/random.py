@@ -1,6 +1,6 @@
-"""The agent `random`: takes what a page offers, drawn by seed, task and episode.
+"""The agent `random`: draws actions that the page offers, by seed, task and number of the episode.
 
-Equal draws from equal pages: the same episode is played the same way again, also when it is tried again.
+Equal pages give equal draws: a repeated episode takes the same actions.
 """
 
 from __future__ import annotations
@@ -21,44 +21,32 @@ __all__ = ["RandomAgent", "RandomOptions"]
 
 @dataclass(frozen=True, slots=True)
 class RandomOptions:
-    """What the agent `random` does.
-
-    Attributes:
-        end: probability of `terminate` in each step.
-    """
+    """Options of the agent; `end` is the probability of `terminate` in each step."""
 
     end: float = 0.1
 
 
 class RandomAgent:
-    """The agent.
-
-    Args:
-        seed: of the batch.
-        options: see `DrawnOptions`.
-    """
+    """The agent `random`, with the seed of the batch."""
 
     def __init__(self, seed: int = 0, options: RandomOptions | None = None) -> None:
         self._seed = seed
         self._end = (options or RandomOptions()).end
 
     def __call__(self, task: Task) -> Policy:
-        """Return the policy of an episode."""
-        course: _EpisodeDraws | None = None
+        draws: _EpisodeDraws | None = None
 
         def policy(observation: Observation, info: dict[str, Any]) -> Mapping[str, Any]:
-            nonlocal course
-            if course is None:
+            nonlocal draws
+            if draws is None:
                 seed = f"{self._seed} {task.id} {info.get('episode_number', 0)}"
-                course = _EpisodeDraws(task.start_url, seed, self._end)
-            return course.choose(observation, info)
+                draws = _EpisodeDraws(task.start_url, seed, self._end)
+            return draws.choose(observation, info)
 
         return policy
 
 
 class _EpisodeDraws:
-    """An episode's draws."""
-
     def __init__(self, start: str, seed: str, end: float) -> None:
         self._walk = RandomWalk(start, seed)
         self._rng = clock.seeded("end", seed)
@@ -66,7 +54,7 @@ class _EpisodeDraws:
 
     def choose(self, observation: Observation, info: dict[str, Any]) -> Mapping[str, Any]:
         if observation.axtree is None:
-            raise UsageError("the agent random needs the accessibility tree", hint="--observe axtree")
+            raise UsageError("the agent random needs the accessibility tree", hint="add --observe axtree")
         if self._rng.random() < self._end:
             return {"action": "terminate"}
         action = self._walk.choose(observation, info)

@@ -1,8 +1,8 @@
-"""What a model said, read as an action.
+"""Reads a model's reply as an action.
 
-A tool call, a JSON object anywhere in a text, or a call such as `click('a12')`; in stillweb's words or
-those of WebServ, WebGym and BrowserGym (`env/aliases.py`). Reading judges nothing: what is no action is
-given to the environment as it stands, which tells the model what is wrong with it.
+The action may be a tool call, a JSON object anywhere in a text, or a call such as `click('a12')`, in the
+action names of stillweb, WebServ, WebGym or BrowserGym (`env/actions/aliases.py`). The reader does not
+validate: an invalid action goes to the environment unchanged, which reports the error to the model.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from stillweb.env.actions.action import Action, parse
 __all__ = ["ModelReply", "ToolCall", "read_reply", "without_thinking"]
 
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
-# Templates that open the thought themselves leave only its end in the text; a cut answer only its beginning.
+# Chat templates that open the thought leave only its end in the text; a truncated reply has only its start.
 _THOUGHT_BEFORE = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 _THOUGHT_AFTER = re.compile(r"<think(?:ing)?>.*\Z", re.DOTALL | re.IGNORECASE)
 _CALL = re.compile(r"(?:^|[\s`:])([a-z_]{3,}\([^\n]*\))[`.;]*\s*$", re.MULTILINE)
-_MOST_CHARS = 20_000  # of the end of a text; there is the action
+_MOST_CHARS = 20_000  # read from the end of a text, where the action is
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool, its arguments as the model wrote them."""
+    """A tool call with its arguments as JSON text."""
 
     name: str
     arguments: str
@@ -35,11 +35,11 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What a model said.
+    """A model's reply.
 
     Attributes:
-        action: for `env.step`.
-        text: what was said besides a tool call, or all of it; without thinking.
+        action: argument of `env.step`.
+        text: text beside a tool call, or the whole reply; without thoughts.
         called: whether the action was a tool call.
     """
 
@@ -49,33 +49,33 @@ class ModelReply:
 
     @property
     def parsed(self) -> Action | None:
-        """The action, if it is well formed."""
+        """The action, or None if it is invalid."""
         action = parse(self.action)
         return action if isinstance(action, Action) else None
 
 
 def without_thinking(text: str) -> str:
-    """Return a text without what stands between `<think>` and `</think>`; one of them may be missing."""
+    """Return a text without its part between `<think>` and `</think>`; either tag may be missing."""
     text = _THOUGHT.sub("", text)
     text = _THOUGHT_BEFORE.sub("", text)
     return _THOUGHT_AFTER.sub("", text).strip()
 
 
 def read_reply(text: str | None, calls: Sequence[ToolCall] = (), *, tool: str = "browser") -> ModelReply:
-    """Read a reply; of several tool calls the first counts, of several actions in a text the last.
+    """Read a reply: the first of several tool calls, the last of several actions in a text.
 
     Args:
-        text: of the message.
-        calls: of tools, in their order.
-        tool: the name of ours; the name of any other is taken for an action's.
+        text: text of the message.
+        calls: tool calls in order.
+        tool: name of the browser tool; any other tool name counts as the name of an action.
     """
-    said = without_thinking(text or "")
+    spoken = without_thinking(text or "")
     if calls:
-        return ModelReply(_called(calls[0], tool), said, called=True)
-    found = list(_candidates(said))
+        return ModelReply(_called(calls[0], tool), spoken, called=True)
+    found = list(_candidates(spoken))
     actions = [each for each in found if isinstance(parse(each), Action)]
-    chosen: list[Mapping[str, Any] | str] = [said, *found, *actions]
-    return ModelReply(chosen[-1], said)
+    chosen: list[Mapping[str, Any] | str] = [spoken, *found, *actions]
+    return ModelReply(chosen[-1], spoken)
 
 
 def _called(call: ToolCall, tool: str) -> Mapping[str, Any] | str:
@@ -89,7 +89,7 @@ def _called(call: ToolCall, tool: str) -> Mapping[str, Any] | str:
 
 
 def _candidates(text: str) -> Iterator[Mapping[str, Any] | str]:
-    """Yield what may be an action, in the order of the text: objects, then calls if there is none."""
+    """Yield possible actions in the order of the text: JSON objects, or calls if the text has none."""
     objects = list(_objects(text))
     yield from objects
     if not objects:

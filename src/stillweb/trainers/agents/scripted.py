@@ -1,7 +1,7 @@
-"""The agent `scripted`: does what a trace says, then terminates.
+"""The agent `scripted`: plays a trace, then terminates.
 
-A trace or a trajectory, for all tasks; or a folder that has one for each: `ID.jsonl`,
-a trajectory's folder `ID/`, or those of a batch, of each episode its own.
+The path is a trace or trajectory for all tasks, or a folder with one for each task: `ID.jsonl`, a
+trajectory's folder `ID/`, or the folder of a batch with one for each episode.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ __all__ = ["ScriptedAgent"]
 
 
 class ScriptedAgent:
-    """The agent.
+    """The agent `scripted`.
 
     Args:
-        path: of a trace, or of a folder of them.
+        path: a trace, or a folder of traces.
 
     Raises:
-        UsageError: if there is nothing.
+        UsageError: if the path does not exist.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
-            raise UsageError(f"{path}: there is no trace and no folder of traces")
+            raise UsageError(f"{path}: no trace and no folder of traces")
         self._path = path
 
     def __call__(self, task: Task) -> Policy:
-        """Return the policy of an episode."""
         actions: Iterator[Mapping[str, Any]] | None = None
 
         def policy(observation: Observation, info: dict[str, Any]) -> Mapping[str, Any]:
@@ -52,13 +51,13 @@ class ScriptedAgent:
         if self._path.is_file() or (self._path / FILE).is_file():
             return self._path
         name = folder_name(task.id)
-        places = (
+        candidates = (
             f"{name}.jsonl",
             f"{name}/{FILE}",
             f"tasks/{name}/{number}/{FILE}",
             f"tasks/{name}/0/{FILE}",
         )
-        for place in places:
-            if (self._path / place).is_file():
-                return self._path / place
-        raise UsageError(f"{self._path} has no trace of {task.id}", hint=f"it would be {name}.jsonl")
+        for candidate in candidates:
+            if (self._path / candidate).is_file():
+                return self._path / candidate
+        raise UsageError(f"{self._path} has no trace of {task.id}", hint=f"record it as {name}.jsonl")

@@ -1,17 +1,17 @@
-"""The folder of a batch: every episode that has ended, whatever happens to the program.
+"""The folder of a batch: keeps every finished episode, even if the process is killed.
 
-    batch.json                    how it is played
-    results.jsonl                 a line for each episode that has ended; of several for one, the last holds
-    summary.json                  what they come to, when the program last ended by itself
-    tasks/TASK/0/                 the task's first episode: result.json, and its trajectory
+    batch.json                    options of the batch
+    results.jsonl                 one line for each finished episode; the last line of an episode counts
+    summary.json                  summary, as of the last normal end of the process
+    tasks/TASK/0/                 the task's first episode: result.json and its trajectory
     tasks/TASK/0/failed-1/        its first attempt, if that failed and another followed
-    tasks/TASK/0-before-1/        what was there until it was played again
-    store/                        observations by SHA-256 (env/trajectory.py)
-    cut-short/                    episodes that were under way when the program ended
+    tasks/TASK/0-before-1/        the earlier result of an episode that was played again
+    store/                        observations by SHA-256 (env/trajectories)
+    cut-short/                    episodes that were under way when the process ended
 
-An episode has ended when its line is in `results.jsonl`: one write, to the disk. Its trajectory is filed
-after that, and filing goes on at the next opening where a kill cut it short. So no episode counts twice,
-and none is lost.
+An episode is finished when its line is in `results.jsonl`: one write with fsync. Its trajectory is moved
+after that; if a kill interrupts the move, the next opening completes it. So no episode counts twice, and none
+is lost.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = ["BatchFolder", "folder_name"]
 
 FORMAT = "stillweb-batch"
 VERSION = 1
-_DECIDES = ("agent", "agent_options", "seed", "page_seeds", "level", "observe", "max_steps")
-_LONGEST = 120  # characters of a folder's name
+_COMPARED = ("agent", "agent_options", "seed", "page_seeds", "level", "observe", "max_steps")
+_LONGEST = 120  # characters
 
 
 class BatchFolder:
-    """A batch's folder while it is ours; `BatchFolder.open` makes it."""
+    """The locked folder of a batch; `BatchFolder.open` creates it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,16 +56,16 @@ class BatchFolder:
     def open(
         cls, path: Path, configuration: Mapping[str, Any], *, go_on: bool = False
     ) -> Iterator[BatchFolder]:
-        """Open the folder for one batch at a time, and file what a kill left unfiled.
+        """Open and lock the folder, and move the trajectories that a kill left behind.
 
         Args:
-            path: of the folder; made if need be.
-            configuration: for `batch.json`, in JSON's types.
-            go_on: whether results may be there already.
+            path: the folder; created if it is missing.
+            configuration: content of `batch.json`, in JSON types.
+            go_on: whether the folder may hold results.
 
         Raises:
-            UsageError: if another program plays into it, it holds results that are not to be gone on with, or
-                these were played in another way.
+            UsageError: if another process uses the folder, it holds results and `go_on` is False, or its
+                results were played with other options.
             TaskError: if its results cannot be read; names file and line.
         """
         path.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,9 @@ class BatchFolder:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UsageError(f"another rollout plays into {path}", hint="--output DIR: another") from None
+                raise UsageError(
+                    f"another rollout writes into {path}", hint="choose another folder with --output"
+                ) from None
             folder = cls(path)
             folder._check(configuration, go_on=go_on)
             configuration = {"format": FORMAT, "version": VERSION, **configuration}
@@ -85,23 +87,22 @@ class BatchFolder:
             os.close(lock)
 
     def keep(self, rollout: Rollout) -> Result:
-        """Keep an episode that has ended."""
+        """Store a finished episode."""
         result = Result.of(rollout)
-        self._append(line(result.to_dict()).encode("utf-8", "backslashreplace"))
+        self._append(line(result.model_dump(mode="json")).encode("utf-8", "backslashreplace"))
         self.results[result.key] = result
         self._file(result)
         return result
 
-    def home(self, result: Result) -> Path:
+    def folder_of(self, result: Result) -> Path:
         """Return the folder of an episode."""
         return self.path / "tasks" / folder_name(result.task) / str(result.number)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write `summary.json`."""
         self._write("summary.json", summary)
 
     def sweep(self) -> None:
-        """File the episodes that have ended, and lay aside what was cut short."""
+        """Move the trajectories of finished episodes to their folders, and unfinished ones to `cut-short`."""
         for result in self.results.values():
             self._file(result)
         for file in sorted(self.path.glob(f"*/{FILE}")):
@@ -110,20 +111,23 @@ class BatchFolder:
             file.parent.rename(aside)
 
     def _check(self, configuration: Mapping[str, Any], *, go_on: bool) -> None:
-        """Refuse to mix episodes that were played in different ways."""
+        """Refuse to mix episodes that were played with different options."""
         if not go_on and self.results:
             raise UsageError(
-                f"{self.path} holds {len(self.results)} results already",
-                hint="--resume to go on, --only-failed to play failed ones again, or another --output",
+                f"{self.path} already holds {len(self.results)} results",
+                hint="use --resume to continue, --only-failed to repeat failed episodes, or another --output",
             )
         file = self.path / "batch.json"
         if not self.results or not file.exists():
             return
         before = json_object(file.read_text(encoding="utf-8"), str(file))
-        other = [name for name in _DECIDES if before.get(name) != configuration.get(name)]
+        other = [name for name in _COMPARED if before.get(name) != configuration.get(name)]
         if other:
             was = ", ".join(f"{name} {json.dumps(before.get(name))}" for name in other)
-            raise UsageError(f"{self.path} was played in another way: {was}", hint="another --output")
+            raise UsageError(
+                f"{self.path} was played with other options: {was}",
+                hint="choose another folder with --output",
+            )
 
     # --- results -----------------------------------------------------------------------------------
 
@@ -132,11 +136,11 @@ class BatchFolder:
             return
         body = self._log.read_bytes()
         whole = body[: body.rfind(b"\n") + 1]
-        if whole != body:  # torn: the disk was full, or the machine went down
+        if whole != body:  # torn: the disk was full, or the machine crashed
             os.truncate(self._log, len(whole))
         for number, text in enumerate(whole.decode("utf-8", "replace").splitlines(), 1):
             where = f"{self._log}:{number}"
-            yield Result.from_dict(json_object(text, where), where)
+            yield Result.parse(json_object(text, where), where)
 
     def _append(self, text: bytes) -> None:
         descriptor = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -150,11 +154,11 @@ class BatchFolder:
     # --- filing ------------------------------------------------------------------------------------
 
     def _file(self, result: Result) -> None:
-        """Bring trajectories and result of an episode to their place, or go on with that."""
-        home = self.home(result)
-        file, told = home / "result.json", _pretty(result.to_dict())
+        """Move the trajectories of an episode and write its result, or complete an interrupted move."""
+        home = self.folder_of(result)
+        file, text = home / "result.json", _pretty(result.model_dump(mode="json"))
         if file.exists():
-            if file.read_bytes() == told:
+            if file.read_bytes() == text:
                 return
             home.rename(_free(home))
         home.parent.mkdir(parents=True, exist_ok=True)
@@ -163,10 +167,10 @@ class BatchFolder:
         home.mkdir(exist_ok=True)
         for number, episode in enumerate(failed, 1):
             self._move(episode, home / f"failed-{number}")
-        write_atomically(file, told)
+        write_atomically(file, text)
 
     def _move(self, episode: str, to: Path) -> None:
-        """Move an attempt's folder, if it left one: what failed in its reset did not."""
+        """Move the folder of an attempt; an attempt that failed in its reset has none."""
         if episode and (self.path / episode).is_dir():
             (self.path / episode).rename(to)
 
@@ -180,14 +184,14 @@ def _pretty(value: Mapping[str, Any]) -> bytes:
 
 
 def _free(home: Path) -> Path:
-    """Return a name beside a folder that nothing has yet."""
+    """Return an unused name beside a folder."""
     taken: Collection[str] = {each.name for each in home.parent.iterdir()}
     number = next(n for n in range(1, len(taken) + 2) if f"{home.name}-before-{n}" not in taken)
     return home.with_name(f"{home.name}-before-{number}")
 
 
 def folder_name(task_id: str) -> str:
-    """Return a task's id as the name of a folder, another one for each id."""
+    """Return a task's identifier as a folder name, unique for each identifier."""
     name = quote(task_id, safe=" ~@+=,()")
     if name.startswith("."):
         name = f"%2E{name[1:]}"

@@ -1,12 +1,13 @@
-"""What is kept of an episode of a batch, a line of `results.jsonl`; and what many of them come to."""
+"""The result of an episode of a batch (a line of `results.jsonl`), and the summary of many results."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
 from statistics import fmean
 from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stillweb import clock
 from stillweb.diff.certify.rates import rate
@@ -16,21 +17,22 @@ from stillweb.errors import TaskError
 __all__ = ["Result", "summary_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How an episode ended.
+class Result(BaseModel):
+    """The end of an episode. Unknown fields, of later versions, are ignored.
 
     Attributes:
-        task, number: which it was: of this task the so-manieth, from 0.
+        task, number: the task, and the number of its episode, from 0.
         outcome: one of `Outcome`.
         reward: None unless the outcome is `ok`.
-        steps: of the last attempt.
-        attempts, errors: how many there were, and the first line of what failed in each but a good last one.
+        steps: steps of the last attempt.
+        attempts, errors: number of attempts, and the first line of each failure.
         traffic: requests, hits, misses and noise of the last attempt.
-        episodes: identifiers of the attempts, whose trajectories name them.
-        seconds: for the last attempt.
-        ended: when, in UTC.
+        episodes: identifiers of the attempts, as in their trajectories.
+        seconds: duration of the last attempt.
+        ended: end time in UTC.
     """
+
+    model_config = ConfigDict(frozen=True)
 
     task: str
     number: int
@@ -41,7 +43,7 @@ class Result:
     steps: int = 0
     attempts: int = 1
     errors: tuple[str, ...] = ()
-    traffic: Mapping[str, int] = field(default_factory=dict)
+    traffic: Mapping[str, int] = Field(default_factory=dict)
     collection: str = ""
     environment_id: str = ""
     level: str = ""
@@ -50,28 +52,24 @@ class Result:
     seconds: float = 0.0
     ended: str = ""
 
-    def __post_init__(self) -> None:
-        """Check that a failure is no reward.
-
-        Raises:
-            TaskError: if it is one, or a good end has none.
-        """
+    def model_post_init(self, _: Any) -> None:
+        """Raise a TaskError if a failed episode has a reward, or a finished one has none."""
         if (self.reward is None) == (self.outcome == Outcome.OK):
             raise TaskError(f"{self.task} #{self.number} ended as {self.outcome!r} with reward {self.reward}")
 
     @property
     def key(self) -> tuple[str, int]:
-        """Task and number, which tell it from all others of its batch."""
+        """Task and number: unique in a batch."""
         return self.task, self.number
 
     @property
     def failed(self) -> bool:
-        """Whether it has no reward."""
+        """Whether the episode has no reward."""
         return self.reward is None
 
     @classmethod
     def of(cls, rollout: Rollout) -> Self:
-        """Return what is kept of an episode that has just ended."""
+        """Return the result of an episode that has just ended."""
         info = rollout.info or {}
         return cls(
             task=rollout.task.id,
@@ -82,7 +80,7 @@ class Result:
             truncated=rollout.truncated,
             steps=len(rollout.steps),
             attempts=rollout.attempts,
-            errors=tuple(error.partition("\n")[0] for error in rollout.errors),  # not the browser's own log
+            errors=tuple(error.partition("\n")[0] for error in rollout.errors),  # without the browser's log
             traffic=dict(rollout.traffic),
             **{name: info[name] for name in ("collection", "environment_id", "level", "seed") if info},
             episodes=rollout.episodes,
@@ -90,33 +88,29 @@ class Result:
             ended=clock.now().isoformat(timespec="milliseconds"),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return asdict(self) | {"errors": list(self.errors), "episodes": list(self.episodes)}
-
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any], where: str) -> Self:
-        """Read what `to_dict` made; fields that later versions add are passed over.
+    def parse(cls, value: Mapping[str, Any], where: str) -> Self:
+        """Validate a line of `results.jsonl`.
 
         Raises:
-            TaskError: naming `where` it was read from, if it is nothing of the kind.
+            TaskError: naming `where` the line is.
         """
-        known = {each.name for each in fields(cls)}
-        given: dict[str, Any] = {name: value for name, value in told.items() if name in known}
         try:
-            for name in ("errors", "episodes"):
-                given[name] = tuple(given.get(name, ()))
-            return cls(**given)
-        except (TypeError, TaskError) as error:
-            raise TaskError(f"{where}: no result of an episode: {error}") from error
+            return cls.model_validate(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"]))
+            raise TaskError(f"{where}: not a result of an episode: {field}: {first['msg']}") from error
+        except TaskError as error:
+            raise TaskError(f"{where}: not a result of an episode: {error}") from error
 
 
 def summary_of(results: Iterable[Result], *, success: float = 1.0) -> dict[str, Any]:
-    """Return what results come to; only episodes with a reward count for rewards and successes.
+    """Return the summary of results; only episodes with a reward count for rewards and successes.
 
     Args:
         results: one for each episode.
-        success: the reward from which on an episode is one.
+        success: minimum reward of a success.
     """
     rows = sorted(results, key=lambda row: row.key)
     scored = [row for row in rows if row.reward is not None]
@@ -142,7 +136,7 @@ def _reward(row: Result) -> float:
 
 
 def _rate(good: list[Result], scored: list[Result]) -> dict[str, Any]:
-    """Return how many of the episodes with a reward are successes, with the 95 % bounds of their share."""
+    """Return count and share of the successes, with the 95 % bounds of the share."""
     found = rate(len(good), len(scored))
     share = round(found.share, 6) if scored else None
     return {
@@ -155,12 +149,12 @@ def _rate(good: list[Result], scored: list[Result]) -> dict[str, Any]:
 
 
 def _by_task(rows: list[Result]) -> dict[str, dict[str, Any]]:
-    """Return the rewards of each task's episodes, in their order; null where one has none."""
-    told: dict[str, dict[str, Any]] = {}
+    """Return the rewards of each task's episodes in order; None for failed episodes."""
+    tasks: dict[str, dict[str, Any]] = {}
     for row in rows:
-        task = told.setdefault(row.task, {"rewards": [], "steps": [], "failed": {}})
+        task = tasks.setdefault(row.task, {"rewards": [], "steps": [], "failed": {}})
         task["rewards"].append(row.reward)
         task["steps"].append(row.steps)
         if row.failed:
             task["failed"][row.outcome] = task["failed"].get(row.outcome, 0) + 1
-    return told
+    return tasks

@@ -1,12 +1,12 @@
-"""The batch runner: tasks, several episodes each, played by an agent into a folder.
+"""The batch runner: plays several episodes of each task with an agent, and stores them in a folder.
 
-    with BatchFolder.open(Path("out"), options.to_dict()) as folder:
+    with BatchFolder.open(Path("out"), options.to_json()) as folder:
         await rollout(url, agent, tasks, folder, options)
     folder.results[("kettle", 0)].reward
 
-Episodes run beside each other without barriers (`VectorEnv.rollout`); each is kept the moment it ends. What
-browser or proxy broke is tried again, and ends without a reward if it breaks every time; what has ended
-is never played again unless that is asked for.
+Episodes run concurrently without barriers (`VectorEnv.rollout`); each is stored as soon as it ends. An
+episode that fails because of browser or proxy is tried again, and ends without a reward if all attempts fail.
+A finished episode is played again only on request.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import inspect
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 from urllib.parse import urlsplit
+
+from pydantic import TypeAdapter
 
 from stillweb import clock
 from stillweb.browser.profile import LEVEL
@@ -41,16 +43,16 @@ _NUMBER = re.compile(r"(?:^|\.)(\d+)$")
 
 
 def select_tasks(tasks: Iterable[Task], ids: Sequence[str] = (), sites: Sequence[str] = ()) -> list[Task]:
-    """Return the tasks that are asked for, in the order of their file.
+    """Return the selected tasks in the order of their file.
 
     Args:
-        tasks: to choose from.
-        ids: any of them: an id (`online.85`), a pattern (`online.*`), or a number or range (`7`, `7-12`) that
-            is the id or stands behind its last point.
-        sites: any of them: the name of a collection, or the host of the start page.
+        tasks: all tasks.
+        ids: each an id (`online.85`), a pattern (`online.*`), or a number or range (`7`, `7-12`) of ids or of
+            the part after their last point.
+        sites: each the name of a collection, or the host of a start page.
 
     Raises:
-        UsageError: if one of them chooses nothing.
+        UsageError: if one of them selects no task.
     """
     chosen = list(tasks)
     if sites:
@@ -80,12 +82,12 @@ def _matches(task_id: str, wanted: str) -> bool:
 def _refuse(what: str, unknown: Sequence[str], known: Iterable[str]) -> None:
     if not unknown:
         return
-    from rapidfuzz import process as fuzzy  # slow to import, and only who errs has to wait
+    from rapidfuzz import process as fuzzy  # slow to import; only the error needs it
 
     close = [match[0] for match in fuzzy.extract(unknown[0], sorted(known), limit=8)]
     raise UsageError(
         f"no task has the {what} {', '.join(unknown)}",
-        hint=f"there are: {', '.join(close)}" if close else "stillweb env tasks FILE lists them",
+        hint=f"similar names: {', '.join(close)}" if close else "stillweb env tasks FILE lists the tasks",
     )
 
 
@@ -98,11 +100,11 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """How a batch is played.
+    """Options of a batch.
 
     Attributes:
-        missing: whether episodes without a result are played.
-        failed: whether episodes that ended without a reward are played again.
+        missing: whether to play episodes without a result.
+        failed: whether to play failed episodes again.
     """
 
     episodes: Annotated[int, Option("Episodes of each task.", min=1)] = 1
@@ -143,64 +145,59 @@ class BatchOptions:
     failed: bool = False
 
     def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            UsageError: if one of them is too small, or an observation has no such form.
-        """
         if min(self.episodes, self.max_concurrent, self.max_steps, self.browsers) < 1:
             raise UsageError("episodes, max_concurrent, max_steps and browsers must be at least 1")
         if min(self.retries, self.max_concurrent_launch) < 0:
             raise UsageError("retries and max_concurrent_launch must be at least 0")
         observe_kinds(self.observe)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON, for `batch.json`."""
-        told = asdict(self)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
+    def to_json(self) -> dict[str, Any]:
+        """Return the options for `batch.json`."""
+        values: dict[str, Any] = TypeAdapter(BatchOptions).dump_python(self, mode="json")
+        return values
 
 
 @dataclass(slots=True)
 class BatchState:
-    """How far a batch is; counts of this program, not of what was there before.
+    """Progress of a batch in this process.
 
     Attributes:
-        planned: episodes to be played.
-        begun, ended: of these.
-        steps: taken so far, those of running episodes counted.
-        began: at which `clock.monotonic()`.
-        latest: the episode that ended last.
+        planned: episodes to play.
+        started, ended: episodes of these.
+        steps: steps so far, including those of running episodes.
+        started_at: start time, of `clock.monotonic()`.
+        latest: result of the last episode.
     """
 
     planned: int = 0
-    begun: int = 0
+    started: int = 0
     ended: int = 0
     steps: int = 0
-    began: float = 0.0
+    started_at: float = 0.0
     latest: Result | None = None
 
     @property
     def running(self) -> int:
-        """Episodes that go on now."""
-        return self.begun - self.ended
+        """Number of running episodes."""
+        return self.started - self.ended
 
     @property
     def steps_per_second(self) -> float:
-        """Since the beginning."""
-        spent = clock.monotonic() - self.began
+        """Mean since the start."""
+        spent = clock.monotonic() - self.started_at
         return self.steps / spent if spent > 0 else 0.0
 
 
 def planned_episodes(
     tasks: Sequence[Task], results: Mapping[tuple[str, int], Result], options: BatchOptions
 ) -> list[Planned]:
-    """Return the episodes to be played, a task's one after the other.
+    """Return the episodes to play, ordered by task.
 
     Raises:
-        UsageError: if two tasks have one id.
+        UsageError: if two tasks have the same id.
     """
     if len({task.id for task in tasks}) < len(tasks):
-        raise UsageError("two tasks have one id, so that their results could not be told apart")
+        raise UsageError("two tasks have the same id; their results would be mixed")
     seeds = options.page_seeds or (None,)
     return [
         Planned(task, number, seeds[number % len(seeds)])
@@ -223,23 +220,25 @@ async def rollout(
     *,
     on_change: Callable[[BatchState], None] = lambda _: None,
 ) -> BatchState:
-    """Play tasks and keep each episode as it ends. Cancelled, it leaves what runs and keeps what has ended.
+    """Play tasks and store each episode as it ends.
+
+    Cancellation leaves running episodes and keeps finished ones.
 
     Args:
         proxy: control URL of the replay server.
-        agent: makes the policies; one that has a coroutine function `aclose` is closed at the end.
-        tasks: with ids of their own.
-        folder: where episodes are kept.
+        agent: creates the policies; if it has a coroutine function `aclose`, that is called at the end.
+        tasks: tasks with unique ids.
+        folder: folder of the batch.
         options: see `BatchOptions`.
-        on_change: told of the batch whenever an episode begins, steps or ends.
+        on_change: called with the progress when an episode starts, steps or ends.
 
     Raises:
-        ReplayUnreachable: if no replay server answers at the beginning.
-        CollectionNotFound: if it lacks a collection that a task names.
-        InfraError: if no browser starts, or it does not keep the level.
+        ReplayUnreachable: if no replay server answers at the start.
+        CollectionNotFound: if the server lacks a collection that a task names.
+        InfraError: if no browser starts, or the browser does not support the level.
     """
     planned = planned_episodes(tasks, folder.results, options)
-    state = BatchState(planned=len(planned), began=clock.monotonic())
+    state = BatchState(planned=len(planned), started_at=clock.monotonic())
     if not planned:
         return state
     await _check_served(proxy, tasks, options.collection)
@@ -256,9 +255,9 @@ async def rollout(
     )
     chosen = RolloutOptions(max_resets=options.max_concurrent_launch, attempts=1 + options.retries)
 
-    def begin() -> Iterator[Planned]:
+    def start() -> Iterator[Planned]:
         for each in planned:
-            state.begun += 1
+            state.started += 1
             on_change(state)
             yield each
 
@@ -266,7 +265,7 @@ async def rollout(
         state.steps += 1
         on_change(state)
 
-    playing = vector.rollout(_counting(agent, step), begin(), chosen)
+    playing = vector.rollout(_counting(agent, step), start(), chosen)
     try:
         async with _closing(agent), vector, aclosing(playing) as ended:
             async for rollout in ended:
@@ -285,7 +284,7 @@ async def _check_served(proxy: str, tasks: Sequence[Task], collection: str) -> N
     if missing := sorted(named - set(served)):
         raise CollectionNotFound(
             f"{proxy} does not serve {', '.join(missing)}, only {', '.join(sorted(served))}",
-            hint=f"stillweb replay {' '.join(sorted(named))}",
+            hint=f"start stillweb replay {' '.join(sorted(named))}",
         )
 
 
@@ -298,7 +297,7 @@ async def _closing(agent: Agent) -> AsyncIterator[None]:
 
 
 def _counting(agent: Agent, step: Callable[[], None]) -> Agent:
-    """Return an agent that does the same and has its steps counted."""
+    """Return the agent with a callback for each step."""
 
     async def counted(task: Task) -> Policy:
         made = agent(task)

@@ -1,1 +1,1 @@
-"""Rollouts on a Ray cluster."""
+"""Rollouts on a Ray cluster: a pool of worker actors, and an iterator over episodes."""

@@ -1,4 +1,4 @@
-"""Tasks played on the workers of a pool: attempts, what their loss costs, and the two kinds of iterator."""
+"""Plays tasks on the workers of a pool: attempts, lost workers, and the iterator over episodes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.trajectory import ContentFiles, Trajectory
 from stillweb.env.vector.rollout import Agent, Outcome, Planned, Rollout, RolloutOptions, ended_by
 from stillweb.errors import InfraError, TaskError, UsageError
-from stillweb.trainers.ray.pool import Pool, RayError, WorkerSlot, cause_of, is_lost, ray
-from stillweb.trainers.ray.worker import OBJECTS, Cast
+from stillweb.trainers.ray.pool import RayError, WorkerPool, WorkerSlot, cause_of, is_lost, ray
+from stillweb.trainers.ray.worker import OBJECTS, AgentReference
 
-__all__ = ["Playing", "RayEpisode", "StoredEpisode"]
+__all__ = ["RayEpisode", "RolloutIterator", "StoredEpisode"]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEpisode:
-    """Trajectory and pictures of an episode, fetched when they are asked for.
+    """Trajectory and pictures of an episode, fetched on demand.
 
     Attributes:
-        episode: identifier of the attempt that counts.
-        folder: that all machines share; "" where they are objects of Ray's.
-        objects: reference to them in Ray's object store, as bytes by path; held by who holds this.
+        episode: identifier of the last attempt.
+        folder: folder that all machines share; "" if the files are in Ray's object store.
+        objects: reference to the files in Ray's object store, bytes by path; lives as long as this object.
     """
 
     episode: str
@@ -35,11 +35,11 @@ class StoredEpisode:
     objects: Any = None
 
     def picture(self, sha256: str) -> bytes:
-        """Return a picture by the digest that a step of the record has (`Played.digests`).
+        """Return a picture by a digest of the rollout's steps.
 
         Raises:
-            TaskError: if there is none of it.
-            InfraError: if it was lost.
+            TaskError: if the episode has no such picture.
+            InfraError: if it was lost with its machine.
         """
         if self.folder:
             return ContentFiles(Path(self.folder)).get(sha256, "png")
@@ -47,22 +47,24 @@ class StoredEpisode:
         try:
             return self._bodies()[str(path)]
         except KeyError:
-            raise TaskError(f"episode {self.episode} kept no picture {sha256}") from None
+            raise TaskError(f"episode {self.episode} has no picture {sha256}") from None
 
     def trajectory(self, into: Path | None = None) -> Trajectory:
-        """Return the trajectory, to be read or scored again.
+        """Return the trajectory.
 
         Args:
-            into: folder of trajectories to which it is brought first if it is not in a shared one.
+            into: folder that the files are written to if they are in Ray's object store.
 
         Raises:
-            TaskError: if it cannot be read, or there is nowhere to bring it.
-            InfraError: if it was lost.
+            TaskError: if the trajectory cannot be read, or `into` is missing.
+            InfraError: if it was lost with its machine.
         """
         if self.folder:
             return Trajectory.load(Path(self.folder) / self.episode)
         if into is None:
-            raise TaskError(f"the trajectory of {self.episode} is in no folder", hint="trajectory(FOLDER)")
+            raise TaskError(
+                f"the trajectory of {self.episode} is in no folder", hint="call trajectory(FOLDER)"
+            )
         for name, body in self._bodies().items():
             path = into / PurePosixPath(name)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,43 +76,43 @@ class StoredEpisode:
             bodies: dict[str, bytes] = ray.get(self.objects)
         except RayError as error:
             raise InfraError(
-                f"what episode {self.episode} left was lost with its machine: {error}",
-                hint="keep=FOLDER, which all machines share",
+                f"the files of episode {self.episode} were lost with their machine: {error}",
+                hint="set keep=FOLDER to a folder that all machines share",
             ) from error
         return bodies
 
 
 @dataclass(frozen=True, slots=True)
 class RayEpisode:
-    """An episode that has ended.
+    """A finished episode.
 
     Attributes:
-        rollout: how; its digests are the keys of `kept`.
-        workers: number of the worker of each attempt, in their order.
-        kept: trajectory and pictures; None where none are kept, or the last attempt did not begin.
+        rollout: its result; the digests are the keys of `stored`.
+        workers: number of the worker of each attempt, in order.
+        stored: trajectory and pictures; None if none are stored, or the last attempt did not start.
     """
 
     rollout: Rollout
     workers: tuple[int, ...]
-    kept: StoredEpisode | None = None
+    stored: StoredEpisode | None = None
 
 
-class Playing:
-    """Episodes that are being played; an iterator of either kind, to be used once.
+class RolloutIterator:
+    """An iterator over episodes as they end, for one `for` or `async for`.
 
-    Leaving off before the end leaves what goes on. Between two items of a `for` the episodes under way
-    go on, but no others begin, since nobody hears that they have ended: `async for` has no such pause.
+    Closing it early leaves the running episodes. Between two items of a `for`, running episodes continue but
+    no new ones start, since no event loop runs; `async for` has no such pause.
     """
 
     def __init__(
-        self, pool: Pool, agent: Agent | str, tasks: Iterable[Task | Planned], options: RolloutOptions
+        self, pool: WorkerPool, agent: Agent | str, tasks: Iterable[Task | Planned], options: RolloutOptions
     ) -> None:
         if options.attempts < 1 or min(options.max_concurrent, options.max_resets) < 0:
             raise UsageError("attempts must be at least 1, max_concurrent and max_resets at least 0")
-        pool.choose()  # or they were not started
+        pool.choose()  # raises if the workers were not started
         self._pool = pool
         self._options = options
-        self._cast = Cast(clock.new_id(), _shared(agent), options.max_resets)
+        self._agent = AgentReference(clock.new_id(), _shared(agent), options.max_resets)
         self._todo = iter(tasks)
         self._generator = self._play()
 
@@ -130,20 +132,20 @@ class Playing:
             loop.close()
 
     async def aclose(self) -> None:
-        """Leave what goes on."""
+        """Leave the running episodes."""
         await self._generator.aclose()
 
     async def _play(self) -> AsyncGenerator[RayEpisode]:
-        room = len(self._pool.seats) * self._pool.sessions
-        jobs = min(room, self._options.max_concurrent or room)
+        sessions = len(self._pool.slots) * self._pool.sessions
+        jobs = min(sessions, self._options.max_concurrent or sessions)
         ended: asyncio.Queue[RayEpisode] = asyncio.Queue()
         try:
             async with aclosing(ended_by([self._work(ended) for _ in range(jobs)], ended)) as episodes:
                 async for episode in episodes:
                     yield episode
         finally:
-            for seat in self._pool.seats:
-                seat.handle.forget.remote(self._cast.name)
+            for slot in self._pool.slots:
+                slot.handle.forget.remote(self._agent.name)
 
     async def _work(self, ended: asyncio.Queue[RayEpisode]) -> None:
         for each in self._todo:
@@ -155,32 +157,32 @@ class Playing:
     async def _episode(self, planned: Planned) -> RayEpisode:
         attempts: list[Rollout] = []
         workers: list[int] = []
-        seat: WorkerSlot | None = None
+        slot: WorkerSlot | None = None
         while True:
-            seat = self._pool.choose(avoid=seat)
-            rollout, objects = await self._attempt(seat, planned, again=bool(attempts))
+            slot = self._pool.choose(avoid=slot)
+            rollout, objects = await self._attempt(slot, planned, again=bool(attempts))
             attempts.append(rollout)
-            workers.append(seat.number)
+            workers.append(slot.number)
             if rollout.outcome is not Outcome.INFRA_ERROR or len(attempts) >= self._options.attempts:
                 break
         episodes = tuple(each for attempt in attempts for each in attempt.episodes)
         errors = tuple(each for attempt in attempts for each in attempt.errors)
-        told = replace(rollout, attempts=len(attempts), errors=errors, episodes=episodes)
-        return RayEpisode(told, tuple(workers), self._kept(episodes[-1], objects))
+        merged = replace(rollout, attempts=len(attempts), errors=errors, episodes=episodes)
+        return RayEpisode(merged, tuple(workers), self._stored(episodes[-1], objects))
 
-    async def _attempt(self, seat: WorkerSlot, planned: Planned, *, again: bool) -> tuple[Rollout, Any]:
-        """Play an attempt on a worker; its loss, or that it does not start, is a failed attempt."""
-        handle, playing = seat.handle, None
-        seat.under_way += 1
+    async def _attempt(self, slot: WorkerSlot, planned: Planned, *, again: bool) -> tuple[Rollout, Any]:
+        """Play an attempt on a worker; a lost worker, or one that does not start, gives a failed attempt."""
+        handle, playing = slot.handle, None
+        slot.under_way += 1
         try:
-            await _begun(seat)
-            playing, objects = handle.play.options(num_returns=2).remote(self._cast, planned, again)
+            await _started(slot)
+            playing, objects = handle.play.options(num_returns=2).remote(self._agent, planned, again)
             return await playing, objects
         except RayError as error:
-            ours = cause_of(error)
+            cause = cause_of(error)
             if not is_lost(error):
-                raise ours from None
-            failure = str(ours)
+                raise cause from None
+            failure = str(cause)
         except InfraError as error:
             failure = str(error)
         except asyncio.CancelledError:
@@ -188,12 +190,12 @@ class Playing:
                 ray.cancel(playing)
             raise
         finally:
-            seat.under_way -= 1
-        self._pool.replace(seat, handle)
+            slot.under_way -= 1
+        self._pool.replace(slot, handle)
         lost = Rollout(planned.task, Outcome.INFRA_ERROR, number=planned.number, errors=(failure,))
         return replace(lost, episodes=("",)), None
 
-    def _kept(self, episode: str, objects: Any) -> StoredEpisode | None:
+    def _stored(self, episode: str, objects: Any) -> StoredEpisode | None:
         keep = self._pool.config.keep
         if not keep or not episode:
             return None
@@ -204,20 +206,20 @@ class Playing:
         )
 
 
-async def _begun(seat: WorkerSlot) -> None:
-    """Wait until the worker of a seat has started.
+async def _started(slot: WorkerSlot) -> None:
+    """Wait until the worker of a slot has started.
 
     Raises:
-        InfraError: if it does not, whatever the reason: the first ones did.
+        InfraError: if it does not start; the first workers did, so the configuration is valid.
     """
     try:
-        await seat.started
+        await slot.started
     except RayError as error:
         raise InfraError(f"a worker did not start: {cause_of(error)}") from error
 
 
 def _shared(agent: Agent | str) -> Any:
-    """Return a reference to an agent, which each worker fetches once.
+    """Put an agent into Ray's object store and return its reference; each worker fetches it once.
 
     Raises:
         UsageError: if it cannot be pickled.
@@ -226,5 +228,6 @@ def _shared(agent: Agent | str) -> Any:
         return ray.put(agent)
     except TypeError as error:
         raise UsageError(
-            f"the agent cannot be pickled: {error}", hint="name it, as MODULE:NAME: each worker makes its own"
+            f"the agent cannot be pickled: {error}",
+            hint="pass its name MODULE:NAME; each worker creates its own",
         ) from error

@@ -1,4 +1,7 @@
-"""The actors of a `RayRollouts`: made, replaced when lost, ended. Where they run is Ray's to decide."""
+"""The worker actors of `RayRollouts`: creation, replacement of lost workers, shutdown.
+
+Ray chooses their machines.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,24 @@ from typing import Any
 from stillweb.errors import ExtraNotInstalled, InfraError, StillwebError, UsageError
 from stillweb.trainers.ray.worker import EnvWorker, RayWorkerConfig
 
-__all__ = ["Placing", "Pool", "RayError", "WorkerSlot", "cause_of", "is_lost", "ray"]
+__all__ = ["RayError", "WorkerPlacement", "WorkerPool", "WorkerSlot", "cause_of", "is_lost", "ray"]
 
 try:
     import ray
     from ray.exceptions import RayError, RayTaskError
 except ImportError as missing:
     raise ExtraNotInstalled(
-        f"rollouts on many machines need {missing.name}", hint="pip install 'stillweb[ray]'"
+        f"rollouts on Ray need {missing.name}", hint="pip install 'stillweb[ray]'"
     ) from missing
 
 
 def is_lost(error: RayError) -> bool:
-    """Whether it is not the worker that raised it, but what became of the worker."""
+    """Return whether the worker was lost, in contrast to an error that its code raised."""
     return not isinstance(error, RayTaskError)
 
 
 def cause_of(error: RayError) -> BaseException:
-    """Return an error as it was raised in the worker; the loss of a worker as what it is: ours."""
+    """Return the error that the worker raised, or an `InfraError` for a lost worker."""
     if is_lost(error):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return InfraError(f"a worker was lost: {type(error).__name__}: {' '.join(lines[:4])}", hint="reset")
@@ -38,20 +41,20 @@ def cause_of(error: RayError) -> BaseException:
 logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 60.0
-_CALLS = 64  # beside those of its sessions
+_CALLS = 64  # concurrent calls of an actor beside those of its sessions
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
-    """What a worker asks of the machine that Ray finds for it.
+class WorkerPlacement:
+    """Requirements of a worker on its machine.
 
     Attributes:
-        num_cpus: of Ray's count.
-        memory: bytes, which Ray counts and does not enforce; 0 for none.
-        resources: others of Ray's, such as {"browsers": 1}.
-        strategy: of Ray's: "SPREAD" over the machines, "DEFAULT" packs them, or one of its objects.
-        runtime_env: of Ray's: where agents' modules come from, environment variables, ...
-        start_seconds: for which the first workers are waited for; packs are fetched in them.
+        num_cpus: processors that Ray reserves.
+        memory: bytes that Ray reserves but does not enforce; 0 for none.
+        resources: custom resources of Ray, such as {"browsers": 1}.
+        strategy: Ray's scheduling strategy: "SPREAD" over the machines, "DEFAULT" to pack them, or an object.
+        runtime_env: Ray's runtime environment: modules of agents, environment variables, ...
+        start_seconds: seconds to wait for the first workers, including the download of packs.
     """
 
     num_cpus: float = 1.0
@@ -64,14 +67,14 @@ class Placing:
 
 @dataclass(eq=False, slots=True)
 class WorkerSlot:
-    """Where a worker stands in a pool; if it is lost, the next one stands there.
+    """A numbered position of the pool with its current worker.
 
     Attributes:
         number: from 0.
-        handle: of the actor.
-        started: reference to what its `start` returns.
-        under_way: episodes and sessions that it was given by this program.
-        lost: how many were.
+        handle: handle of the actor.
+        started: reference to the result of its `start`.
+        under_way: episodes and sessions of this process on it.
+        lost: number of workers lost in this slot.
     """
 
     number: int
@@ -81,40 +84,40 @@ class WorkerSlot:
     lost: int = 0
 
 
-class Pool:
-    """So many workers; `start` and `close` it. Calls wait.
+class WorkerPool:
+    """A fixed number of workers. Its methods block.
 
     Args:
-        count: of workers.
-        placing: see `Placing`.
+        count: number of workers.
+        placement: see `WorkerPlacement`.
 
     Attributes:
-        config: of each worker.
-        seats: of the workers, as long as there are any.
+        config: configuration of each worker.
+        slots: one for each worker; empty before `start` and after `close`.
     """
 
-    def __init__(self, count: int, placing: Placing) -> None:
+    def __init__(self, count: int, placement: WorkerPlacement) -> None:
         self.config = RayWorkerConfig(sessions=1)
-        self.seats: Sequence[WorkerSlot] = ()
+        self.slots: Sequence[WorkerSlot] = ()
         self._count = count
-        self._placing = placing
+        self._placement = placement
 
     @property
     def sessions(self) -> int:
-        """How many each worker has."""
+        """Sessions of each worker."""
         return self.config.sessions
 
     def start(self, config: RayWorkerConfig) -> None:
-        """Make the workers and wait for them.
+        """Create the workers and wait until they have started.
 
         Raises:
-            InfraError: if Ray finds no place for them, or one does not start.
-            StillwebError: as `EnvWorker.start`.
+            InfraError: if Ray cannot schedule a worker, or a worker does not start.
+            StillwebError: see `EnvWorker.start`.
         """
         self.config = config
-        self.seats = [WorkerSlot(number, *self._make()) for number in range(self._count)]
-        started = [seat.started for seat in self.seats]
-        ready, late = ray.wait(started, num_returns=len(started), timeout=self._placing.start_seconds)
+        self.slots = [WorkerSlot(number, *self._create()) for number in range(self._count)]
+        started = [slot.started for slot in self.slots]
+        ready, late = ray.wait(started, num_returns=len(started), timeout=self._placement.start_seconds)
         for reference in ready:
             try:
                 ray.get(reference)
@@ -122,66 +125,68 @@ class Pool:
                 raise cause_of(error) from error
         if late:
             raise InfraError(
-                f"{len(late)} of {self._count} workers did not start in {self._placing.start_seconds:g} s; "
+                f"{len(late)} of {self._count} workers did not start in {self._placement.start_seconds:g} s; "
                 f"Ray has {ray.available_resources().get('CPU', 0):g} processors left",
-                hint="fewer workers, or a smaller num_cpus; see also: ray status",
+                hint="use fewer workers or a smaller num_cpus; ray status shows the resources",
             )
 
     def close(self) -> None:
-        """End the workers; what they do is left."""
-        # One that has no place yet would never answer.
-        closing = [seat.handle.close.remote() for seat in self.seats if _is_ready(seat.started)]
+        """End the workers and leave their episodes."""
+        # A worker that is not yet scheduled would never answer.
+        closing = [slot.handle.close.remote() for slot in self.slots if _is_ready(slot.started)]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)
-        for seat in self.seats:
-            ray.kill(seat.handle)
-        self.seats = ()
+        for slot in self.slots:
+            ray.kill(slot.handle)
+        self.slots = ()
 
-    def told(self) -> list[dict[str, Any]]:
-        """Return what is known of the workers."""
-        told = []
-        for seat in self.seats:
+    def status(self) -> list[dict[str, Any]]:
+        """Return number, lost workers and running episodes of each slot, and the facts of its worker."""
+        status = []
+        for slot in self.slots:
             known: dict[str, Any] = {}
-            if _is_ready(seat.started):
+            if _is_ready(slot.started):
                 try:
-                    known = ray.get(seat.started)
+                    known = ray.get(slot.started)
                 except RayError as error:
                     known = {"error": str(cause_of(error))}
-            told.append({"number": seat.number, "lost": seat.lost, "under_way": seat.under_way, **known})
-        return told
+            status.append({"number": slot.number, "lost": slot.lost, "under_way": slot.under_way, **known})
+        return status
 
     def choose(self, avoid: WorkerSlot | None = None) -> WorkerSlot:
-        """Return the least busy seat, and another one than `avoid` where there is one, busy or not.
+        """Return the least busy slot, other than `avoid` if possible.
 
-        One that has no worker yet comes last: if Ray has no place for it any more, nothing waits for that.
+        A slot whose worker has not started comes last: Ray may have no resources for it any more.
         """
-        if not self.seats:
-            raise UsageError("the workers were not started", hint="async with RayRollouts(...) as rollouts")
+        if not self.slots:
+            raise UsageError(
+                "the workers were not started", hint="use async with RayRollouts(...) as rollouts"
+            )
         return min(
-            self.seats,
-            key=lambda seat: (not _is_ready(seat.started), seat is avoid, seat.under_way, seat.number),
+            self.slots,
+            key=lambda slot: (not _is_ready(slot.started), slot is avoid, slot.under_way, slot.number),
         )
 
-    def replace(self, seat: WorkerSlot, lost: Any) -> None:
-        """Have another worker in a seat instead of one that was lost, unless that was done."""
-        if seat.handle is not lost or not self.seats:
+    def replace(self, slot: WorkerSlot, lost: Any) -> None:
+        """Replace a lost worker, unless another call has done so."""
+        if slot.handle is not lost or not self.slots:
             return
-        logger.warning("a worker was lost and is replaced", extra={"worker": seat.number})
-        ray.kill(lost)  # it may live, cut off from us: whatever it does is of no use
-        seat.lost += 1
-        seat.handle, seat.started = self._make()
+        logger.warning("a worker was lost and is replaced", extra={"worker": slot.number})
+        ray.kill(lost)  # it may still run, cut off by the network
+        slot.lost += 1
+        slot.handle, slot.started = self._create()
 
-    def _make(self) -> tuple[Any, Any]:
-        placing = self._placing
-        asked = {
-            "num_cpus": placing.num_cpus,
-            "scheduling_strategy": placing.strategy,
+    def _create(self) -> tuple[Any, Any]:
+        placement = self._placement
+        options = {
+            "num_cpus": placement.num_cpus,
+            "scheduling_strategy": placement.strategy,
             "max_concurrency": 2 * self.sessions + _CALLS,
-            **({"memory": placing.memory} if placing.memory else {}),
-            **({"resources": dict(placing.resources)} if placing.resources else {}),
-            **({"runtime_env": dict(placing.runtime_env)} if placing.runtime_env else {}),
+            **({"memory": placement.memory} if placement.memory else {}),
+            **({"resources": dict(placement.resources)} if placement.resources else {}),
+            **({"runtime_env": dict(placement.runtime_env)} if placement.runtime_env else {}),
         }
-        handle = ray.remote(EnvWorker).options(**asked).remote(self.config)
+        handle = ray.remote(EnvWorker).options(**options).remote(self.config)
         return handle, handle.start.remote()
 
 

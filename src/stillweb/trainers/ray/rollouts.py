@@ -1,16 +1,17 @@
-"""Episodes on many machines, by Ray: actors with a browser and sessions each, and tasks played on them.
+"""Episodes on many machines with Ray: each worker actor runs a browser with several sessions.
 
-    async with RayRollouts(8, 16, packs={"shop": "shop"}, depot="s3://bucket/packs") as rollouts:
+    async with RayRollouts(8, 16, packs={"shop": "shop"}, remote="s3://bucket/packs") as rollouts:
         async for episode in rollouts.rollout("agents.mine:solver", tasks, RolloutOptions(attempts=3)):
             print(episode.rollout.task.id, episode.rollout.reward)
 
-Without an event loop: `with` and `for`. A worker finds its packs by digest (`stillweb collections push`),
-keeps them in its machine's store and serves them itself; or all ask a replay server that runs (`proxy`). It
-is given no more episodes than it has sessions, and tasks are read as these become free.
+Without an event loop, use `with` and `for`. A worker fetches its packs by digest (`stillweb collections
+push`), keeps them in its machine's store and replays them; or all workers use one replay server (`proxy`). A
+worker plays at most as many episodes as it has sessions; tasks are read as sessions become free.
 
-A worker that is lost (killed, out of memory, its machine gone) is an `infra_error` of the episodes on it and
-of no others: they are tried again with the same seed on other workers, as often as `RolloutOptions.attempts`
-says, and another worker comes in its place. Pictures and trajectories do not travel with results (`Kept`).
+A lost worker (killed, out of memory, machine gone) gives `infra_error` for its own episodes only: they are
+tried again with the same seed on other workers, up to `RolloutOptions.attempts` times, and a new worker
+replaces the lost one. Pictures and trajectories stay where they are stored until they are read
+(`StoredEpisode`).
 """
 
 from __future__ import annotations
@@ -28,41 +29,41 @@ from stillweb.env.tasks.task import Task
 from stillweb.env.vector.rollout import Agent, Planned, RolloutOptions
 from stillweb.env.vector.vector import VectorOptions
 from stillweb.errors import UsageError
-from stillweb.trainers.ray.play import Playing, RayEpisode
-from stillweb.trainers.ray.pool import Placing, Pool
+from stillweb.trainers.ray.play import RayEpisode, RolloutIterator
+from stillweb.trainers.ray.pool import WorkerPlacement, WorkerPool
 from stillweb.trainers.ray.session import RaySession
 from stillweb.trainers.ray.worker import OBJECTS, RayWorkerConfig
 
 __all__ = [
     "OBJECTS",
-    "Placing",
-    "Playing",
     "RayEpisode",
     "RayOptions",
     "RayRollouts",
     "RaySession",
+    "RolloutIterator",
+    "WorkerPlacement",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class RayOptions:
-    """What seldom needs saying.
+    """Options of the workers.
 
     Attributes:
-        level: how much is pinned, see `Env`.
-        observe: what observations hold, see `Env`.
-        placing: what a worker asks of a machine.
-        keep: where trajectories and pictures go: a folder that all machines share, `OBJECTS` for Ray's object
-            store, None for nowhere.
-        store: folder of the packs on each worker's machine; its user's for caches otherwise.
-        store_gib: how much may lie there.
-        collection: of tasks that name none, see `Env`.
-        vector: of each worker: browsers, steps of an episode, ...
+        level: determinism level, see `Env`.
+        observe: forms of the observations, see `Env`.
+        placement: requirements on the workers' machines.
+        keep: storage of trajectories and pictures: a folder that all machines share, `OBJECTS` for Ray's
+            object store, or None for none.
+        store: folder of the packs on each machine [default: in the user's cache folder].
+        store_gib: maximum size of that folder.
+        collection: collection of tasks that name none, see `Env`.
+        vector: browsers, step limit, ... of each worker.
     """
 
     level: str = "clock"
     observe: tuple[str, ...] = ("axtree",)
-    placing: Placing = field(default_factory=Placing)
+    placement: WorkerPlacement = field(default_factory=WorkerPlacement)
     keep: Path | str | None = None
     store: Path | None = None
     store_gib: float = 50.0
@@ -71,18 +72,18 @@ class RayOptions:
 
 
 class RayRollouts:
-    """Workers on a Ray cluster; start them by `with` or `async with`.
+    """Workers on a Ray cluster; `with` or `async with` starts and ends them.
 
     Args:
-        num_workers: how many actors.
-        sessions_per_worker: of each, in one browser.
-        packs: identifier or name of the pack that is served under each name of a collection.
-        depot: URL where the packs are.
+        num_workers: number of actors.
+        sessions_per_worker: sessions of each actor, in one browser.
+        packs: identifier or name of a pack, by the name of its collection.
+        remote: URL of the pushed packs.
         proxy: control URL of a replay server that all machines reach, instead of packs.
         options: see `RayOptions`.
 
     Raises:
-        UsageError: if there are neither packs nor a proxy, or both, or numbers or names are wrong.
+        UsageError: unless there is exactly one of packs and proxy, or if a number or name is invalid.
     """
 
     def __init__(
@@ -91,20 +92,20 @@ class RayRollouts:
         sessions_per_worker: int,
         *,
         packs: Mapping[str, str] | None = None,
-        depot: str = "",
+        remote: str = "",
         proxy: str = "",
         options: RayOptions | None = None,
     ) -> None:
         if min(num_workers, sessions_per_worker) < 1:
             raise UsageError("num_workers and sessions_per_worker must be at least 1")
         if bool(packs) == bool(proxy):
-            raise UsageError("workers serve packs or ask a replay server: name one of packs and proxy")
+            raise UsageError("workers replay packs or use a replay server: name one of packs and proxy")
         chosen = options or RayOptions()
         observe_kinds(chosen.observe)
         self._config = RayWorkerConfig(
             sessions=sessions_per_worker,
             packs=dict(packs or {}),
-            depot=depot,
+            remote=remote,
             proxy=proxy,
             store=str(chosen.store or ""),
             store_gib=chosen.store_gib,
@@ -114,16 +115,16 @@ class RayRollouts:
             keep=str(chosen.keep or ""),
             vector=chosen.vector,
         )
-        self._pool = Pool(num_workers, chosen.placing)
+        self._pool = WorkerPool(num_workers, chosen.placement)
 
     def __enter__(self) -> Self:
-        """Start the workers, and wait for them.
+        """Start the workers and wait for them.
 
         Raises:
-            CollectionNotFound: if a pack is not there.
-            InfraError: if Ray finds no place for a worker, or it does not start.
+            CollectionNotFound: if a pack is missing.
+            InfraError: if Ray cannot schedule a worker, or it does not start.
         """
-        packs = _identified(self._config.packs, self._config.depot)
+        packs = _identifiers(self._config.packs, self._config.remote)
         self._config = replace(self._config, packs=packs)
         try:
             self._pool.start(self._config)
@@ -151,51 +152,52 @@ class RayRollouts:
 
     @property
     def packs(self) -> Mapping[str, str]:
-        """Identifier of the pack that is served under each name."""
+        """Identifier of each pack, by the name of its collection."""
         return self._config.packs
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return the workers: number, how many were lost in that place, and what is known of it."""
-        return self._pool.told()
+        """Return the status of each worker, see `WorkerPool.status`."""
+        return self._pool.status()
 
     def rollout(
         self, agent: Agent | str, tasks: Iterable[Task | Planned], options: RolloutOptions | None = None
-    ) -> Playing:
-        """Play tasks with an agent; iterate over the episodes as they end, with `async for` or `for`.
+    ) -> RolloutIterator:
+        """Play tasks with an agent; iterate over the episodes with `async for` or `for` as they end.
 
         Args:
-            agent: as for `VectorEnv.rollout`, to be pickled; or a name (`stillweb.trainers.agents`), which
-                is looked up by each worker.
-            tasks: read one by one, as sessions become free.
-            options: see `RolloutOptions`; `max_resets` is of each worker.
+            agent: a picklable agent, see `VectorEnv.rollout`; or a name (`stillweb.trainers.agents`), which
+                each worker resolves.
+            tasks: read one by one as sessions become free.
+            options: see `RolloutOptions`; `max_resets` counts for each worker.
 
         Raises:
-            UsageError: if the options are wrong, or the workers were not started.
+            UsageError: if an option is invalid, or the workers were not started.
         """
-        return Playing(self._pool, agent, tasks, options or RolloutOptions())
+        return RolloutIterator(self._pool, agent, tasks, options or RolloutOptions())
 
     async def lease(
         self, owner: str = "", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
     ) -> RaySession:
-        """Return a session for one's own loop, when one is free; release it.
+        """Return a free session for a loop of your own; release it afterwards.
 
-        With this, `stillweb.trainers.place.Place` takes leases from an object of this class; owner, ttl and
-        beat are of no use here, since Ray ends what a program leaves behind.
+        So an `EpisodeSource` can use this object as its provider. Owner, ttl and beat have no effect: Ray
+        ends what a process leaves behind.
 
         Raises:
-            InfraError: if none became free within `wait` seconds, or its worker was lost.
+            InfraError: if no session became free within `wait` seconds, or its worker was lost.
         """
         return await RaySession.take(self._pool, wait)
 
 
-def _identified(packs: Mapping[str, str], depot: str) -> dict[str, str]:
-    """Return the identifiers of packs: looked up once, so that all workers serve the same."""
-    names = {which for which in packs.values() if not is_identifier(which)}
+def _identifiers(packs: Mapping[str, str], remote: str) -> dict[str, str]:
+    """Return the identifiers of packs, resolved once so that all workers use the same."""
+    names = {pack for pack in packs.values() if not is_identifier(pack)}
     if not names:
         return dict(packs)
-    if not depot:
+    if not remote:
         raise UsageError(
-            f"where is the pack {min(names)!r}?", hint="depot=URL, to which it was pushed; or its identifier"
+            f"the pack name {min(names)!r} needs a remote",
+            hint="set remote=URL of the pushed packs, or use its identifier",
         )
-    found = {which: PackRemote(depot).find(which) for which in names}
-    return {name: found.get(which, which) for name, which in packs.items()}
+    found = {pack: PackRemote(remote).find(pack) for pack in names}
+    return {name: found.get(pack, pack) for name, pack in packs.items()}

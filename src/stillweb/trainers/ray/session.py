@@ -1,89 +1,83 @@
-"""A session on one of Ray's workers, for a trainer with a loop of its own."""
+"""A session on a Ray worker, for a trainer with its own loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from types import TracebackType
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Self
 
 from stillweb.env.tasks.load import Task, task_from_dict
 from stillweb.errors import InfraError, ResetNeeded, UsageError
-from stillweb.trainers.ray.pool import Pool, RayError, WorkerSlot, cause_of, is_lost, ray
-from stillweb.trainers.turn import Turn
+from stillweb.trainers.episodes.turn import Turn
+from stillweb.trainers.ray.pool import RayError, WorkerPool, WorkerSlot, cause_of, is_lost, ray
 
 __all__ = ["RaySession"]
 
 
-class RaySession:
-    """One episode after the other, as `stillweb.trainers.place.Lease`; `RayRollouts.lease` gives it.
+class RaySession(AbstractAsyncContextManager["RaySession"]):
+    """One episode after the other, see `EpisodeLease`; `RayRollouts.lease` creates it.
 
-    If its worker is lost, what is asked of it is an `InfraError`; the next reset finds another worker.
+    If its worker is lost, calls raise `InfraError`; the next reset takes a session of another worker.
     """
 
-    def __init__(self, pool: Pool, wait: float) -> None:
+    def __init__(self, pool: WorkerPool, wait: float) -> None:
         self._pool = pool
         self._wait = wait
-        self._seat: WorkerSlot | None = None
+        self._slot: WorkerSlot | None = None
         self._handle: Any = None
         self._i = -1
         self._pictures: dict[str, Any] = {}
 
     @classmethod
-    async def take(cls, pool: Pool, wait: float) -> Self:
-        """Return a session when one is free.
+    async def take(cls, pool: WorkerPool, wait: float) -> Self:
+        """Wait for a free session.
 
         Raises:
-            InfraError: if none became free in time, or its worker was lost.
+            InfraError: if no session became free in time, or its worker was lost.
         """
         session = cls(pool, wait)
-        await session._place()
+        await session._acquire()
         return session
 
     @property
     def id(self) -> str:
-        """Where it is."""
-        return f"worker {self._seat.number}, session {self._i}" if self._seat else "nowhere"
+        return f"worker {self._slot.number}, session {self._i}" if self._slot else "no worker"
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.release()
 
     async def reset(self, *, task: Task | Mapping[str, Any] | None = None, **start: Any) -> Turn:
-        """Begin an episode: of a task or a `url`, perhaps with a `seed`.
+        """Start an episode of a task or a `url`, optionally with a `seed`.
 
         Raises:
-            UsageError, TaskError, InfraError: as `Env.reset`.
+            UsageError, TaskError, InfraError: see `Env.reset`.
         """
         if unknown := sorted(start.keys() - {"url", "seed"}):
-            raise UsageError(f"an episode begins with a task or a url, not with {', '.join(unknown)}")
-        if self._seat is None:
-            await self._place()
+            raise UsageError(f"an episode starts with a task or a url, not with {', '.join(unknown)}")
+        if self._slot is None:
+            await self._acquire()
         self._pictures.clear()
         given = task_from_dict(task, "task") if isinstance(task, Mapping) else task
-        return Turn(**await self._asked("reset", given, **start))
+        return Turn(**await self._call("reset", given, **start))
 
     async def step(self, action: Mapping[str, Any] | str) -> Turn:
-        """Take an action, as `Env.step` does."""
-        return Turn(**await self._asked("step", action))
+        """Take an action, see `Env.step`."""
+        return Turn(**await self._call("step", action))
 
     async def observe(self, *kinds: str) -> Mapping[str, Any]:
-        """Look at the page without a step."""
-        seen: Mapping[str, Any] = await self._asked("observe", kinds)
+        """Observe the page without a step."""
+        seen: Mapping[str, Any] = await self._call("observe", kinds)
         return seen
 
     async def picture(self, sha256: str) -> bytes:
-        """Return a picture of this episode, by the reference that a turn has.
+        """Return a picture that a turn of this episode refers to.
 
         Raises:
-            InfraError: if there is none, or it was lost with its machine.
+            InfraError: if the episode has no such picture, or it was lost with its machine.
         """
         if sha256 not in self._pictures:
-            raise InfraError(f"picture {sha256} is none of this episode")
+            raise InfraError(f"this episode has no picture {sha256}")
         try:
             body: bytes = (await self._pictures[sha256])[sha256]
         except RayError as error:
@@ -91,52 +85,54 @@ class RaySession:
         return body
 
     async def release(self) -> None:
-        """Leave the episode, and give the session back. Twice is once."""
-        seat, self._seat = self._seat, None
-        if seat is None:
+        """Leave the episode and release the session. Idempotent."""
+        slot, self._slot = self._slot, None
+        if slot is None:
             return
-        seat.under_way -= 1
+        slot.under_way -= 1
         try:
             await self._handle.give_back.remote(self._i)
         except RayError as error:
             if not is_lost(error):
                 raise cause_of(error) from None
 
-    async def _place(self) -> None:
-        seat = self._pool.choose()
-        seat.under_way += 1
-        handle, taking = seat.handle, None
+    async def _acquire(self) -> None:
+        slot = self._pool.choose()
+        slot.under_way += 1
+        handle, taking = slot.handle, None
         try:
             async with asyncio.timeout(self._wait):
-                await seat.started
+                await slot.started
                 taking = handle.take.remote()
                 self._i = await taking
         except BaseException as error:
-            seat.under_way -= 1
+            slot.under_way -= 1
             if isinstance(error, RayError):
-                self._pool.replace(seat, handle)
+                self._pool.replace(slot, handle)
                 raise cause_of(error) from None
             if taking is not None:
                 ray.cancel(taking)
             if isinstance(error, TimeoutError):
                 raise InfraError(f"no session became free within {self._wait:g} s") from error
             raise
-        self._seat, self._handle = seat, handle
+        self._slot, self._handle = slot, handle
 
-    async def _asked(self, what: str, *given: Any, **named: Any) -> Any:
-        seat = self._seat
-        if seat is None:
-            raise ResetNeeded("the session was released, or its worker was lost", hint="reset")
-        call = getattr(self._handle, what).options(num_returns=2)
-        answer, pictures = call.remote(self._i, *given, **named)
+    async def _call(self, method: str, *given: Any, **named: Any) -> Any:
+        slot = self._slot
+        if slot is None:
+            raise ResetNeeded(
+                "the session was released, or its worker was lost", hint="reset starts another one"
+            )
+        call = getattr(self._handle, method).options(num_returns=2)
+        result, pictures = call.remote(self._i, *given, **named)
         try:
-            told = await answer
+            value = await result
         except RayError as error:
             if is_lost(error):
-                self._seat = None
-                seat.under_way -= 1
-                self._pool.replace(seat, self._handle)
+                self._slot = None
+                slot.under_way -= 1
+                self._pool.replace(slot, self._handle)
             raise cause_of(error) from None
-        for reference in told.get("observation", told)["pictures"].values():
+        for reference in value.get("observation", value)["pictures"].values():
             self._pictures[reference["sha256"]] = pictures
-        return told
+        return value

@@ -1,8 +1,8 @@
 """A Ray worker: a browser, its sessions, and a replay server for its packs.
 
-An asynchronous actor. It gives out no more sessions than it has: whoever asks for another one waits.
-What it keeps for its own (the CA of its replay server, episodes on their way into Ray's object store) lies in
-a folder that ends with it. If its process dies, drivers and browsers end with it.
+The worker is an asynchronous actor. A caller waits if no session is free. A temporary folder holds the CA of
+the replay server and the episodes on their way into Ray's object store. If the process dies, its drivers and
+browsers end, too.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.replay.server.server import ReplayOptions, serve
 from stillweb.trainers.agents import load_agent
 
-__all__ = ["OBJECTS", "Cast", "EnvWorker", "RayWorkerConfig"]
+__all__ = ["OBJECTS", "AgentReference", "EnvWorker", "RayWorkerConfig"]
 
 OBJECTS = "objects"
-"""Value of `WorkerConfig.keep`: what an episode leaves goes into Ray's object store."""
+"""Value of `RayWorkerConfig.keep`: store the files of episodes in Ray's object store."""
 
 Bodies = dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class RayWorkerConfig:
-    """What a worker is; pickled.
+    """Configuration of a worker; pickled.
 
     Attributes:
-        packs: identifier of the pack that is served under each name.
-        depot: URL where packs are to be had from.
-        proxy: control URL of a replay server that runs, instead of packs.
-        store: folder of the packs on the worker's machine; its user's for caches otherwise.
-        store_gib: how much may lie there.
-        keep: folder that all machines share, for trajectories and pictures; or `OBJECTS`; or "" for neither.
+        packs: identifier of each pack, by the name of its collection.
+        remote: URL of the pushed packs.
+        proxy: control URL of a running replay server, instead of packs.
+        store: folder of the packs on the worker's machine; "" for the user's cache folder.
+        store_gib: maximum size of that folder.
+        keep: shared folder for trajectories and pictures, or `OBJECTS`, or "" for none.
     """
 
     sessions: int
     packs: Mapping[str, str] = field(default_factory=dict)
-    depot: str = ""
+    remote: str = ""
     proxy: str = ""
     store: str = ""
     store_gib: float = 50.0
@@ -66,13 +66,13 @@ class RayWorkerConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
-    """Who plays a rollout; pickled with each call.
+class AgentReference:
+    """The agent of a rollout; pickled with each call.
 
     Attributes:
-        name: of the rollout.
-        agent: reference to the agent, or to its name, fetched once by each worker.
-        max_resets: episodes that may begin at once on a worker; 0 for all.
+        name: identifier of the rollout.
+        agent: reference to the agent or its name; each worker fetches it once.
+        max_resets: episodes that may start simultaneously on a worker; 0 for all.
     """
 
     name: str
@@ -81,11 +81,7 @@ class Cast:
 
 
 class EnvWorker:
-    """A worker; made into an actor by `RayRollouts`.
-
-    Args:
-        config: see `WorkerConfig`.
-    """
+    """A worker; `WorkerPool` turns it into an actor."""
 
     def __init__(self, config: RayWorkerConfig) -> None:
         self._config = config
@@ -93,25 +89,25 @@ class EnvWorker:
         self._work = Path()
         self._vector: VectorEnv | None = None
         self._free: asyncio.Queue[int] = asyncio.Queue()
-        self._casts: dict[str, tuple[asyncio.Future[Agent], asyncio.Semaphore]] = {}
+        self._agents: dict[str, tuple[asyncio.Future[Agent], asyncio.Semaphore]] = {}
         self._episodes: dict[int, list[str]] = {}
 
     async def start(self) -> dict[str, Any]:
-        """Have packs, replay server and browser; return what is to be known of them.
+        """Fetch packs, start replay server and browser; return process, node and browsers.
 
         Raises:
-            CollectionNotFound, MalformedPack, CollectionError, PeerError: as `PackStore.hold`.
-            ReplayUnreachable, ProgramNotFound, InfraError: as `VectorEnv.start`.
+            CollectionNotFound, MalformedPack, CollectionError, PeerError: see `PackStore.hold`.
+            ReplayUnreachable, ProgramNotFound, InfraError: see `VectorEnv.start`.
         """
         import ray
 
         config = self._config
         self._work = Path(self._open.enter_context(TemporaryDirectory(prefix="stillweb-ray-")))
-        proxy = config.proxy or await self._open.enter_async_context(self._replayed())
+        proxy = config.proxy or await self._open.enter_async_context(self._replay())
         env = config.vector.env
         if config.keep:
             env = replace(env, trajectories=self._work if config.keep == OBJECTS else Path(config.keep))
-        vector = _Apart if config.keep == OBJECTS else VectorEnv
+        vector = _SeparateFolders if config.keep == OBJECTS else VectorEnv
         self._vector = await self._open.enter_async_context(
             vector(
                 proxy,
@@ -128,130 +124,128 @@ class EnvWorker:
         return {"pid": os.getpid(), "node": node, "proxy": proxy, "browsers": self._vector.browsers()}
 
     async def close(self) -> None:
-        """Leave all episodes, end browser and replay server, let go of the packs."""
+        """Leave all episodes, end browser and replay server, release the packs."""
         await self._open.aclose()
 
     @asynccontextmanager
-    async def _replayed(self) -> AsyncIterator[str]:
-        """Serve the packs on free ports of this machine."""
+    async def _replay(self) -> AsyncIterator[str]:
+        """Replay the packs on free ports of this machine."""
         with ExitStack() as stack:
-            packs = await asyncio.to_thread(self._held, stack)
+            packs = await asyncio.to_thread(self._packs, stack)
             ca = await asyncio.to_thread(CertAuthority.init, self._work / "ca")
             async with serve(packs, ca, ReplayOptions(port=0, session_ports=None)) as server:
                 yield server.url
 
-    def _held(self, stack: ExitStack) -> dict[str, Pack]:
+    def _packs(self, stack: ExitStack) -> dict[str, Pack]:
         config = self._config
         store = PackStore(Path(config.store) if config.store else None, gib=config.store_gib)
-        depot = PackRemote(config.depot) if config.depot else None
+        remote = PackRemote(config.remote) if config.remote else None
         return {
-            name: stack.enter_context(Pack.open(stack.enter_context(store.hold(environment_id, depot))))
+            name: stack.enter_context(Pack.open(stack.enter_context(store.hold(environment_id, remote))))
             for name, environment_id in config.packs.items()
         }
 
     @property
     def vector(self) -> VectorEnv:
-        """Its sessions."""
         assert self._vector is not None, "start was not awaited"
         return self._vector
 
     # --- whole episodes -----------------------------------------------------------------------------
 
-    async def play(self, cast: Cast, planned: Planned, again: bool) -> tuple[Rollout, Bodies]:
-        """Play one attempt of an episode; return how it ended, and what it left, if that is kept as objects.
+    async def play(self, reference: AgentReference, planned: Planned, again: bool) -> tuple[Rollout, Bodies]:
+        """Play one attempt of an episode; return its result and, with `OBJECTS`, its files.
 
         Args:
-            cast: see `Cast`.
+            reference: agent of the rollout.
             planned: the episode.
-            again: whether an attempt has failed before.
+            again: whether an earlier attempt failed.
         """
         i = await self._free.get()
         try:
             if again:
                 await self.vector.proxy_ready()
-            loading, resets = self._cast(cast)
+            loading, resets = self._agent_of(reference)
             rollout = await play_one(self.vector, i, await loading, planned, resets=resets)
         finally:
             self._free.put_nowait(i)
-        return rollout, await asyncio.to_thread(self._taken, rollout.episodes)
+        return rollout, await asyncio.to_thread(self._collect, rollout.episodes)
 
     async def forget(self, name: str) -> None:
-        """Close the agent of a rollout that is over."""
-        loading, _ = self._casts.pop(name, (None, None))
+        """Close the agent of a finished rollout."""
+        loading, _ = self._agents.pop(name, (None, None))
         if loading and (close := getattr(await loading, "aclose", None)):
             await close()
 
-    def _cast(self, cast: Cast) -> tuple[asyncio.Future[Agent], asyncio.Semaphore]:
-        if cast.name not in self._casts:
-            loading = asyncio.ensure_future(_loaded(cast.agent))
-            resets = asyncio.Semaphore(cast.max_resets or self._config.sessions)
-            self._casts[cast.name] = loading, resets
-        return self._casts[cast.name]
+    def _agent_of(self, reference: AgentReference) -> tuple[asyncio.Future[Agent], asyncio.Semaphore]:
+        if reference.name not in self._agents:
+            loading = asyncio.ensure_future(_loaded(reference.agent))
+            resets = asyncio.Semaphore(reference.max_resets or self._config.sessions)
+            self._agents[reference.name] = loading, resets
+        return self._agents[reference.name]
 
-    def _taken(self, episodes: Sequence[str]) -> Bodies:
-        """Take what episodes left out of our folder: bytes by path, as below a folder of trajectories."""
-        taken: Bodies = {}
+    def _collect(self, episodes: Sequence[str]) -> Bodies:
+        """Remove the files of episodes from the work folder and return them by relative path."""
+        files: Bodies = {}
         if self._config.keep != OBJECTS:
-            return taken
+            return files
         for episode in filter(None, episodes):
             for home in self._work.glob(f"*/{episode}"):
                 root = home.parent
-                taken |= {
+                files |= {
                     str(path.relative_to(root)): path.read_bytes()
                     for path in sorted(root.rglob("*"))
                     if path.is_file()
                 }
                 shutil.rmtree(root)
-        return taken
+        return files
 
     # --- single sessions ----------------------------------------------------------------------------
 
     async def take(self) -> int:
-        """Return a session that is nobody else's, when there is one."""
+        """Wait for a free session and return its number."""
         i = await self._free.get()
         self._episodes[i] = []
         return i
 
     async def reset(self, i: int, task: Task | None, **start: Any) -> tuple[dict[str, Any], Bodies]:
-        """Begin an episode in a session; return it as of `Turn`, and its pictures by SHA-256."""
+        """Start an episode in a session; return the fields of `Turn`, and its pictures by SHA-256."""
         observation, info = await self.vector.reset(i, task=task, **start)
         self._episodes[i].append(info["episode"])
-        seen, pictures = _told(observation)
+        seen, pictures = _with_references(observation)
         return {"observation": seen, "info": info}, pictures
 
     async def step(self, i: int, action: Mapping[str, Any] | str) -> tuple[dict[str, Any], Bodies]:
-        """Take an action in a session; return as `reset`."""
+        """Take an action in a session; return the same as `reset`."""
         observation, reward, terminated, truncated, info = await self.vector.step(i, action)
-        seen, pictures = _told(observation)
+        seen, pictures = _with_references(observation)
         ended = {"reward": reward, "terminated": terminated, "truncated": truncated}
         return {"observation": seen, "info": info, **ended}, pictures
 
     async def observe(self, i: int, kinds: Sequence[str]) -> tuple[dict[str, Any], Bodies]:
-        """Look at the page of a session."""
-        return _told(await self.vector.observe(i, *kinds))
+        """Observe the page of a session."""
+        return _with_references(await self.vector.observe(i, *kinds))
 
     async def give_back(self, i: int) -> None:
-        """Leave a session's episode; others may have the session."""
+        """Leave the episode of a session and free the session."""
         try:
             await self.vector.leave(i)
         finally:
-            await asyncio.to_thread(self._taken, self._episodes.pop(i))
+            await asyncio.to_thread(self._collect, self._episodes.pop(i))
             self._free.put_nowait(i)
 
 
-class _Apart(VectorEnv):
-    """Sessions that write what they play into folders of their own, so that each can be taken as a whole."""
+class _SeparateFolders(VectorEnv):
+    """Writes the trajectories of each session into its own folder, to be collected as a whole."""
 
     def env_on(self, lease: BrowserLease) -> Env:
-        """Return an env, which has one episode after the other until its session is left."""
-        usual = self._options
-        root = usual.env.trajectories
+        shared = self._options
+        root = shared.env.trajectories
         assert root is not None
-        self._options = replace(usual, env=replace(usual.env, trajectories=root / clock.new_id()))
+        self._options = replace(shared, env=replace(shared.env, trajectories=root / clock.new_id()))
         try:
             return super().env_on(lease)
         finally:
-            self._options = usual
+            self._options = shared
 
 
 async def _loaded(reference: Any) -> Agent:
@@ -259,8 +253,8 @@ async def _loaded(reference: Any) -> Agent:
     return await asyncio.to_thread(load_agent, agent) if isinstance(agent, str) else agent
 
 
-def _told(observation: Observation) -> tuple[dict[str, Any], Bodies]:
-    """Return an observation as JSON with references to its pictures, and these."""
+def _with_references(observation: Observation) -> tuple[dict[str, Any], Bodies]:
+    """Return an observation as JSON with references to its pictures, and the pictures."""
     pictures = {name: body for name in ("screenshot", "som") if (body := getattr(observation, name))}
     digests = observation.digests
     references = {name: {"sha256": digests[name]} for name in pictures}

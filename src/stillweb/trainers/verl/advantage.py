@@ -1,7 +1,8 @@
-"""verl: GRPO's advantages without samples that are masked wholly (`algorithm.adv_estimator: grpo_masked`).
+"""verl: GRPO advantages without fully masked samples (`algorithm.adv_estimator: grpo_masked`).
 
-What failed by our fault has no reward; counted as 0 it would lower its group's mean and so praise the others.
-Import this module where the trainer starts, so that verl knows the name.
+A failed episode has no reward. Counted as 0, it would lower the mean of its group and raise the advantages of
+the other samples. Import this module in the trainer's process: the import registers the estimator's name with
+verl.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ try:
     import torch
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register_adv_est
 except ImportError as missing:
-    raise ExtraNotInstalled(f"verl is not here: {missing}", hint="pip install verl") from missing
+    raise ExtraNotInstalled(f"verl is not installed: {missing}", hint="pip install verl") from missing
 
 
 @register_adv_est("grpo_masked")  # type: ignore[untyped-decorator]
 def compute_grpo_masked(
     token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, **named: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return advantages and returns; 0 for samples whose response mask is all 0, which no other sees."""
+    """Return advantages and returns; samples with an all-zero response mask get 0 and influence no other."""
     kept = response_mask.sum(dim=-1) > 0
     advantages = torch.zeros_like(token_level_rewards)
     if kept.any():
-        of_kept = index[kept.cpu().numpy()]
+        kept_index = index[kept.cpu().numpy()]
         advantages[kept] = compute_grpo_outcome_advantage(
-            token_level_rewards[kept], response_mask[kept], of_kept, **named
+            token_level_rewards[kept], response_mask[kept], kept_index, **named
         )[0]
     return advantages, advantages

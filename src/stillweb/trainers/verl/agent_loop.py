@@ -3,18 +3,17 @@
     # agent_loop_config_path
     - name: stillweb_agent
       _target_: stillweb.trainers.verl.agent_loop.StillwebAgentLoop
-      place: {server: "http://127.0.0.1:7000"}
+      source: {server: "http://127.0.0.1:7000"}
 
-verl's own `ToolAgentLoop` makes, parses and masks the tokens; here it gets an episode: the first observation
-stands in the prompt, calls of the tool are its steps, and its end is the trajectory's, whose `reward_score`
-is the evaluator's. A model that calls no tool, but writes an action as JSON, is understood, too.
+verl's own `ToolAgentLoop` generates, parses and masks the tokens. This class adds an episode: the prompt
+holds the first observation, tool calls are steps, and the trajectory ends with the episode, whose evaluator
+gives the `reward_score`. A reply without a tool call may also hold an action as JSON.
 
 Each row names its episode as for `BrowserTool`: `tools_kwargs.browser.create_kwargs` with `task_id`, `task`
-or `url`. Extra fields tell how it ended: `failure_kind` ("" where it is well), `failure`, `ended`, `steps`,
-`episode`, `environment_id`. What failed by our fault is masked (`response_mask` all 0) unless `failures`
-says otherwise. verl needs a number for every sample, so that `reward_score` is 0.0 beside such a mask: leave
-these samples out of a group's mean, as the advantage estimator `grpo_masked` does
-(`stillweb.trainers.verl.advantage`).
+or `url`. Extra fields report the end: `failure_kind` ("" without a failure), `failure`, `ended`, `steps`,
+`episode`, `environment_id`. Failed episodes are masked (`response_mask` all 0) unless `failures` sets another
+policy. verl needs a number for every sample, so a masked sample has `reward_score` 0.0: leave it out of the
+group's mean with the advantage estimator `grpo_masked` (`stillweb.trainers.verl.advantage`).
 """
 
 from __future__ import annotations
@@ -28,11 +27,17 @@ from typing import Any
 from stillweb.env.vector.rollout import Outcome
 from stillweb.errors import ExtraNotInstalled, UsageError
 from stillweb.trainers.agents.reply import ToolCall, read_reply
-from stillweb.trainers.failures import FailurePolicy, Failures, Judged, SampleVerdict, judge
-from stillweb.trainers.place import open_place
-from stillweb.trainers.starts import start_in
-from stillweb.trainers.toolplay import ToolOptions, ToolPlay, ToolReply
-from stillweb.trainers.turn import pixels_of
+from stillweb.trainers.episodes.failures import (
+    FailureHandling,
+    FailurePolicy,
+    JudgedSample,
+    SampleVerdict,
+    judge,
+)
+from stillweb.trainers.episodes.source import open_source
+from stillweb.trainers.episodes.start import start_of_row
+from stillweb.trainers.episodes.tool import ToolEpisode, ToolOptions, ToolReply
+from stillweb.trainers.episodes.turn import pixels_of
 from stillweb.trainers.verl.tool import browser_schema, response_of
 
 __all__ = ["StillwebAgentLoop"]
@@ -44,7 +49,7 @@ try:
     from verl.experimental.agent_loop.tool_parser import FunctionCall
     from verl.tools.schemas import ToolResponse
 except ImportError as missing:
-    raise ExtraNotInstalled(f"verl is not here: {missing}", hint="pip install verl") from missing
+    raise ExtraNotInstalled(f"verl is not installed: {missing}", hint="pip install verl") from missing
 
 
 logger = logging.getLogger(__name__)
@@ -57,29 +62,31 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
     """An agent loop whose trajectories are episodes.
 
     Args:
-        place: as of `open_place`.
-        failures: "mask", "retry" (with `attempts`, then mask) or "raise".
-        attempts: of an episode, where it is "retry".
-        max_observation_length: characters of each observation at the most.
-        args, named: as verl gives them.
+        args, named: arguments of verl.
+        source: see `open_source`.
+        failures: "mask", "retry" (up to `attempts`, then mask) or "raise".
+        attempts: attempts for an episode, with "retry".
+        max_observation_length: maximum number of characters of each observation.
     """
 
     def __init__(
         self,
         *args: Any,
-        place: Mapping[str, Any] | str,
+        source: Mapping[str, Any] | str,
         failures: str = "mask",
         attempts: int = 3,
         max_observation_length: int = 8192,
         **named: Any,
     ) -> None:
         super().__init__(*args, **named)
-        config = OmegaConf.to_container(place, resolve=True) if OmegaConf.is_config(place) else place
+        config = OmegaConf.to_container(source, resolve=True) if OmegaConf.is_config(source) else source
         if failures == FailurePolicy.NONE:
-            raise UsageError("verl takes no None for a sample", hint='failures: "mask", "retry" or "raise"')
-        self._failures = Failures(FailurePolicy(failures), attempts=attempts)
-        self._place = open_place(config)
-        sees = getattr(self.processor, "image_processor", None) is not None
+            raise UsageError(
+                "verl accepts no None as a sample", hint='set failures to "mask", "retry" or "raise"'
+            )
+        self._failures = FailureHandling(FailurePolicy(failures), attempts=attempts)
+        self._source = open_source(config)
+        multimodal = getattr(self.processor, "image_processor", None) is not None
         self._options = ToolOptions(
             owner="verl",
             ttl=None,
@@ -87,10 +94,10 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
             limit=max_observation_length,
             attempts=1,
             first="act",
-            pictures=sees,
+            pictures=multimodal,
         )
-        self._episode: ToolPlay | None = None
-        self._answers: dict[int, ToolReply] = {}
+        self._episode: ToolEpisode | None = None
+        self._replies: dict[int, ToolReply] = {}
         known: dict[str, Any] = self.tools
         if not known:
             schema = browser_schema(_TOOL)
@@ -99,34 +106,34 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
         """Play the row's episode."""
-        start = start_in(_row(kwargs), "tools_kwargs.browser.create_kwargs")
+        start = start_of_row(_row(kwargs), "tools_kwargs.browser.create_kwargs")
         attempt = 1
         while True:
-            self._episode = play = ToolPlay(self._place, start, self._options)
+            self._episode = episode = ToolEpisode(self._source, start, self._options)
             try:
-                opened = await self._place.on_loop(play.open())
-                if play.outcome is None:
+                opened = await self._source.on_loop(episode.open())
+                if episode.outcome is None:
                     shown = {**kwargs, "raw_prompt": self._shown(kwargs["raw_prompt"], opened)}
                     output = await super().run(sampling_params, priority=priority, **shown)
                 else:
-                    output = await self._nothing(kwargs["raw_prompt"])
+                    output = await self._empty_output(kwargs["raw_prompt"])
             finally:
-                await self._place.on_loop(play.close())
-            outcome, unfinished = play.outcome or Outcome.OK, play.outcome is None
-            reward = 0.0 if unfinished else play.reward  # the model brought it to no end
-            judged = judge(outcome, reward, self._failures, attempt=attempt, error=play.error)
+                await self._source.on_loop(episode.close())
+            outcome, unfinished = episode.outcome or Outcome.OK, episode.outcome is None
+            reward = 0.0 if unfinished else episode.reward  # the model did not finish it
+            judged = judge(outcome, reward, self._failures, attempt=attempt, error=episode.error)
             if judged.verdict is not SampleVerdict.AGAIN:
-                return self._told(output, judged, opened, unfinished)
+                return self._finished(output, judged, opened, unfinished)
             attempt += 1
 
-    # --- what verl's loop calls ---------------------------------------------------------------------
+    # --- overrides of verl's loop ---------------------------------------------------------------------
 
     async def _handle_generating_state(
         self, agent_data: Any, sampling_params: dict[str, Any], ignore_termination: bool = False
     ) -> AgentState:
-        said = len(agent_data.messages)
+        before = len(agent_data.messages)
         state = await super()._handle_generating_state(agent_data, sampling_params, ignore_termination)
-        if state is AgentState.TERMINATED and len(agent_data.messages) > said and not agent_data.tool_calls:
+        if state is AgentState.TERMINATED and len(agent_data.messages) > before and not agent_data.tool_calls:
             action = read_reply(agent_data.messages[-1]["content"]).parsed
             if action:
                 agent_data.tool_calls = [FunctionCall(name=_TOOL, arguments=json.dumps(action.to_dict()))]
@@ -135,42 +142,42 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
 
     async def _handle_processing_tools_state(self, agent_data: Any) -> AgentState:
         assert self._episode is not None
-        self._answers.clear()
+        self._replies.clear()
         for call in agent_data.tool_calls[: self.max_parallel_calls]:
             action = read_reply("", [ToolCall(call.name, call.arguments)], tool=self._name(call)).action
-            self._answers[id(call)] = await self._place.on_loop(self._episode.call(action))
+            self._replies[id(call)] = await self._source.on_loop(self._episode.call(action))
             if self._episode.outcome is not None:
-                return AgentState.TERMINATED  # what is seen then, nobody acts on
+                return AgentState.TERMINATED  # the model does not act on the last observation
         return await super()._handle_processing_tools_state(agent_data)
 
     async def _call_tool(
         self, tool_call: FunctionCall, tools_kwargs: dict[str, Any], agent_data: Any
     ) -> tuple[ToolResponse, float | None, dict[str, Any]]:
-        answer = self._answers[id(tool_call)]
-        return response_of(answer), answer.reward, {}
+        reply = self._replies[id(tool_call)]
+        return response_of(reply), reply.reward, {}
 
     # --- before and after ---------------------------------------------------------------------------
 
     def _name(self, call: FunctionCall) -> str:
-        """Return by which name our tool is called; any other is taken for an action's name."""
+        """Return the tool name of a call; an unknown tool name counts as the name of an action."""
         return call.name if call.name in self.tools else _TOOL
 
     def _shown(self, prompt: Any, opened: ToolReply) -> list[dict[str, Any]]:
-        """Return the row's prompt with the first observation at its end."""
+        """Return the row's prompt followed by the first observation."""
         messages = [dict(message) for message in prompt]
         pictures = [{"type": "image", "image": pixels_of(picture)} for picture in opened.pictures]
         if not messages or messages[-1]["role"] != "user":
             messages.append({"role": "user", "content": ""})
-        said = messages[-1]["content"]
-        if isinstance(said, str) and not pictures:
-            messages[-1]["content"] = f"{said}\n\n{opened.text}".lstrip()
+        content = messages[-1]["content"]
+        if isinstance(content, str) and not pictures:
+            messages[-1]["content"] = f"{content}\n\n{opened.text}".lstrip()
         else:
-            parts = [{"type": "text", "text": said}] if isinstance(said, str) else list(said)
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
             messages[-1]["content"] = [*parts, *pictures, {"type": "text", "text": f"\n\n{opened.text}"}]
         return messages
 
-    async def _nothing(self, prompt: Any) -> AgentLoopOutput:
-        """Return a trajectory in which nothing was said: one token, which weighs nothing."""
+    async def _empty_output(self, prompt: Any) -> AgentLoopOutput:
+        """Return a trajectory without a reply: one token of weight 0."""
         prompt_ids = await self.ct_build_initial_tokens(list(prompt), tools=self.tool_schemas)
         filler = self.tokenizer.pad_token_id
         filler = filler if filler is not None else self.tokenizer.eos_token_id
@@ -183,8 +190,8 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
             extra_fields={"turn_scores": [], "tool_rewards": []},
         )
 
-    def _told(
-        self, output: AgentLoopOutput, judged: Judged, opened: ToolReply, unfinished: bool
+    def _finished(
+        self, output: AgentLoopOutput, judged: JudgedSample, opened: ToolReply, unfinished: bool
     ) -> AgentLoopOutput:
         assert self._episode is not None
         if judged.verdict is SampleVerdict.KEEP:
@@ -193,7 +200,7 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
             output.response_mask = [0] * len(output.response_mask)
             output.reward_score = 0.0
         info = opened.turn.info if opened.turn else {}
-        output.extra_fields.update(self._episode.told())
+        output.extra_fields.update(self._episode.fields())
         output.extra_fields.update(
             ended="unfinished" if unfinished else str(judged.outcome),
             weight=judged.weight,
@@ -204,10 +211,10 @@ class StillwebAgentLoop(ToolAgentLoop):  # type: ignore[misc]
 
 
 def _row(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a row says of its episode."""
+    """Return the fields of a row that name its episode."""
     tools: Mapping[str, Any] = kwargs.get("tools_kwargs") or {}
-    for told in tools.values():
-        if isinstance(told, Mapping) and told.get("create_kwargs"):
-            row: Mapping[str, Any] = told["create_kwargs"]
+    for tool in tools.values():
+        if isinstance(tool, Mapping) and tool.get("create_kwargs"):
+            row: Mapping[str, Any] = tool["create_kwargs"]
             return row
     return kwargs.get("extra_info") or {}

@@ -2,19 +2,19 @@
 
     tools:
       - class_name: stillweb.trainers.verl.tool.BrowserTool
-        config: {type: native, place: {server: "http://127.0.0.1:7000"}, max_tool_response_length: 8192}
+        config: {type: native, source: {server: "http://127.0.0.1:7000"}, max_tool_response_length: 8192}
 
-verl (0.7 and later; read in 0.9.1) creates and releases a tool on every call, tells `create` alone the row's
-`create_kwargs`, drops what it returns, and never asks for a reward. So the episode hangs on the trajectory:
-its key is `agent_data.request_id`, its task is read from `agent_data.tools_kwargs`, `release` releases
-nothing, and the session is given back when the episode ends, when verl lets go of the trajectory, or after
-`ttl` seconds. The older lifecycle (create, execute, calc_reward, release once for each trajectory, with a
-name that the trainer chooses) works by the same object.
+verl (0.7 and later; read in 0.9.1) creates and releases a tool on every call, passes the row's
+`create_kwargs` to `create` alone, ignores its result, and never requests a reward. So the episode belongs to
+the trajectory: its key is `agent_data.request_id`, its task comes from `agent_data.tools_kwargs`, and
+`release` releases nothing. The session is released when the episode ends, when verl drops the trajectory, or
+after `ttl` seconds. The older lifecycle (create, execute, calc_reward, release once for each trajectory, with
+a name that the trainer chooses) works, too.
 
-verl cuts answers at 256 characters unless `multi_turn.max_tool_response_length` says otherwise; say the same
-number here, and they are cut where it hurts least. verl catches what a tool raises and tells it to the
-model, so that a failure of ours can only be told in the trajectory's extra fields (`failure_kind`); where it
-must mask the sample, take `StillwebAgentLoop`.
+verl cuts tool responses at 256 characters unless `multi_turn.max_tool_response_length` is set. Set the same
+number here, and the least important part is cut. verl catches exceptions of a tool and shows them to the
+model, so only the trajectory's extra fields report a failed episode (`failure_kind`); to mask the sample, use
+`StillwebAgentLoop`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from stillweb import clock
 from stillweb.env.actions.action import action_schema
 from stillweb.env.vector.rollout import Outcome
 from stillweb.errors import ExtraNotInstalled, UsageError
-from stillweb.trainers.failures import FailurePolicy, failure
-from stillweb.trainers.place import EpisodeSource, open_place
-from stillweb.trainers.starts import start_in
-from stillweb.trainers.toolplay import ToolOptions, ToolPlay, ToolReply
-from stillweb.trainers.turn import pixels_of
+from stillweb.trainers.episodes.failures import FailurePolicy, error_of_outcome
+from stillweb.trainers.episodes.source import EpisodeSource, open_source
+from stillweb.trainers.episodes.start import start_of_row
+from stillweb.trainers.episodes.tool import ToolEpisode, ToolOptions, ToolReply
+from stillweb.trainers.episodes.turn import pixels_of
 
 __all__ = ["BrowserTool", "browser_schema", "compute_score", "response_of"]
 
@@ -40,17 +40,17 @@ try:
     from verl.tools.base_tool import BaseTool
     from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 except ImportError as missing:
-    raise ExtraNotInstalled(f"verl is not here: {missing}", hint="pip install verl") from missing
+    raise ExtraNotInstalled(f"verl is not installed: {missing}", hint="pip install verl") from missing
 
 
 logger = logging.getLogger(__name__)
 
-_CUT_UNLESS_TOLD = 256  # verl's max_tool_response_length
-_KNOWN = {"type", "place", "ttl", "first", "attempts", "max_tool_response_length", "failures", "images"}
+_DEFAULT_LIMIT = 256  # of verl's max_tool_response_length
+_KNOWN = {"type", "source", "ttl", "first", "attempts", "max_tool_response_length", "failures", "images"}
 
 
 def browser_schema(name: str = "browser") -> OpenAIFunctionToolSchema:
-    """Return the tool's schema: one flat function, since verl drops what is nested."""
+    """Return the tool's schema: one flat function, since verl drops nested fields."""
     schema = action_schema()
     function = {
         "name": name,
@@ -60,29 +60,34 @@ def browser_schema(name: str = "browser") -> OpenAIFunctionToolSchema:
     return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
 
 
-def response_of(answer: ToolReply) -> ToolResponse:
-    """Return an answer as verl has it; no pictures are no list, since an empty one is taken for some."""
-    pictures = [pixels_of(picture) for picture in answer.pictures]
-    return ToolResponse(text=answer.text, image=pictures) if pictures else ToolResponse(text=answer.text)
+def response_of(reply: ToolReply) -> ToolResponse:
+    """Return a reply in verl's type.
+
+    Without pictures `image` is unset: verl treats an empty list as pictures.
+    """
+    pictures = [pixels_of(picture) for picture in reply.pictures]
+    return ToolResponse(text=reply.text, image=pictures) if pictures else ToolResponse(text=reply.text)
 
 
 class BrowserTool(BaseTool):  # type: ignore[misc]
     """A browser on replayed pages, as a tool of verl.
 
     Args:
-        config: `place` as of `open_place`; `max_tool_response_length` as verl is told; `ttl`, `first`,
-            `attempts` as of `ToolOptions`; `images: false` leaves pictures out; `failures: raise` raises
-            failures of ours instead of telling them in extra fields.
-        tool_schema: of the tool; ours unless given, which may rename it.
+        config: `source`, see `open_source`; `max_tool_response_length`, the value of verl's option; `ttl`,
+            `first`, `attempts`, see `ToolOptions`; `images: false` leaves pictures out; `failures: raise`
+            raises failures instead of reporting them in extra fields.
+        tool_schema: schema of the tool, which may rename it [default: `browser_schema`].
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None) -> None:
         super().__init__(config, tool_schema or browser_schema())
         if unknown := sorted(config.keys() - _KNOWN):
-            raise UsageError(f"BrowserTool knows no {', '.join(unknown)}", hint=f"it knows {sorted(_KNOWN)}")
-        if not config.get("place"):
             raise UsageError(
-                "BrowserTool needs config.place", hint='place: {server: "http://127.0.0.1:7000"}'
+                f"BrowserTool has no option {', '.join(unknown)}", hint=f"its options: {sorted(_KNOWN)}"
+            )
+        if not config.get("source"):
+            raise UsageError(
+                "BrowserTool needs config.source", hint='source: {server: "http://127.0.0.1:7000"}'
             )
         limit = int(config.get("max_tool_response_length") or 0)
         named = {name: config[name] for name in ("ttl", "first", "attempts") if name in config}
@@ -90,20 +95,20 @@ class BrowserTool(BaseTool):  # type: ignore[misc]
         self._options = ToolOptions(owner="verl", limit=limit, pictures=images, **named)
         self._raises = FailurePolicy(config.get("failures", "mask")) is FailurePolicy.RAISE
         self._warned = False
-        self._plays: dict[str, ToolPlay] = {}
+        self._episodes: dict[str, ToolEpisode] = {}
         self._rows: dict[str, Mapping[str, Any]] = {}
 
     async def create(
         self, instance_id: str | None = None, create_kwargs: Mapping[str, Any] | None = None, **row: Any
     ) -> tuple[str, ToolResponse]:
-        """Begin: with a name of the trainer's an episode, whose first page is returned; else only a call."""
-        told = {**row, **(create_kwargs or {})}
+        """Start an episode under a given `instance_id` and return its first page; otherwise a call."""
+        fields = {**row, **(create_kwargs or {})}
         if instance_id is None:
             instance_id = clock.new_id()
-            self._rows[instance_id] = told
+            self._rows[instance_id] = fields
             return instance_id, ToolResponse()
-        play = self._plays[instance_id] = self._play(told)
-        return instance_id, self._response(await self._place().on_loop(play.open()))
+        episode = self._episodes[instance_id] = self._episode(fields)
+        return instance_id, self._response(await self._source().on_loop(episode.open()))
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
@@ -111,71 +116,73 @@ class BrowserTool(BaseTool):  # type: ignore[misc]
         """Take an action in the trajectory's episode."""
         agent_data = kwargs.get("agent_data")
         try:
-            play = self._playing(instance_id, agent_data)
-        except UsageError as error:  # verl tells it to the model; no reward may come of it
+            episode = self._episode_of(instance_id, agent_data)
+        except (
+            UsageError
+        ) as error:  # verl shows it to the model; the extra fields keep it from being a reward
             if agent_data is not None:
                 agent_data.extra_fields.update(failure_kind=Outcome.TASK_ERROR.value, failure=str(error))
             raise
-        answer = await self._place().on_loop(play.call(parameters))
-        told = play.told()
-        if agent_data is not None and play.outcome is not None:
-            agent_data.extra_fields.update(told)
-        if self._raises and play.error and play.outcome is not None:
-            raise failure(play.outcome, play.error)
-        return self._response(answer), answer.reward, told
+        reply = await self._source().on_loop(episode.call(parameters))
+        fields = episode.fields()
+        if agent_data is not None and episode.outcome is not None:
+            agent_data.extra_fields.update(fields)
+        if self._raises and episode.error and episode.outcome is not None:
+            raise error_of_outcome(episode.outcome, episode.error)
+        return self._response(reply), reply.reward, fields
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
-        """Return the episode's reward: 0 for one that has not ended.
+        """Return the episode's reward; 0 while it has not ended.
 
         Raises:
-            InfraError, TaskError: if it has none, since we failed.
+            InfraError, TaskError: if the episode failed.
         """
-        play = self._plays.get(instance_id)
-        if play and play.error and play.outcome is not None:
-            raise failure(play.outcome, play.error)
-        return (play.reward or 0.0) if play else 0.0
+        episode = self._episodes.get(instance_id)
+        if episode and episode.error and episode.outcome is not None:
+            raise error_of_outcome(episode.outcome, episode.error)
+        return (episode.reward or 0.0) if episode else 0.0
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """End what `create` began under this name; a mere call ends nothing."""
+        """End the episode that `create` started under this name; for a call, do nothing."""
         self._rows.pop(instance_id, None)
-        if play := self._plays.pop(instance_id, None):
-            await self._place().on_loop(play.close())
+        if episode := self._episodes.pop(instance_id, None):
+            await self._source().on_loop(episode.close())
 
-    def _place(self) -> EpisodeSource:
-        return open_place(self.config["place"])
+    def _source(self) -> EpisodeSource:
+        return open_source(self.config["source"])
 
-    def _play(self, row: Mapping[str, Any]) -> ToolPlay:
-        return ToolPlay(self._place(), start_in(row, "create_kwargs"), self._options)
+    def _episode(self, row: Mapping[str, Any]) -> ToolEpisode:
+        return ToolEpisode(self._source(), start_of_row(row, "create_kwargs"), self._options)
 
-    def _playing(self, instance_id: str, agent_data: Any) -> ToolPlay:
-        if play := self._plays.get(instance_id):
-            return play
+    def _episode_of(self, instance_id: str, agent_data: Any) -> ToolEpisode:
+        if episode := self._episodes.get(instance_id):
+            return episode
         if agent_data is None:
             raise UsageError(f"no episode was created as {instance_id!r}")
-        play = self._plays.get(agent_data.request_id)
-        if play is None:
+        episode = self._episodes.get(agent_data.request_id)
+        if episode is None:
             row = self._rows.get(instance_id) or agent_data.tools_kwargs.get(self.name, {}).get(
                 "create_kwargs", {}
             )
-            play = self._plays[agent_data.request_id] = self._play(row)
-            weakref.finalize(agent_data, _let_go, self._plays, agent_data.request_id, self._place())
-        return play
+            episode = self._episodes[agent_data.request_id] = self._episode(row)
+            weakref.finalize(agent_data, _drop, self._episodes, agent_data.request_id, self._source())
+        return episode
 
-    def _response(self, answer: ToolReply) -> ToolResponse:
-        if not self._options.limit and len(answer.text) > _CUT_UNLESS_TOLD and not self._warned:
+    def _response(self, reply: ToolReply) -> ToolResponse:
+        if not self._options.limit and len(reply.text) > _DEFAULT_LIMIT and not self._warned:
             self._warned = True
             logger.warning(
-                "answers are longer than the %d characters at which verl cuts unless told otherwise: set "
+                "tool responses exceed the %d characters at which verl cuts by default: set "
                 "actor_rollout_ref.rollout.multi_turn.max_tool_response_length, and the tool's "
                 "config.max_tool_response_length, to the same number",
-                _CUT_UNLESS_TOLD,
+                _DEFAULT_LIMIT,
             )
-        return response_of(answer)
+        return response_of(reply)
 
 
-def _let_go(plays: dict[str, ToolPlay], key: str, place: EpisodeSource) -> None:
-    if play := plays.pop(key, None):
-        place.soon(play.close())
+def _drop(episodes: dict[str, ToolEpisode], key: str, source: EpisodeSource) -> None:
+    if episode := episodes.pop(key, None):
+        source.soon(episode.close())
 
 
 def compute_score(
@@ -185,14 +192,14 @@ def compute_score(
     extra_info: Mapping[str, Any] | None = None,
     **_: Any,
 ) -> float:
-    """Return a trajectory's reward, for verl's `custom_reward_function`: what the tool told of it.
+    """Return a trajectory's reward for verl's `custom_reward_function`, from the tool's extra fields.
 
-    An episode that the model did not bring to an end is worth 0.
+    An episode that the model did not finish has reward 0.
 
     Raises:
-        InfraError, TaskError: if it has none, since we failed.
+        InfraError, TaskError: if the episode failed.
     """
-    told = extra_info or {}
-    if kind := told.get("failure_kind"):
-        raise failure(Outcome(kind), str(told.get("failure", "")))
-    return float(told.get("stillweb_reward") or 0.0)
+    fields = extra_info or {}
+    if kind := fields.get("failure_kind"):
+        raise error_of_outcome(Outcome(kind), str(fields.get("failure", "")))
+    return float(fields.get("stillweb_reward") or 0.0)

@@ -1,8 +1,8 @@
-"""Scoring a page that somebody else drives: what the task's evaluator wants to know of it, and its reward.
+"""Scores a page that another harness drives (BrowserGym, browser-use).
 
-`Env` reads and judges by itself. Where another harness holds the browser (BrowserGym, browser-use), the
-adapter reads what `looks` names of the active page, and `score` judges. Evaluators that want other pages, or
-a judge, are refused: an episode that cannot be judged has no reward.
+The adapter reads what `looks` lists from the active page, and `score` applies the task's evaluator.
+Evaluators that need other pages or an external judge are refused: an episode that cannot be scored has no
+reward.
 """
 
 from __future__ import annotations
@@ -24,19 +24,15 @@ _HTML = "document.documentElement.outerHTML"
 
 
 def check_page_suffices(task: Task, url: str = "") -> None:
-    """Check that a task can be scored from its active page.
-
-    Raises:
-        TaskError: if it cannot.
-    """
+    """Raise a TaskError unless the active page is enough to score a task."""
     if task.needs:
         raise TaskError(f"task {task.id} needs {', '.join(sorted(task.needs))} to be scored")
     if task.evaluation and any(isinstance(each, DownloadEvaluator) for each in _parts(task.evaluation)):
-        raise TaskError(f"task {task.id} is scored by what was downloaded, of which only Env knows")
+        raise TaskError(f"task {task.id} is scored by downloads, which only Env records")
     if task.evaluation and (elsewhere := [look.url for look in task.evaluation.looks(url) if look.url]):
         raise TaskError(
             f"task {task.id} is scored by another page, {elsewhere[0]}, which only Env opens",
-            hint="play it by Env, or by `stillweb serve`",
+            hint="play it with Env or stillweb serve",
         )
 
 
@@ -47,20 +43,16 @@ def _parts(evaluation: Evaluator) -> Iterator[Evaluator]:
 
 
 def check_start(task: Task, requests: Sequence[Mapping[str, Any]]) -> None:
-    """Check that the collection held the start page, by what the ledger says.
-
-    Raises:
-        TaskError: if it did not.
-    """
+    """Raise a TaskError if the ledger shows that the collection does not hold the start page."""
     missed = {entry["url"] for entry in requests if entry["tier"] == Tier.MISS}
     if wire_url(task.start_url) in missed:
         raise TaskError(f"the collection does not hold the start page {task.start_url} of task {task.id}")
 
 
 def looks(task: Task, url: str) -> list[tuple[Look, tuple[str, ...]]]:
-    """Return what is to be read of the active page: each look, and the scripts that read it, in their order.
+    """Return what to read from the active page: each look and the scripts that read it, in order.
 
-    What the last of them gives is what was read; what those before it throw is no matter.
+    The value of the last script counts; exceptions of the scripts before it are ignored.
     """
     check_page_suffices(task, url)
     wanted = dict.fromkeys(task.evaluation.looks(url) if task.evaluation else ())
@@ -68,24 +60,24 @@ def looks(task: Task, url: str) -> list[tuple[Look, tuple[str, ...]]]:
 
 
 def reading(look: Look, value: Any = None, *, threw: str = "") -> Reading:
-    """Return what a look gave, or what its script threw."""
+    """Return the value of a look, or the exception of its script."""
     if threw:
         return Reading(look, threw=threw)
     return Reading(look, plain(value), bool(value))
 
 
 def requests_of(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Return what the ledger of a session says of its requests, as evaluators read it."""
+    """Return the ledger entries of a session in the form that evaluators read."""
     return request_evidence(entries, bodies=True)
 
 
 def score(
     task: Task, answer: str, url: str, readings: Sequence[Reading], requests: Sequence[Mapping[str, Any]]
 ) -> Score:
-    """Judge an episode by what was read at its end.
+    """Score an episode by what was read at its end.
 
     Raises:
-        TaskError: if that does not suffice, or the start page was not there.
+        TaskError: if that is not enough, or the collection does not hold the start page.
     """
     check_start(task, requests)
     evidence = Evidence(answer=answer, url=url, readings=tuple(readings), requests=tuple(requests))

@@ -22,12 +22,12 @@ from stillweb.env.vector.rollout import Outcome
 from stillweb.errors import InfraError, ResetNeeded, TaskError, UsageError
 from stillweb.polling import poll
 from stillweb.trainers.areal import StillwebWorkflow, WorkflowOptions
-from stillweb.trainers.client import RolloutClient
-from stillweb.trainers.failures import FailurePolicy
-from stillweb.trainers.place import open_place
-from stillweb.trainers.starts import start_in
-from stillweb.trainers.toolplay import ToolOptions, ToolPlay
-from stillweb.trainers.turn import Turn, cut
+from stillweb.trainers.episodes.client import RolloutClient
+from stillweb.trainers.episodes.failures import FailurePolicy
+from stillweb.trainers.episodes.source import open_source
+from stillweb.trainers.episodes.start import start_of_row
+from stillweb.trainers.episodes.tool import ToolEpisode, ToolOptions
+from stillweb.trainers.episodes.turn import Turn, cut
 
 KEY = "open sesame"
 live = [pytest.mark.browser, pytest.mark.shared]
@@ -35,13 +35,13 @@ live = [pytest.mark.browser, pytest.mark.shared]
 
 @pytest.fixture(scope="module")
 def served(shared, tmp_path_factory):
-    with servers(shared, tmp_path_factory.mktemp("place"), sessions=3, key=KEY) as running:
+    with servers(shared, tmp_path_factory.mktemp("episodes"), sessions=3, key=KEY) as running:
         yield running
 
 
 @pytest.fixture
 async def client(served):
-    async with RolloutClient(served.rollouts, api_key=KEY, patience=10.0) as opened:
+    async with RolloutClient(served.rollouts, api_key=KEY, retry_seconds=10.0) as opened:
         yield opened
 
 
@@ -125,7 +125,7 @@ class TestClient:
         assert (turns[0].reward, turns[-1].reward, turns[-1].terminated) == (None, 1.0, True)
         assert turns[0].goal == served.tasks[CLICKS].goal
         assert turns[-1].info["action"]["status"] == "ok"
-        assert await poll(lambda: not served.running.engine.desk.held, timeout=10)
+        assert await poll(lambda: not served.running.engine.leases.held, timeout=10)
 
     async def test_what_is_lost_on_its_way_is_asked_for_again_and_done_once(self, served):
         async with (
@@ -146,7 +146,7 @@ class TestClient:
         async with relay(served.rollouts) as way, RolloutClient(way.url, api_key=KEY) as client:
             way.lose = 1
             async with await client.lease("test", beat=False):
-                assert len(served.running.engine.desk.held) == 1
+                assert len(served.running.engine.leases.held) == 1
 
     async def test_failures_are_told_by_whose_they_are(self, served, client):
         async with await client.lease("test", beat=False) as lease:
@@ -164,7 +164,7 @@ class TestClient:
         async with RolloutClient(served.rollouts, api_key="wrong") as stranger:
             with pytest.raises(UsageError, match="key"):
                 await stranger.lease("test")
-        async with RolloutClient("http://127.0.0.1:9", patience=0.1) as alone:
+        async with RolloutClient("http://127.0.0.1:9", retry_seconds=0.1) as alone:
             with pytest.raises(InfraError, match="does not answer"):
                 await alone.lease("test")
         with pytest.raises(UsageError, match="no http address"):
@@ -173,7 +173,7 @@ class TestClient:
     async def test_what_is_held_is_renewed_and_what_falls_silent_ends(self, served, client):
         silent = await client.lease("silent", ttl=0.4, beat=False)
         async with await client.lease("held", ttl=0.4) as held:
-            desk = served.running.engine.desk
+            desk = served.running.engine.leases
             for _ in range(3):  # lives of the silent one
                 assert await poll(lambda gone=silent.id: gone not in desk.held, timeout=10)
                 silent = await client.lease("silent", ttl=0.4, beat=False)
@@ -205,54 +205,55 @@ class TestClient:
         assert isinstance(ended[1], ResetNeeded)
 
 
-# --- places ----------------------------------------------------------------------------------------
+# --- sources ----------------------------------------------------------------------------------------
 
 
-class TestPlace:
+class TestSource:
     pytestmark = live
 
     def test_an_engine_here_gives_what_a_server_gives(self, served, monkeypatch):
         monkeypatch.setenv("STILLWEB_API_KEY", KEY)
-        there = open_place(served.rollouts)
-        here = open_place({"proxy": served.replay, "sessions": 1})
-        assert open_place({"sessions": 1, "proxy": served.replay}) is here
+        there = open_source(served.rollouts)
+        here = open_source({"proxy": served.replay, "sessions": 1})
+        assert open_source({"sessions": 1, "proxy": served.replay}) is here
         told = []
-        for place in (there, here):
-            lease = place.run(place.lease("test"))
+        for source in (there, here):
+            lease = source.run(source.lease("test"))
             actor = Actor(CLICKS)
-            turns = [place.run(lease.reset(task=task_to_dict(served.tasks[CLICKS])))]
+            turns = [source.run(lease.reset(task=task_to_dict(served.tasks[CLICKS])))]
             while not turns[-1].over:
-                turns.append(place.run(lease.step(actor.act(turns[-1].observation["axtree"]))))
-            seen = place.run(lease.observe("screenshot"))["pictures"]["screenshot"]["sha256"]
-            assert hashlib.sha256(place.run(lease.picture(seen))).hexdigest() == seen
+                turns.append(source.run(lease.step(actor.act(turns[-1].observation["axtree"]))))
+            seen = source.run(lease.observe("screenshot"))["pictures"]["screenshot"]["sha256"]
+            assert hashlib.sha256(source.run(lease.picture(seen))).hexdigest() == seen
             with pytest.raises(ResetNeeded):
-                place.run(lease.step({"action": "terminate"}))
-            place.run(lease.release())
+                source.run(lease.step({"action": "terminate"}))
+            source.run(lease.release())
             told.append((digests(turns), turns[-1].reward, turns[-1].text()))
         assert told[0] == told[1]
         assert told[0][1] == 1.0
         here.close()
         here.close()
-        assert open_place({"proxy": served.replay, "sessions": 1}) is not here
+        assert open_source({"proxy": served.replay, "sessions": 1}) is not here
 
     def test_a_full_engine_says_so(self, served):
-        place = open_place({"proxy": served.replay, "sessions": 1, "level": "network"})
-        lease = place.run(place.lease("test"))
+        source = open_source({"proxy": served.replay, "sessions": 1, "level": "network"})
+        lease = source.run(source.lease("test"))
         with pytest.raises(InfraError, match="full"):
-            place.run(place.lease("test", wait=0.0))
-        place.run(lease.release())
-        place.close()
+            source.run(source.lease("test", wait=0.0))
+        source.run(lease.release())
+        source.close()
 
     def test_it_is_one_or_the_other(self):
         for wrong in ({}, {"server": "http://a", "proxy": "http://b"}, {"server": "http://a", "sessions": 2}):
             with pytest.raises(UsageError, match="either a server or a proxy"):
-                open_place(wrong)
+                open_source(wrong)
 
     def test_adapters_that_run_elsewhere_load_no_browser(self):
         """The environments of trainers have Playwright of another version, or none."""
-        loads = "toolplay, client, place, starts, failures, contextreply, judging, turn"
+        loads = "tool, client, source, start, failures, scoring, turn"
         script = (
-            f"import sys; from stillweb.trainers import {loads}; "
+            f"import sys; from stillweb.trainers.episodes import {loads}; "
+            "from stillweb.trainers.agents import reply; "
             "from stillweb.env import tables; "
             "print([n for n in ('playwright', 'yaml', 'pydantic', 'uvloop', 'orjson') if n in sys.modules])"
         )
@@ -267,35 +268,35 @@ class TestToolPlay:
     pytestmark = live
 
     @pytest.fixture
-    def place(self, served):
-        return open_place({"server": served.rollouts, "api_key": KEY})
+    def source(self, served):
+        return open_source({"server": served.rollouts, "api_key": KEY})
 
-    async def test_the_first_call_shows_and_the_end_is_scored_once(self, place):
-        play, actor = ToolPlay(place, {"task_id": FILLS}), Actor(FILLS)
-        answers = [await place.on_loop(play.call({"action": "click", "bid": "a1"}))]
+    async def test_the_first_call_shows_and_the_end_is_scored_once(self, source):
+        play, actor = ToolEpisode(source, {"task_id": FILLS}), Actor(FILLS)
+        answers = [await source.on_loop(play.call({"action": "click", "bid": "a1"}))]
         assert answers[0].text.startswith("This is the start page. Your call was not carried out")
         while play.outcome is None:
-            answers.append(await place.on_loop(play.call(actor.act(answers[-1].text))))
-        late = await place.on_loop(play.call({"action": "terminate"}))
+            answers.append(await source.on_loop(play.call(actor.act(answers[-1].text))))
+        late = await source.on_loop(play.call({"action": "terminate"}))
         assert [answer.reward for answer in answers] == [0.0, 0.0, 0.0, 1.0]
         assert (late.text, late.reward) == ("The episode is over; nothing was done.", 0.0)
-        assert play.told() == {"stillweb_reward": 1.0, "failure_kind": "", "failure": "", "steps": 3}
+        assert play.fields() == {"stillweb_reward": 1.0, "failure_kind": "", "failure": "", "steps": 3}
 
-    async def test_a_failure_of_ours_ends_it_without_a_reward(self, place, served):
-        play = ToolPlay(place, {"task_id": FILLS}, ToolOptions(first="act", limit=60))
-        opened = await place.on_loop(play.open())
+    async def test_a_failure_of_ours_ends_it_without_a_reward(self, source, served):
+        play = ToolEpisode(source, {"task_id": FILLS}, ToolOptions(first="act", limit=60))
+        opened = await source.on_loop(play.open())
         assert len(opened.text) == 60
         assert await end_leases(served) == 1
-        answer = await place.on_loop(play.call({"action": "terminate"}))
+        answer = await source.on_loop(play.call({"action": "terminate"}))
         assert (play.outcome, play.reward, answer.reward) == (Outcome.INFRA_ERROR, None, None)
-        assert play.told()["failure_kind"] == "infra_error"
-        again = await place.on_loop(play.call({"action": "terminate"}))
+        assert play.fields()["failure_kind"] == "infra_error"
+        again = await source.on_loop(play.call({"action": "terminate"}))
         assert again.reward is None
 
-    async def test_a_task_that_is_not_held_is_no_reward_either(self, place):
+    async def test_a_task_that_is_not_held_is_no_reward_either(self, source):
         for start in ({"url": "https://nowhere.test/"}, {"task_id": "nothing"}):
-            play = ToolPlay(place, start)
-            await place.on_loop(play.call({"action": "terminate"}))
+            play = ToolEpisode(source, start)
+            await source.on_loop(play.call({"action": "terminate"}))
             assert (play.outcome, play.reward) == (Outcome.TASK_ERROR, None)
             assert play._lease is None
 
@@ -337,14 +338,14 @@ class TestAreal:
     pytestmark = live
 
     async def test_an_episode_is_its_interactions_and_a_failed_one_is_none(self, served):
-        place = {"server": served.rollouts, "api_key": KEY}
+        source = {"server": served.rollouts, "api_key": KEY}
         clients = []
 
         def make(engine):
             clients.append(Client(CLICKS, engine))
             return clients[-1]
 
-        workflow = StillwebWorkflow(place, options=WorkflowOptions(attempts=2), client=make)
+        workflow = StillwebWorkflow(source, options=WorkflowOptions(attempts=2), client=make)
         told = await workflow.arun_episode(None, {"task_id": CLICKS})
         assert told == {"style": "individual", "answers": 3}
         assert (clients[0].rewards, clients[0].discounts) == ([1.0], [1.0])
@@ -397,14 +398,14 @@ def test_the_most_important_comes_first_in_a_text():
 
 
 def test_a_row_names_one_episode():
-    assert start_in({"task_id": "t", "url": None, "other": 1, "seed": 7.0}, "row") == {
+    assert start_of_row({"task_id": "t", "url": None, "other": 1, "seed": 7.0}, "row") == {
         "task_id": "t",
         "seed": 7,
     }
-    assert start_in({"task": '{"id": "t"}'}, "row") == {"task": {"id": "t"}}
+    assert start_of_row({"task": '{"id": "t"}'}, "row") == {"task": {"id": "t"}}
     for wrong, why in (({}, "none"), ({"task": "{"}, "not JSON"), ({"task_id": "a", "url": "b"}, "and")):
         with pytest.raises(UsageError, match=why):
-            start_in(wrong, "row")
+            start_of_row(wrong, "row")
     with pytest.raises(UsageError, match="first"):
         ToolOptions(first="look")
     assert FailurePolicy("mask") is FailurePolicy.MASK

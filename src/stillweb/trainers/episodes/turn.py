@@ -1,7 +1,7 @@
-"""What a reset or step gave, as adapters to trainers read it: wherever the browser runs.
+"""The result of a reset or step as adapters read it, independent of where the browser runs.
 
-A model is shown it as text, the most important first, so that a trainer that cuts texts (verl cuts at 256
-characters unless told otherwise) takes from the page and not from what went wrong.
+`Turn.text` puts the most important parts first: trainers that cut texts (verl cuts at 256 characters by
+default) then lose a part of the page, not the error message.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _CUT = "\n[... {} more characters]"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a reset or step gave.
+    """The result of a reset or step.
 
     Attributes:
-        observation: as `Observation.to_dict` has it; `pictures` in it are references by SHA-256.
+        observation: see `Observation.to_dict`; its `pictures` are references by SHA-256.
         reward: None after a reset.
-        info: as of `Env`.
+        info: see `Env`.
     """
 
     observation: Mapping[str, Any]
@@ -36,32 +36,32 @@ class Turn:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Turn:
-        """Return what the rollout server told."""
+    def of(cls, response: Mapping[str, Any]) -> Turn:
+        """Return a response of the rollout server as a turn."""
         names = ("observation", "reward", "terminated", "truncated", "info")
-        return cls(**{name: told[name] for name in names})
+        return cls(**{name: response[name] for name in names})
 
     @property
     def over(self) -> bool:
-        """Whether the episode has ended with it."""
+        """Whether the episode has ended."""
         return self.terminated or self.truncated
 
     @property
     def goal(self) -> str:
-        """What is to be achieved; a reset tells it."""
+        """Goal of the task; only a reset reports it."""
         return str(self.info.get("goal", ""))
 
     @property
     def pictures(self) -> tuple[str, ...]:
-        """SHA-256 of the pictures in it."""
+        """SHA-256 of each picture."""
         return tuple(each["sha256"] for each in self.observation.get("pictures", {}).values())
 
     def text(self, *, first: Sequence[str] = (), limit: int = 0) -> str:
-        """Return it as a model is shown it.
+        """Return the text that a model gets.
 
         Args:
-            first: lines to begin with.
-            limit: of characters; 0 for any number.
+            first: lines at the beginning.
+            limit: maximum number of characters; 0 for no limit.
         """
         seen = self.observation
         lines = [*first]
@@ -81,7 +81,7 @@ def _tab(tab: Mapping[str, Any]) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return a text of so many characters at the most, and say in it what is missing; 0 for any number."""
+    """Return at most `limit` characters and a note of how many are missing; 0 for no limit."""
     if not limit or len(text) <= limit:
         return text
     kept = max(0, limit - len(_CUT.format(len(text))))
@@ -89,5 +89,5 @@ def cut(text: str, limit: int) -> str:
 
 
 def pixels_of(picture: bytes) -> Image.Image:
-    """Return a PNG as a picture of three colours."""
+    """Return a PNG as an RGB image."""
     return Image.open(io.BytesIO(picture)).convert("RGB")

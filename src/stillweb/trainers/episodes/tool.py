@@ -1,8 +1,8 @@
-"""An episode behind a tool: for trainers that know calls of a tool, and no environment.
+"""An episode behind a tool call: for trainers that know tool calls and no environment.
 
-The first call opens the task's page and shows it (`first="show"`): the model has seen nothing yet, and could
-name no element. Where the prompt shows the page already, the first call acts (`first="act"`). Calls after
-the end say that it is over, and do nothing: one score, that of the first end.
+With `first="show"` the first call opens and shows the start page without acting, since the model has not yet
+seen any element. With `first="act"` the prompt already shows the page, and the first call acts. Calls after
+the end return a note and change nothing, so that the episode is scored once.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from typing import Any
 
 from stillweb.env.vector.rollout import Outcome
 from stillweb.errors import InfraError, StillwebError, TaskError, UsageError
-from stillweb.trainers.place import EpisodeLease, EpisodeSource
-from stillweb.trainers.turn import Turn, cut
+from stillweb.trainers.episodes.source import EpisodeLease, EpisodeSource
+from stillweb.trainers.episodes.turn import Turn, cut
 
-__all__ = ["ToolOptions", "ToolPlay", "ToolReply"]
+__all__ = ["EPISODE_OVER", "ToolEpisode", "ToolOptions", "ToolReply"]
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = "This is the start page. Your call was not carried out; act on what is shown here."
-_OVER = "The episode is over; nothing was done."
+EPISODE_OVER = "The episode is over; nothing was done."
+_START_PAGE = "This is the start page. Your call was not carried out; act on what is shown here."
 _FAILED = "The browser failed, through no fault of yours. The episode is over; nothing more can be done."
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOptions:
-    """How calls are answered.
+    """Options of a tool episode.
 
     Attributes:
-        owner: whom the server's monitor names.
-        ttl: seconds of silence after which the session is taken back; None as the server has it.
-        beat: whether the session is kept while the policy thinks; for callers that surely close.
-        first: "show" or "act", see above.
-        limit: of characters of an answer; 0 for any number.
-        attempts: to open the start page.
-        pictures: whether those that were observed are fetched.
+        owner: label that the server's monitor shows.
+        ttl: seconds of silence after which the server takes the session back; None for the server's value.
+        beat: whether to renew the lease while the policy thinks; only for callers that always close.
+        first: "show" or "act", see the module.
+        limit: maximum number of characters of a reply; 0 for no limit.
+        attempts: attempts to open the start page.
+        pictures: whether to fetch observed pictures.
     """
 
     owner: str = "tool"
@@ -50,22 +50,17 @@ class ToolOptions:
     pictures: bool = True
 
     def __post_init__(self) -> None:
-        """Check it.
-
-        Raises:
-            UsageError: if it says nothing that can be done.
-        """
         if self.first not in ("show", "act") or self.attempts < 1:
-            raise UsageError('first is "show" or "act", attempts at least 1')
+            raise UsageError('first must be "show" or "act", and attempts at least 1')
 
 
 @dataclass(frozen=True, slots=True)
 class ToolReply:
-    """What a call is answered.
+    """The reply to a tool call.
 
     Attributes:
-        pictures: PNG.
-        reward: of the step; None where there is none, as after a failure.
+        pictures: PNG bytes.
+        reward: reward of the step; None after a failure.
     """
 
     text: str
@@ -75,17 +70,17 @@ class ToolReply:
 
 
 @dataclass(slots=True)
-class ToolPlay:
-    """The episode of one trajectory; to be used in the place's loop.
+class ToolEpisode:
+    """The episode of one trajectory; its methods run in the loop of `source`.
 
     Attributes:
-        start: what it begins with, see `start_in`.
-        outcome: how it ended; None while it has not.
-        reward: of the episode; None unless it ended as it should.
+        start: see `start_of_row`.
+        outcome: None until the episode has ended.
+        reward: reward of the episode; None unless it ended normally.
         error: why it failed.
     """
 
-    place: EpisodeSource
+    source: EpisodeSource
     start: Mapping[str, Any]
     options: ToolOptions = field(default_factory=ToolOptions)
     outcome: Outcome | None = None
@@ -93,32 +88,30 @@ class ToolPlay:
     error: str = ""
     steps: int = 0
     _lease: EpisodeLease | None = None
-    _shown: Turn | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def open(self) -> ToolReply:
-        """Open the start page and show it; once."""
+        """Open the start page and show it."""
         async with self._lock:
-            return await self._kept(self._open())
+            return await self._guarded(self._open())
 
     async def call(self, action: Mapping[str, Any] | str) -> ToolReply:
-        """Answer a call of the tool."""
+        """Carry out a tool call."""
         async with self._lock:
             if self.outcome is not None:
-                text = _FAILED if self.outcome is not Outcome.OK else _OVER
-                return ToolReply(
-                    cut(text, self.options.limit), reward=0.0 if self.reward is not None else None
-                )
-            return await self._kept(self._call(action))
+                text = _FAILED if self.outcome is not Outcome.OK else EPISODE_OVER
+                reward = 0.0 if self.reward is not None else None
+                return ToolReply(cut(text, self.options.limit), reward=reward)
+            return await self._guarded(self._call(action))
 
     async def close(self) -> None:
-        """Give the session back. Twice is once."""
+        """Release the session. Idempotent."""
         lease, self._lease = self._lease, None
         if lease:
             await lease.release()
 
-    def told(self) -> dict[str, Any]:
-        """Return how it stands, for a trainer's extra fields: `failure_kind` is "" unless it has failed."""
+    def fields(self) -> dict[str, Any]:
+        """Return the state for a trainer's extra fields; `failure_kind` is "" unless the episode failed."""
         failed = self.outcome not in (None, Outcome.OK)
         return {
             "stillweb_reward": self.reward,
@@ -128,30 +121,29 @@ class ToolPlay:
         }
 
     async def _open(self) -> ToolReply:
-        turn = await self._opened()
-        first = [f"Goal: {turn.goal}"] if turn.goal else []
-        return await self._answer(turn, first)
+        turn = await self._reset()
+        return await self._reply(turn, _goal(turn))
 
     async def _call(self, action: Mapping[str, Any] | str) -> ToolReply:
         if self._lease is None:
-            turn = await self._opened()
+            turn = await self._reset()
             if self.options.first == "show":
-                return await self._answer(turn, [_SHOWN, *([f"Goal: {turn.goal}"] if turn.goal else [])])
+                return await self._reply(turn, [_START_PAGE, *_goal(turn)])
         assert self._lease is not None
         turn = await self._lease.step(action)
         self.steps += 1
         if turn.over:
             self.outcome, self.reward = Outcome.OK, turn.reward
-        answer = await self._answer(turn)
+        reply = await self._reply(turn)
         if turn.over:
             await self.close()
-        return answer
+        return reply
 
-    async def _opened(self) -> Turn:
-        """Return the start page; tried again while browser or proxy fail."""
+    async def _reset(self) -> Turn:
+        """Open the start page; try again while browser or proxy fail."""
         for attempt in range(1, self.options.attempts + 1):
             chosen = self.options
-            self._lease = await self.place.lease(chosen.owner, ttl=chosen.ttl, beat=chosen.beat)
+            self._lease = await self.source.lease(chosen.owner, ttl=chosen.ttl, beat=chosen.beat)
             try:
                 return await self._lease.reset(**self.start)
             except InfraError as error:
@@ -161,12 +153,12 @@ class ToolPlay:
                 logger.warning("a reset failed", extra={"attempt": attempt, "error": str(error)})
         raise AssertionError("unreachable")
 
-    async def _kept(self, work: Any) -> ToolReply:
-        """Return an answer; a failure that is not the model's ends the episode, and gives no reward."""
+    async def _guarded(self, work: Any) -> ToolReply:
+        """Return a reply; a failure that the model did not cause ends the episode without a reward."""
         try:
-            answer: ToolReply = await work
-            return answer
-        except (TaskError, UsageError) as error:  # a row that names no task of the server is the second
+            reply: ToolReply = await work
+            return reply
+        except (TaskError, UsageError) as error:  # UsageError: the row names an unknown task
             self.outcome, self.error = Outcome.TASK_ERROR, str(error)
         except StillwebError as error:
             self.outcome, self.error = Outcome.INFRA_ERROR, str(error)
@@ -175,9 +167,13 @@ class ToolPlay:
         await self.close()
         return ToolReply(cut(_FAILED, self.options.limit), reward=None)
 
-    async def _answer(self, turn: Turn, first: Sequence[str] = ()) -> ToolReply:
+    async def _reply(self, turn: Turn, first: Sequence[str] = ()) -> ToolReply:
         assert self._lease is not None
         wanted = turn.pictures if self.options.pictures else ()
         pictures = [await self._lease.picture(sha256) for sha256 in wanted]
         reward = turn.reward if turn.reward is not None else 0.0
         return ToolReply(turn.text(first=first, limit=self.options.limit), tuple(pictures), reward, turn)
+
+
+def _goal(turn: Turn) -> list[str]:
+    return [f"Goal: {turn.goal}"] if turn.goal else []

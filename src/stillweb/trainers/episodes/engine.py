@@ -1,4 +1,4 @@
-"""Leases of an engine in this process, without HTTP: for a trainer on the machine that has the browsers."""
+"""Leases of an engine in this process, without HTTP: for a trainer on the machine that runs the browsers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from stillweb.server.engine import Engine, Start, Stepped
 from stillweb.server.failures import RequestRefused
 from stillweb.server.leases.held import HeldLease
 from stillweb.server.options import ServeOptions
-from stillweb.trainers.client import error_of, start_of
-from stillweb.trainers.turn import Turn
+from stillweb.trainers.episodes.client import error_of
+from stillweb.trainers.episodes.start import request_start
+from stillweb.trainers.episodes.turn import Turn
 
-__all__ = ["EngineLease", "Engines", "start_engine"]
+__all__ = ["EngineLease", "InProcessEngine", "start_engine"]
 
-_FOREVER = 7 * 86400.0  # it ends with this process, at the latest
+_FOREVER = 7 * 86400.0  # seconds; the lease ends with this process at the latest
 
 
-async def start_engine(given: Mapping[str, Any]) -> Engines:
-    """Return an engine that runs, as `open_place` was told.
+async def start_engine(given: Mapping[str, Any]) -> InProcessEngine:
+    """Return a running engine for a configuration of `open_source`.
 
     Raises:
-        ReplayUnreachable, ProgramNotFound, InfraError: as `Engine.start`.
+        ReplayUnreachable, ProgramNotFound, InfraError: see `Engine.start`.
     """
     files = [given["tasks"]] if isinstance(given.get("tasks"), str) else given.get("tasks", ())
     tasks = {task.id: task for file in files for task in load_tasks(Path(file))}
@@ -47,11 +48,11 @@ async def start_engine(given: Mapping[str, Any]) -> Engines:
     except BaseException:
         await engine.close()
         raise
-    return Engines(engine)
+    return InProcessEngine(engine)
 
 
-class Engines:
-    """Gives leases of one engine."""
+class InProcessEngine:
+    """Grants leases of one engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -59,20 +60,20 @@ class Engines:
     async def lease(
         self, owner: str = "stillweb", *, ttl: float | None = None, wait: float = 600.0, beat: bool = True
     ) -> EngineLease:
-        """Lease a session, as `RolloutClient.lease`; one that `beat` keeps has no time to live."""
+        """Lease a session, see `RolloutClient.lease`; with `beat` the lease does not expire by silence."""
         try:
-            held = await self._engine.desk.get(owner, ttl=_FOREVER if beat else ttl, wait=wait)
+            held = await self._engine.leases.acquire(owner, ttl=_FOREVER if beat else ttl, wait=wait)
         except RequestRefused as error:
-            raise error_of(error.refusal.value, str(error), error.hint) from error
+            raise error_of(error.kind.value, str(error), error.hint) from error
         return EngineLease(self._engine, held)
 
     async def aclose(self) -> None:
-        """End the engine."""
+        """Close the engine."""
         await self._engine.close()
 
 
 class EngineLease:
-    """A session of an engine, as `RemoteLease`."""
+    """A session of an engine, see `RemoteLease`."""
 
     def __init__(self, engine: Engine, held: HeldLease) -> None:
         self.id = held.lease.id
@@ -80,43 +81,44 @@ class EngineLease:
         self._held = held
 
     async def reset(self, *, task: Task | Mapping[str, Any] | None = None, **start: Any) -> Turn:
-        """Begin an episode."""
-        given = start_of(task, start)
-        return _turn(await self._called(self._engine.reset(self._held, self._start(given))))
+        """Start an episode."""
+        given = request_start(task, start)
+        return _turn(await self._converted(self._engine.reset(self._held, self._start(given))))
 
     async def step(self, action: Mapping[str, Any] | str) -> Turn:
         """Take an action."""
-        return _turn(await self._called(self._engine.step(self._held, action)))
+        return _turn(await self._converted(self._engine.step(self._held, action)))
 
     async def observe(self, *kinds: str) -> Mapping[str, Any]:
-        """Look at the page without a step."""
-        seen: Mapping[str, Any] = await self._called(self._engine.observe(self._held, kinds))
+        """Observe the page without a step."""
+        seen: Mapping[str, Any] = await self._converted(self._engine.observe(self._held, kinds))
         return seen
 
     async def picture(self, sha256: str) -> bytes:
         """Return a picture that an observation refers to."""
         if body := self._engine.pictures.get(sha256):
             return body
-        raise InfraError(f"picture {sha256} is not kept any more")
+        raise InfraError(f"picture {sha256} was dropped from memory")
 
     async def release(self) -> None:
-        """Give the session back."""
-        await self._engine.desk.end(self._held)
+        """Release the session."""
+        await self._engine.leases.release(self._held)
 
     def _start(self, given: Mapping[str, Any]) -> Start:
         seed, task_id = given.get("seed"), given.get("task_id")
         if task_id is not None and task_id not in self._engine.options.tasks:
-            raise UsageError(f"no task {task_id!r} among those of `tasks`")
+            raise UsageError(f"no task {task_id!r} in the files of `tasks`")
         task = self._engine.options.tasks[task_id] if task_id is not None else None
         if given.get("task") is not None:
             task = task_from_dict(given["task"], "task")
         return Start(task=task, url=given.get("url"), seed=seed)
 
-    async def _called(self, call: Any) -> Any:
+    async def _converted(self, call: Any) -> Any:
+        """Raise refusals as the errors that `RemoteLease` raises."""
         try:
             return await call
         except RequestRefused as error:
-            raise error_of(error.refusal.value, str(error), error.hint) from error
+            raise error_of(error.kind.value, str(error), error.hint) from error
 
 
 def _turn(stepped: Stepped) -> Turn:
