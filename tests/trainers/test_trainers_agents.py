@@ -163,7 +163,7 @@ def test_a_script_is_a_trace_or_one_of_a_folder_and_ends_the_episode(tmp_path):
     }
     with pytest.raises(UsageError, match=r"no trace of absent") as raised:
         load_agent(f"scripted:{tmp_path}")(Task("absent", "", "https://shop.test/"))(observation(), info())
-    assert raised.value.hint == "it would be absent.jsonl"
+    assert raised.value.hint == "record it as absent.jsonl"
 
 
 MINE = """
@@ -206,7 +206,7 @@ def test_an_agent_of_ones_own_is_found_where_one_works(tmp_path, monkeypatch):
         ("openai", {}, "needs a model"),
         ("openai", {"model": "m", "tools": "perhaps"}, "option tools of openai"),
         ("openai", {"model": "m", "api_key": "sk"}, "takes no option api_key"),
-        ("scripted:/absent/traces", {}, "there is no trace"),
+        ("scripted:/absent/traces", {}, "no trace and no folder"),
         ("scripted:/", {"x": "1"}, "takes no option x"),
     ],
 )

@@ -150,7 +150,7 @@ def test_a_folder_is_one_programs_and_of_one_way_to_play(tmp_path):
         pass
     other = HOW | {"level": "exact", "seed": 4}
     with (
-        pytest.raises(UsageError, match="another way: seed 0, level"),
+        pytest.raises(UsageError, match="other options: seed 0, level"),
         BatchFolder.open(tmp_path, other, go_on=True),
     ):
         pass
@@ -210,7 +210,7 @@ def test_what_is_gone_on_with(missing, failed, played):
 
 
 def test_tasks_with_one_id_cannot_be_told_apart():
-    with pytest.raises(UsageError, match="one id"):
+    with pytest.raises(UsageError, match="the same id"):
         planned_episodes([task("a"), task("a")], {}, BatchOptions())
     for wrong in ({"episodes": 0}, {"retries": -1}, {"observe": ("smell",)}):
         with pytest.raises(UsageError):
@@ -245,7 +245,7 @@ def test_tasks_are_chosen(ids, sites, found):
 def test_what_chooses_nothing_is_refused(ids, sites):
     with pytest.raises(UsageError, match=(ids or sites)[0]) as raised:
         select_tasks(TASKS, ids, sites)
-    assert raised.value.hint.startswith("there are: ")
+    assert raised.value.hint.startswith("similar names: ")
 
 
 # --- what it comes to ------------------------------------------------------------------------------

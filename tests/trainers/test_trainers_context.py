@@ -145,7 +145,7 @@ def test_a_tokenizer_counts_in_place_of_characters():
 
 def test_replies_and_observations_take_turns():
     context = Conversation(GOAL)
-    with pytest.raises(UsageError, match="nothing to ask"):
+    with pytest.raises(UsageError, match="next observation before"):
         context.messages()
     context.add_observation(observation(0), info())
     context.add_reply(called(action="back"))

@@ -248,17 +248,23 @@ class TestSource:
             with pytest.raises(UsageError, match="either a server or a proxy"):
                 open_source(wrong)
 
-    def test_adapters_that_run_elsewhere_load_no_browser(self):
+    @pytest.mark.parametrize(
+        ("loads", "extra"),
+        [
+            ("tool, client, source, start, failures, turn", "[]"),
+            ("scoring", "['yaml', 'pydantic']"),  # of tasks, evaluators and request rules
+        ],
+    )
+    def test_adapters_that_run_elsewhere_load_no_browser(self, loads, extra):
         """The environments of trainers have Playwright of another version, or none."""
-        loads = "tool, client, source, start, failures, scoring, turn"
         script = (
             f"import sys; from stillweb.trainers.episodes import {loads}; "
             "from stillweb.trainers.agents import reply; "
-            "from stillweb.env import tables; "
+            "from stillweb.env.actions import action; "
             "print([n for n in ('playwright', 'yaml', 'pydantic', 'uvloop', 'orjson') if n in sys.modules])"
         )
         told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        assert told.stdout.strip() == "[]"
+        assert told.stdout.strip() == extra
 
 
 # --- tools -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import os
 import signal
@@ -152,17 +153,33 @@ class Sectioned(click.Command):
 T = TypeVar("T")
 
 
-def on_signals() -> asyncio.Event:
-    """Return an event that Ctrl-C and SIGTERM set; a second signal ends the program immediately."""
-    stopped = asyncio.Event()
+def on_signals(*, deadline: float | None = None) -> asyncio.Event:
+    """Return an event that Ctrl-C and SIGTERM set; a second signal ends the program immediately.
 
-    def stop(number: int) -> None:
-        if stopped.is_set():
+    Args:
+        deadline: seconds after the first signal at which the process ends in any case, even if code blocks
+            the event loop. With a deadline the handler runs outside of the loop, and the timer
+            (`faulthandler`) needs neither the loop nor the GIL; it writes the stacks of all threads to
+            stderr.
+    """
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    received = False
+
+    def stop(number: int, *_: Any) -> None:
+        nonlocal received
+        if received:
             os._exit(128 + number)  # signals have no default action in the first process of a container
-        stopped.set()
+        received = True
+        if deadline is not None:
+            faulthandler.dump_traceback_later(deadline, exit=True, file=sys.stderr.fileno())
+        loop.call_soon_threadsafe(stopped.set)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        if deadline is None:
+            loop.add_signal_handler(number, stop, number)
+        else:
+            signal.signal(number, stop)
     return stopped
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from stillweb.cli.console import print_json, stderr
-from stillweb.cli.options import json_option
+from stillweb.cli.options import json_option, key_options
 from stillweb.errors import PeerError, UsageError
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ _SILENT_SECONDS = 30.0  # the server sends an event every 5 s
 
 @click.command("monitor")
 @click.argument("url", metavar="URL")
-@click.option("--api-key", envvar="STILLWEB_API_KEY", default="", help="API key of the server.")
+@key_options("api", "the server requires")
 @click.option("--once", is_flag=True, help="Print the state once and end.")
 @json_option
-def monitor(url: str, api_key: str, once: bool, as_json: bool) -> None:
+def monitor(url: str, api_keys: Mapping[str, str], once: bool, as_json: bool) -> None:
     """Show the state of a rollout server: sessions, queues, rates, failures and misses.
 
     Each session is a letter: N is free, W starts an episode, 0 to 9 is the number of steps of a running
@@ -47,7 +47,7 @@ def monitor(url: str, api_key: str, once: bool, as_json: bool) -> None:
     """  # noqa: D301  click reads \b itself
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"{url!r} is not the URL of a server", hint="such as http://127.0.0.1:7000")
-    url = url.rstrip("/")
+    url, api_key = url.rstrip("/"), next(iter(api_keys.values()), "")
     if not (once or as_json):
         asyncio.run(_watch(url, api_key))
         return
@@ -253,7 +253,7 @@ async def _get(client: httpx.AsyncClient, path: str) -> httpx.Response:
 
 def _check(answer: httpx.Response, url: str) -> None:
     if answer.status_code in (401, 403):
-        raise UsageError(f"{url} requires an API key", hint="--api-key KEY, or STILLWEB_API_KEY")
+        raise UsageError(f"{url} requires an API key", hint="set --api-key-file FILE, or STILLWEB_API_KEY")
     form = answer.headers.get("content-type", "").partition(";")[0]
     if answer.status_code != 200 or form not in ("application/json", "text/event-stream"):
         raise PeerError(f"{url} is not a rollout server: status {answer.status_code}", hint="stillweb serve")

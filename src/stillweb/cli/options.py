@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from stillweb.errors import UsageError
 from stillweb.options import Option
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -223,6 +225,55 @@ def certs_option(command: F) -> F:
 def json_option(command: F) -> F:
     """Add `--json`, passed on as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")(command)
+
+
+def key_options(role: str, who: str) -> Callable[[F], F]:
+    """Return a decorator that adds `--ROLE-key-file` and `--ROLE-key`, passed on as the keys by name.
+
+    The key itself must come from the environment: other users of the machine see command lines.
+
+    Args:
+        role: "api" or "node".
+        who: who sends the key, for the help texts.
+    """
+    variable = f"STILLWEB_{role.upper()}_KEY"
+
+    def refuse(ctx: click.Context, param: click.Parameter, value: str) -> str:
+        if value and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE:
+            raise UsageError(
+                f"--{role}-key on the command line is visible to all users of this machine",
+                hint=f"use --{role}-key-file FILE, or {variable} in the environment",
+            )
+        return value
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def with_keys(*args: Any, **given: Any) -> Any:
+            file, key = given.pop(f"{role}_key_file"), given.pop(f"{role}_key")
+            keys = _read_keys(file) if file else {"": key} if key else {}
+            return command(*args, **given, **{f"{role}_keys": keys})
+
+        with_keys = click.option(
+            f"--{role}-key",
+            envvar=variable,
+            default="",
+            callback=refuse,
+            help=f"Key that {who}; only from {variable}.",
+        )(with_keys)
+        decorated = click.option(
+            f"--{role}-key-file",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            help=f"File with the keys that {who}: KEY or NAME KEY on each line.",
+        )(with_keys)
+        return typing.cast(F, decorated)
+
+    return decorate
+
+
+def _read_keys(path: Path) -> dict[str, str]:
+    from stillweb.server.keys import read_keys  # needs the extra `serve`
+
+    return read_keys(path)
 
 
 def proxy_option(command: F) -> F:

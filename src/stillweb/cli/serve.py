@@ -17,7 +17,14 @@ import click
 from stillweb import clock
 from stillweb.cli.console import Sectioned, on_signals, print_json, stderr
 from stillweb.cli.extras import require_extra
-from stillweb.cli.options import certs_option, collections_option, json_option, options_from, sites_option
+from stillweb.cli.options import (
+    certs_option,
+    collections_option,
+    json_option,
+    key_options,
+    options_from,
+    sites_option,
+)
 from stillweb.errors import TaskError, UsageError
 from stillweb.server.options import ServeOptions
 
@@ -25,12 +32,22 @@ if TYPE_CHECKING:
     from stillweb.env.tasks.load import Task
     from stillweb.server.serving import RolloutServer
 
+_END_SECONDS = 10.0  # after the drain, for open responses and browsers
+
 _SECTIONS = {
     "Episodes": ("root", "certs_dir", "collection", "tasks", "sites", "level", "observe", "max_steps"),
     "Leases": ("sessions", "browsers", "ttl", "lifetime", "queue"),
-    "Network": ("host", "port", "api_key", "drain_seconds"),
+    "Network": ("host", "port", "api_key_file", "api_key", "drain_seconds"),
     "Output": ("trajectories", "picture_mib"),
-    "Several machines": ("master", "join", "node_name", "advertise"),
+    "Several machines": (
+        "master",
+        "join",
+        "node_key_file",
+        "node_key",
+        "node_name",
+        "node_networks",
+        "advertise",
+    ),
 }
 
 
@@ -50,7 +67,7 @@ _SECTIONS = {
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on; one that other machines reach requires --api-key.",
+    help="Address to listen on; one that other machines reach requires an API key.",
 )
 @click.option(
     "--port",
@@ -59,9 +76,17 @@ _SECTIONS = {
     show_default=True,
     help="Port to listen on; 0 for a free one.",
 )
-@click.option("--api-key", envvar="STILLWEB_API_KEY", default="", help="API key that clients must send.")
+@key_options("api", "clients must send")
 @click.option("--master", is_flag=True, help="Run no sessions; forward requests to the servers that join.")
 @click.option("--join", metavar="URL", help="Join the master at this URL as a node.")
+@key_options("node", "nodes send to their master")
+@click.option(
+    "--node-network",
+    "node_networks",
+    multiple=True,
+    metavar="CIDR",
+    help="Network that may hold nodes which join from another address. Repeatable.",
+)
 @click.option(
     "--node-name", default="", metavar="NAME", help="Name of this node.  [default: its host name and port]"
 )
@@ -80,8 +105,8 @@ def serve(sources: tuple[str, ...], options: ServeOptions, as_json: bool, **chos
       stillweb serve shop --sessions 16 --tasks shop.tasks.json
       stillweb serve http://127.0.0.1:8080 --observe axtree --observe screenshot --ttl 20
       curl http://127.0.0.1:7000/v1/status
-      stillweb serve --master --host 0.0.0.0 --api-key SECRET
-      stillweb serve shop --host 0.0.0.0 --api-key SECRET --join http://master:7000
+      stillweb serve --master --host 0.0.0.0 --api-key-file clients.keys --node-key-file nodes.keys
+      stillweb serve shop --host 0.0.0.0 --node-key-file node.key --join http://master:7000
     """  # noqa: D301  click reads \b itself
     from stillweb.replay.server.process import run
 
@@ -105,8 +130,8 @@ def serve(sources: tuple[str, ...], options: ServeOptions, as_json: bool, **chos
             serve_rollouts(url, options, **_where(chosen)) as server,
             _joined(server, chosen),
         ):
-            stopped = on_signals()
-            _announce(server.url, url, options, bool(chosen["api_key"]), as_json)
+            stopped = on_signals(deadline=options.drain_seconds + _END_SECONDS)
+            _announce(server.url, url, options, bool(chosen["api_keys"]), as_json)
             await stopped.wait()
             running = len(server.engine.leases.held)
             stderr().print(f"ending: waiting up to {options.drain_seconds:g} s for {running} leases")
@@ -128,7 +153,10 @@ def _sources(sources: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def _where(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    return {"host": chosen["host"], "port": chosen["port"], "key": chosen["api_key"]}
+    from stillweb.server.keys import AccessKeys
+
+    keys = AccessKeys(chosen["api_keys"], chosen["node_keys"])
+    return {"host": chosen["host"], "port": chosen["port"], "key": keys}
 
 
 @asynccontextmanager
@@ -139,7 +167,8 @@ async def _joined(server: RolloutServer, chosen: Mapping[str, Any]) -> AsyncIter
     from stillweb.server.cluster.joining import joined
 
     reached = chosen["advertise"] or server.url
-    async with joined(server.engine, chosen["join"].rstrip("/"), reached, chosen["api_key"]):
+    key = next(iter(chosen["node_keys"].values()), "")
+    async with joined(server.engine, chosen["join"].rstrip("/"), reached, key):
         stderr().print(f"joined {chosen['join']} as {server.engine.options.node} at {reached}")
         yield
 
@@ -158,7 +187,12 @@ def _node_name(chosen: Mapping[str, Any]) -> str:
 async def _serve_master(chosen: Mapping[str, Any], as_json: bool) -> None:
     from stillweb.server.serving import serve_master
 
-    async with serve_master(**_where(chosen)) as (url, _):
+    if chosen["api_keys"] and not chosen["node_keys"]:
+        raise UsageError(
+            "a master with API keys needs a node key: an API key must not join nodes",
+            hint="set --node-key-file FILE, or STILLWEB_NODE_KEY in the environment",
+        )
+    async with serve_master(**_where(chosen), networks=chosen["node_networks"]) as (url, _):
         stopped = on_signals()
         if as_json:
             print_json({"url": url})

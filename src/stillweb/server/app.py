@@ -11,6 +11,7 @@ from jinja2 import Environment
 
 from stillweb.server.engine import Engine
 from stillweb.server.guard import base_app
+from stillweb.server.keys import AccessKeys
 from stillweb.server.monitor import monitor
 from stillweb.server.protocols import native, omniboxes, openenv, verltool
 
@@ -56,9 +57,9 @@ dt { font-weight: 600; } dd { margin: 0 0 .3rem 1.2rem; }
 def page(document: dict[str, Any]) -> str:
     """Return an OpenAPI document as one HTML page.
 
-    FastAPI's own pages (Swagger UI, ReDoc) load about 1.5 MB of scripts from a CDN. The monitor must work on
-    machines without internet, under a content security policy without scripts from other origins, and the
-    packages that bundle these scripts add megabytes to every installation. So the page is a template.
+    FastAPI's own pages (Swagger UI, ReDoc) load about 1.5 MB of scripts from a CDN. This page must work
+    without internet and without scripts from other origins. Packages that bundle the scripts add megabytes to
+    every installation, so the page is a template.
     """
     tags: dict[str, list[dict[str, Any]]] = {}
     for path, operations in document["paths"].items():
@@ -98,9 +99,9 @@ _DESCRIPTION = (
 )
 
 
-def make_app(engine: Engine, key: str = "") -> FastAPI:
-    """Return the application of a started engine; `key` is "" for none."""
-    app = base_app("stillweb serve", _DESCRIPTION, key)
+def make_app(engine: Engine, keys: AccessKeys) -> FastAPI:
+    """Return the application of a started engine."""
+    app = base_app("stillweb serve", _DESCRIPTION, keys)
     app.state.engine = engine
     app.state.trajectories = verltool.TrajectoryLeases(engine)
     app.include_router(native.router())

@@ -149,7 +149,7 @@ class Engine(Started):
         """
         if self.leases.draining:
             raise RequestRefused(
-                FailureKind.DRAINING, "the server is shutting down: running episodes go on, none starts"
+                FailureKind.DRAINING, "the server is shutting down: running episodes continue, none starts"
             )
 
         async def reset() -> Stepped:

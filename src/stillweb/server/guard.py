@@ -6,7 +6,6 @@ reach it. Requests of web pages from other origins are always refused.
 
 from __future__ import annotations
 
-import hmac
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -21,8 +20,10 @@ from starlette.websockets import WebSocketClose
 from stillweb import __version__
 from stillweb.errors import StillwebError
 from stillweb.server.failures import FailureKind, RequestRefused, ServerFault, fault_of
+from stillweb.server.keys import AccessKeys, KeyHolder
+from stillweb.server.limits import BodyLimit
 from stillweb.server.monitor import page as monitorpage
-from stillweb.server.protocols.web import failed, failed_bug, failed_http, failed_validation, fault_response
+from stillweb.server.responses import failed, failed_bug, failed_http, failed_validation, fault_response
 
 __all__ = ["Guard", "base_app", "check_request", "is_loopback"]
 
@@ -39,8 +40,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_request(path: str, headers: Headers, key: str) -> ServerFault | None:
+def check_request(path: str, headers: Headers, key: str | AccessKeys) -> ServerFault | None:
     """Return why a request is refused, or None."""
+    keys = AccessKeys.of(key)
     host = headers.get("host", "")
     origin = headers.get("origin", "")
     own = bool(origin) and urlsplit(origin).netloc == host
@@ -48,40 +50,36 @@ def check_request(path: str, headers: Headers, key: str) -> ServerFault | None:
         return fault_of(
             RequestRefused(FailureKind.FORBIDDEN, "requests of pages from other origins are refused")
         )
-    if not key:
+    if not keys:
         if is_loopback(urlsplit(f"//{host}").hostname or ""):
             return None
         return fault_of(
             RequestRefused(FailureKind.FORBIDDEN, "a server without a key answers only to localhost")
         )
-    if path in PUBLIC or _has(headers, key):
+    if path in PUBLIC or keys.holder(headers):
         return None
     hint = "send the header x-api-key, or Authorization: Bearer"
     return fault_of(RequestRefused(FailureKind.UNAUTHORIZED, "the API key is missing or wrong", hint=hint))
 
 
-def _has(headers: Headers, key: str) -> bool:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    given = (headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else "")
-    return any([hmac.compare_digest(each.encode(), key.encode()) for each in given])
-
-
 class Guard:
-    """ASGI middleware that refuses requests and WebSockets by `check_request`.
+    """ASGI middleware that refuses requests and WebSockets by `check_request`, and identifies their key.
 
     Args:
         app: the application behind it.
-        key: API key that clients must send; "" for none.
+        keys: keys that the server accepts.
     """
 
-    def __init__(self, app: ASGIApp, key: str) -> None:
+    def __init__(self, app: ASGIApp, keys: AccessKeys) -> None:
         self._app = app
-        self._key = key
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault = None
         if scope["type"] in ("http", "websocket"):
-            fault = check_request(scope["path"], Headers(scope=scope), self._key)
+            headers = Headers(scope=scope)
+            fault = check_request(scope["path"], headers, self._keys)
+            scope.setdefault("state", {})["holder"] = self._keys.holder(headers) or KeyHolder()
         if fault is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -91,8 +89,8 @@ class Guard:
             await refusal(scope, receive, send)
 
 
-def base_app(title: str, description: str, key: str) -> FastAPI:
-    """Return an application with error handlers, `Guard` and the monitor page; `key` is "" for none."""
+def base_app(title: str, description: str, keys: AccessKeys) -> FastAPI:
+    """Return an application with error handlers, access control, body limits and the monitor page."""
     app = FastAPI(
         title=title,
         version=__version__,
@@ -104,6 +102,7 @@ def base_app(title: str, description: str, key: str) -> FastAPI:
     app.add_exception_handler(HTTPException, failed_http)
     app.add_exception_handler(RequestValidationError, failed_validation)
     app.add_exception_handler(Exception, failed_bug)
-    app.add_middleware(Guard, key=key)
+    app.add_middleware(BodyLimit)
+    app.add_middleware(Guard, keys=keys)  # added last, so it runs first
     app.include_router(monitorpage.router())
     return app

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from stillweb.errors import ExtraNotInstalled, PortInUse, UsageError
@@ -22,6 +22,8 @@ from stillweb.server.app import make_app
 from stillweb.server.cluster.master import Master, make_master_app
 from stillweb.server.engine import Engine
 from stillweb.server.guard import is_loopback
+from stillweb.server.keys import AccessKeys
+from stillweb.server.limits import BODY_BYTES
 from stillweb.server.options import ServeOptions
 
 __all__ = ["RolloutServer", "serve_master", "serve_rollouts"]
@@ -57,7 +59,7 @@ async def serve_rollouts(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    key: str = "",
+    key: str | AccessKeys = "",
 ) -> AsyncIterator[RolloutServer]:
     """Serve episodes until the block is left, then drain the running leases.
 
@@ -66,15 +68,16 @@ async def serve_rollouts(
         options: see `ServeOptions`.
         host: address to listen on; an address other than loopback requires a key.
         port: port to listen on; 0 for any.
-        key: API key that clients must send; "" for none.
+        key: API key that clients must send, or several keys; "" for none.
 
     Raises:
         UsageError: if other machines can reach the address and no key is set.
         PortInUse: if the port is taken.
         ReplayUnreachable, ProgramNotFound, InfraError: see `VectorEnv.start`.
     """
-    with _listening(host, port, key) as listener:
-        async with Engine(proxy, options) as engine, _answering(make_app(engine, key), listener):
+    keys = AccessKeys.of(key)
+    with _listening(host, port, keys) as listener:
+        async with Engine(proxy, options) as engine, _answering(make_app(engine, keys), listener):
             try:
                 yield RolloutServer(_url(listener), engine)
             finally:
@@ -84,13 +87,26 @@ async def serve_rollouts(
 
 @asynccontextmanager
 async def serve_master(
-    *, host: str = "127.0.0.1", port: int = 0, key: str = ""
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    key: str | AccessKeys = "",
+    networks: Sequence[str] = (),
 ) -> AsyncIterator[tuple[str, Master]]:
-    """Run a master until the block is left; yield its URL and itself. Arguments: see `serve_rollouts`."""
-    with _listening(host, port, key) as listener:
-        master = Master(key)
+    """Run a master until the block is left; yield its URL and itself.
+
+    Args:
+        host: see `serve_rollouts`.
+        port: see `serve_rollouts`.
+        key: keys of clients and nodes; with API keys but no node key, no node can join.
+        networks: networks in CIDR notation that the addresses of nodes may be in. A node may always have the
+            address from which it joins.
+    """
+    keys = AccessKeys.of(key)
+    with _listening(host, port, keys) as listener:
+        master = Master(keys, networks)
         try:
-            async with _answering(make_master_app(master, key), listener):
+            async with _answering(make_master_app(master, keys), listener):
                 try:
                     yield _url(listener), master
                 finally:
@@ -106,6 +122,7 @@ async def _answering(app: FastAPI, listener: socket.socket) -> AsyncIterator[Non
         app,
         http="httptools",
         ws="websockets-sansio",
+        ws_max_size=BODY_BYTES,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -122,11 +139,11 @@ async def _answering(app: FastAPI, listener: socket.socket) -> AsyncIterator[Non
 
 
 @contextmanager
-def _listening(host: str, port: int, key: str) -> Iterator[socket.socket]:
-    if not key and not is_loopback(host):
+def _listening(host: str, port: int, keys: AccessKeys) -> Iterator[socket.socket]:
+    if not keys and not is_loopback(host):
         raise UsageError(
             f"other machines can reach {host}, and no API key is set",
-            hint="set --api-key KEY, or STILLWEB_API_KEY in the environment",
+            hint="set --api-key-file FILE, or STILLWEB_API_KEY in the environment",
         )
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

@@ -31,7 +31,7 @@ async def joined(engine: Engine, master: str, url: str, key: str = "") -> AsyncI
         engine: engine of this server; `options.node` is the name of the node.
         master: URL of the master.
         url: URL under which the master reaches this server.
-        key: key of the cluster; "" for none.
+        key: node key; "" for a master without keys.
 
     Raises:
         UsageError: if the master refuses the node.
@@ -99,7 +99,9 @@ class _NodeReporter:
             return False
         if response.status_code in (401, 403):
             raise UsageError(
-                f"the master at {self._client.base_url} has another key", hint="set the key of the master"
+                f"the master at {self._client.base_url} has another key or refuses the address of this node: "
+                f"{response.text[:300]}",
+                hint="set the node key with --node-key-file or STILLWEB_NODE_KEY",
             )
         if response.is_client_error:
             raise UsageError(

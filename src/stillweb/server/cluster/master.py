@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from ipaddress import ip_network
 from typing import Annotated, Any
 
 import httpx
@@ -24,14 +25,17 @@ from sse_starlette.sse import EventSourceResponse
 
 from stillweb import clock
 from stillweb.errors import InfraError, StillwebError, UsageError
+from stillweb.server.cluster.addresses import resolve_node_url
 from stillweb.server.cluster.nodes import ClusterNode, NodeRegistry, merged, node_of
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
 from stillweb.server.guard import base_app
+from stillweb.server.keys import CLIENT_HEADER, AccessKeys, KeyHolder
 from stillweb.server.leases.queue import OperationQueue
 from stillweb.server.monitor import status as figures
-from stillweb.server.monitor.status import Status
+from stillweb.server.monitor.status import Status, visible_to
 from stillweb.server.protocols.models import BatchReset, BatchStep, LeaseRequest
-from stillweb.server.protocols.web import JsonResponse, while_connected
+from stillweb.server.protocols.web import HolderOf, holder_of, while_connected
+from stillweb.server.responses import JsonResponse
 
 __all__ = ["Master", "NodeReport", "make_master_app"]
 
@@ -60,29 +64,31 @@ class Master:
     """Forwards requests to nodes.
 
     Args:
-        key: API key of the cluster; "" for none.
+        keys: keys of clients and nodes.
+        networks: networks that the addresses of nodes may be in, see `resolve_node_url`.
     """
 
-    def __init__(self, key: str = "") -> None:
+    def __init__(self, keys: AccessKeys, networks: Sequence[str] = ()) -> None:
+        self.networks = [ip_network(each) for each in networks]
+        self._keys = keys
         self.cluster = NodeRegistry()
         self.started_at = clock.monotonic()
         self.closing = asyncio.Event()
         self._queue = OperationQueue("leases", 1, _QUEUE_CAPACITY)
         self._sent: dict[str, str] = {}  # the node that stores the response, by request
         self._reported = asyncio.Event()
-        headers = {"x-api-key": key} if key else {}
         # No read timeout: a step may take long, and the node has its own limits.
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-        self._http = httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, trust_env=False)
+        self._http = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
 
     async def close(self) -> None:
         """Close the connections to the nodes."""
         await self._http.aclose()
 
-    def update(self, report: NodeReport) -> None:
-        """Store a node's report."""
-        self.cluster.update(report.name, report.url.rstrip("/"), report.status, clock.monotonic())
+    def update(self, report: NodeReport, url: str) -> None:
+        """Store the report of a node with a checked URL."""
+        self.cluster.update(report.name, url, report.status, clock.monotonic())
         reported, self._reported = self._reported, asyncio.Event()
         reported.set()
 
@@ -105,22 +111,26 @@ class Master:
             raise InfraError(f"node {name} of lease {lease} is lost", hint="request another lease")
         raise RequestRefused(FailureKind.NO_LEASE, f"no lease {lease}: no node is called {name!r}")
 
-    async def send(self, node: ClusterNode, method: str, target: str, body: bytes = b"") -> httpx.Response:
-        """Forward a request once and return the complete response.
+    async def send(
+        self, node: ClusterNode, method: str, target: str, body: bytes = b"", client: str = ""
+    ) -> httpx.Response:
+        """Forward a request of a client once and return the complete response.
 
         Raises:
             InfraError: if the node does not answer.
         """
-        async with self.streaming(node, method, target, body) as response:
+        async with self.streaming(node, method, target, body, client) as response:
             await response.aread()
             return response
 
     @asynccontextmanager
     async def streaming(
-        self, node: ClusterNode, method: str, target: str, body: bytes
+        self, node: ClusterNode, method: str, target: str, body: bytes, client: str = ""
     ) -> AsyncIterator[httpx.Response]:
         """Forward a request and stream the response."""
         headers = {"content-type": "application/json"} if body else {}
+        if key := self._keys.of_node(node.name):
+            headers |= {"x-api-key": key, CLIENT_HEADER: client}
         try:
             async with self._http.stream(
                 method, node.url + target, content=body, headers=headers
@@ -190,9 +200,9 @@ class Master:
 # --- HTTP ------------------------------------------------------------------------------------------------
 
 
-def make_master_app(master: Master, key: str = "") -> FastAPI:
-    """Return the application of a master; `key` is "" for none."""
-    app = base_app("stillweb serve --master", __doc__ or "", key)
+def make_master_app(master: Master, keys: AccessKeys) -> FastAPI:
+    """Return the application of a master."""
+    app = base_app("stillweb serve --master", __doc__ or "", keys)
     routes = _Routes(master)
     for path, method, route in (
         ("/v1/nodes", "POST", routes.join),
@@ -231,9 +241,11 @@ class _Routes:
 
     # --- nodes ---
 
-    async def join(self, report: NodeReport) -> Response:
+    async def join(self, request: Request, holder: HolderOf, report: NodeReport) -> Response:
         """Store the report of a node."""
-        self._master.update(report)
+        _check_node(holder, report.name)
+        peer = request.client.host if request.client else ""
+        self._master.update(report, await resolve_node_url(report.url, peer, self._master.networks))
         return JsonResponse({"nodes": len(self._master.cluster.live(clock.monotonic()))})
 
     async def nodes(self) -> Response:
@@ -244,31 +256,32 @@ class _Routes:
             {"nodes": [_node(node, now, node.name in live) for node in self._master.cluster.all()]}
         )
 
-    async def leave(self, name: str) -> Response:
+    async def leave(self, holder: HolderOf, name: str) -> Response:
         """Remove a node that shut down."""
+        _check_node(holder, name)
         self._master.cluster.remove(name)
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     # --- leases ---
 
-    async def create_lease(self, request: Request, given: LeaseRequest) -> Response:
+    async def create_lease(self, request: Request, holder: HolderOf, given: LeaseRequest) -> Response:
         """Lease a session of the node with the most free sessions."""
         sent = json.dumps(given.model_dump(exclude={"wait"}, exclude_none=True)).encode()
-        request_id = f"{given.owner}\n{given.request_id}" if given.request_id else ""
-        allocating = self._allocate(given.wait, "/v1/leases", sent, request_id)
+        request_id = "\n".join((holder.client, given.owner, given.request_id)) if given.request_id else ""
+        allocating = self._allocate(holder, given.wait, "/v1/leases", sent, request_id)
         return await (allocating if request_id else while_connected(request, allocating))
 
     async def lease(self, request: Request, lease: str) -> Response:
         """Forward a request of a lease."""
         return await self._forward(self._master.of(lease), request)
 
-    async def batch_step(self, given: BatchStep) -> Response:
+    async def batch_step(self, holder: HolderOf, given: BatchStep) -> Response:
         """Step leases of several nodes."""
-        return await self._batch("/v1/batch/step", given.model_dump())
+        return await self._batch(holder, "/v1/batch/step", given.model_dump())
 
-    async def batch_reset(self, given: BatchReset) -> Response:
+    async def batch_reset(self, holder: HolderOf, given: BatchReset) -> Response:
         """Reset leases of several nodes."""
-        return await self._batch("/v1/batch/reset", given.model_dump(exclude_none=True))
+        return await self._batch(holder, "/v1/batch/reset", given.model_dump(exclude_none=True))
 
     async def tasks(self, request: Request) -> Response:
         """List the tasks of the first node; all nodes must have the same tasks."""
@@ -289,9 +302,9 @@ class _Routes:
 
     # --- Omniboxes ---
 
-    async def instance(self, request: Request) -> Response:
+    async def instance(self, request: Request, holder: HolderOf) -> Response:
         """Lease an instance."""
-        return await self._allocate(0.0, _target(request), b"")
+        return await self._allocate(holder, 0.0, _target(request), b"")
 
     async def execute(self, request: Request, body: Annotated[dict[str, Any], Body()]) -> Response:
         """Forward a command."""
@@ -301,23 +314,23 @@ class _Routes:
         """Forward a request of an instance."""
         return await self._forward(self._master.of(instance_id), request)
 
-    async def info(self, request: Request) -> Response:
+    async def info(self, request: Request, holder: HolderOf) -> Response:
         """List all nodes."""
         nodes: list[Any] = []
         for node in self._master.cluster.live(clock.monotonic()):
-            response = await self._master.send(node, "GET", _target(request))
+            response = await self._master.send(node, "GET", _target(request), client=holder.client)
             nodes += response.json()["nodes"]
         return JsonResponse({"nodes": nodes})
 
     # --- monitor ---
 
-    async def status(self) -> Status:
+    async def status(self, holder: HolderOf) -> Status:
         """Return the status of all nodes as one server."""
-        return self._master.status()
+        return visible_to(self._master.status(), holder.client)
 
-    async def stream(self) -> EventSourceResponse:
+    async def stream(self, holder: HolderOf) -> EventSourceResponse:
         """Send the status as events: at every change, at most two per second."""
-        return EventSourceResponse(self._events(), ping=15)
+        return EventSourceResponse(self._events(holder.client), ping=15)
 
     async def metrics(self) -> Response:
         """Return the metrics of all nodes for Prometheus."""
@@ -333,11 +346,12 @@ class _Routes:
         code = HTTPStatus.OK if live else HTTPStatus.SERVICE_UNAVAILABLE
         return JsonResponse({"ready": bool(live), "nodes": live}, status_code=code)
 
-    async def _events(self) -> AsyncIterator[dict[str, str]]:
+    async def _events(self, client: str) -> AsyncIterator[dict[str, str]]:
         closing = asyncio.ensure_future(self._master.closing.wait())
         try:
             while not closing.done():
-                yield {"event": "status", "data": self._master.status().model_dump_json()}
+                status = visible_to(self._master.status(), client)
+                yield {"event": "status", "data": status.model_dump_json()}
                 await asyncio.wait([closing], timeout=_MIN_INTERVAL)
                 await self._master.changed(_MAX_INTERVAL)
         finally:
@@ -345,35 +359,37 @@ class _Routes:
 
     # --- shared ---
 
-    async def _allocate(self, seconds: float, target: str, body: bytes, request_id: str = "") -> Response:
+    async def _allocate(
+        self, holder: KeyHolder, seconds: float, target: str, body: bytes, request_id: str = ""
+    ) -> Response:
         def send(node: ClusterNode) -> Awaitable[httpx.Response]:
-            return self._master.send(node, "POST", target, body)
+            return self._master.send(node, "POST", target, body, holder.client)
 
         return _forwarded(await self._master.allocate(seconds, send, request_id))
 
     async def _forward(self, node: ClusterNode, request: Request) -> Response:
-        body = await request.body()
-        return _forwarded(await self._master.send(node, request.method, _target(request), body))
+        body, client = await request.body(), holder_of(request).client
+        return _forwarded(await self._master.send(node, request.method, _target(request), body, client))
 
-    async def _batch(self, target: str, given: Given) -> Response:
+    async def _batch(self, holder: KeyHolder, target: str, given: Given) -> Response:
         parts: dict[str, list[int]] = {}
         for index, item in enumerate(given["items"]):
             parts.setdefault(node_of(item["lease"]), []).append(index)
-        results = [self._part(target, given["items"], part) for part in parts.values()]
+        results = [self._part(holder, target, given["items"], part) for part in parts.values()]
         if not given["stream"]:
             items = [each for part in results async for each in part]
             return JsonResponse({"results": sorted(items, key=lambda each: int(each["index"]))})
         return StreamingResponse(_lines(results), media_type="application/x-ndjson")
 
     async def _part(
-        self, target: str, items: Sequence[Given], indexes: Sequence[int]
+        self, holder: KeyHolder, target: str, items: Sequence[Given], indexes: Sequence[int]
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield the results of one node's items as they complete."""
         body = json.dumps({"items": [items[i] for i in indexes], "stream": True}).encode()
         missing = dict(enumerate(indexes))
         try:
             node = self._master.of(items[indexes[0]]["lease"])
-            async with self._master.streaming(node, "POST", target, body) as response:
+            async with self._master.streaming(node, "POST", target, body, holder.client) as response:
                 if response.status_code != HTTPStatus.OK:
                     await response.aread()
                     raise UsageError(
@@ -412,6 +428,15 @@ async def _lines(parts: Sequence[AsyncIterator[dict[str, Any]]]) -> AsyncIterato
     finally:
         for task in tasks:
             task.cancel()
+
+
+def _check_node(holder: KeyHolder, name: str) -> None:
+    if not holder.may_be_node(name):
+        raise RequestRefused(
+            FailureKind.FORBIDDEN,
+            f"this key may not act as node {name!r}",
+            hint="set the node key with --node-key-file or STILLWEB_NODE_KEY",
+        )
 
 
 def _target(request: Request) -> str:

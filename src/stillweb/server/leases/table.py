@@ -100,7 +100,9 @@ class LeaseTable:
 
     def __init__(self, sessions: int, capacity: int) -> None:
         if sessions < 1 or capacity < 0:
-            raise UsageError(f"{sessions} sessions with room for {capacity} waiting clients serve no client")
+            raise UsageError(
+                f"{sessions} sessions and {capacity} waiting clients: at least one session is needed"
+            )
         self.limit = sessions
         self.capacity = capacity
         self._free = list(range(sessions))[::-1]

@@ -22,8 +22,10 @@ from stillweb.server.monitor.status import (
     RecentMiss,
     SessionStatus,
     Status,
+    visible_to,
 )
-from stillweb.server.protocols.web import EngineOf, JsonResponse
+from stillweb.server.protocols.web import Caller, CallerOf, EngineOf
+from stillweb.server.responses import JsonResponse
 
 __all__ = ["router", "status_of"]
 
@@ -98,14 +100,14 @@ def router() -> APIRouter:
     return routes
 
 
-async def status(engine: EngineOf) -> Status:
+async def status(caller: CallerOf) -> Status:
     """Return the status of the server and of each session."""
-    return status_of(engine)
+    return visible_to(status_of(caller.engine), caller.client)
 
 
-async def stream(engine: EngineOf) -> EventSourceResponse:
+async def stream(caller: CallerOf) -> EventSourceResponse:
     """Send the status as events: immediately, then at every change, at most four per second."""
-    return EventSourceResponse(_events(engine), ping=15)
+    return EventSourceResponse(_events(caller), ping=15)
 
 
 async def metrics(engine: EngineOf) -> Response:
@@ -127,12 +129,14 @@ async def ready(engine: EngineOf) -> Response:
     return JsonResponse({"ready": not missing, "missing": missing}, status_code=code)
 
 
-async def _events(engine: Engine) -> AsyncIterator[dict[str, str]]:
+async def _events(caller: Caller) -> AsyncIterator[dict[str, str]]:
+    engine = caller.engine
     closing = asyncio.ensure_future(engine.closing.wait())
     seen = engine.changes
     try:
         while not closing.done():
-            yield {"event": "status", "data": status_of(engine).model_dump_json()}
+            shown = visible_to(status_of(engine), caller.client)
+            yield {"event": "status", "data": shown.model_dump_json()}
             await asyncio.wait([closing], timeout=_MIN_INTERVAL)
             seen = await engine.changed(seen, _MAX_INTERVAL)
     finally:

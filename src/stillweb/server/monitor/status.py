@@ -22,6 +22,7 @@ __all__ = [
     "Status",
     "letter_of",
     "render",
+    "visible_to",
 ]
 
 
@@ -130,6 +131,15 @@ class Status(BaseModel):
     misses: list[RecentMiss] = Field(description="Most recent misses, newest first")
     browsers: list[BrowserStatus]
     pictures: dict[str, int] = Field(description="Number and bytes of the pictures in memory")
+
+
+def visible_to(status: Status, client: str) -> Status:
+    """Return a status without the lease identifiers and pictures of other clients."""
+    sessions = [
+        each if each.client == client else each.model_copy(update={"lease": "", "picture": ""})
+        for each in status.sessions
+    ]
+    return status.model_copy(update={"sessions": sessions})
 
 
 MEDIA_TYPE = CONTENT_TYPE_LATEST

@@ -21,13 +21,13 @@ from stillweb.server.protocols.web import (
     Caller,
     CallerOf,
     EngineOf,
-    JsonResponse,
     inline,
     left,
     start_of,
     step_result,
     while_connected,
 )
+from stillweb.server.responses import JsonResponse
 
 __all__ = ["router"]
 

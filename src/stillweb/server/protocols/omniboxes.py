@@ -22,7 +22,8 @@ from stillweb.errors import StillwebError, UsageError
 from stillweb.server.engine import Engine, Start
 from stillweb.server.failures import FailureKind, RequestRefused, ServerFault, fault_of
 from stillweb.server.leases.held import HeldLease
-from stillweb.server.protocols.web import Caller, CallerOf, JsonResponse, fault_response
+from stillweb.server.protocols.web import Caller, CallerOf
+from stillweb.server.responses import JsonResponse, fault_response
 
 __all__ = ["Command", "command_of", "first_lines", "rects_of", "router", "sequential_ids"]
 

@@ -31,7 +31,8 @@ from stillweb.server.engine import Engine, Start, Stepped
 from stillweb.server.failures import RequestRefused, fault_of
 from stillweb.server.leases.held import HeldLease
 from stillweb.server.protocols.models import ObservationModel
-from stillweb.server.protocols.web import STARTS, CallerOf, JsonResponse, caller_of, start_of
+from stillweb.server.protocols.web import STARTS, CallerOf, caller_of, start_of
+from stillweb.server.responses import JsonResponse
 
 __all__ = ["router", "socket"]
 

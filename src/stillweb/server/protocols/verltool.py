@@ -22,7 +22,8 @@ from stillweb.errors import StillwebError, UsageError
 from stillweb.server.engine import Engine, Stepped
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
 from stillweb.server.leases.held import HeldLease
-from stillweb.server.protocols.web import Caller, CallerOf, EngineOf, JsonResponse, inline, start_of
+from stillweb.server.protocols.web import Caller, CallerOf, EngineOf, inline, start_of
+from stillweb.server.responses import JsonResponse
 
 __all__ = ["GetObservation", "TrajectoryLeases", "router"]
 

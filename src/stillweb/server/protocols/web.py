@@ -1,26 +1,22 @@
-"""Pieces that the routes of all protocols share: the caller of a request, JSON responses, error responses."""
+"""Shared pieces of all protocols: the caller of a request, the start of an episode, its results."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
-from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
 from stillweb import clock
 from stillweb.env.tasks.load import task_from_dict
-from stillweb.errors import StillwebError, UsageError
+from stillweb.errors import UsageError
 from stillweb.server.engine import Engine, Start, Stepped
-from stillweb.server.failures import FailureKind, RequestRefused, ServerFault, fault_of
+from stillweb.server.failures import FailureKind, RequestRefused
+from stillweb.server.keys import KeyHolder
 from stillweb.server.leases.held import HeldLease
 from stillweb.server.pictures import PictureStore
 
@@ -29,14 +25,9 @@ __all__ = [
     "Caller",
     "CallerOf",
     "EngineOf",
-    "JsonResponse",
+    "HolderOf",
     "caller_of",
-    "client_of",
-    "failed",
-    "failed_bug",
-    "failed_http",
-    "failed_validation",
-    "fault_response",
+    "holder_of",
     "inline",
     "left",
     "start_of",
@@ -45,15 +36,6 @@ __all__ = [
 ]
 
 STARTS = ("task", "task_id", "url")  # an episode starts with exactly one of them
-
-
-class JsonResponse(Response):
-    """A JSON response; values without a JSON type become strings."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content, ensure_ascii=False, default=str).encode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +64,15 @@ class Caller:
         return await self.engine.leases.acquire(owner, client=self.client, **terms)
 
 
-def client_of(connection: HTTPConnection) -> str:
-    """Return the name of the API key of a request."""
-    return str(connection.scope.get("state", {}).get("client", ""))
+def holder_of(connection: HTTPConnection) -> KeyHolder:
+    """Return the holder of the key of a request."""
+    holder: KeyHolder = connection.scope["state"]["holder"]
+    return holder
 
 
 def caller_of(connection: HTTPConnection) -> Caller:
     """Return the caller of a request or WebSocket."""
-    return Caller(connection.app.state.engine, client_of(connection))
+    return Caller(connection.app.state.engine, holder_of(connection).client)
 
 
 def _engine(connection: HTTPConnection) -> Engine:
@@ -99,44 +82,8 @@ def _engine(connection: HTTPConnection) -> Engine:
 
 T = TypeVar("T")
 CallerOf = Annotated[Caller, Depends(caller_of)]
+HolderOf = Annotated[KeyHolder, Depends(holder_of)]
 EngineOf = Annotated[Engine, Depends(_engine)]
-
-
-# --- failures --------------------------------------------------------------------------------------
-
-
-def failed(_: Request, error: Exception) -> Response:
-    """Return the response to a `StillwebError`."""
-    assert isinstance(error, StillwebError)
-    return fault_response(fault_of(error))
-
-
-def failed_bug(_: Request, error: Exception) -> Response:
-    """Return the response to an unexpected error; Starlette raises the error again after it."""
-    return fault_response(fault_of(error))
-
-
-def failed_http(_: Request, error: Exception) -> Response:
-    """Return the response to an unknown path or method."""
-    assert isinstance(error, HTTPException)
-    status, detail = HTTPStatus(error.status_code), str(error.detail)
-    fault = ServerFault.of(status, FailureKind.NOT_FOUND.value, detail, "GET /docs lists the paths")
-    return JsonResponse(fault.body, status_code=error.status_code, headers=error.headers)
-
-
-def failed_validation(_: Request, error: Exception) -> Response:
-    """Return the response to a wrong body or parameter; it names each wrong field."""
-    assert isinstance(error, RequestValidationError)
-    wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-    return fault_response(
-        fault_of(RequestRefused(FailureKind.BAD_REQUEST, wrong, hint="GET /docs lists the fields"))
-    )
-
-
-def fault_response(fault: ServerFault, more: Mapping[str, Any] | None = None) -> Response:
-    """Return a failure as a response, with more fields beside `error`."""
-    headers = {"Retry-After": str(fault.retry_after)} if fault.retry_after else None
-    return JsonResponse({**fault.body, **(more or {})}, status_code=fault.status, headers=headers)
 
 
 # --- requests and responses ------------------------------------------------------------------------

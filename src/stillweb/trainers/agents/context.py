@@ -136,7 +136,7 @@ class Conversation:
             UsageError: unless an observation follows the last reply, or if the goal alone exceeds the budget.
         """
         if not self._rounds or self._rounds[-1].reply:
-            raise UsageError("add an observation before the next request")
+            raise UsageError("add the next observation before the next request")
         page = len(self._rounds[-1].page)
         full = min(self.options.rounds, len(self._rounds))
         older = len(self._rounds) - full

@@ -1,7 +1,7 @@
 """Reads a model's reply as an action.
 
-The action may be a tool call, a JSON object anywhere in a text, or a call such as `click('a12')`, in the
-action names of stillweb, WebServ, WebGym or BrowserGym (`env/actions/aliases.py`). The reader does not
+The action may be a tool call, a JSON object anywhere in a text, or a call such as `click('a12')`. It may use
+the action names of stillweb, WebServ, WebGym or BrowserGym (`env/actions/aliases.py`). The reader does not
 validate: an invalid action goes to the environment unchanged, which reports the error to the model.
 """
 

@@ -89,7 +89,7 @@ class BatchFolder:
     def keep(self, rollout: Rollout) -> Result:
         """Store a finished episode."""
         result = Result.of(rollout)
-        self._append(line(result.model_dump(mode="json")).encode("utf-8", "backslashreplace"))
+        self._append(line(result.to_json()).encode("utf-8", "backslashreplace"))
         self.results[result.key] = result
         self._file(result)
         return result
@@ -156,7 +156,7 @@ class BatchFolder:
     def _file(self, result: Result) -> None:
         """Move the trajectories of an episode and write its result, or complete an interrupted move."""
         home = self.folder_of(result)
-        file, text = home / "result.json", _pretty(result.model_dump(mode="json"))
+        file, text = home / "result.json", _pretty(result.to_json())
         if file.exists():
             if file.read_bytes() == text:
                 return

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from statistics import fmean
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from stillweb import clock
 from stillweb.diff.certify.rates import rate
@@ -17,8 +19,9 @@ from stillweb.errors import TaskError
 __all__ = ["Result", "summary_of"]
 
 
-class Result(BaseModel):
-    """The end of an episode. Unknown fields, of later versions, are ignored.
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The end of an episode.
 
     Attributes:
         task, number: the task, and the number of its episode, from 0.
@@ -32,8 +35,6 @@ class Result(BaseModel):
         ended: end time in UTC.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     task: str
     number: int
     outcome: str
@@ -43,7 +44,7 @@ class Result(BaseModel):
     steps: int = 0
     attempts: int = 1
     errors: tuple[str, ...] = ()
-    traffic: Mapping[str, int] = Field(default_factory=dict)
+    traffic: Mapping[str, int] = field(default_factory=dict)
     collection: str = ""
     environment_id: str = ""
     level: str = ""
@@ -52,7 +53,7 @@ class Result(BaseModel):
     seconds: float = 0.0
     ended: str = ""
 
-    def model_post_init(self, _: Any) -> None:
+    def __post_init__(self) -> None:
         """Raise a TaskError if a failed episode has a reward, or a finished one has none."""
         if (self.reward is None) == (self.outcome == Outcome.OK):
             raise TaskError(f"{self.task} #{self.number} ended as {self.outcome!r} with reward {self.reward}")
@@ -90,19 +91,30 @@ class Result(BaseModel):
 
     @classmethod
     def parse(cls, value: Mapping[str, Any], where: str) -> Self:
-        """Validate a line of `results.jsonl`.
+        """Validate a line of `results.jsonl`; unknown fields, of later versions, are ignored.
 
         Raises:
             TaskError: naming `where` the line is.
         """
         try:
-            return cls.model_validate(value)
+            result: Self = _adapter().validate_python(value)  # type: ignore[assignment]
+            return result
         except ValidationError as error:
             first = error.errors()[0]
-            field = ".".join(map(str, first["loc"]))
-            raise TaskError(f"{where}: not a result of an episode: {field}: {first['msg']}") from error
+            name = ".".join(map(str, first["loc"]))
+            raise TaskError(f"{where}: not a result of an episode: {name}: {first['msg']}") from error
         except TaskError as error:
             raise TaskError(f"{where}: not a result of an episode: {error}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields for `results.jsonl`."""
+        values: dict[str, Any] = _adapter().dump_python(self, mode="json")
+        return values
+
+
+@cache
+def _adapter() -> TypeAdapter[Result]:
+    return TypeAdapter(Result)
 
 
 def summary_of(results: Iterable[Result], *, success: float = 1.0) -> dict[str, Any]:

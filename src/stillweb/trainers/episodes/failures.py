@@ -43,7 +43,7 @@ class FailurePolicy(StrEnum):
 
 
 class SampleVerdict(StrEnum):
-    """What a trainer does with an episode."""
+    """Decision about an episode."""
 
     KEEP = "keep"
     MASK = "mask"

@@ -84,8 +84,8 @@ def cut(text: str, limit: int) -> str:
     """Return at most `limit` characters and a note of how many are missing; 0 for no limit."""
     if not limit or len(text) <= limit:
         return text
-    kept = max(0, limit - len(_CUT.format(len(text))))
-    return (text[:kept] + _CUT.format(len(text) - kept))[:limit]
+    size = max(0, limit - len(_CUT.format(len(text))))
+    return (text[:size] + _CUT.format(len(text) - size))[:limit]
 
 
 def pixels_of(picture: bytes) -> Image.Image:

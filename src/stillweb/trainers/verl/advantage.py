@@ -25,11 +25,11 @@ def compute_grpo_masked(
     token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, **named: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return advantages and returns; samples with an all-zero response mask get 0 and influence no other."""
-    kept = response_mask.sum(dim=-1) > 0
+    scored = response_mask.sum(dim=-1) > 0
     advantages = torch.zeros_like(token_level_rewards)
-    if kept.any():
-        kept_index = index[kept.cpu().numpy()]
-        advantages[kept] = compute_grpo_outcome_advantage(
-            token_level_rewards[kept], response_mask[kept], kept_index, **named
+    if scored.any():
+        scored_index = index[scored.cpu().numpy()]
+        advantages[scored] = compute_grpo_outcome_advantage(
+            token_level_rewards[scored], response_mask[scored], scored_index, **named
         )[0]
     return advantages, advantages
