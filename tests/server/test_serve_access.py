@@ -19,8 +19,8 @@ from starlette.datastructures import Headers
 
 from stillweb.errors import UsageError
 from stillweb.polling import poll
-from stillweb.server.cluster.addresses import resolve_node_url
 from stillweb.server.cluster.joining import joined
+from stillweb.server.cluster.nodes import resolve_node_url
 from stillweb.server.failures import FailureKind, RequestRefused
 from stillweb.server.keys import CLIENT_HEADER, AccessKeys, KeyHolder, read_keys
 from stillweb.server.limits import BODY_BYTES, BodyLimit

@@ -25,8 +25,7 @@ from sse_starlette.sse import EventSourceResponse
 
 from stillweb import clock
 from stillweb.errors import InfraError, StillwebError, UsageError
-from stillweb.server.cluster.addresses import resolve_node_url
-from stillweb.server.cluster.nodes import ClusterNode, NodeRegistry, merged, node_of
+from stillweb.server.cluster.nodes import ClusterNode, NodeRegistry, merged, node_of, resolve_node_url
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
 from stillweb.server.guard import base_app
 from stillweb.server.keys import CLIENT_HEADER, AccessKeys, KeyHolder

@@ -1,6 +1,6 @@
-"""The nodes of a master: which are live, which has free sessions, which granted a lease.
+"""The nodes of a master: which are live, which has free sessions, which granted a lease, and their addresses.
 
-No clock and no event loop.
+The registry has no clock and no event loop.
 
 A node's name is the prefix of its lease identifiers, `a100-3.<id>`. So a restarted master finds the node of
 every lease that still runs.
@@ -8,15 +8,28 @@ every lease that still runs.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Container
+import socket
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 from stillweb.errors import UsageError
+from stillweb.server.failures import FailureKind, RequestRefused
 from stillweb.server.monitor.status import BrowserStatus, Queue, Rates, RecentMiss, SessionStatus, Status
 
-__all__ = ["NODE_SECONDS", "ClusterNode", "NodeRegistry", "check_node_name", "merged", "node_of"]
+__all__ = [
+    "NODE_SECONDS",
+    "ClusterNode",
+    "NodeRegistry",
+    "check_node_name",
+    "merged",
+    "node_of",
+    "resolve_node_url",
+]
 
 NODE_SECONDS = 10.0
 """Seconds of silence after which a node counts as lost. Nodes report at least every two seconds."""
@@ -164,3 +177,66 @@ def _sum(one: Queue | None, other: Queue) -> Queue:
     if one is None:
         return other
     return Queue(**{name: getattr(one, name) + getattr(other, name) for name in Queue.model_fields})
+
+
+# --- addresses -------------------------------------------------------------------------------------
+
+_PORTS = {"http": 80, "https": 443}
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+async def resolve_node_url(url: str, peer: str, networks: Sequence[Network]) -> str:
+    """Return the URL under which the master reaches a node.
+
+    The check prevents server-side request forgery by the master. A node may report the address from which it
+    joins; an unspecified address (0.0.0.0) means that one. Other addresses must be in a permitted network. The
+    URL holds the checked IP address, so that a later DNS answer cannot change it; for https, the certificate
+    protects the name.
+
+    Args:
+        url: URL that the node reported.
+        peer: address from which the node reported it.
+        networks: permitted networks.
+
+    Raises:
+        UsageError: if the URL is not `http(s)://HOST[:PORT]`, or its host is unknown.
+        RequestRefused: if its address is not permitted.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or _PORTS.get(parts.scheme)
+    except ValueError as error:
+        raise UsageError(f"{url!r} is not a URL of a node: {error}", hint="use http://HOST:PORT") from error
+    extra = parts.username or parts.path.strip("/") or parts.query or parts.fragment
+    if parts.scheme not in _PORTS or not host or extra:
+        raise UsageError(f"{url!r} is not a URL of a node", hint="use http://HOST:PORT")
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UsageError(f"the host of {url} is unknown: {error}", hint="--advertise sets the URL") from error
+    origin = _plain(ip_address(peer))
+    addresses = [_plain(ip_address(info[4][0])) for info in found]
+    addresses = [origin if each.is_unspecified else each for each in addresses]
+    for address in addresses:
+        if not _permitted(address, origin, networks):
+            raise RequestRefused(
+                FailureKind.FORBIDDEN,
+                f"a node that joins from {peer} may not have the address {address} of {url}",
+                hint="permit its network with stillweb serve --master --node-network CIDR",
+            )
+    if parts.scheme == "https":
+        return f"https://{parts.netloc}"
+    first = addresses[0]
+    return f"http://{f'[{first}]' if first.version == 6 else first}:{port}"
+
+
+def _plain(address: Address) -> Address:
+    """Return an IPv4-mapped IPv6 address as IPv4."""
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _permitted(address: Address, peer: Address, networks: Sequence[Network]) -> bool:
+    if address == peer or (address.is_loopback and peer.is_loopback):
+        return True
+    return any(address in network for network in networks)
