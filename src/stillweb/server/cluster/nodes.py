@@ -191,8 +191,8 @@ async def resolve_node_url(url: str, peer: str, networks: Sequence[Network]) -> 
 
     The check prevents server-side request forgery by the master. A node may report the address from which it
     joins; an unspecified address (0.0.0.0) means that one. Other addresses must be in a permitted network.
-    The URL holds the checked IP address, so that a later DNS answer cannot change it; for https, the certificate
-    protects the name.
+    The URL holds the checked IP address, so that a later DNS answer cannot change it. For https, the
+    certificate protects the name.
 
     Args:
         url: URL that the node reported.
