@@ -159,7 +159,9 @@ async def test_a_shared_worker_that_began_before_it_was_heard_holds_nothing_up(r
         monkeypatch.undo()
         settled = await going
         assert settled.settled, settled.reason
-        assert state_of(visit.context).exact.flags == ["worker http://site.test/s.js did not begin in time"]
+        assert state_of(visit.context).exact.flags == [
+            "shared_worker http://site.test/s.js ran before it could be pinned"
+        ]
 
 
 async def test_a_page_that_went_elsewhere_is_asked_again_before_a_frame_is_drawn(rig, monkeypatch):

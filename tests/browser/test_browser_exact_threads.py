@@ -9,6 +9,7 @@ import asyncio
 import pytest
 
 from stillweb.browser import Level, page_html, settle
+from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.context import state_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -208,3 +209,64 @@ async def test_synchronous_requests_of_pages_and_workers_are_let_in_at_once(rig)
     assert {"begins a 45000 bc", "nested c", "shared a 45000", "heard 2", "later", "synchronous data"} <= set(
         lines
     )
+
+
+async def test_a_worker_that_starts_late_is_waited_for(rig, monkeypatch):
+    post, LATE = CdpConnection.post, 1.5
+
+    def late(connection, session, method, params):
+        if session.target["type"] != "worker" or method != "Runtime.runIfWaitingForDebugger":
+            return post(connection, session, method, params)
+        loop = asyncio.get_running_loop()
+        loop.call_later(LATE, post, connection, session, method, params)
+        return loop.create_future()
+
+    monkeypatch.setattr(CdpConnection, "post", late)
+    text, flags = await come_to(
+        rig,
+        """const blob = URL.createObjectURL(new Blob(['postMessage("begins"); onmessage = (e) => postMessage(e.data)']));
+        const w = new Worker(blob); w.onmessage = (e) => L(e.data); w.postMessage('heard'); setTimeout(() => L('timer'), 20);""",
+        sessions=2,
+    )
+    assert flags == ()
+    assert text.splitlines() == ["begins @45000", "heard @45000", "timer @45020"]
+
+
+@pytest.mark.parametrize("script", ["no script", "import '/missing.js';", "", None])
+@pytest.mark.parametrize("options", ["{}", "{ type: 'module' }"])
+async def test_a_worker_that_never_begins_is_not_waited_for(rig, script, options):
+    if script is not None:
+        rig.site.pages["http://localhost/w.js"] = ("text/javascript", script.encode())
+    rig.site.pages[HOME] = (
+        f"<!doctype html>{LOG} new Worker('/w.js', {options}); new SharedWorker('/w.js', {options});</script>"
+    )
+    async with rig.visit(Level.EXACT) as visit:
+        settled = await visit.goto(HOME)
+        assert settled.settled, settled.reason
+        assert settled.waited < 5
+        assert state_of(visit.context).exact.flags in (
+            [],
+            ["shared_worker http://localhost/w.js ran before it could be pinned"],
+        )
+
+
+async def test_messages_to_and_from_a_shared_worker_come_in_their_turn(rig):
+    rig.site.pages["http://localhost/s.js"] = (
+        "text/javascript",
+        b"""onconnect = ({ ports: [port] }) => { port.postMessage('hello'); port.onmessage = ({ data }) => port.postMessage(`heard ${data}`);
+        setTimeout(() => port.postMessage('later'), 100); };""",
+    )
+    rig.site.pages[
+        HOME
+    ] = f"""<!doctype html><body>{LOG} const s = new SharedWorker('/s.js'); s.port.postMessage('early');
+        s.port.onmessage = ({{ data }}) => {{ L(data); if (data === 'later') s.port.postMessage('late'); }};</script>"""
+
+    async def one():
+        async with rig.visit(Level.EXACT) as visit:
+            await visit.goto(HOME)
+            lines = tuple((await visit.page.evaluate("log.textContent")).splitlines())
+            return lines, tuple(state_of(visit.context).exact.flags)
+
+    came = [each for _ in range(3) for each in await asyncio.gather(*(one() for _ in range(4)))]
+    exact = [lines for lines, flags in came if not flags]
+    assert set(exact) == {("hello @45000", "heard early @45000", "later @45100", "heard late @45100")}

@@ -215,8 +215,6 @@ class Activity:
         if self._closed or url.startswith(_NO_TRAFFIC):
             return
         if (known := self._known.get(key)) and (known.url == url or not known.status):
-            if source and not known.source:  # at EXACT the report may come after the pause, with a finer type
-                known.source, known.resource_type = source, resource_type
             return
         entry = Requested(url, method, resource_type, clock.monotonic(), source)
         self.requests.append(entry)

@@ -23,9 +23,10 @@ from playwright.async_api import TimeoutError as PlaywrightTimeout
 from stillweb import clock
 from stillweb.browser.activity import Activity
 from stillweb.browser.cdp.connection import CdpError
-from stillweb.browser.cdp.session import FrameGone, PageProbe
+from stillweb.browser.cdp.session import FrameGone, FrameInfo, PageProbe
 from stillweb.browser.context import PinnedState, state_of
 from stillweb.browser.exact.context import ExactContext
+from stillweb.browser.exact.workers import WorkerWaits
 from stillweb.browser.profile import Level
 from stillweb.errors import InfraError
 
@@ -124,6 +125,11 @@ class _Settling:
         self._last: tuple[object, ...] = ()
         self._known: Look | None = None  # of the main frame, if nothing has happened since
         self._transitions = -1  # number begun or ended
+        self.waits = WorkerWaits()
+        self._workers_of_main: Look | None = None
+        self._creators: list[
+            FrameInfo
+        ] = []  # frames below the main one whose workers or messages are under way
         self._animation_left: int | None = None  # virtual ms until the next end, at level EXACT
 
     async def by_virtual_time(self) -> tuple[bool, str]:
@@ -191,7 +197,7 @@ class _Settling:
         """Release requests one at a time and draw a frame, until neither causes anything new."""
         exact.set_elapsed(self.state.now - int(self.state.pinning.start.timestamp() * 1000))
         for _ in range(_FRAMES):
-            await exact.drain(self._idle)
+            await exact.drain(self)
             await self.activity.idle()  # frames of WebSockets
             await self._wait_for_popups(exact)
             await exact.until_paused(self.probe.arrived(_END_SECONDS))
@@ -218,18 +224,20 @@ class _Settling:
         frames = await self.probe.frames()
         if len(frames) > 1:
             await self._snapped(exact, await self.probe.evaluate_all(f"eye.snap({self.state.now})", frames))
-            return await self._idle()
+            return await self.idle()
         try:
             reply = await self.probe.evaluate(f"eye.snapAndIdle({self._control}, {self.state.now})")
         except FrameGone:
             return None
         await self._snapped(exact, [reply])
         if reply["look"] is None or await self._idle_frames():  # a frame was drawn or added since
-            return await self._idle()
+            return await self.idle()
         return self._seen(reply["look"])
 
     def _seen(self, look: Look | None) -> Look | None:
         self._known = look
+        self._workers_of_main = look["workers"] if look else None
+        self._note_workers([], [])
         self._transitions = look["turned"] if look else -1
         self._take_flags([look])
         return look
@@ -263,7 +271,7 @@ class _Settling:
         with suppress(FrameGone, CdpError):
             await exact.draw(self.probe.cdp)
 
-    async def _idle(self) -> Look | None:
+    async def idle(self) -> Look | None:
         """Wait until the page has nothing to do, and results of other threads have been delivered to it.
 
         If the document navigates away, wait for the next one, which has the most to do.
@@ -279,6 +287,22 @@ class _Settling:
                 await self.probe.arrived(_END_SECONDS)
         return look
 
+    async def started(self) -> None:
+        """Wait until a worker of the page has begun, or a message to one has arrived."""
+        main = (await self.probe.frames())[:1] if _is_pending(self._workers_of_main) else []
+        frames = [*main, *self._creators]
+        if not frames:
+            return
+        calls = [
+            asyncio.ensure_future(self.probe.evaluate(f"eye.started({self._control})", f)) for f in frames
+        ]
+        try:
+            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
     async def _idle_frames(self) -> bool:
         """Deliver pending results to the frames in order; return True if any were pending."""
         frames = (await self.probe.frames())[1:]
@@ -289,7 +313,12 @@ class _Settling:
         for frame in waiting:
             self._take_flags(await self.probe.evaluate_all(f"eye.idle({self._control})", [frame]))
         self._take_flags(replies)
+        self._note_workers(frames, replies)
         return bool(waiting)
+
+    def _note_workers(self, frames: Sequence[FrameInfo], replies: Sequence[Look | None]) -> None:
+        self.waits = WorkerWaits.of([self._workers_of_main, *replies])
+        self._creators = [frame for frame, each in zip(frames, replies, strict=True) if _is_pending(each)]
 
     def _take_flags(self, replies: Sequence[Look | None]) -> None:
         for what in [what for each in replies if each for what in each.get("flags", ())]:
@@ -346,3 +375,7 @@ class _Settling:
         await self.probe.begin_documents_with(
             f"dispatchEvent(new CustomEvent({control}, {{ detail: {self.state.now} }}))"
         )
+
+
+def _is_pending(reply: Look | None) -> bool:
+    return bool(reply and (reply["starting"] or reply["unread"]))

@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from stillweb import clock
 from stillweb.browser.cdp.connection import CdpConnection, CdpError, CdpSession
 from stillweb.browser.exact.scheduler import PendingRequest, RequestScheduler, RequestStage
-from stillweb.browser.exact.workers import Workers
+from stillweb.browser.exact.workers import Workers, WorkerWaits
 from stillweb.errors import InfraError
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ __all__ = ["ExactContext", "Scripts"]
 # the real time instead.
 _FRAME_EPOCH = 1e12
 _ACCOUNT_SECONDS = 1.0  # real; a reported request is paused within milliseconds, unless served from memory
+_START_SECONDS = 30.0  # real; a worker that is not blocked begins within milliseconds on an idle machine
+_LOOK_SECONDS = 1.0  # real; between two checks for events that a page may not report
 _BODY_SECONDS = 3.0  # real; a body that the page does not read to its end never ends
 _SCREENSHOT_FRAMES = 5  # the first frame has no picture if the page has not been shown before
 _OTHER_WHITE = {"r": 255, "g": 255, "b": 254, "a": 1.0}  # differs from the background of a page
@@ -50,6 +53,22 @@ class Scripts:
 
     document: Callable[[], str]
     worker: Callable[[str], str]
+
+
+class PageSide(Protocol):
+    """Page of a rest, as `settle` controls it.
+
+    Attributes:
+        waits: what the page's frames reported of workers at the last `idle`.
+    """
+
+    waits: WorkerWaits
+
+    async def idle(self) -> object:
+        """Wait until the page has nothing to do."""
+
+    async def started(self) -> None:
+        """Wait until a worker of the page has begun, or a message to one has arrived."""
 
 
 class ExactContext:
@@ -142,8 +161,9 @@ class ExactContext:
         target = session.target["targetId"]
         self._pages.pop(target, None)
         self.workers.forget(target)
-        for request in self.requests.ended_of(session):
-            self._report_end(request)
+        for request in self.requests.open:
+            if request.owner is session:
+                self._end(request.key)
 
     def _pin_page(self, session: CdpSession) -> None:
         session.post("Page.enable")
@@ -172,24 +192,34 @@ class ExactContext:
             self.flag("a frame's document is a data: URL, which is not held")
         if request["url"].startswith(_NO_TRAFFIC):
             return
-        target = session.target
-        source = (
-            f"frame {event['documentURL']}"
-            if target["type"] == "page"
-            else f"{target['type']} {target['url']}"
-        )
-        pending = self._sent(event["requestId"], request, kind, source)
-        pending.requester = self.workers.name(target["targetId"])
+        pending = self._sent(event["requestId"], request, kind)
+        pending.kind, pending.source = kind, _source(session, event)
+        pending.requester = self.workers.name(session.target["targetId"])
         pending.requester_known = True
 
-    def _sent(self, key: str, request: dict[str, Any], kind: str, source: str = "") -> PendingRequest:
-        url = request["url"] + request.get("urlFragment", "")
+    def _sent(self, key: str, request: dict[str, Any], kind: str) -> PendingRequest:
         body = request.get("postData", "")
         pending = self.requests.sent(key, request["url"], request["method"], kind, body)
+        pending.fragment = request.get("urlFragment", "")
         pending.late = request.get("initialPriority") in _LOW
-        if self.activity:
-            self.activity.began(key, url, request["method"], kind, source)
+        if pending.reported:  # a redirect
+            self._begin(pending)
         return pending
+
+    def _report(self, pending: PendingRequest) -> None:
+        """List a request in `Activity`.
+
+        That happens at a rest, in the order of release, or as soon as the request proceeds: reports come from
+        several processes, in any order.
+        """
+        if self.activity and not pending.reported:
+            pending.reported = True
+            self._begin(pending)
+
+    def _begin(self, pending: PendingRequest) -> None:
+        if self.activity:
+            url = pending.url + pending.fragment
+            self.activity.began(pending.key, url, pending.method, pending.kind, pending.source)
 
     def _on_paused(self, session: CdpSession, event: dict[str, Any]) -> None:
         request = event["request"]
@@ -203,6 +233,7 @@ class ExactContext:
         ):
             # Its thread is blocked, so the release is atomic for it; other threads wait for their own
             # releases.
+            self._report(pending)
             self.requests.release(pending, counts=False)
             session.post("Fetch.continueRequest", {"requestId": pending.fetch_id})
         # While a page navigates to another document, the browser delays every command to it, so its document
@@ -210,6 +241,7 @@ class ExactContext:
         # drawn must not show half of the new document: its layout would come early, and with it effects such
         # as the scroll position of a history entry.
         elif pending.kind == "document" and event["frameId"] == session.target["targetId"]:
+            self._report(pending)
             self.requests.release(pending)
             resume = partial(session.post, "Fetch.continueRequest", {"requestId": pending.fetch_id})
             if self._drawing[session.id]:
@@ -218,24 +250,21 @@ class ExactContext:
                 resume()
 
     def _on_response(self, event: dict[str, Any]) -> None:
-        self.requests.responded(event["requestId"])
-        if event["type"] == "Document" and any(
-            name.lower() == "refresh" for name in event["response"]["headers"]
-        ):
-            self.flag(f"{event['response']['url']} is refreshed by the real clock")
+        key, response = event["requestId"], event["response"]
+        if pending := self.requests.get(key):
+            self._report(pending)
+        self.requests.responded(key)
+        if event["type"] == "Document" and any(name.lower() == "refresh" for name in response["headers"]):
+            self.flag(f"{response['url']} is refreshed by the real clock")
         if self.activity:
-            self.activity.responded(event["requestId"], event["response"]["status"])
+            self.activity.responded(key, response["status"])
 
     def _on_finished(self, event: dict[str, Any]) -> None:
         self._flag_if_given_up(event["requestId"], "an answer")
-        self.requests.ended(event["requestId"])
-        if self.activity:
-            self.activity.ended(event["requestId"])
+        self._end(event["requestId"])
 
     def _on_failed(self, event: dict[str, Any]) -> None:
-        self.requests.ended(event["requestId"])
-        if self.activity:
-            self.activity.ended(event["requestId"], event.get("errorText") or "failed")
+        self._end(event["requestId"], event.get("errorText") or "failed")
 
     def _on_script_loaded(self, worker: str) -> None:
         """A shared worker replies, so its script has loaded; its page requested it under the worker's id.
@@ -243,13 +272,12 @@ class ExactContext:
         If the worker started before its events were enabled (docs/decisions/0018-exact.md), no event reports
         that.
         """
-        if request := self.requests.ended(worker):
-            self._report_end(request)
+        if self.requests.get(worker):
+            self._end(worker)
 
     def _give_up(self, request: PendingRequest) -> None:
         self._given_up.add(request.key)
-        self.requests.ended(request.key)
-        self._report_end(request)
+        self._end(request.key)
 
     def _flag_if_given_up(self, key: str, what: str) -> None:
         """Flag a late event of a request: its time depends on the machine's load."""
@@ -262,12 +290,14 @@ class ExactContext:
         self.downloads.add(event["guid"])
         for request in self.requests.released():
             if request.url == event["url"]:
-                self.requests.ended(request.key)
-                self._report_end(request)
+                self._end(request.key)
 
-    def _report_end(self, request: PendingRequest) -> None:
+    def _end(self, key: str, failure: str = "") -> None:
+        if request := self.requests.get(key):
+            self._report(request)
+        self.requests.ended(key)
         if self.activity:
-            self.activity.ended(request.key)
+            self.activity.ended(key, failure)
 
     def _follow_sockets(self, session: CdpSession) -> None:
         def created(event: dict[str, Any]) -> None:
@@ -289,18 +319,14 @@ class ExactContext:
 
     # --- rests -------------------------------------------------------------------------------------
 
-    async def drain(self, idle: Callable[[], Awaitable[object]]) -> None:
-        """Release all paused requests, one at a time, until none is paused, released or about to come.
-
-        Args:
-            idle: waits until the pages have nothing to do.
-        """
+    async def drain(self, page: PageSide) -> None:
+        """Release all paused requests, one at a time, until none is paused, released or about to come."""
         before: PendingRequest | None = None
         while True:
             request = self.requests.next_paused()
             # Images are also released in sequence, but without waiting for the page between them.
             if not (before and before.is_image and request and request.is_image):
-                await self.calm(idle)
+                await self.calm(page)
                 request = self.requests.next_paused()
             before = request
             if request is None:
@@ -309,14 +335,44 @@ class ExactContext:
                 continue
             await self._release(request)
 
-    async def calm(self, idle: Callable[[], Awaitable[object]]) -> None:
-        """Wait until pages and workers have nothing to do, and each reported request is accounted for."""
-        begun = -1
-        while begun != self.workers.begun:  # a worker that has begun may send messages
+    async def calm(self, page: PageSide) -> None:
+        """Wait until page and workers have nothing to do, and each reported request is accounted for."""
+        until = clock.monotonic() + _START_SECONDS
+        while True:
             begun = self.workers.begun
-            await idle()
-            await self.workers.calm(idle)
+            await page.idle()
+            await self.workers.calm(page.idle)
             await self._account()
+            if begun != self.workers.begun:  # a worker that has begun may send messages
+                continue
+            if self.requests.next_paused() or not self._workers_pending(page):
+                return
+            if clock.monotonic() > until:
+                self.workers.lost = True
+                self.flag(f"a worker, or a message of a shared one, did not come within {_START_SECONDS:g} s")
+                return
+            await self._wait_for_workers(page)
+
+    def _workers_pending(self, page: PageSide) -> bool:
+        """Return True if a worker is starting, or a message to another process is under way."""
+        pages, workers = page.waits, self.workers.waits
+        if self.workers.lost:
+            return False
+        messages = (pages.unread and not workers.deaf) or (workers.unread and not pages.deaf)
+        return bool(pages.starting or workers.starting or messages)
+
+    async def _wait_for_workers(self, page: PageSide) -> None:
+        """Wait for an event of a worker; at most a second, since a replaced document never reports it."""
+        self.requests.progress.clear()
+        events = (page.started(), self.workers.started(), self.requests.progress.wait())
+        pages, workers, progress = (asyncio.ensure_future(event) for event in events)
+        wanted = {progress}
+        wanted |= {pages} if page.waits.starting or page.waits.unread else set()
+        wanted |= {workers} if self.workers.waits.starting or self.workers.waits.unread else set()
+        await asyncio.wait(wanted, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        for task in (pages, workers, progress):
+            task.cancel()
+        await asyncio.gather(pages, workers, progress, return_exceptions=True)
 
     async def until_paused(self, waiting: Awaitable[object]) -> None:
         """Wait for something, or for a paused request, which may be what it depends on."""
@@ -329,22 +385,27 @@ class ExactContext:
         wanted.cancel()
 
     async def _account(self) -> None:
-        """Wait until every request is known to be paused or not, and workers have begun."""
+        """Wait until workers with a script have begun, and every request is known to be paused or not."""
+        while self._beginning():
+            await self._progress()
         try:
             async with asyncio.timeout(_ACCOUNT_SECONDS):
-                while self.requests.unaccounted() or self.requests.ambiguous() or self._beginning():
-                    self.requests.progress.clear()
-                    await self.requests.progress.wait()
+                while self.requests.unaccounted() or self.requests.ambiguous():
+                    await self._progress()
         except TimeoutError:
             for request in self.requests.unaccounted():  # served from the page's memory, or not at all
                 self._give_up(request)
             for request in self.requests.ambiguous():
                 request.requester_known = True
-            for target in self._beginning():
-                self.workers.give_up(target)
+        for request in self.requests.unreported():
+            self._report(request)
 
     def _beginning(self) -> list[str]:
-        return self.workers.beginning({request.url for request in self.requests.open})
+        return self.workers.beginning({request.key for request in self.requests.open})
+
+    async def _progress(self) -> None:
+        self.requests.progress.clear()
+        await self.requests.progress.wait()
 
     async def _release(self, request: PendingRequest) -> None:
         assert isinstance(request.owner, CdpSession)
@@ -353,8 +414,7 @@ class ExactContext:
         try:
             await owner.send("Fetch.continueRequest", {"requestId": request.fetch_id})
         except CdpError:  # the page has cancelled it, or is gone
-            self.requests.ended(request.key)
-            self._report_end(request)
+            self._end(request.key)
             return
         await self._wait_for(request)
 
@@ -428,3 +488,14 @@ class ExactContext:
     def set_elapsed(self, milliseconds: int) -> None:
         """Set how far the clock has moved; frames are drawn for that time."""
         self._elapsed = milliseconds
+
+
+def _source(session: CdpSession, event: dict[str, Any]) -> str:
+    """Return the frame or worker that made a request, from its report."""
+    target = session.target
+    if target["type"] != "page":
+        return f"{target['type'].replace('_', ' ')} {target['url']}"
+    url = event["documentURL"]
+    if url == event["request"]["url"]:  # a worker's script
+        url = event.get("initiator", {}).get("url", url)
+    return f"frame {url}"

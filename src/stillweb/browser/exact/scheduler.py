@@ -46,6 +46,8 @@ class PendingRequest:
         owner: session that paused it.
         responded: whether its response has begun.
         late: whether the browser gives it a low priority.
+        source: the requesting frame or worker, for messages.
+        reported: whether `Activity` lists it.
         requester: name of the worker that made it; documents come first.
         requester_known: whether `requester` is final.
         moved: set when it has ended, is paused again, or is no longer awaited.
@@ -62,6 +64,9 @@ class PendingRequest:
     owner: object = None
     responded: bool = False
     late: bool = False
+    fragment: str = ""
+    source: str = ""
+    reported: bool = False
     requester: tuple[str, int] = ("", 0)
     requester_known: bool = False
     moved: asyncio.Event = field(default_factory=asyncio.Event)
@@ -100,6 +105,15 @@ class RequestScheduler:
         """The requests that have not ended, oldest first."""
         return list(self._requests.values())
 
+    def get(self, key: str) -> PendingRequest | None:
+        """Return a request that has not ended."""
+        return self._requests.get(key)
+
+    def unreported(self) -> list[PendingRequest]:
+        """Return the requests that `Activity` does not list yet, in the order of their release."""
+        new = (request for request in self._requests.values() if not request.reported)
+        return sorted(new, key=lambda request: request.rank)
+
     def sent(self, key: str, url: str, method: str, kind: str, body: str = "") -> PendingRequest:
         """Add a reported request; a known one was redirected, or paused before its report."""
         request = self._requests.get(key)
@@ -132,13 +146,6 @@ class RequestScheduler:
             request.moved.set()
         self.progress.set()
         return request
-
-    def ended_of(self, owner: object) -> list[PendingRequest]:
-        """Remove and return all requests of a target that has ended."""
-        gone = [request for request in self._requests.values() if request.owner is owner]
-        for request in gone:
-            self.ended(request.key)
-        return gone
 
     def unaccounted(self) -> list[PendingRequest]:
         """Return requests that may or may not be paused yet.

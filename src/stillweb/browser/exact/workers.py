@@ -3,21 +3,45 @@
 A worker's global object is complete only when its first script is about to run
 (docs/decisions/0018-exact.md), so clock and seeds are installed there, at an instrumentation breakpoint. At a
 rest each worker in turn delivers its messages (`js/worker.js`, `js/hold.js`), so that no two of them race.
+The creator of a worker reports it until it has begun, and a message to another process until it has arrived
+(`WorkerWaits`); a rest includes both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from stillweb.browser.cdp.connection import CdpError, CdpSession
 
-__all__ = ["Workers"]
+__all__ = ["WorkerWaits", "Workers"]
 
 _ROUNDS = 500  # of messages between workers and pages
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWaits:
+    """Counts that realms report of workers.
+
+    Attributes:
+        starting: workers that a realm has created and that have not begun.
+        unread: messages to shared workers, or from them, that have not arrived.
+        deaf: ports of shared workers that are not started, so that nothing arrives.
+    """
+
+    starting: int = 0
+    unread: int = 0
+    deaf: int = 0
+
+    @classmethod
+    def of(cls, replies: Iterable[Mapping[str, Any] | None]) -> Self:
+        """Return the sums over the replies of several realms."""
+        found = [reply for reply in replies if reply]
+        return cls(*(sum(reply.get(name, 0) for reply in found) for name in ("starting", "unread", "deaf")))
 
 
 class Workers:
@@ -25,23 +49,30 @@ class Workers:
 
     Attributes:
         begun: number of workers that have begun.
+        lost: whether a worker runs unpinned, so that its beginning and its messages cannot be awaited.
     """
 
     def __init__(
         self, script: Callable[[str], str], control: str, flag: Callable[[str], None], progress: asyncio.Event
     ) -> None:
         self.begun = 0
+        self.lost = False
         self._script = script
         self._control = json.dumps(control)
         self._flag = flag
         self._progress = progress
         self._running: dict[str, CdpSession] = {}
+        self._replies: dict[str, dict[str, Any]] = {}  # the last of each running worker
         self._counts: dict[str, int] = {}  # by URL
         self._names: dict[str, tuple[str, int]] = {}
         self._loading: dict[str, set[str]] = {}  # a module worker's imports, by worker
-        self._starting: dict[str, str] = {}  # URLs of workers that do not respond yet
-        self._late: set[str] = set()  # workers that are no longer awaited
+        self._starting: dict[str, str] = {}  # URLs of workers that have not begun
         self._messages: dict[str, int] = {}  # number received, by worker
+
+    @property
+    def waits(self) -> WorkerWaits:
+        """What the workers reported last."""
+        return WorkerWaits.of(self._replies.values())
 
     def pin(self, session: CdpSession, target: dict[str, Any], waiting: bool) -> None:
         """Install clock and seeds in a new worker."""
@@ -51,11 +82,15 @@ class Workers:
         self._counts[kind] = index + 1
         self._starting[target["targetId"]] = url
         if not waiting:
-            self._flag(f"{target['type']} {url} ran before it could be pinned")
+            self._lose(session)
         script = self._script(f"{target['type']}/{index}/")
         self._names[target["targetId"]] = (kind, index)
         session.on("Debugger.paused", lambda _: self._on_paused(session, script))
-        session.post("Debugger.enable")
+        enabled = session.post("Debugger.enable")
+        for event in ("Debugger.scriptParsed", "Inspector.workerScriptLoaded"):
+            session.on(event, lambda _: None if enabled.done() else self._lose(session))
+        # Without a pause before it, the script could not be parsed, so nothing has run.
+        session.on("Inspector.workerScriptLoaded", lambda _: self._not_starting(target["targetId"]))
         session.post("Debugger.setInstrumentationBreakpoint", {"instrumentation": "beforeScriptExecution"})
         loading = self._loading.setdefault(target["targetId"], set())
         session.on("Network.requestWillBeSent", lambda event: loading.add(event["requestId"]))
@@ -69,20 +104,29 @@ class Workers:
     def forget(self, target: str) -> None:
         """Remove a worker that has ended."""
         self._running.pop(target, None)
-        self._starting.pop(target, None)
+        self._replies.pop(target, None)
+        self._not_starting(target)
 
-    def beginning(self, open_urls: set[str]) -> list[str]:
-        """Return the workers that are about to begin, without those whose script is being requested."""
+    def beginning(self, open_requests: set[str]) -> list[str]:
+        """Return the URLs of workers that are about to begin, since their script and its imports have loaded.
+
+        CDP identifies the request for a worker's script by the worker's target.
+        """
         return [
-            target
+            url
             for target, url in self._starting.items()
-            if url not in open_urls and not self._loading.get(target) and target not in self._late
+            if target not in open_requests and not self._loading.get(target)
         ]
 
-    def give_up(self, target: str) -> None:
-        """Stop waiting for a worker to begin, and flag it."""
-        self._late.add(target)
-        self._flag(f"worker {self._starting[target]} did not begin in time")
+    async def started(self) -> None:
+        """Wait until a worker that a worker has created has begun, or a message has arrived."""
+        sessions = [
+            self._running[target]
+            for target, reply in self._replies.items()
+            if reply.get("starting") or reply.get("unread")
+        ]
+        if sessions:
+            await self._evaluate(f'self[{self._control}]("started")', *sessions)
 
     async def calm(self, idle: Callable[[], Awaitable[object]]) -> None:
         """Deliver messages between workers and pages until none is left in two rounds."""
@@ -106,8 +150,7 @@ class Workers:
 
     def _on_pinned(self, session: CdpSession, result: asyncio.Future[dict[str, Any]]) -> None:
         target = session.target
-        self._starting.pop(target["targetId"], None)
-        self._progress.set()
+        self._not_starting(target["targetId"])
         if result.cancelled() or result.exception() is not None:
             return  # it ended before it began
         self._running[target["targetId"]] = session
@@ -115,12 +158,25 @@ class Workers:
         if thrown := result.result().get("exceptionDetails"):
             why = thrown.get("exception", {}).get("description", thrown["text"]).splitlines()[0]
             self._flag(f"{target['type']} {target['url']} could not be pinned: {why}")
+            self.lost = True
+
+    def _lose(self, session: CdpSession) -> None:
+        """Flag a worker whose script ran before the commands that pin it."""
+        if self._starting.get(session.target["targetId"]):
+            self._flag(f"{session.target['type']} {session.target['url']} ran before it could be pinned")
+            self.lost = True
+            self._not_starting(session.target["targetId"])
+
+    def _not_starting(self, target: str) -> None:
+        self._starting.pop(target, None)
+        self._progress.set()
 
     async def _deliver(self, idle: Callable[[], Awaitable[object]]) -> bool:
         """Deliver the messages of each worker in turn; return True if any had one."""
         moved = False
         for target, session in sorted(self._running.items(), key=lambda each: self._names[each[0]]):
             for reply in await self._evaluate(f"self[{self._control}]()", session):
+                self._replies[target] = reply
                 for what in reply["flags"]:
                     self._flag(what)
                 if reply["given"] or reply["heard"] != self._messages.get(target, 0):

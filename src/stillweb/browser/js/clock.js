@@ -41,6 +41,7 @@
     const detail = stringify({ __proto__: null, ...reply, flags: reply.flags.join("\n") });
     dispatch.call(window, new NativeEvent(pin.control + "!", { detail }));
   });
+  hooks.started = () => dispatch.call(window, new NativeEvent(pin.control + "*"));
   // The order in which frames get storage events is not defined: they are delivered at a rest, in frame order.
   if (pin.hold) {
     hold("storage", (event) => {

@@ -249,19 +249,29 @@
       removeEventListener(control + "!", hear, true);
       return reply;
     },
+    // Resolves once a worker that this frame has created has begun, or has received a message.
+    started(control) {
+      return new Promise((resolve) => {
+        addEventListener(control + "*", () => resolve(), { once: true, capture: true });
+        const { starting, unread } = this.waiting(control) ?? {};
+        if (!starting && !unread) resolve();
+      });
+    },
     // At level EXACT, where frames are drawn on demand: waits until this thread has nothing to do. Completed work of
     // other threads is delivered to the page, one piece at a time (hold.js).
     async idle(control) {
       countTurns();
       watch(document);
       const flags = [];
+      let workers = {};
       for (let given = 1, rounds = 2000; given && rounds; rounds--) {
         for (let i = 0; i < 2; i++) await scheduler.postTask(() => {}, { priority: "background" });
         const reply = await this.clock(control, "give", 0);
         given = reply?.given ?? 0;
+        workers = reply && { starting: reply.starting, unread: reply.unread, deaf: reply.deaf };
         flags.push(...(reply?.flags ?? []));
       }
-      return { ...look(), turned, flags };
+      return { ...look(), turned, flags, workers };
     },
     snap,
     // Removes the bubble at an invalid field, and returns its text; "" without one. A message of blanks hides it.

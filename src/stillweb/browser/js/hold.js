@@ -5,13 +5,14 @@
 (pin) => {
   "use strict";
   const { defineProperty, getOwnPropertyDescriptor } = Object;
-  const { hooks, add, nativeTimeout } = pin.time;
+  const { hooks, add, nativeTimeout, NativeDate } = pin.time;
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
   const PATIENCE = 5000; // real ms, for work that may never end
   const queue = []; // {ready, ended, deliver}, in the order of the calls
   const busy = new Set(); // promises of work that ends with events of its own
   const within = (promise) => NativePromise.race([promise, new NativePromise((resolve) => nativeTimeout(resolve, PATIENCE, "late"))]);
+  const starting = new Set(); // workers that have been created and have not begun
   const flags = [];
   const flag = (what) => { if (!flags.includes(what)) flags.push(what); };
 
@@ -248,7 +249,9 @@
 
   // Messages between threads: copied at the call, sent at a rest.
   const channel = globalThis.BroadcastChannel;
-  const sends = (owner, natively = null) => {
+  const tell = channel?.prototype.postMessage;
+  const post = globalThis.MessagePort?.prototype.postMessage;
+  const sends = (owner, natively = null, after = () => {}) => {
     const native = natively ?? owner?.postMessage;
     if (!native) return;
     const value = { postMessage(message, options) {
@@ -257,6 +260,7 @@
       push(() => {
         try {
           native.call(this === undefined ? globalThis : this, copy, given);
+          after(this);
         } catch { /* closed meanwhile */ }
       });
     } }.postMessage;
@@ -280,16 +284,96 @@
     });
   }
   let asked = 0;
-  const port = globalThis.SharedWorker && getOwnPropertyDescriptor(SharedWorker.prototype, "port");
-  if (port) {
-    const own = new WeakSet();
-    defineProperty(SharedWorker.prototype, "port", { ...port, get() {
-      const to = port.get.call(this);
-      if (globalThis.top !== globalThis) flag("a shared worker has several documents, which race to it");
-      if (!own.has(to)) sends(own.add(to) && to, to.postMessage);
-      return to;
+  // Between its creation and its first event nothing shows a worker to the driver, so the creator reports it: until the
+  // first message of a dedicated worker (worker.js), or the connection of a shared one, or its failure.
+  hooks.starting = () => starting.size;
+  const begun = (worker) => { if (starting.delete(worker) && !starting.size) hooks.started?.(); };
+  const internal = (name) => channel && location.origin !== "null" ? new channel(`${pin.control}/${name}`) : null;
+  const creates = (name, note) => {
+    const native = globalThis[name];
+    if (!native) return;
+    globalThis[name] = new Proxy(native, { construct(target, args, newTarget) {
+      const made = Reflect.construct(target, args, newTarget);
+      listen.call(made, "error", () => begun(made), true);
+      note(made, args);
+      return made;
     } });
-  }
+    native.prototype.constructor = globalThis[name];
+  };
+  creates("Worker", (worker) => {
+    starting.add(worker);
+    listen.call(worker, "message", (event) => {
+      if (event.data !== pin.control) return;
+      event.stopImmediatePropagation();
+      begun(worker);
+    }, true);
+  });
+  const { terminate } = globalThis.Worker?.prototype ?? {};
+  if (terminate) Worker.prototype.terminate = { terminate() {
+    begun(this);
+    return terminate.call(this);
+  } }.terminate;
+
+  // Messages to another process arrive at any time. A second message follows each one, and the receiver acknowledges it
+  // over a channel: both have arrived. A port that is not started acknowledges nothing: it is deaf.
+  const unread = new Map(); // message -> port
+  const ports = new Map(); // port -> whether it is started
+  let acks = null;
+  let sent = 0;
+  hooks.unread = () => unread.size;
+  hooks.deaf = () => [...ports.values()].filter((isStarted) => !isStarted).length;
+  const mark = `${pin.control}#`;
+  const realm = `${mark}${pin.name ?? ""}${new NativeDate().getTime()}`;
+  const link = (port) => {
+    ports.set(port, false);
+    const { get, set } = getOwnPropertyDescriptor(MessagePort.prototype, "onmessage");
+    defineProperty(port, "onmessage", { configurable: true, enumerable: true, get, set(handler) {
+      ports.set(port, true);
+      set.call(port, handler);
+    } });
+    const { start } = port;
+    defineProperty(port, "start", { configurable: true, writable: true, value: { start() {
+      ports.set(port, true);
+      return start.call(port);
+    } }.start });
+    listen.call(port, "close", () => {
+      ports.delete(port);
+      for (const [message, by] of unread) if (by === port) unread.delete(message);
+    });
+    acks ??= internal("acks");
+    if (acks) {
+      acks.onmessage = ({ data }) => { if (unread.delete(data)) hooks.started?.(); };
+      listen.call(port, "message", (event) => {
+        if (typeof event.data !== "string" || !event.data.startsWith(mark)) return;
+        event.stopImmediatePropagation();
+        tell.call(acks, event.data);
+      }, true);
+    }
+    return () => {
+      if (!acks) return;
+      const message = `${realm}/${++sent}`;
+      unread.set(message, port);
+      post.call(port, message);
+    };
+  };
+  const { get: portOf } = getOwnPropertyDescriptor(globalThis.SharedWorker?.prototype ?? {}, "port") ?? {};
+  let connections = null;
+  creates("SharedWorker", (worker, [url]) => {
+    if (globalThis.top !== globalThis) flag("a shared worker has several documents, which race to it");
+    const port = portOf.call(worker);
+    sends(port, post, link(port));
+    connections ??= internal("connections");
+    if (!connections || /^data:/i.test(url)) return;
+    starting.add(worker);
+    connections.onmessage = () => {
+      const [first] = [...starting].filter((each) => each instanceof SharedWorker);
+      begun(first);
+    };
+  });
+  const connected = () => {
+    connections ??= internal("connections");
+    if (connections) tell.call(connections, 0);
+  };
   const audio = globalThis.AudioContext;
   if (audio) {
     globalThis.AudioContext = new Proxy(audio, {
@@ -302,5 +386,5 @@
       },
     });
   }
-  pin.hold = { push, sends, flag, queue };
+  pin.hold = { push, sends, flag, queue, link, connected };
 }

@@ -14,7 +14,7 @@
   const report = globalThis.reportError.bind(globalThis);
   const nativeTimeout = globalThis.setTimeout.bind(globalThis);
   // Set by hold.js: delivers results of other threads, and counts them.
-  const hooks = { added() {}, give: () => 0, pending: () => 0, flags: () => [] };
+  const hooks = { added() {}, give: () => 0, pending: () => 0, flags: () => [], starting: () => 0, unread: () => 0, deaf: () => 0 };
 
   // ---- time -----------------------------------------------------------------------------------
   let now = pin.start;
@@ -286,7 +286,8 @@
       now = origin = Math.max(now, time);
     },
     state(given = 0) {
-      const state = { now, next: next(), ran, given, pending: hooks.pending(), flags: hooks.flags() };
+      const state = { now, next: next(), ran, given, pending: hooks.pending(), flags: hooks.flags(),
+        starting: hooks.starting(), unread: hooks.unread(), deaf: hooks.deaf() };
       ran = 0;
       return state;
     },

@@ -6,7 +6,15 @@
   const { defineProperty } = Object;
   const { hold } = pin;
   let heard = 0;
-  hold.sends(globalThis.MessagePort?.prototype);
+  const linked = new WeakMap(); // port of a shared worker -> the call after each message
+  hold.sends(globalThis.MessagePort?.prototype, null, (port) => linked.get(port)?.());
+  if (globalThis.SharedWorkerGlobalScope) {
+    addEventListener("connect", ({ ports: [port] }) => {
+      linked.set(port, hold.link(port));
+      hold.connected();
+    }, true);
+  }
+  if (globalThis.DedicatedWorkerGlobalScope) globalThis.postMessage(pin.control); // has begun
   if (globalThis.DedicatedWorkerGlobalScope) hold.sends(globalThis, globalThis.postMessage.bind(globalThis));
   if (globalThis.Worker) hold.sends(Worker.prototype);
   const { close } = globalThis;
@@ -20,9 +28,13 @@
   // Delivers pending messages and results, and returns whether anything happened.
   const calm = async () => {
     await scheduler.postTask(() => {}, { priority: "background" });
-    const reply = await move("give", 0);
-    return { heard, given: reply.given, flags: reply.flags };
+    const { given, flags, starting, unread, deaf } = await move("give", 0);
+    return { heard, given, flags, starting, unread, deaf };
   };
-  const move = (command, time) => pin.time.move(command, time);
+  const started = () => new Promise((resolve) => {
+    pin.time.hooks.started = resolve;
+    if (!pin.time.hooks.starting() && !pin.time.hooks.unread()) resolve();
+  });
+  const move = (command, time) => command === "started" ? started() : pin.time.move(command, time);
   defineProperty(globalThis, pin.control, { value: (command, time) => command ? move(command, time) : calm() });
 }
