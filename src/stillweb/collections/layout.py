@@ -33,7 +33,7 @@ from stillweb.collections.warc.records import clean_uri, iso_date, timestamp_of
 from stillweb.errors import CollectionError, CollectionExists, CollectionNotFound, UsageError
 from stillweb.model import Capture, Exchange, Page
 
-__all__ = ["Collection", "default_root", "list_collections", "locked", "read_pages"]
+__all__ = ["Collection", "default_root", "list_collections", "locked", "page_members", "read_pages"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _PAGE_FIELDS = {"id", "url", "ts", "title", "seed", "depth", "status", "baseline"}
@@ -205,7 +205,7 @@ class Collection:
     def write_pages(self, pages: list[Page]) -> None:
         """Write `pages.jsonl` atomically; remove `extraPages.jsonl`, whose pages were in the list."""
         head = {"format": "json-pages-1.0", "id": "pages", "title": "All Pages"}
-        lines = [json.dumps(line, ensure_ascii=False) for line in [head, *map(_page_members, pages)]]
+        lines = [json.dumps(line, ensure_ascii=False) for line in [head, *map(page_members, pages)]]
         # Some titles end within a character; a lone surrogate is written as its JSON escape.
         text = ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
         write_atomically(self.pages / "pages.jsonl", text)
@@ -273,7 +273,8 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _page_members(page: Page) -> dict[str, Any]:
+def page_members(page: Page) -> dict[str, Any]:
+    """Return a page as a line of `pages.jsonl`."""
     members: dict[str, Any] = {**page.extra, "id": page.id, "url": page.url, "ts": iso_date(page.timestamp)}
     members |= {"title": page.title, "seed": page.seed, "depth": page.depth}
     if page.status:

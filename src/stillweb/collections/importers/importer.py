@@ -34,6 +34,7 @@ from stillweb.collections.warc.reader import (
 )
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, CollectionExists, MalformedWarc, UsageError
+from stillweb.matching.rules import Rules
 from stillweb.model import Page
 
 __all__ = ["FileReport", "ImportReport", "import_files", "reindex"]
@@ -41,6 +42,7 @@ __all__ = ["FileReport", "ImportReport", "import_files", "reindex"]
 Progress = Callable[[str, int, int], None]
 """Called with the file's name, the bytes read and the total."""
 
+_MERGED = frozenset({"archive", "indexes", "manifest.json", "pages"})
 _SUFFIX = re.compile(r"\.w?arc(\.gz)?$|\.gz$", re.IGNORECASE)
 
 
@@ -220,6 +222,9 @@ class _Staging:
             if found.kind == "log":
                 self._take_log(found.path, found.name)
                 continue
+            if found.kind == "extra":
+                self._take_extra(found.path, found.name, path, defects)
+                continue
             heard: list[Defect] = []
             name = found.name if found.name not in self.names else f"{_stem(found.label)}-{found.name}"
             kind = sniff(found.path) or "warc"
@@ -232,6 +237,24 @@ class _Staging:
             rewritten = rewritten or report.rewritten
             found.path.unlink()
         return FileReport(str(path), "wacz", captures, records, rewritten, tuple(defects))
+
+    def _take_extra(self, path: Path, name: str, wacz_path: Path, defects: list[Defect]) -> None:
+        """Restore a file that an export added, unless the collection has it or it is invalid."""
+        staged = self.collection.path / name
+        what = ""
+        taken = Path(*Path(name).parts[:2]) if name.startswith("baseline/") else Path(name)
+        if staged.exists() or (self.target.path / taken).exists():
+            what = f"{name} is not imported: the collection has {taken}"
+        elif name == "rules.yaml":
+            try:
+                Rules.parse(path.read_text("utf-8", "replace"), file=name)
+            except CollectionError as error:
+                what = f"{name} is not imported: {error}"
+        if what:
+            defects.append(Defect(Severity.WARNING, "extra", str(wacz_path), -1, what))
+        else:
+            staged.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(staged)
 
     def _take_pages(self, path: Path) -> None:
         self.pages += read_pages(path)
@@ -308,17 +331,21 @@ class _Staging:
         return len(target.page_list())
 
     def _with_baselines(self, pages: list[Page]) -> list[Page]:
-        """Return new pages with the baselines of their crawler."""
-        return list(self.artifacts.attach(pages, self.collection.baseline, self.target.baseline))
+        """Return new pages with the baselines of their export or crawler."""
+        folder = self.collection.baseline
+        pages = [page if (folder / page.baseline).is_dir() else replace(page, baseline="") for page in pages]
+        return list(self.artifacts.attach(pages, folder, self.target.baseline))
 
     def _merge(self) -> None:
         """Move staged files into the collection: files first, then the index that names them."""
         for path in self.collection.warc_files():
             path.rename(self.target.archive / path.name)
-        for path in [*self.collection.baseline.glob("*"), *self.collection.logs.glob("*")]:
-            folder = self.target.path / path.parent.name
-            folder.mkdir(exist_ok=True)
-            path.rename(folder / path.name)
+        staged = [path for path in self.collection.path.rglob("*") if path.is_file()]
+        for path in staged:
+            name = path.relative_to(self.collection.path)
+            if name.parts[0] not in _MERGED and not (self.target.path / name).exists():
+                (self.target.path / name).parent.mkdir(parents=True, exist_ok=True)
+                path.rename(self.target.path / name)
         index = self.target.index_file
         old = index.read_bytes().splitlines(keepends=True) if index.exists() else []
         write_lines(index, [*old, *self.lines])

@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from html import unescape
+from html.parser import HTMLParser
 from typing import Any
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
 from stillweb.errors import CollectionError, LimitExceeded
 from stillweb.http.codec import decode
-from stillweb.model import Capture, Exchange, Page, header
+from stillweb.model import Capture, Exchange, Page, Response, header
 from stillweb.urls import wire_url
 
 _TITLE = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8})*")
 
 
@@ -73,6 +75,51 @@ def _title(exchange: Exchange) -> str:
         return ""
     match = _TITLE.search(body[: 1 << 18])
     return unescape(" ".join(match[1].decode("utf-8", "replace").split())) if match else ""
+
+
+class _TextExtractor(HTMLParser):
+    """Collects the text of an HTML document, a line for each run between tags."""
+
+    _HIDDEN = frozenset({"head", "noscript", "script", "style", "svg", "template"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._hidden = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._hidden += tag in self._HIDDEN
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden -= tag in self._HIDDEN and self._hidden > 0
+        if tag == "head":  # parsers close what an author left open there
+            self._hidden = 0
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden and (text := " ".join(data.split())):
+            self.lines.append(text)
+
+
+def page_text(response: Response) -> str:
+    """Return the text of an HTML response for full-text search; "" for other responses.
+
+    Raises:
+        LimitExceeded: if the body decodes to more than the limit.
+    """
+    if "html" not in response.mime:
+        return ""
+    body = decode(response.raw_body, header(response.headers, "content-encoding")) or b""
+    charset = _CHARSET.search(header(response.headers, "content-type")) or _CHARSET.search(
+        body[:1024].decode("latin-1")
+    )
+    try:
+        text = body.decode(charset[1] if charset else "utf-8", "replace")
+    except LookupError:
+        text = body.decode("utf-8", "replace")
+    extractor = _TextExtractor()
+    extractor.feed(text)
+    extractor.close()
+    return "\n".join(extractor.lines)
 
 
 def complete_manifest(

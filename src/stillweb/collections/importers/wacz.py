@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stillweb.collections.defects import Defect, Report, Severity
+from stillweb.collections.export import extra_path
 from stillweb.collections.manifest import VERSION, Manifest
 from stillweb.errors import MalformedWacz
 
@@ -34,7 +35,7 @@ _BROKEN = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, lzma.LZMAError, 
 class Unpacked:
     """A file taken out of a WACZ: its kind, where it lies now, and its name with the WACZ's."""
 
-    kind: str  # "warc", "pages" or "log"
+    kind: str  # "warc", "pages", "log" or "extra"
     path: Path
     name: str
     label: str  # of the WACZ it came from
@@ -56,10 +57,15 @@ def unpack(path: Path, into: Path, report: Report, depth: int = 0) -> Iterator[U
                 raise MalformedWacz(what, path=path)
             digests = _digests(path, archive, report)
             for number, (kind, member) in enumerate(wanted):
+                if kind == "extra" and depth:
+                    continue  # of a part of a multi-WACZ, whose pages have names of their own
                 target = into / f"{depth}-{number}-{PurePosixPath(member.filename).name}"
                 _extract(archive, member, target)
                 _verify(path, member.filename, target, digests, report)
-                yield from _unpacked(kind, target, path, into, report, depth)
+                if kind == "extra":
+                    yield Unpacked(kind, target, extra_path(member.filename), path.name)
+                else:
+                    yield from _unpacked(kind, target, path, into, report, depth)
     except _BROKEN as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise  # a full disk, say: not the file's fault
@@ -81,6 +87,10 @@ def _unpacked(
 
 def _kind(name: str) -> str:
     parts = PurePosixPath(name).parts
+    if not parts or parts[-1] == "/":
+        return ""
+    if extra_path(name):
+        return "extra"
     if parts[-1].endswith(".wacz"):
         return "wacz"
     if len(parts) > 1 and parts[-2] == "pages" and parts[-1] in _PAGE_LISTS:
