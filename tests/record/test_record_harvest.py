@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +13,21 @@ import pytest
 from stillweb import clock
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
-from stillweb.coverage import CoverageOptions, measure
+from stillweb.coverage import CoverageOptions, UntilOptions, measure, record_until
 from stillweb.env import Env
 from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
 from stillweb.model import header
+from stillweb.record.amend.amend import AmendOptions
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.options import ExploreOptions
+from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.harvest.fetch import PageFetcher, TooLarge
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import STATE_FILE, HarvestOptions, HarvestReport, harvest
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForms
+from stillweb.record.login.steps import read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
 
@@ -242,7 +247,7 @@ class TestASite:
         assert (await missed_by_agents(collection, ca, 1))[1] > 0.4
         reports: list[HarvestReport] = []
         options = HarvestOptions(words=500, forms=100, record=site.options)
-        report = await harvest(collection, SCOPE, options, reports.append)
+        report = await harvest(collection, ca, SCOPE, options, reports.append)
         assert report.ended_by == ""
         assert not report.failed
         assert report.forms == 24
@@ -255,12 +260,35 @@ class TestASite:
         missed, _ = await missed_by_agents(collection, ca, 1001)
         assert missed <= {f"GET {HOME}logout"}  # left alone on purpose
 
+    @pytest.mark.timeout(240)
+    async def test_until_records_until_fresh_seeds_miss_nothing(self, tmp_path: Path, ca, site) -> None:
+        build(site, pages=6)
+        site.answers["/logout"] = site.reply("<a href='/'>Bye</a>")
+        collection = await crawled(tmp_path, ca, site)
+        measured = CoverageOptions(agents=("uniform", "reader"), seeds=2, steps=10)
+        options = UntilOptions(
+            seconds=120,
+            measure=measured,
+            harvest=HarvestOptions(avoid=AvoidRules.of(destructive=True), record=site.options),
+            explore=ExploreOptions(1, record=site.options),
+            amend=AmendOptions(record=site.options),
+        )
+        said: list[str] = []
+        report = await record_until(collection, ca, SCOPE, [HOME], options, said.append)
+        assert report.reached, report.to_dict()
+        first, last = report.rounds[0], report.rounds[-1]
+        assert first.result.miss_rate().share > 0.2
+        assert last.result.miss_rate().failed == 0
+        seeds = [{walk.seed for walk in each.result.walks} for each in report.rounds]
+        assert not seeds[0] & seeds[-1]
+        assert any(text.startswith("round 1: miss rate 0 of") for text in said)
+
     async def test_a_form_leads_to_the_page_behind_it(self, tmp_path: Path, ca, site) -> None:
         build(site, pages=3)
         site.page("/", '<a href="/item/0">0</a><a href="/item/1">1</a>')
         site.answers["/basket"] = lambda asked: site.reply(f"<h1>Added {asked.body.decode()[-1]}</h1>")
         collection = await crawled(tmp_path, ca, site)
-        await harvest(collection, SCOPE, HarvestOptions(forms=10, record=site.options))
+        await harvest(collection, ca, SCOPE, HarvestOptions(forms=10, record=site.options))
         await asyncio.to_thread(ensure_sealed, collection)
         async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
             for number in (0, 1):
@@ -274,11 +302,11 @@ class TestASite:
     async def test_limits_end_it_and_the_next_goes_on(self, tmp_path: Path, ca, site) -> None:
         build(site)
         collection = await crawled(tmp_path, ca, site)
-        first = await harvest(collection, SCOPE, HarvestOptions(pages=10, jobs=1, record=site.options))
+        first = await harvest(collection, ca, SCOPE, HarvestOptions(pages=10, jobs=1, record=site.options))
         assert (first.pages, first.ended_by) == (10, "--pages")
         assert first.waiting
         before = len(site.asked)
-        second = await harvest(collection, SCOPE, HarvestOptions(record=site.options))
+        second = await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
         assert second.ended_by == ""
         fetched = [asked.path for asked in site.asked[before:] if asked.path != "/"]
         assert len(fetched) == len(set(fetched))
@@ -286,15 +314,46 @@ class TestASite:
             capture.url.removeprefix(HOME[:-1]) for capture in collection.captures()
         }
 
+    async def test_what_a_login_shows_is_harvested_and_its_cookie_is_not_written(
+        self, tmp_path: Path, ca, site
+    ) -> None:
+        secret = "s3ss10n-" + token()
+        site.answers["/"] = lambda asked: site.reply(
+            '<a href="/private">Mine</a>' if secret in asked.headers.get("cookie", "") else "<p>Log in</p>"
+        )
+        site.answers["/private"] = lambda asked: site.reply(
+            f"<h1>{asked.headers.get('cookie', 'nobody')}</h1>"
+        )
+        site.page("/favicon.ico", "", status=404)
+        state = tmp_path / "state.json"
+        cookie = {"name": "sid", "value": secret, "domain": "site.test", "path": "/"}
+        state.write_text(
+            json.dumps(
+                {
+                    "cookies": [
+                        {**cookie, "expires": -1, "httpOnly": True, "secure": True, "sameSite": "Lax"}
+                    ],
+                    "origins": [],
+                }
+            )
+        )
+        login = read_storage_state(state, None)
+        collection = Collection.create(tmp_path, "site")
+        await crawl([HOME], collection, ca, CrawlOptions(limit=1, record=site.options, login=login))
+        await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options, login=login))
+        bodies = {each.request.url: each.response.raw_body for each in collection.exchanges()}
+        assert f"{HOME}private" in bodies
+        assert secret.encode() not in b"".join(bodies.values())
+
     async def test_a_damaged_state_names_the_file_and_the_way_out(self, tmp_path: Path, ca, site) -> None:
         build(site, pages=2)
         collection = await crawled(tmp_path, ca, site)
         (collection.path / STATE_FILE).write_text('{"version": 1, "waiting": 7}')
         with pytest.raises(CollectionError, match="not the state of a harvest"):
-            await harvest(collection, SCOPE, HarvestOptions(record=site.options))
+            await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
 
 
-async def test_a_collection_without_a_document_says_what_to_do(tmp_path: Path) -> None:
+async def test_a_collection_without_a_document_says_what_to_do(tmp_path: Path, ca) -> None:
     with pytest.raises(RecordError, match="no document in scope") as raised:
-        await harvest(Collection.create(tmp_path, "empty"), SCOPE, HarvestOptions(record=RecordOptions()))
+        await harvest(Collection.create(tmp_path, "empty"), ca, SCOPE, HarvestOptions(record=RecordOptions()))
     assert "record crawl" in raised.value.hint

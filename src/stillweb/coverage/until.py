@@ -213,7 +213,7 @@ class _Loop:
         def show(report: Any) -> None:
             self._say(f"harvest: {report.pages} pages, {report.forms} forms, {report.requests} requests")
 
-        report = await harvest(self._collection, self._scope, options, show)
+        report = await harvest(self._collection, self._ca, self._scope, options, show)
         return report.requests
 
     async def _explore(self) -> int:

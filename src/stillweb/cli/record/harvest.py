@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
+from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, progress, until_signal
-from stillweb.cli.options import collections_option, json_option, options_from
+from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.explore import skip_option
+from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
 from stillweb.cli.record.shared import LISTENING, check_record_options
 from stillweb.collections.layout import Collection
 from stillweb.record.crawl.scope import Scope
@@ -28,7 +30,9 @@ _FAILED = 5  # URLs without an answer that are named
 @options_from(HarvestOptions(), without=LISTENING)
 @skip_option
 @options_from(CrawlOptions, "reach", only=("scope", "include", "exclude"))
+@login_options
 @collections_option
+@certs_option
 @json_option
 def harvest(name: str, options: HarvestOptions, reach: CrawlOptions, **given: Any) -> None:
     """Record the pages that a collection's pages lead to, by plain HTTP.
@@ -45,8 +49,11 @@ def harvest(name: str, options: HarvestOptions, reach: CrawlOptions, **given: An
     """  # noqa: D301  click reads \b itself
     collection = Collection.open(given["root"], name)
     check_record_options(options.record)
-    options = replace(options, avoid=AvoidRules.of(given["explore_skip"]))
-    report = _harvest(collection, scope_of(collection, reach), options)
+    login = login_from(given)
+    warn_if_logged_out(collection, login)
+    options = replace(options, avoid=AvoidRules.of(given["explore_skip"]), login=login)
+    ca = CertAuthority.load_or_init(given["certs_dir"])
+    report = _harvest(collection, ca, scope_of(collection, reach), options)
     if given["as_json"]:
         print_json({"collection": name, **report.to_dict()})
     else:
@@ -60,7 +67,9 @@ def scope_of(collection: Collection, reach: CrawlOptions) -> Scope:
     return Scope.of(reach.scope, seeds, reach.include, reach.exclude)
 
 
-def _harvest(collection: Collection, scope: Scope, options: HarvestOptions) -> HarvestReport:
+def _harvest(
+    collection: Collection, ca: CertAuthority, scope: Scope, options: HarvestOptions
+) -> HarvestReport:
     with progress(rate="pages") as bar:
         task = bar.add_task("harvesting", total=options.pages)
 
@@ -68,7 +77,7 @@ def _harvest(collection: Collection, scope: Scope, options: HarvestOptions) -> H
             text = f"{report.requests} requests, {report.body_bytes / 1e6:.1f} MB"
             bar.update(task, completed=report.pages, description=text)
 
-        return until_signal(harvest_pages(collection, scope, options, show))
+        return until_signal(harvest_pages(collection, ca, scope, options, show))
 
 
 def print_harvest(name: str, report: HarvestReport) -> None:

@@ -76,7 +76,7 @@ def _options(options: UntilOptions, given: dict[str, Any], login: Login | None) 
     return replace(
         options,
         measure=replace(given["measure"], level=default_level()),
-        harvest=replace(chosen, pages=1_000_000, avoid=avoid),
+        harvest=replace(chosen, pages=1_000_000, avoid=avoid, login=login),
         explore=ExploreOptions(1, values=chosen.values, avoid=avoid, login=login, record=chosen.record),
         amend=AmendOptions(login=login, values=chosen.values, record=chosen.record),
     )

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
@@ -30,7 +30,7 @@ from stillweb.record.proxy.flows import HOP_BY_HOP, end_to_end
 from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
 from stillweb.urls import host_of, origin_of, to_timestamp
 
-__all__ = ["PageFetcher", "TooLarge", "decoded_body", "location_of", "recorded_fields"]
+__all__ = ["PageFetcher", "TooLarge", "cookies_of", "decoded_body", "location_of", "recorded_fields"]
 
 _TIMEOUT = 30.0
 _ATTEMPTS = 3
@@ -281,3 +281,11 @@ def location_of(exchange: Exchange) -> str:
     if exchange.response.status not in (301, 302, 303, 307, 308):
         return ""
     return page_link(header(exchange.response.headers, "location"), exchange.request.url) or ""
+
+
+def cookies_of(state: Mapping[str, Any] | None) -> httpx.Cookies:
+    """Return the cookies of a storage state in Playwright's format."""
+    cookies = httpx.Cookies()
+    for each in (state or {}).get("cookies", ()):
+        cookies.set(each["name"], each["value"], domain=each["domain"], path=each.get("path", "/"))
+    return cookies

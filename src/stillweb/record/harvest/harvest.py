@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
+import httpx
 from pydantic import TypeAdapter
 
+from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
@@ -33,12 +35,21 @@ from stillweb.record.explore.explore import Tokens
 from stillweb.record.explore.links import HtmlForm, form_requests
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import ANY, Values, read_values
-from stillweb.record.harvest.fetch import PageFetcher, TooLarge, decoded_body, location_of, recorded_fields
+from stillweb.record.harvest.fetch import (
+    PageFetcher,
+    TooLarge,
+    cookies_of,
+    decoded_body,
+    location_of,
+    recorded_fields,
+)
 from stillweb.record.harvest.frontier import HarvestFrontier, Pending
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
+from stillweb.record.login.run import log_in_separately
+from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
-from stillweb.record.recording import begin, repair_archive
+from stillweb.record.recording import begin, pinning_of, repair_archive
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.record.redaction.sweep import sweep
 from stillweb.urls import wire_url
@@ -62,6 +73,7 @@ class HarvestOptions:
         jobs: pages at a time.
         wanted: documents to fetch first.
         avoid: links that are not followed.
+        login: None to harvest without a login.
         record: how the sites are reached.
     """
 
@@ -98,6 +110,7 @@ class HarvestOptions:
         ),
     ] = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
+    login: Login | None = None
     record: RecordOptions = field(default_factory=RecordOptions)
 
 
@@ -138,9 +151,15 @@ OnPage = Callable[[HarvestReport], None]
 
 
 async def harvest(
-    collection: Collection, scope: Scope, options: HarvestOptions, on_page: OnPage = lambda report: None
+    collection: Collection,
+    ca: CertAuthority,
+    scope: Scope,
+    options: HarvestOptions,
+    on_page: OnPage = lambda report: None,
 ) -> HarvestReport:
     """Fetch the pages that the recorded pages of a collection lead to, into the same collection.
+
+    Only a login by steps uses a browser, and `ca` with it.
 
     Raises:
         RecordError: if the collection holds no document in scope.
@@ -151,7 +170,16 @@ async def harvest(
         repair_archive(collection, prior)
         fields = recorded_fields(collection)
         state = prior.state
-        collection.write_manifest(replace(begin(collection), state=state))
+        manifest = replace(begin(collection), state=state)
+        collection.write_manifest(manifest)
+        cookies = httpx.Cookies()
+        if options.login is not None:
+            seed = next((page.url for page in collection.page_list() if page.seed), "")
+            session = await log_in_separately(
+                ca, options.login, pinning_of(manifest), seed, options.record, executable=None
+            )
+            cookies = cookies_of(session.state)
+            options = replace(options, record=options.record.knowing(session.secrets))
         with CollectionWriter(collection) as writer:
             run = _Harvest(collection, writer, scope, options, on_page)
             fetcher = PageFetcher(
@@ -159,6 +187,7 @@ async def harvest(
                 fields,
                 per_host=options.per_host,
                 interval=1 / options.rate if options.rate else 0.0,
+                cookies=cookies,
             )
             async with fetcher:
                 return await run.run(fetcher)
