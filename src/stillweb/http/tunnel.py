@@ -168,6 +168,16 @@ class ProxyConnection:
         return self._http.in_request
 
     @property
+    def in_head(self) -> bool:
+        """Whether a TLS handshake or the head of a request is partly received."""
+        return self._http.phase is Phase.HEAD or self.state in _HANDSHAKES
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of the request body that is being received."""
+        return self._http.buffered
+
+    @property
     def ending(self) -> bool:
         """Whether the connection ends with the requests already received."""
         return self.state in _ENDS

@@ -131,6 +131,11 @@ class HttpConnection:
         return self.phase in (Phase.HEAD, Phase.BODY, Phase.REFRAMED_HEAD)
 
     @property
+    def buffered(self) -> int:
+        """Bytes of the body that is being received."""
+        return len(self._body)
+
+    @property
     def head(self) -> tuple[str, Headers] | None:
         """Target and fields of a request whose body is still incomplete; None in any other phase."""
         if self.phase is not Phase.BODY:

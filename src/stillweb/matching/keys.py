@@ -22,6 +22,7 @@ from stillweb.urls import wire_url
 
 __all__ = [
     "KEY_SIZE",
+    "STRUCTURED",
     "Body",
     "FormBody",
     "JsonBody",
@@ -35,6 +36,9 @@ __all__ = [
     "read_body",
     "request_key",
 ]
+
+STRUCTURED = 1024 * 1024
+"""Largest JSON or form body, in bytes, that is compared by structure: parsing 8 MB takes a second."""
 
 _SIZE = 16
 # Deeper JSON is keyed by its bytes: the depth at which the parser itself fails depends on the caller's stack,
@@ -99,7 +103,10 @@ Body = RawBody | FormBody | JsonBody | MultipartBody
 
 
 def read_body(content_type: str, raw_body: bytes) -> Body:
-    """Return the structure of a request body; a `RawBody` if the structure is not certain.
+    """Return the structure of a request body; a `RawBody` if the structure is not certain, or is not parsed.
+
+    JSON and forms above `STRUCTURED` bytes are not parsed. Multipart bodies always are: that takes no
+    longer than hashing them, and their boundary differs in every request.
 
     Args:
         content_type: the whole header value, which holds the multipart boundary.
@@ -109,10 +116,12 @@ def read_body(content_type: str, raw_body: bytes) -> Body:
     body: Body | None = None
     if not raw_body:
         pass
-    elif mime == "application/x-www-form-urlencoded":
-        body = _form(raw_body)
     elif mime.startswith("multipart/"):
         body = _multipart(content_type, raw_body)
+    elif len(raw_body) > STRUCTURED:
+        pass
+    elif mime == "application/x-www-form-urlencoded":
+        body = _form(raw_body)
     elif _may_be_json(mime, raw_body):
         body = _json(raw_body)
     return RawBody(raw_body) if body is None else body

@@ -32,6 +32,7 @@ from stillweb.http.wire import (
 )
 from stillweb.model import Headers, Tier
 from stillweb.replay.onmiss.relay import Head, Loopback, render_request
+from stillweb.replay.server.connection import ConnectionLimits
 from stillweb.replay.server.session import MISS_MARK
 from stillweb.replay.server.takeover import wait_for_close
 
@@ -49,6 +50,7 @@ _READ = 64 * 1024
 _EARLY = 256 * 1024
 """Bytes that a client may send during an endless response; they are held until it ends."""
 _REFUSAL_TIMEOUT = 5.0  # seconds that a refused client has to read the response
+_LIMITS = ConnectionLimits()
 _MARK = MISS_MARK.lower()
 _EVENTS = b"text/event-stream"
 # Fields of one connection (RFC 9110 §7.6.1), and fields that the front writes anew.
@@ -129,7 +131,12 @@ class FrontConnection:
                 self._upstream[1].close()
 
     async def _next(self) -> bytes:
-        return self._early.pop(0) if self._early else await self._reader.read(_READ)
+        if self._early:
+            return self._early.pop(0)
+        tunnel = self._tunnel
+        begun = tunnel.in_request or tunnel.in_head or tunnel.state is State.START
+        async with asyncio.timeout(_LIMITS.receive_seconds if begun else _LIMITS.idle_seconds):
+            return await self._reader.read(_READ)
 
     async def _receive(self, data: bytes) -> None:
         for event in self._tunnel.parse(self._decrypt(data)):

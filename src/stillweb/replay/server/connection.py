@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,12 +46,52 @@ from stillweb.replay.server.cache import may_repeat
 from stillweb.replay.server.session import ServedRequest, Session
 from stillweb.replay.server.takeover import ClosingDelay, Takeover
 
-__all__ = ["SLICE", "Connection", "ListenerTarget"]
+__all__ = ["SLICE", "BodyBudget", "Connection", "ConnectionLimits", "ListenerTarget"]
 
 logger = logging.getLogger(__name__)
 
 SLICE = 128 * 1024
 """Bytes of one write; the transport buffers at most twice as much for a slow client."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Limits on what clients may hold of a server.
+
+    Attributes:
+        receive_seconds: until a TLS handshake or the head of a request is complete, and between two pieces
+            of a body.
+            Servers in use take 20 to 60 s (nginx: 60 s each).
+        idle_seconds: that a connection may be open without a request. Browsers keep connections while an
+            agent thinks.
+        session_bodies: bytes of request bodies that the connections of one session are sending.
+        bodies: the same for all sessions.
+    """
+
+    receive_seconds: float = 30.0
+    idle_seconds: float = 3600.0
+    session_bodies: int = 128 * 1024 * 1024
+    bodies: int = 512 * 1024 * 1024
+
+
+class BodyBudget:
+    """Bytes of the request bodies that a server is receiving, in total and by session."""
+
+    def __init__(self, limits: ConnectionLimits | None = None) -> None:
+        self._limits = limits or ConnectionLimits()
+        self._total = 0
+        self._by_session: Counter[Session | None] = Counter()
+
+    def resize(self, session: Session | None, before: int, after: int) -> bool:
+        """Change what a connection holds; return False if it is too much."""
+        self._total += after - before
+        self._by_session[session] += after - before
+        if not self._by_session[session]:
+            del self._by_session[session]
+        within = (
+            self._by_session[session] <= self._limits.session_bodies and self._total <= self._limits.bodies
+        )
+        return within or after <= before
 
 
 @dataclass(eq=False, slots=True)
@@ -66,6 +106,8 @@ class ListenerTarget:
         control: answers control requests; None where only traffic is accepted.
         advice: body of the response to traffic where none is accepted.
         refusal_timeout: seconds that a refused client has to read the response.
+        limits: of its connections.
+        budget: of request bodies; one for all listeners of a server.
         connections: that are open.
         empty: set while there are none.
         closed: whether new connections are dropped.
@@ -78,6 +120,8 @@ class ListenerTarget:
     control: ControlBackend | None = None
     advice: str = ""
     refusal_timeout: float = 5.0
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    budget: BodyBudget = field(default_factory=BodyBudget)
     connections: set[Connection] = field(default_factory=set)
     empty: asyncio.Event = field(default_factory=asyncio.Event)
     closed: bool = False
@@ -85,6 +129,12 @@ class ListenerTarget:
 
     def __post_init__(self) -> None:
         self.contexts = None if self.ca is None else ServerContexts(self.ca)
+
+    def expire(self) -> None:
+        """End the connections that exceed their time."""
+        now = clock.perf()
+        for connection in tuple(self.connections):
+            connection.expire(now)
 
 
 @dataclass(slots=True)
@@ -118,6 +168,9 @@ class Connection(asyncio.Protocol):
         self._whole: bytes | None = None  # the received bytes, if they are exactly the current request
         self._outgoing: _Outgoing | None = None
         self._awaits_control = False
+        self._body: tuple[Session | None, int] = (None, 0)  # what the budget counts for this connection
+        self._received = clock.perf()  # time of the last bytes
+        self._partial = self._received  # time of the first bytes of a head that is incomplete
         self._full = False  # the transport's buffer is full
         self._reading = True
 
@@ -139,6 +192,7 @@ class Connection(asyncio.Protocol):
         if not self._target.connections:
             self._target.empty.set()
         self._events.clear()
+        self._count_body(0)
         if self._unsubscribe is not None:
             self._unsubscribe()
         if (outgoing := self._outgoing) is not None:
@@ -162,7 +216,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the network."""
-        began = clock.perf()
+        began = self._received = clock.perf()
         tunnel = self._tunnel
         try:
             data = tunnel.decrypt(data)
@@ -195,12 +249,40 @@ class Connection(asyncio.Protocol):
 
     def _receive(self, data: bytes, alone: bool) -> None:
         """Parse and answer; `alone` if no request, and no part of one, is before these bytes."""
+        if not self._tunnel.in_head:
+            self._partial = self._received
         events = self._tunnel.parse(data)
         self._events.extend(events)
+        if (buffered := self._tunnel.buffered) or self._body[1]:
+            self._count_body(buffered)
         if alone and len(events) == 1 and self._tunnel.between and may_repeat(events[0]):
             self._whole = data
         self._work()
         self._whole = None
+
+    def _count_body(self, size: int) -> None:
+        session, before = self._body
+        if size and not before:
+            session = self.session
+        self._body = (session, size) if size else (None, 0)
+        if not self._target.budget.resize(session, before, size):
+            logger.warning("request refused: too many bytes of request bodies are being received")
+            self._events.append(BadRequest(503, "too many bytes of request bodies are being received"))
+
+    def expire(self, now: float) -> None:
+        """End the connection if the client takes too long."""
+        limits, tunnel = self._target.limits, self._tunnel
+        if self._busy or self._events or self._takeover is not None or tunnel.ending:
+            return
+        begun = tunnel.in_request or tunnel.in_head or tunnel.state is State.START
+        since = self._partial if tunnel.in_head else self._received
+        if now - since <= (limits.receive_seconds if begun else limits.idle_seconds):
+            return
+        if tunnel.in_request:
+            self._events.append(BadRequest(408, "the client takes too long to send a request"))
+            self._work()
+        else:
+            self._close()
 
     def _take_over(self, takeover: Takeover, data: bytes) -> None:
         takeover.receive(data)

@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +20,7 @@ from stillweb.errors import PortInUse, UsageError
 from stillweb.replay.server.connection import Connection, ListenerTarget
 
 __all__ = [
+    "ExpiryTimer",
     "Listener",
     "PortPool",
     "authority",
@@ -107,6 +108,29 @@ async def _emptied(listeners: Sequence[Listener]) -> None:
     for listener in listeners:
         if listener.target.connections:
             await listener.target.empty.wait()
+
+
+class ExpiryTimer:
+    """Ends connections that exceed their time, every few seconds, until `stop`."""
+
+    _INTERVAL = 5.0  # seconds; limits are longer
+
+    def __init__(self, targets: Callable[[], Iterable[ListenerTarget]], interval: float = _INTERVAL) -> None:
+        self._targets = targets
+        self._interval = interval
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._expire)
+
+    def _expire(self) -> None:
+        for target in self._targets():
+            target.expire()
+        self.start()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class PortPool:

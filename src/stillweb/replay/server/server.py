@@ -43,8 +43,16 @@ from stillweb.matching.resolver import Policy
 from stillweb.options import Option
 from stillweb.polling import poll
 from stillweb.replay.ledger.file import LedgerFile
-from stillweb.replay.server.connection import Connection, ListenerTarget
-from stillweb.replay.server.listeners import Listener, PortPool, authority, drain, listen, listen_unix
+from stillweb.replay.server.connection import BodyBudget, Connection, ConnectionLimits, ListenerTarget
+from stillweb.replay.server.listeners import (
+    ExpiryTimer,
+    Listener,
+    PortPool,
+    authority,
+    drain,
+    listen,
+    listen_unix,
+)
 from stillweb.replay.server.metrics import ReplayMetrics, WorkerMetrics, metrics_response, resident_bytes
 from stillweb.replay.server.process import Tasks
 from stillweb.replay.server.registry import PackHandle, PackRegistry
@@ -132,6 +140,7 @@ class ReplayOptions:
             refusal.
         hold_misses: whether a program in front reports the outcome of misses (`replay.onmiss`).
         private: Unix socket of the control API instead of `port`, under a supervisor.
+        limits: of clients' connections.
     """
 
     host: Annotated[str, Option("Address to listen on.")] = "127.0.0.1"
@@ -154,6 +163,7 @@ class ReplayOptions:
     drain: float = _DRAIN
     hold_misses: bool = False
     private: Path | None = None
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     allowed_hosts: Annotated[
         tuple[str, ...],
         Option(
@@ -201,10 +211,9 @@ class ReplayServer(ControlBackend):
         self._ports = PortPool(options.session_ports)
         self._sessions: dict[str, _OpenSession] = {}
         self._closed = ClosedSessions()
-        self.public, self.named = (
-            ListenerTarget(self.spawn, ca, by_user=self._by_user, refusal_timeout=options.drain)
-            for _ in range(2)
-        )
+        self._budget = BodyBudget(options.limits)
+        self.public, self.named = (self._target(by_user=self._by_user) for _ in range(2))
+        self._expiry = ExpiryTimer(self._targets)
 
     async def start(self) -> None:
         """Listen.
@@ -214,9 +223,7 @@ class ReplayServer(ControlBackend):
         """
         self._ports.check(self.options.host)
         session, handle = self._new_session(DEFAULT_SESSION, next(iter(self._registries)))
-        target = ListenerTarget(
-            self.spawn, self.ca, session, self._by_user, control=self, refusal_timeout=self.options.drain
-        )
+        target = self._target(session=session, by_user=self._by_user, control=self)
         self.public.session = session
         if self.options.private is not None:
             listener = await listen_unix(target, self.options.private)
@@ -224,10 +231,26 @@ class ReplayServer(ControlBackend):
             listener = await listen(target, self.options.host, self.options.port)
             self.url = f"http://{authority(self.options.host, listener.port)}"
         self._sessions[DEFAULT_SESSION] = _OpenSession(session, handle, listener)
+        self._expiry.start()
         logger.info("replay serves", extra={"url": self.url, "collections": list(self._registries)})
+
+    def _target(self, **leads_to: Any) -> ListenerTarget:
+        options = self.options
+        return ListenerTarget(
+            self.spawn,
+            self.ca,
+            refusal_timeout=options.drain,
+            limits=options.limits,
+            budget=self._budget,
+            **leads_to,
+        )
+
+    def _targets(self) -> list[ListenerTarget]:
+        return [self.public, self.named, *(each.listener.target for each in self._sessions.values())]
 
     async def stop(self) -> None:
         """Accept no new connection, let current responses finish, close."""
+        self._expiry.stop()
         listeners = [each.listener for each in self._sessions.values()]
         adopted = [Listener(self.public), Listener(self.named)]
         await drain([*listeners, *adopted], self.options.drain)
@@ -299,10 +322,9 @@ class ReplayServer(ControlBackend):
     async def figures(self) -> ReplayMetrics:
         """Return the current counters."""
         sessions = self._sessions.values()
-        targets = [self.public, self.named, *(each.listener.target for each in sessions)]
         worker = WorkerMetrics(
             sessions=dict(Counter(each.session.collection for each in sessions)),
-            connections=sum(len(target.connections) for target in targets),
+            connections=sum(len(target.connections) for target in self._targets()),
             in_flight=sum(each.session.in_flight for each in sessions),
             resident=resident_bytes(),
         )
@@ -363,7 +385,7 @@ class ReplayServer(ControlBackend):
         if port is not None and self._ports.ports is not None:
             raise UsageError("session ports are chosen by the server", hint='leave "port" out')
         session, handle = self._new_session(clock.new_id(), name)
-        target = ListenerTarget(self.spawn, self.ca, session, refusal_timeout=self.options.drain)
+        target = self._target(session=session)
 
         async def attempt(port: int) -> Listener:
             return await listen(target, self.options.host, port)

@@ -40,7 +40,15 @@ from stillweb.http.control import (
 )
 from stillweb.http.wire import refusal
 from stillweb.replay.server.connection import ListenerTarget
-from stillweb.replay.server.listeners import BACKLOG, Listener, PortPool, authority, cannot_listen, drain
+from stillweb.replay.server.listeners import (
+    BACKLOG,
+    ExpiryTimer,
+    Listener,
+    PortPool,
+    authority,
+    cannot_listen,
+    drain,
+)
 from stillweb.replay.server.metrics import ReplayMetrics, ResponseCounters, metrics_response, parse_metrics
 from stillweb.replay.server.process import Format, Tasks
 from stillweb.replay.server.server import ReplayOptions
@@ -80,7 +88,8 @@ class ReplayCluster(ControlBackend):
         self._placed = {DEFAULT_SESSION: _Placed(self.workers[0], {"id": DEFAULT_SESSION})}
         self._unrouted: set[asyncio.Transport] = set()
         self._tasks = Tasks()
-        self._listener = Listener(ListenerTarget(self._tasks.spawn, control=self))
+        self._listener = Listener(ListenerTarget(self._tasks.spawn, control=self, limits=options.limits))
+        self._expiry = ExpiryTimer(lambda: [self._listener.target])
         self._of_dead: dict[str, ResponseCounters] = {}  # counters of workers that died
 
     @property
@@ -117,10 +126,12 @@ class ReplayCluster(ControlBackend):
         for failed in filter(None, started):
             raise failed
         await server.start_serving()
+        self._expiry.start()
         logger.info("supervisor serves", extra={"url": self.url, "workers": len(self.workers)})
 
     async def stop(self) -> None:
         """Accept no new connection, let current responses finish, end the workers."""
+        self._expiry.stop()
         self._listener.close()  # first: no connection may follow those that are aborted here
         for transport in tuple(self._unrouted):
             transport.abort()

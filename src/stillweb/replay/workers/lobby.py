@@ -68,16 +68,20 @@ class ConnectionRouter(asyncio.Protocol):
         self._first = FirstRequest()
         self._received = b""
         self._transport: asyncio.Transport
+        self._timer: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection."""
         self._transport = cast(asyncio.Transport, transport)
         self._waiting.add(self._transport)
+        seconds = self._target.limits.receive_seconds
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._transport.abort)
         if self._target.closed:
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Unregister the connection."""
+        self._timer.cancel()
         self._waiting.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
@@ -85,6 +89,7 @@ class ConnectionRouter(asyncio.Protocol):
         self._received += data
         session_id = _session(self._first.receive_data(data))
         if session_id is not None and not self._transport.is_closing():
+            self._timer.cancel()
             self._waiting.discard(self._transport)
             self._route(self._transport, session_id, self._received)
 
