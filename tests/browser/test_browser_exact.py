@@ -13,10 +13,10 @@ import pytest
 from stillweb.browser import Level, page_html, screenshot, settle
 from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.cdp.session import FrameGone, PageProbe
-from stillweb.browser.context import state_of
 from stillweb.browser.exact import context as exact_context
 from stillweb.browser.input.pointer import Pointer
 from stillweb.browser.observe.page import page_address
+from stillweb.browser.state import state_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 

@@ -11,7 +11,7 @@ import pytest
 
 from stillweb.browser import Level, axtree, settle
 from stillweb.browser.cdp.session import PageProbe
-from stillweb.browser.context import state_of
+from stillweb.browser.state import state_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,7 +10,7 @@ import pytest
 
 from stillweb.browser import Level, page_html, settle
 from stillweb.browser.cdp.connection import CdpConnection
-from stillweb.browser.context import state_of
+from stillweb.browser.state import state_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from stillweb.browser import Level, screenshot, settle
-from stillweb.browser.context import state_of
 from stillweb.browser.input.pointer import Pointer
+from stillweb.browser.state import state_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from stillweb.collections.pack import format as packformat
 from stillweb.collections.pack import reader as packindex
-from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
-from stillweb.collections.pack.writer import response_head
+from stillweb.collections.pack.entry import PackEntry
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.writer import build_pack, response_head
 from stillweb.errors import MalformedPack, UsageError
 from stillweb.matching.captures import vary_digest
 from stillweb.matching.keys import request_key

@@ -19,9 +19,11 @@ from stillweb.collections import renames
 from stillweb.collections.check import check
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.collections.pack import format as packformat
-from stillweb.collections.pack.reader import Pack, PackEntry, PackWriter, pack_stamp
+from stillweb.collections.pack.entry import PackEntry
+from stillweb.collections.pack.reader import Pack, pack_stamp
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.pack.store import BodyStore, remove_collection
+from stillweb.collections.pack.writer import PackWriter
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import MalformedPack
 from stillweb.model import Exchange, Request, Response

@@ -12,8 +12,10 @@ import pytest
 
 from stillweb.collections.pack import store as stores
 from stillweb.collections.pack.bodies import MOST_SEGMENTS, segments_of
-from stillweb.collections.pack.reader import Pack, PackEntry, PackWriter
+from stillweb.collections.pack.entry import PackEntry
+from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.store import BodyStore, read_tables
+from stillweb.collections.pack.writer import PackWriter
 from stillweb.errors import CollectionError
 from stillweb.model import Response
 

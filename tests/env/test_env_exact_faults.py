@@ -14,8 +14,8 @@ import pytest_asyncio
 from stillweb.browser.cdp import connection
 from stillweb.browser.cdp.connection import connection_of
 from stillweb.browser.cdp.session import PageProbe
-from stillweb.browser.context import state_of
 from stillweb.browser.launch import launch
+from stillweb.browser.state import state_of
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.pack.seal import seal

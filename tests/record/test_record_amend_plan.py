@@ -15,7 +15,9 @@ from stillweb.collections.amends import Absent, Amend, next_version, read_amends
 from stillweb.collections.baselines import Absences
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed, Sighting
-from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.collections.pack.entry import PackEntry
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.writer import build_pack
 from stillweb.errors import CollectionError, UsageError
 from stillweb.matching.captures import vary_digest
 from stillweb.matching.rules import Rules

@@ -20,7 +20,7 @@ from stillweb.matching.rules import Rules
 from stillweb.model import Request
 from stillweb.record.amend.amend import AmendOptions, amend
 from stillweb.record.amend.origin import LivePage, rules_for, token_fields, with_fresh_tokens
-from stillweb.record.behaviors.behaviors import parse_behaviors
+from stillweb.record.behaviors.options import parse_behaviors
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.recording import collection_to_fill

@@ -14,14 +14,8 @@ import pytest
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.exchanges import read_exchange
 from stillweb.errors import UsageError
-from stillweb.record.behaviors.behaviors import (
-    ALL,
-    Behavior,
-    Budget,
-    describe_actions,
-    parse_behaviors,
-    total,
-)
+from stillweb.record.behaviors.behaviors import describe_actions, total
+from stillweb.record.behaviors.options import ALL, Behavior, Budget, parse_behaviors
 from stillweb.record.crawl.crawl import CrawlReport, crawl
 from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.recording import collection_to_fill

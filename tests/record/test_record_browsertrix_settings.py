@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stillweb.browser.profile import Profile
 from stillweb.errors import UsageError
-from stillweb.record.behaviors.behaviors import Behavior
+from stillweb.record.behaviors.options import Behavior
 from stillweb.record.browsertrix.settings import (
     Container,
     dump,

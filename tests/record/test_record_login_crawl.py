@@ -24,7 +24,7 @@ from stillweb.errors import RecordError, UsageError
 from stillweb.http.codec import decode
 from stillweb.matching.redaction import Placeholders, canonical, cookie_pairs, key_file
 from stillweb.model import header
-from stillweb.record.behaviors.behaviors import parse_behaviors
+from stillweb.record.behaviors.options import parse_behaviors
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.login.manual import ManualLogin, full_browser, log_in_manually
 from stillweb.record.login.steps import LoginIndicator, read_login, read_storage_state

@@ -12,7 +12,9 @@ from playwright.async_api import BrowserContext
 
 from stillweb.browser import Level, Pinning, Profile, launch, open_context
 from stillweb.certs import CertAuthority
-from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.collections.pack.entry import PackEntry
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.writer import build_pack
 from stillweb.matching.keys import request_key
 from stillweb.model import Response
 from stillweb.replay import ReplayClient, ReplayOptions, serve

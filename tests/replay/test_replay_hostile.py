@@ -19,7 +19,9 @@ from pathlib import Path
 import pytest
 
 from stillweb.certs import CertAuthority
-from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.collections.pack.entry import PackEntry
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.writer import build_pack
 from stillweb.http.wire import refusal
 from stillweb.matching.keys import request_key
 from stillweb.model import Response

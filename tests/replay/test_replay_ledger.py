@@ -27,7 +27,9 @@ from stillweb.collections.baselines import Absences
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed, Sighting, read_misses
-from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.collections.pack.entry import PackEntry
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.writer import build_pack
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, UsageError
 from stillweb.matching.keys import request_key

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from stillweb.clock import perf, seeded
-from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.collections.pack.entry import PackEntry
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.writer import build_pack
 from stillweb.matching.resolver import Policy
 from stillweb.model import Request, Response
 from stillweb.replay.server import session as sessions

@@ -17,7 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stillweb.certs import CertAuthority
-from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.collections.pack.entry import PackEntry
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.writer import build_pack
 from stillweb.http.control import ControlBackend
 from stillweb.matching.keys import request_key
 from stillweb.matching.resolver import Policy

@@ -26,9 +26,11 @@ from stillweb.certs import CertAuthority
 from stillweb.cli import cli
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
+from stillweb.collections.pack.entry import PackEntry
 from stillweb.collections.pack.format import BODIES
 from stillweb.collections.pack.frames import EVENTSTREAM, WEBSOCKET, socket_key, stream_key
-from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.writer import build_pack
 from stillweb.collections.warc.frames import Chunks, Frames, write_chunks, write_frames
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.http.control import ControlResponse

@@ -19,7 +19,9 @@ from small_sites import distrust
 
 from stillweb.certs import CertAuthority
 from stillweb.clock import seeded
-from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.collections.pack.entry import PackEntry
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.writer import build_pack
 from stillweb.errors import CollectionNotFound, PortInUse, ReplayUnreachable, UsageError
 from stillweb.matching.keys import request_key
 from stillweb.model import Response

@@ -20,8 +20,8 @@ from playwright.async_api import BrowserContext, Page, Request, Response, WebSoc
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb import clock
-from stillweb.browser.context import state_of
 from stillweb.browser.shared_workers import SharedWorkers
+from stillweb.browser.state import state_of
 
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:")
 _NO_TUNNEL = "net::ERR_TUNNEL_CONNECTION_FAILED"

@@ -16,11 +16,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from playwright.async_api import Browser, BrowserContext
 
@@ -28,7 +26,8 @@ from stillweb import clock
 from stillweb.browser.cdp.connection import CdpError, connection_of, has_connection
 from stillweb.browser.exact.context import ExactContext, Scripts
 from stillweb.browser.profile import Level, Pinning, Profile
-from stillweb.browser.shared_workers import SharedWorkers, shared_workers_of
+from stillweb.browser.shared_workers import shared_workers_of
+from stillweb.browser.state import PinnedState, states
 from stillweb.errors import InfraError, UsageError
 
 __all__ = ["client_hints"]
@@ -86,30 +85,6 @@ def _platform(user_agent: str) -> dict[str, str]:
     return {"platform": name, "platformVersion": "", "model": ""}
 
 
-@dataclass(slots=True)
-class PinnedState:
-    """State of a context that `open_context` pinned.
-
-    Attributes:
-        pinning: as requested.
-        control: name of the event that moves the pinned clock.
-        now: virtual time, in milliseconds since 1970.
-        exact: controller of a context at level EXACT.
-        hints: client hints of the profile's user agent (`client_hints`).
-        shared_workers: of the browser, below level EXACT.
-    """
-
-    pinning: Pinning
-    control: str
-    now: int
-    exact: ExactContext | None = None
-    hints: Mapping[str, Any] | None = None
-    shared_workers: SharedWorkers | None = None
-
-
-_states: WeakKeyDictionary[BrowserContext, PinnedState] = WeakKeyDictionary()
-
-
 async def open_context(
     browser: Browser,
     *,
@@ -158,7 +133,7 @@ async def open_context(
     # At EXACT, ExactContext adds them: Playwright would add lines of its own, which `Error.stack` counts.
     if state.exact is None and (script := scripts_for(state)):
         await context.add_init_script(script)
-    _states[context] = state
+    states[context] = state
     return context
 
 
@@ -209,18 +184,6 @@ async def _new_exact_context(
     )
     context.on("close", lambda _: state.exact.close() if state.exact else None)
     return context
-
-
-def state_of(context: BrowserContext) -> PinnedState:
-    """Return the state of a context.
-
-    Raises:
-        UsageError: if `open_context` did not open it.
-    """
-    try:
-        return _states[context]
-    except KeyError:
-        raise UsageError("this browser context was not opened by stillweb.browser.open_context") from None
 
 
 def plain_user_agent(version: str) -> str:

@@ -24,10 +24,10 @@ from stillweb import clock
 from stillweb.browser.activity import Activity
 from stillweb.browser.cdp.connection import CdpError
 from stillweb.browser.cdp.session import FrameGone, FrameInfo, PageProbe
-from stillweb.browser.context import PinnedState, state_of
 from stillweb.browser.exact.context import ExactContext
 from stillweb.browser.exact.workers import WorkerWaits
 from stillweb.browser.profile import Level
+from stillweb.browser.state import PinnedState, state_of
 from stillweb.errors import InfraError
 
 STEP = 50

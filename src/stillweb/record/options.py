@@ -10,7 +10,7 @@ from typing import Annotated
 
 from stillweb.browser.profile import Profile
 from stillweb.options import Option, parse_duration, parse_size
-from stillweb.record.behaviors.behaviors import ALL, Behavior, Budget, parse_behaviors
+from stillweb.record.behaviors.options import ALL, Behavior, Budget, parse_behaviors
 from stillweb.record.login.steps import Login
 from stillweb.record.proxy.resolve import ResolveRule, parse_all
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from stillweb.certs.keyfiles import folder_lock
 from stillweb.collections.layout import Collection
+from stillweb.collections.pack.entry import PackInfo
 from stillweb.collections.pack.reader import Pack
-from stillweb.collections.pack.seal import PackInfo, seal, what_changed
+from stillweb.collections.pack.seal import seal, what_changed
 from stillweb.errors import MalformedPack
 
 __all__ = ["ensure_sealed", "why_unsealed"]

@@ -14,9 +14,10 @@ from typing import Any
 from playwright.sync_api import Page, Playwright
 
 from stillweb import clock
-from stillweb.browser.context import PinnedState, plain_user_agent, scripts_for
+from stillweb.browser.context import plain_user_agent, scripts_for
 from stillweb.browser.launch import FLAGS, find_browser
 from stillweb.browser.profile import Level, Pinning, Profile
+from stillweb.browser.state import PinnedState
 from stillweb.testing.replayed import Replayed
 
 

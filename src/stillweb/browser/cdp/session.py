@@ -22,7 +22,7 @@ from playwright.async_api import CDPSession, Page
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb.browser.cdp.connection import CdpError, CdpSession
-from stillweb.browser.context import state_of
+from stillweb.browser.state import state_of
 from stillweb.errors import InfraError
 
 __all__ = ["PlaywrightCdpSession"]

@@ -29,8 +29,8 @@ from playwright.async_api import Page
 
 from stillweb.browser.cdp.connection import CdpError
 from stillweb.browser.cdp.session import FrameGone, PageProbe
-from stillweb.browser.context import state_of
 from stillweb.browser.exact.context import ExactContext
+from stillweb.browser.state import state_of
 
 Button = Literal["left", "middle", "right"]
 Point = tuple[float, float]

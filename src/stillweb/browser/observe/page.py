@@ -15,7 +15,7 @@ from typing import Any
 from playwright.async_api import Page
 
 from stillweb.browser.cdp.session import FrameGone, PageProbe
-from stillweb.browser.context import state_of
+from stillweb.browser.state import state_of
 from stillweb.errors import InfraError, UsageError
 from stillweb.text import well_formed
 

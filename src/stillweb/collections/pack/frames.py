@@ -22,7 +22,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from stillweb.collections.layout import Collection
-from stillweb.collections.pack.reader import PackEntry
+from stillweb.collections.pack.entry import PackEntry
 from stillweb.collections.warc.frames import (
     EVENT_STREAM,
     FIELDS_TYPE,

@@ -29,11 +29,10 @@ from stillweb.collections.pack import format as form
 from stillweb.collections.pack.bodies import PackBodies, map_file, unmap
 from stillweb.collections.pack.format import BLOCK, BLOCK_BITS, KEY_HALVES, IndexPlan, Record, malformed
 from stillweb.collections.pack.store import BodyStore
-from stillweb.collections.pack.writer import PackEntry, PackInfo, PackWriter, build_pack
 from stillweb.errors import MalformedPack
 from stillweb.matching.captures import Entry, first_of_alike
 
-__all__ = ["Pack", "PackEntry", "PackInfo", "PackWriter", "build_pack", "pack_stamp"]
+__all__ = ["Pack", "pack_stamp"]
 
 _KEY_SIZE = 24  # both halves of the key, and the row
 

@@ -24,11 +24,12 @@ from typing import Any
 
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
+from stillweb.collections.pack.entry import PackEntry, PackInfo
 from stillweb.collections.pack.format import SOURCES
 from stillweb.collections.pack.frames import frame_entry
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.store import BodyStore
-from stillweb.collections.pack.writer import PackEntry, PackInfo, PackWriter
+from stillweb.collections.pack.writer import PackWriter
 from stillweb.collections.warc.cdxj import read_in_file_order
 from stillweb.errors import CollectionError, MalformedPack, MalformedWarc, MissingRecord
 from stillweb.matching.captures import MEANT, PREFERRED, Varies, browsers_own, excludes, page_set, vary_digest
@@ -37,7 +38,7 @@ from stillweb.matching.rules import Rules, default_rules_digest
 from stillweb.model import VISITED_AGAIN, Capture, Exchange, Response, header
 from stillweb.urls import wire_url
 
-__all__ = ["SEALING", "PackInfo", "seal", "what_changed"]
+__all__ = ["SEALING", "seal", "what_changed"]
 
 SEALING = 1
 """Version of the sealing rules. Raise it with any change of keys, of the fields that responses vary by, and

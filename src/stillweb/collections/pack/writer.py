@@ -19,7 +19,7 @@ import tempfile
 from array import array
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from http import HTTPStatus
 from itertools import accumulate
@@ -30,12 +30,11 @@ from typing import Any, BinaryIO, Self
 
 from stillweb.collections.pack import format as form
 from stillweb.collections.pack.bodies import packed_header, packed_place
+from stillweb.collections.pack.entry import PackEntry, PackInfo
 from stillweb.collections.pack.format import IndexPlan, Record
 from stillweb.collections.pack.store import SEGMENT, BodyStore, BodyWriter
 from stillweb.collections.renames import exchange, sync_folder
 from stillweb.errors import UsageError
-from stillweb.matching.captures import Varies
-from stillweb.matching.keys import request_key
 from stillweb.model import MUTATIONS, Headers, Response, header
 
 
@@ -120,49 +119,6 @@ _LINE_BREAKS = re.compile(r"[\r\n\0]+[ \t]*")
 _BUFFER = 1 << 20
 _NONE = (1 << 32) - 1
 _MEANWHILE = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT)
-
-
-@dataclass(frozen=True, slots=True)
-class PackEntry:
-    """One response for a pack; recorded order is (timestamp, source, offset).
-
-    Attributes:
-        key: `request_key` of the request.
-        method: of the request.
-        url: of the request, as recorded.
-        timestamp: 14 digits UTC.
-        response: complete; never a 304 or a revisit.
-        source, offset: where it was archived.
-        aliases: further keys of 16 bytes under which the entry is found.
-        varies: lower-case names of the request fields that the response depends on, each with `vary_digest`
-            of the recorded request's value.
-    """
-
-    key: bytes
-    method: str
-    url: str
-    timestamp: str
-    response: Response
-    source: str = ""
-    offset: int = 0
-    aliases: tuple[bytes, ...] = ()
-    varies: Varies = ()
-
-    @classmethod
-    def of(cls, method: str, url: str, response: Response, timestamp: str = "20260101000000") -> PackEntry:
-        """Return the entry of a request without body."""
-        return cls(request_key(method, url), method, url, timestamp, response)
-
-
-@dataclass(frozen=True, slots=True)
-class PackInfo:
-    """Result of `build_pack` or `seal`; `bytes` is the size of the digested files and the bodies."""
-
-    environment_id: str
-    entries: int
-    bodies: int
-    bytes: int
-    warnings: tuple[str, ...] = ()
 
 
 def build_pack(entries: Iterable[PackEntry], manifest: Mapping[str, Any], target: Path) -> PackInfo:

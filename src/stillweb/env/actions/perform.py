@@ -19,13 +19,13 @@ from playwright.async_api import Page
 
 from stillweb.browser.activity import is_ours
 from stillweb.browser.cdp.session import PageProbe
-from stillweb.browser.context import state_of
 from stillweb.browser.driver import DOWNLOAD
 from stillweb.browser.input import actions as browser_input
 from stillweb.browser.input.elements import ActionFailed, Target
 from stillweb.browser.input.pointer import Button
 from stillweb.browser.observe.axtree import Bids
 from stillweb.browser.profile import Level
+from stillweb.browser.state import state_of
 from stillweb.env.actions.action import Action, ActionResult, ActionStatus
 from stillweb.env.episode.tabs import Tabs, closed_itself
 from stillweb.env.options import EnvOptions

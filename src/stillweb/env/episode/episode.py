@@ -19,11 +19,12 @@ from playwright.async_api import Error as PlaywrightError
 from stillweb import clock
 from stillweb.browser.activity import Activity
 from stillweb.browser.cdp.connection import CdpError
-from stillweb.browser.context import open_context, state_of
+from stillweb.browser.context import open_context
 from stillweb.browser.driver import as_playwright_error, is_driver_gone
 from stillweb.browser.observe.axtree import Bids
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled, settle
+from stillweb.browser.state import state_of
 from stillweb.env.episode.tabs import Tabs, closed_itself
 from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.log import TrajectoryLog

@@ -25,7 +25,7 @@ from playwright.async_api import Download as PlaywrightDownload
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb.browser.cdp.session import PageProbe
-from stillweb.browser.context import state_of
+from stillweb.browser.state import state_of
 from stillweb.errors import InfraError
 
 __all__ = ["Chooser", "Dialog", "DialogAnswers", "DownloadedFile", "Tabs", "closed_itself"]

@@ -19,7 +19,6 @@ from typing import Any
 from playwright.async_api import Page
 
 from stillweb.browser.cdp.session import PageProbe
-from stillweb.browser.context import state_of
 from stillweb.browser.observe.axtree import AxNode, AxOptions, Bids, axtree, flatten, seen_by_node
 from stillweb.browser.observe.compact import compact_text
 from stillweb.browser.observe.dom import dom_text
@@ -27,6 +26,7 @@ from stillweb.browser.observe.markdown import markdown_text, plain_text
 from stillweb.browser.observe.marks import draw_marks, markable
 from stillweb.browser.observe.page import page_address, page_html, page_text, page_title, screenshot
 from stillweb.browser.observe.survey import Box, Item, Survey, cache_listeners, survey
+from stillweb.browser.state import state_of
 from stillweb.env.aio import both
 from stillweb.errors import UsageError
 

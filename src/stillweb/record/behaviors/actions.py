@@ -16,7 +16,8 @@ from stillweb.browser.input.actions import press
 from stillweb.browser.input.elements import ActionFailed, ActionTarget, place
 from stillweb.browser.input.pointer import Pointer
 from stillweb.errors import InfraError
-from stillweb.record.behaviors.behaviors import Behavior, BehaviorReport, BehaviorTarget
+from stillweb.record.behaviors.behaviors import BehaviorReport, BehaviorTarget
+from stillweb.record.behaviors.options import Behavior
 from stillweb.urls import wire_url
 
 __all__ = ["behave"]

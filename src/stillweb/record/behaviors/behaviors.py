@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any
+from typing import Any
 
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page
@@ -25,79 +23,14 @@ from stillweb.browser.cdp.session import FrameGone, FrameInfo, PageProbe
 from stillweb.browser.input.elements import ActionFailed
 from stillweb.browser.settle import settle
 from stillweb.clock import monotonic
-from stillweb.errors import InfraError, UsageError
-from stillweb.options import Option
+from stillweb.errors import InfraError
+from stillweb.record.behaviors.options import BehaviorOptions
 
 FRAME_TIMEOUT = 5.0
 """Seconds for one script in one frame, which may be busy."""
 
 _SETTLE_CAP = 10.0  # real seconds for settling after one action
 _GRACE = 5.0  # real seconds beyond its budget for a behavior that rarely checks the time
-
-
-class Behavior(StrEnum):
-    """A kind of action on a page."""
-
-    SCROLL = "scroll"
-    MENUS = "menus"
-    DETAILS = "details"
-    TABS = "tabs"
-    MEDIA = "media"
-    VARIANTS = "variants"
-
-
-ALL = frozenset(Behavior)
-
-
-def parse_behaviors(text: str) -> frozenset[Behavior]:
-    """Parse a comma-separated list of behaviors, `all` or `none`.
-
-    Raises:
-        UsageError: if a name is unknown.
-    """
-    if text.strip() in ("all", "none"):
-        return ALL if text.strip() == "all" else frozenset()
-    names = [name.strip() for name in text.split(",")]
-    unknown = [name for name in names if name not in set(Behavior)]
-    if unknown:
-        raise UsageError(
-            f"unknown behavior {unknown[0]!r}",
-            hint=f"--behaviours takes all, none, or some of {','.join(Behavior)}",
-        )
-    return frozenset(Behavior(name) for name in names)
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Bounds of the behaviors on one page.
-
-    Attributes:
-        controls: maximum number of controls of each kind.
-        variants: maximum number of images, fonts and style sheets fetched.
-    """
-
-    screens: Annotated[int, Option("Scroll at most N screens of one page.", "--scroll-screens", min=1)] = 50
-    controls: int = 30
-    variants: int = 200
-    seconds: Annotated[
-        float,
-        Option("Real seconds for each behaviour on one page.", "--behaviour-seconds", "SECONDS", min=1),
-    ] = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class BehaviorOptions:
-    """Behaviors of a crawl.
-
-    Attributes:
-        wanted: behaviors to run.
-        budget: bounds for each page.
-        fetched: variants fetched on earlier pages, in wire spelling; each is fetched once per crawl.
-    """
-
-    wanted: frozenset[Behavior] = ALL
-    budget: Budget = Budget()
-    fetched: set[str] = field(default_factory=set)
 
 
 class BehaviorReport:

@@ -18,7 +18,7 @@ import yaml
 
 from stillweb.errors import UsageError
 from stillweb.options import Option
-from stillweb.record.behaviors.behaviors import ALL, Behavior
+from stillweb.record.behaviors.options import ALL, Behavior
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.proxy.resolve import ResolveRule

@@ -29,7 +29,8 @@ from stillweb.collections.manifest import LOGIN, Manifest, with_login
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import RecordError, UpstreamUnreachable
 from stillweb.model import Page
-from stillweb.record.behaviors.behaviors import BehaviorOptions, total
+from stillweb.record.behaviors.behaviors import total
+from stillweb.record.behaviors.options import BehaviorOptions
 from stillweb.record.crawl.fetch import Fetcher, Robots, Sitemaps, sitemaps_of
 from stillweb.record.crawl.frontier import CrawlState, Frontier, Visit
 from stillweb.record.crawl.report import CrawlEvent, CrawlReport

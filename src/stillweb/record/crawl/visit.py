@@ -32,12 +32,8 @@ from stillweb.collections.baselines import RecordedResponse, write_baseline
 from stillweb.errors import InfraError
 from stillweb.model import BUSY, VISITED_AGAIN
 from stillweb.record.behaviors.actions import behave
-from stillweb.record.behaviors.behaviors import (
-    FRAME_TIMEOUT,
-    BehaviorOptions,
-    BehaviorTarget,
-    describe_actions,
-)
+from stillweb.record.behaviors.behaviors import FRAME_TIMEOUT, BehaviorTarget, describe_actions
+from stillweb.record.behaviors.options import BehaviorOptions
 from stillweb.record.crawl.frontier import Visit
 from stillweb.record.crawl.scope import LEADS_TO, page_url
 from stillweb.record.login.run import ContextSettings, LoginSession

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from playwright.async_api import Browser
 
@@ -18,7 +18,9 @@ from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import Values, read_values
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.proxy import RecordingProxy
+
+if TYPE_CHECKING:
+    from stillweb.record.proxy.proxy import RecordingProxy
 
 __all__ = ["ExplorationContext", "ExploreEvent", "ExploreOptions", "ExploreReport"]
 

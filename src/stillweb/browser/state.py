@@ -1,0 +1,55 @@
+"""State of the contexts that `open_context` opened; modules of every level read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from playwright.async_api import BrowserContext
+
+from stillweb.browser.profile import Pinning
+from stillweb.errors import UsageError
+
+if TYPE_CHECKING:
+    from stillweb.browser.exact.context import ExactContext
+    from stillweb.browser.shared_workers import SharedWorkers
+
+__all__ = ["PinnedState", "state_of", "states"]
+
+
+@dataclass(slots=True)
+class PinnedState:
+    """State of a context that `open_context` pinned.
+
+    Attributes:
+        pinning: as requested.
+        control: name of the event that moves the pinned clock.
+        now: virtual time, in milliseconds since 1970.
+        exact: controller of a context at level EXACT.
+        hints: client hints of the profile's user agent (`client_hints`).
+        shared_workers: of the browser, below level EXACT.
+    """
+
+    pinning: Pinning
+    control: str
+    now: int
+    exact: ExactContext | None = None
+    hints: Mapping[str, Any] | None = None
+    shared_workers: SharedWorkers | None = None
+
+
+states: WeakKeyDictionary[BrowserContext, PinnedState] = WeakKeyDictionary()
+
+
+def state_of(context: BrowserContext) -> PinnedState:
+    """Return the state of a context.
+
+    Raises:
+        UsageError: if `open_context` did not open it.
+    """
+    try:
+        return states[context]
+    except KeyError:
+        raise UsageError("this browser context was not opened by stillweb.browser.open_context") from None
