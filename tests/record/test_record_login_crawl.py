@@ -159,6 +159,54 @@ async def test_a_step_that_fails_is_named(tmp_path: Path, ca, site) -> None:
     assert "https://site.test/login" in caught.value.hint
 
 
+@pytest.mark.parametrize("path", ["/login", "/enter", "/home"])
+async def test_a_login_is_tried_again_where_the_site_was_busy(tmp_path: Path, ca, site, answer, path) -> None:
+    Members(site)
+    serve_page, busy = site.answers[path], [True]
+    unavailable = answer(b"<h1>Unavailable</h1>", status=503)
+
+    def respond(asked):
+        if busy and busy.pop():
+            return unavailable
+        return serve_page(asked) if callable(serve_page) else serve_page
+
+    site.answers[path] = respond
+    steps = tmp_path / "steps.yaml"
+    steps.write_text(STEPS)
+    login = read_login(steps, {"SITE_PASSWORD": "Pass-word-17"})
+
+    with collection_to_fill(tmp_path, "site") as collection:
+        report = await crawl([HOME], collection, ca, options(site, login, limit=1))
+
+    assert [page.url for page in report.pages] == [HOME]
+    assert "Welcome back" in text_of(collection, report.pages[0])
+
+
+async def test_a_login_at_a_site_that_stays_busy_or_rejects_it_is_an_error(
+    tmp_path: Path, ca, site, answer
+) -> None:
+    Members(site)
+    steps = tmp_path / "steps.yaml"
+    steps.write_text(STEPS)
+    wrong = read_login(steps, {"SITE_PASSWORD": "Wrong-word-17"})
+    with (
+        pytest.raises(RecordError, match="step 4"),
+        collection_to_fill(tmp_path, "site") as collection,
+    ):
+        await crawl([HOME], collection, ca, options(site, wrong, retries=3))
+    assert [each.path for each in site.asked].count("/enter") == 1  # an account may be locked after several
+
+    site.asked.clear()
+    site.answers["/login"] = answer(b"<h1>Unavailable</h1>", status=503)
+    with (
+        pytest.raises(RecordError, match=r"step 1 \(goto .*\): .* has status 503") as caught,
+        collection_to_fill(tmp_path, "other") as collection,
+    ):
+        await crawl([HOME], collection, ca, options(site, wrong, retries=2))
+    assert [each.path for each in site.asked].count("/login") == 3
+    assert "site is up" in caught.value.hint
+
+
 # --- the shared sites -----------------------------------------------------------------------------------
 
 ENVIRONMENT = {"WIKI_PASSWORD": "demo", "SHOP_PASSWORD": "shopper-pass-1"}

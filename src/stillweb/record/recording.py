@@ -25,7 +25,8 @@ from stillweb.record.crawl.frontier import CrawlState, Visit
 from stillweb.urls import from_timestamp, to_timestamp
 
 STATE_FILE = "crawl.json"
-STOPPED = "stopped"  # member of the manifest: why a crawl is partial
+STOPPED = "stopped"  # member of the manifest: why a crawl ended before its queue was empty
+PAGE_LIMIT = "--limit"
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from stillweb.cli.console import print_json, print_table, progress, stderr, unti
 from stillweb.cli.extras import require_extra
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
-from stillweb.cli.record.shared import LISTENING, check_record_options
+from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, is_given
 from stillweb.collections.layout import Collection
 from stillweb.record.amend.amend import AmendOptions, AmendReport, FetchOutcome
 from stillweb.record.amend.amend import amend as amend_collection
@@ -65,7 +65,15 @@ def amend(ctx: click.Context, /, name: str, options: AmendOptions, **given: Any)
     if others:
         names = ", ".join(sorted(others))
         stderr().print(f"{others.total()} misses belong to other collections: {names}", markup=False)
-    options = replace(options, login=login_from(given))
+    defaults = crawl_defaults(collection)
+    page_timeout, retries = options.page_timeout, options.retries
+    options = replace(
+        options,
+        login=login_from(given) or defaults.login(),
+        record=defaults.record_options(options.record),
+        page_timeout=page_timeout if is_given("page_timeout") else defaults.page_timeout or page_timeout,
+        retries=retries if is_given("retries") or defaults.retries is None else defaults.retries,
+    )
     warn_if_logged_out(collection, options.login)
     check_record_options(options.record)
     ca = CertAuthority.load_or_init(given["certs_dir"])

@@ -14,7 +14,7 @@ from stillweb.cli.console import print_json, progress, until_signal
 from stillweb.cli.extras import require_extra
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
 from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
-from stillweb.cli.record.shared import LISTENING, check_record_options
+from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, is_given
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
 from stillweb.record.crawl.scope import Scope
@@ -101,9 +101,12 @@ def explore(name: str, options: ExploreOptions, reach: CrawlOptions, **given: An
     collection = Collection.open(given["root"], name)
     pages = collection.page_list()
     seeds = [page.url for page in pages if page.seed] or [page.url for page in pages]
-    scope = Scope.of(reach.scope, seeds, reach.include, reach.exclude)
+    defaults = crawl_defaults(collection)
+    kind = reach.scope if is_given("scope") else defaults.scope or reach.scope
+    scope = Scope.of(kind, seeds, reach.include or defaults.include, reach.exclude or defaults.exclude)
     ca = CertAuthority.load_or_init(given["certs_dir"])
-    login = login_from(given)
+    login = login_from(given) or defaults.login()
+    options = replace(options, record=defaults.record_options(options.record))
     warn_if_logged_out(collection, login)
     check_record_options(options.record)
     report = _explore(collection, ca, scope, explore_from(options, given["explore_skip"], login=login))

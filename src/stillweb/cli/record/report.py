@@ -11,6 +11,7 @@ from stillweb.cli.console import progress
 from stillweb.collections.layout import Collection
 from stillweb.record.behaviors.behaviors import describe_actions
 from stillweb.record.crawl.report import CrawlEvent, CrawlReport
+from stillweb.record.recording import PAGE_LIMIT
 
 __all__ = ["CrawlProgress", "print_crawl"]
 
@@ -69,7 +70,8 @@ def print_crawl(report: CrawlReport, collection: Collection) -> None:
 
 def _print_gaps(report: CrawlReport) -> None:
     if report.stopped:
-        click.echo(f"partial: stopped by {report.stopped}; run again with --append to continue", err=True)
+        partial = "" if report.stopped.startswith(PAGE_LIMIT) else "partial: "
+        click.echo(f"{partial}stopped by {report.stopped}; run again with --append to continue", err=True)
     if report.files_left:
         found = f"{len(report.files_left)} linked files are not recorded, such as {report.files_left[0]}"
         click.echo(f"  {found}; --files records them", err=True)

@@ -9,10 +9,19 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
+from stillweb.record.defaults import CrawlDefaults, read_defaults
 from stillweb.record.options import RecordOptions
 
-__all__ = ["LISTENING", "check_record_options", "name_options", "refuse_without"]
+__all__ = [
+    "LISTENING",
+    "check_record_options",
+    "crawl_defaults",
+    "is_given",
+    "name_options",
+    "refuse_without",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,6 +62,19 @@ def check_record_options(options: RecordOptions) -> None:
         logging.getLogger("mitmproxy").setLevel(logging.ERROR)
         # Our error says why it cannot listen; if stopped during start-up it logs an empty error.
         logging.getLogger("mitmproxy.addons.proxyserver").setLevel(logging.CRITICAL)
+
+
+def crawl_defaults(collection: Collection) -> CrawlDefaults:
+    """Return the options of the collection's crawl, and print those that apply."""
+    defaults = read_defaults(collection)
+    if text := str(defaults):
+        click.echo(f"with the options of the crawl: {text}", err=True)
+    return defaults
+
+
+def is_given(name: str) -> bool:
+    """Return True if an option of the current command was given on the command line."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def refuse_without(ctx: click.Context, wanted: str, names: Iterable[str]) -> None:

@@ -251,8 +251,9 @@ class AmendRun:
         session, record = None, options.record
         if options.login:
             first = next((page.url for page in self.collection.page_list()), "")
+            login = replace(options.login, retries=options.retries)
             session = await log_in_separately(
-                self.ca, options.login, (profile, pinning), first, record, executable=options.browser
+                self.ca, login, (profile, pinning), first, record, executable=options.browser
             )
             record = record.knowing(session.secrets)
         async with (

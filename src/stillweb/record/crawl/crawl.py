@@ -36,11 +36,20 @@ from stillweb.record.crawl.frontier import CrawlState, Frontier, Visit
 from stillweb.record.crawl.report import CrawlEvent, CrawlReport
 from stillweb.record.crawl.scope import Scope, seed_url
 from stillweb.record.crawl.visit import CrawlContext, Visited, extra_of, visit_page
+from stillweb.record.defaults import write_defaults
 from stillweb.record.login.run import LoginSession, log_in, log_in_separately, redacted_state
 from stillweb.record.login.steps import Login
 from stillweb.record.options import CrawlOptions
 from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
-from stillweb.record.recording import STOPPED, begin, pinning_of, read_state, repair_archive, write_state
+from stillweb.record.recording import (
+    PAGE_LIMIT,
+    STOPPED,
+    begin,
+    pinning_of,
+    read_state,
+    repair_archive,
+    write_state,
+)
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.urls import host_of, wire_url
 
@@ -212,7 +221,7 @@ class CrawlRun:
                 self._end()
                 self.recording.check()
             if not self.report.stopped and self.frontier.cut:
-                self.report.stopped = f"--limit {options.limit}"
+                self.report.stopped = f"{PAGE_LIMIT} {options.limit}"
         finally:
             await self._shut_down(fault)
 
@@ -404,6 +413,7 @@ async def _crawl(
     manifest = begin(collection, seed=options.seed, profile=profile)
     manifest = _with_stop_reason(manifest, "interrupted")  # valid if the process is killed
     collection.write_manifest(manifest)
+    write_defaults(collection, options)
     report = CrawlReport(seeds=scope.seeds, pages=before)
     report.repaired = repair_archive(collection, prior)
     frontier: Frontier[Visited] = Frontier(
@@ -419,7 +429,7 @@ async def _crawl(
         on_stage("logging in")
         session = await log_in_separately(
             ca,
-            options.login,
+            replace(options.login, retries=options.retries),
             pinning_of(manifest),
             scope.seeds[0],
             options.record,
@@ -502,11 +512,15 @@ def _write_login(
 
 
 def _with_stop_reason(manifest: Manifest, why: str) -> Manifest:
-    """Return a manifest that is partial for a reason; a complete one if the reason is empty."""
+    """Return a manifest with the reason of an early end; "" for none.
+
+    A crawl of as many pages as the user wanted (`--limit`) is complete, although --append continues it.
+    """
     extra = {name: value for name, value in manifest.extra.items() if name != STOPPED}
     if why:
         extra[STOPPED] = why
-    return replace(manifest, state="partial" if why else "complete", extra=extra)
+    state = "partial" if why and not why.startswith(PAGE_LIMIT) else "complete"
+    return replace(manifest, state=state, extra=extra)
 
 
 def _prior_pages(collection: Collection, state: CrawlState) -> list[Page]:

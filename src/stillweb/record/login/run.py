@@ -29,7 +29,7 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import InfraError, RecordError
-from stillweb.model import Exchange, Request, Response, header
+from stillweb.model import BUSY, Exchange, Request, Response, header
 from stillweb.polling import poll
 from stillweb.record.login.steps import Login, LoginIndicator, LoginStep, secrets_in_state
 from stillweb.record.options import RecordOptions
@@ -181,12 +181,30 @@ class LoginSession:
             await context.close()
 
 
+class _SiteBusy(Exception):
+    """A step failed for a reason that may pass: no connection, or a busy site."""
+
+
 async def log_in(browser: Browser, settings: ContextSettings, login: Login) -> LoginSession:
     """Run the steps of a login.
+
+    An attempt that fails because the site does not respond or is busy (`model.BUSY`) is repeated from the
+    first step. A missing indicator is not retried: a site may lock an account after wrong passwords.
 
     Raises:
         RecordError: if a step fails or the indicator is missing at the end.
     """
+    left = login.retries
+    while True:
+        try:
+            return await _attempt(browser, settings, login)
+        except _SiteBusy as error:
+            if not left or not browser.is_connected():
+                raise RecordError(str(error), hint="check that the site is up") from error
+            left -= 1
+
+
+async def _attempt(browser: Browser, settings: ContextSettings, login: Login) -> LoginSession:
     context = await open_context(
         browser, proxy=settings.proxy, profile=settings.profile, pinning=settings.pinning
     )
@@ -198,14 +216,11 @@ async def log_in(browser: Browser, settings: ContextSettings, login: Login) -> L
             try:
                 await _run_step(page, activity, step)
             except (PlaywrightError, InfraError) as error:
-                raise RecordError(
-                    f"{location}: {_first_line(error)}",
-                    hint=f"the page is {page.url}; look at it in a browser",
-                ) from error
-            except TimeoutError:
-                raise RecordError(
-                    f"{location}: not done within {_STEP_SECONDS:g} s", hint=f"the page is {page.url}"
-                ) from None
+                raise _step_error(location, error, page, activity) from error
+            except TimeoutError as error:  # not the cause: it is an OSError, as of a full disk
+                raise _step_error(location, error, page, activity) from None
+            if status := _busy_status(activity):
+                raise _SiteBusy(f"{location}: {page.url} has status {status}")
         session = LoginSession(login, dict(await context.storage_state()))
         if indicator := login.indicator:
             session.at = indicator.at or page.url
@@ -214,6 +229,22 @@ async def log_in(browser: Browser, settings: ContextSettings, login: Login) -> L
         return session
     finally:
         await context.close()
+
+
+def _step_error(location: str, error: Exception, page: Page, activity: Activity) -> Exception:
+    what = _first_line(error) if str(error) else f"not done within {_STEP_SECONDS:g} s"
+    if status := _busy_status(activity):
+        return _SiteBusy(f"{location}: {page.url} has status {status}")
+    no_connection = "net::ERR_" in what or page.url.startswith("chrome-error:")
+    if no_connection or isinstance(error, InfraError):
+        return _SiteBusy(f"{location}: {what}")
+    return RecordError(f"{location}: {what}", hint=f"the page is {page.url}; look at it in a browser")
+
+
+def _busy_status(activity: Activity) -> int:
+    """Return the status of the newest document if it says that the site is busy, else 0."""
+    statuses = [each.status for each in activity.requests if each.resource_type == "document" and each.status]
+    return statuses[-1] if statuses and statuses[-1] in BUSY else 0
 
 
 async def _run_step(page: Page, activity: Activity, step: LoginStep) -> None:

@@ -161,6 +161,7 @@ class Login:
         steps: steps to run.
         indicator: sign of a valid login; None if unknown.
         secrets: values of the state and the environment that must not be written.
+        retries: further attempts at the steps where the site does not respond.
     """
 
     kind: Literal["storage-state", "steps"]
@@ -169,6 +170,7 @@ class Login:
     steps: tuple[LoginStep, ...] = ()
     indicator: LoginIndicator | None = None
     secrets: tuple[str, ...] = ()
+    retries: int = 1
 
 
 def read_storage_state(path: Path, indicator: LoginIndicator | None = None) -> Login:

@@ -73,7 +73,8 @@ async def _record(
         ) from error
     if not collection.page_list():
         collection.write_pages(find_pages(collection, list(collection.captures())))
-    if STOPPED not in manifest.extra:  # else an unfinished crawl still resumes from it
+    # An interrupted crawl stays partial: it still resumes from here.
+    if STOPPED not in manifest.extra or prior.state == "complete":
         collection.write_manifest(replace(manifest, state="complete"))
 
 

@@ -46,6 +46,12 @@ class ResolveRule:
             return host.endswith(self.pattern[1:])
         return host == self.pattern
 
+    def __str__(self) -> str:
+        """Return the rule as `parse_resolve` reads it."""
+        parts = ((self.pattern, self.port), (self.address, self.to_port))
+        left, right = (_with_port(f"[{host}]" if ":" in host else host, port) for host, port in parts)
+        return f"{left}={right}"
+
     @property
     def weight(self) -> tuple[bool, int, bool]:
         """Specificity of the rule; the greatest wins."""
@@ -86,6 +92,10 @@ def resolve(rules: Sequence[ResolveRule], host: str, port: int) -> tuple[str, in
     if chosen is None:
         return host, port
     return chosen.address, chosen.to_port if chosen.to_port is not None else port
+
+
+def _with_port(host: str, port: int | None) -> str:
+    return host if port is None else f"{host}:{port}"
 
 
 def _host_and_port(text: str, whole: str) -> tuple[str, int | None]:
