@@ -12,7 +12,9 @@ from urllib.parse import quote
 import pytest
 
 from stillweb.certs import CertAuthority
-from stillweb.collections.pack.reader import Pack, PackEntry, build_pack
+from stillweb.collections.pack.entry import PackEntry
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.writer import build_pack
 from stillweb.matching.keys import STRUCTURED, FormBody, JsonBody, MultipartBody, RawBody, body_key, read_body
 from stillweb.model import Response
 from stillweb.polling import poll
