@@ -95,8 +95,11 @@ def test_style_sheets_name_fonts_images_and_other_style_sheets():
 
 
 def test_words_are_those_that_a_visitor_reads():
-    found = page("<title>Blue kettles</title><p>prose</p><h2>Tea</h2><a href=x>Buy it now</a>").words
-    assert {"Blue", "kettles", "Blue kettles", "Tea", "Buy", "now", "Buy it now"} == found
+    html = """<title>Blue kettles</title><p>prose<script>var code</script></p><h2>Tea</h2>
+    <a href=x aria-label="Details">Buy it now</a><input placeholder=Find>"""
+    assert page(html).words == {
+        *("Blue", "kettles", "Blue kettles", "prose", "Tea", "Buy", "now", "Buy it now", "Details", "Find"),
+    }
 
 
 def test_post_forms_are_sent_once_for_each_button_and_not_if_they_need_text():

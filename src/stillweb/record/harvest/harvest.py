@@ -60,6 +60,8 @@ STATE_FILE = "harvest.json"
 """In the collection's folder: what waits, so that the next harvest parses only what was recorded since."""
 
 _STATE_VERSION = 1
+# Shares of the time left that pages, and then POST forms, may use while something else waits for its turn.
+_PAGES_SHARE, _FORMS_SHARE = 0.5, 0.5
 _HTML = ("text/html", "application/xhtml+xml")
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
 
@@ -216,7 +218,8 @@ class _Harvest:
         self._post_forms = PostForms()
         self._posts: list[PostForm] = []
         self._tokens = Tokens()
-        self._deadline = monotonic() + options.seconds if options.seconds else None
+        self._end = monotonic() + options.seconds if options.seconds else None
+        self._deadline = self._end
         self.report = HarvestReport()
 
     async def run(self, fetcher: PageFetcher) -> HarvestReport:
@@ -233,12 +236,16 @@ class _Harvest:
             if self._is_followed(wire_url(url), ""):
                 self._frontier.add(wire_url(url), start, 1.0)
         try:
+            forms, words = bool(self._options.forms), bool(self._options.words)
+            self._limit_time(_PAGES_SHARE if forms or words else 1.0)
             await self._fetch_all(fetcher)
-            if self._options.words and not self.report.ended_by:
-                self._add_words()
-                await self._fetch_all(fetcher)
-            if self._options.forms:
+            if forms:
+                self._limit_time(_FORMS_SHARE if words else 1.0)
                 await self._send_forms(fetcher)
+            self._limit_time(1.0)
+            if words and not self._is_over():
+                self._add_words()
+            await self._fetch_all(fetcher)
         finally:
             if self._secrets is not None:
                 sweep(self._writer, self._secrets)
@@ -329,6 +336,11 @@ class _Harvest:
                 self._recorded.add(pending.url)
                 return pending
         return None
+
+    def _limit_time(self, share: float) -> None:
+        """Set the end of the next phase to a share of the time that is left."""
+        if self._end is not None:
+            self._deadline = monotonic() + share * (self._end - monotonic())
 
     def _is_over(self) -> bool:
         options, report = self._options, self.report

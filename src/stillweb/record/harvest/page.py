@@ -26,7 +26,7 @@ _CSS_URL = re.compile(r"""url\(\s*(?:"([^"]*)"|'([^']*)'|([^)"'\s]*))\s*\)""", r
 _CSS_IMPORT = re.compile(r"""@import\s+(?:"([^"]*)"|'([^']*)')""", re.IGNORECASE)
 _REFRESH = re.compile(r"^\s*[\d.]*\s*[;,]?\s*(?:url\s*=\s*)?[\"']?([^\"']+)", re.IGNORECASE)
 _FIELDS = "input:not([disabled]), button:not([disabled]), select:not([disabled]), textarea:not([disabled])"
-_WORDED = "title, h1, h2, h3, h4, a, td, th, dt, li, option, label, button"
+_NAMED = "title, h1, h2, h3, h4, a, td, th, dt, li, option, label, button"
 # Attributes that name a resource, by element, with the request destination that browsers send (Fetch §3.2.7).
 _SOURCES = {
     "script": (("src", "script"),),
@@ -94,12 +94,25 @@ def parse_page(url: str, html: bytes) -> HtmlPage:
     page.resources = list(dict.fromkeys(_resources(tree, base)))
     page.forms = list(_forms(tree, base, "get"))
     page.posts = list(_forms(tree, base, "post"))
-    for node in tree.css(_WORDED):
-        text = " ".join(node.text(deep=True)[:400].split())
-        page.words.update(_WORD.findall(text))
-        if " " in text and len(text) <= _PHRASE:
-            page.words.add(text)
+    for node in tree.css("script, style, noscript, template"):
+        node.decompose()
+    page.words = set(_words(tree))
     return page
+
+
+def _words(tree: LexborHTMLParser) -> Iterator[str]:
+    """Yield the words that the accessibility tree of a page shows, and the short names of its elements."""
+    texts = [tree.body.text(deep=True, separator=" ")] if tree.body else []
+    for node in tree.css(_NAMED):
+        name = " ".join(node.text(deep=True)[:400].split())
+        if " " in name and len(name) <= _PHRASE:
+            yield name
+    for attribute in ("aria-label", "alt", "placeholder", "title"):
+        texts += [_attribute(node, attribute) for node in tree.css(f"[{attribute}]")]
+    if title := tree.css_first("title"):
+        texts.append(title.text(deep=True))
+    for text in texts:
+        yield from _WORD.findall(text)
 
 
 def css_urls(url: str, css: str) -> list[Resource]:
