@@ -47,7 +47,7 @@ from stillweb.record.explore.frontier import ExploreFrontier
 from stillweb.record.explore.journal import ExplorationJournal, RecordedActions
 from stillweb.record.explore.links import open_links
 from stillweb.record.explore.options import ExplorationContext, ExploreOptions, ExploreReport
-from stillweb.record.explore.values import Values, read_values
+from stillweb.record.explore.values import FormValues, Values
 from stillweb.record.login.run import LoginSession, log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions, ScopeKind
@@ -215,15 +215,7 @@ class AmendOptions:
             min=0,
         ),
     ] = 0
-    values: Annotated[
-        Values,
-        Option(
-            "YAML file of values to fill those forms with, as for `record explore`. Repeatable.",
-            path="existing file",
-            parse=read_values,
-            repeat=True,
-        ),
-    ] = field(default_factory=Values)
+    values: FormValues = field(default_factory=Values)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from stillweb.browser.profile import Pinning, Profile
 from stillweb.options import Option
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
-from stillweb.record.explore.values import Values, read_values
+from stillweb.record.explore.values import FormValues, Values
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 
@@ -51,15 +51,7 @@ class ExploreOptions:
     seconds: Annotated[
         float | None, Option("Explore for at most this many seconds.", "--explore-time", "SECONDS", min=1)
     ] = None
-    values: Annotated[
-        Values,
-        Option(
-            "YAML file of field names and values to fill forms with, or a task file. Repeatable.",
-            path="existing file",
-            parse=read_values,
-            repeat=True,
-        ),
-    ] = field(default_factory=Values)
+    values: FormValues = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     alike: Annotated[
         int,

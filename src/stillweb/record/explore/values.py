@@ -18,15 +18,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import yaml
 
 from stillweb.browser.input.controls import Control
 from stillweb.errors import UsageError
+from stillweb.options import Option
 
-__all__ = ["Values", "read_values"]
+__all__ = ["FormValues", "Values", "read_values"]
 
 ANY = "*"
 _TYPICAL = {
@@ -117,3 +118,15 @@ def _take_tasks(found: dict[str, list[str]], tasks: Iterable[Any]) -> None:
         start = task.get("start_url")
         for name, value in parse_qsl(urlsplit(start).query) if isinstance(start, str) else ():
             found.setdefault(name.casefold(), []).append(value)
+
+
+FormValues = Annotated[
+    Values,
+    Option(
+        "YAML file of field names and values to fill forms with, or a task file. Repeatable.",
+        path="existing file",
+        parse=read_values,
+        repeat=True,
+    ),
+]
+"""The option `--values` of a dataclass."""

@@ -34,7 +34,7 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import Tokens
 from stillweb.record.explore.links import HtmlForm, form_requests
 from stillweb.record.explore.plan import AvoidRules
-from stillweb.record.explore.values import ANY, Values, read_values
+from stillweb.record.explore.values import ANY, FormValues, Values
 from stillweb.record.harvest.fetch import (
     PageFetcher,
     TooLarge,
@@ -102,15 +102,7 @@ class HarvestOptions:
         int, Option("Send N of the site's own words in each text field of GET forms.", min=0)
     ] = 0
     wanted: tuple[str, ...] = ()
-    values: Annotated[
-        Values,
-        Option(
-            "YAML file of field names and values to fill forms with, or a task file. Repeatable.",
-            path="existing file",
-            parse=read_values,
-            repeat=True,
-        ),
-    ] = field(default_factory=Values)
+    values: FormValues = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     login: Login | None = None
     record: RecordOptions = field(default_factory=RecordOptions)
