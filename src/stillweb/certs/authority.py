@@ -1,7 +1,7 @@
 """The certificate authority: one CA key, one leaf key, a certificate per host.
 
-All leaves share one ECDSA P-256 key, so a single SPKI hash in Chromium's
-`--ignore-certificate-errors-spki-list` covers every host of every replay server that uses this folder.
+All leaves share one ECDSA P-256 key. A single SPKI hash in Chromium's
+`--ignore-certificate-errors-spki-list` therefore covers every host of every replay server with this folder.
 mitmproxy uses the CA key as its leaf key; `spki_hashes` returns both hashes.
 
 `load` reads the folder once; after that an authority never changes and needs no file. `ca.pem` is the

@@ -37,8 +37,8 @@ _SILENT_SECONDS = 30.0  # the server sends an event every 5 s
 def monitor(url: str, api_keys: Mapping[str, str], once: bool, as_json: bool) -> None:
     """Show the state of a rollout server: sessions, queues, rates, failures and misses.
 
-    Each session is a letter: N is free, W starts an episode, 0 to 9 is the number of steps of a running
-    episode (9 also for more), F has ended, X has failed. The page at URL shows the same with screenshots.
+    Each session is a letter. N is free and W starts an episode. 0 to 9 is the number of steps of a running
+    episode (9 also for more). F has ended, X has failed. The page at URL shows the same with screenshots.
 
     \b
     Example:

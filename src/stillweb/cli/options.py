@@ -1,7 +1,7 @@
 """Command-line options: generated from options dataclasses, and those that several commands share.
 
-`options_from` adds one click option for each field that has a `stillweb.options.Option`, including the fields
-of nested dataclasses, and passes the command the dataclass that results. Types map to click's: see `Option`.
+`options_from` adds one click option for each field that has a `stillweb.options.Option`, also in nested
+dataclasses. It passes the resulting dataclass to the command. Types map to click's: see `Option`.
 """
 
 from __future__ import annotations

@@ -179,9 +179,10 @@ def rollout(
 ) -> None:
     """Play tasks with an agent, and store every episode as soon as it ends.
 
-    The folder receives results.jsonl (a line for each episode), tasks/ID/N/ (result and trajectory) and
-    summary.json (success rate with its 95 % bounds, rewards by task, failures by kind). Episodes that the
-    browser or the proxy broke are retried. If that fails too they have no reward: they never count as 0.
+    The folder receives results.jsonl (a line for each episode) and tasks/ID/N/ (result and trajectory). It
+    also receives summary.json (success rate with its 95 % bounds, rewards by task, failures by kind).
+    Episodes that the browser or the proxy broke are retried. If that fails too they have no reward: they
+    never count as 0.
 
     Ctrl-C cancels running episodes, keeps those that ended and writes the summary; a second Ctrl-C ends the
     program immediately. After either, or a kill, --resume continues without repeating finished episodes.

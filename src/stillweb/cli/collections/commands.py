@@ -353,8 +353,8 @@ def keep(name: str, version: str, root: Path) -> None:
       stillweb collections keep shop before-launch
       stillweb diff shop@before-launch shop
     """  # noqa: D301  click reads \b itself
-    kept = keep_version(Collection.open(root, name), version)
-    click.echo(f"{name}@{kept.name}")
+    stored = keep_version(Collection.open(root, name), version)
+    click.echo(f"{name}@{stored.name}")
 
 
 @collections.command("rm")
