@@ -69,9 +69,9 @@ lock:            ## update the pinned dependencies (needs uv on the PATH)
 	uv pip compile pyproject.toml --extra record --extra serve --extra agents --group dev --quiet --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --upgrade --custom-compile-command "make lock" -o requirements/dev.lock
 	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --constraint requirements/dev.lock --custom-compile-command "make lock" -o requirements/replay.lock \
+	  --upgrade --custom-compile-command "make lock" -o requirements/replay.lock \
 	  $(foreach package,playwright pyee greenlet pillow pixelmatch jinja2 markupsafe \
-    pydantic pydantic-core annotated-types typing-inspection websockets orjson fsspec,--no-emit-package $(package))
+    websockets orjson fsspec pygments markdown-it-py mdurl setuptools,--no-emit-package $(package))
 	echo "pywb>=2.10,<3" | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --custom-compile-command "make lock" -o src/stillweb/replay/pywb/pywb.lock -
 

@@ -9,10 +9,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import ssl
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
+
+from stillweb.collections.layout import Collection
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.model import Exchange, Request, Response
 
 REPO = Path(__file__).resolve().parents[2]
 OLDEST, *NEWER = PYTHONS = ("3.11", "3.12", "3.13")
@@ -63,6 +69,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.fixture
+def one_page(tmp_path: Path) -> Path:
+    collection = Collection.create(tmp_path / "collections", "site")
+    with CollectionWriter(collection) as writer:
+        response = Response(200, "OK", (("Content-Type", "text/html"),), b"<p>recorded")
+        writer.write(Exchange(Request("GET", "https://site.example/"), response, "20260101000000"))
+    return tmp_path / "collections"
+
+
 class Installation:
     """A fresh virtual environment with the wheel."""
 
@@ -111,3 +126,30 @@ def test_the_oldest_python_without_extras_and_with_all(tmp_path: Path, wheel: Pa
 @pytest.mark.parametrize("version", NEWER)
 def test_newer_pythons_show_the_help_of_every_command(tmp_path: Path, wheel: Path, version: str) -> None:
     assert_help_of_every_command(Installation(tmp_path / "env", version, wheel), version)
+
+
+def test_the_lock_of_the_replay_image_suffices_for_replay(tmp_path: Path, one_page: Path) -> None:
+    """The image has these packages only: no browser, no recorder, no trainers' packages."""
+    python = tmp_path / "env" / "bin" / "python"
+    checked("uv", "venv", "--quiet", "--python", find_python(OLDEST), tmp_path / "env")
+    lock = REPO / "requirements" / "replay.lock"
+    checked(
+        "uv", "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--python", python, "-r", lock
+    )
+    variables = environment() | {"PYTHONPATH": str(REPO / "src")}
+    imports = "import stillweb.replay.onmiss.fallback, stillweb.replay.pywb.backend"
+    subprocess.run([python, "-c", imports], env=variables, check=True)
+    arguments = ("--port", "0", "--session-ports", "any", "--workers", "2", "--fuzzy", "0.9", "--json")
+    folders = ("--collections", one_page, "--certs", tmp_path / "certs")
+    command = [python, "-m", "stillweb", "replay", "site", *arguments, *folders]
+    with subprocess.Popen(
+        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        printed = "".join(iter(server.stdout.readline, "}\n")) + "}"
+        found = json.loads(printed) if printed != "}" else pytest.fail(server.stderr.read())
+        context = ssl.create_default_context(cafile=found["ca"])
+        with httpx.Client(proxy=found["proxy"], verify=context, trust_env=False) as client:
+            assert client.get("https://site.example/").text == "<p>recorded"
+            assert client.get("https://site.example/other").status_code == 404
+        server.terminate()
+        assert server.wait(30) == 0

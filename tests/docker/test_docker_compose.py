@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,12 +30,30 @@ OWNER = 1000 if os.geteuid() == 0 else os.geteuid()
 BODY = b"<p>from a container"
 
 
+def last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no message"])[-1]
+
+
+def base_image() -> str:
+    return re.search(r"PYTHON_IMAGE=(\S+)", (REPO / "docker" / "Dockerfile").read_text())[1]
+
+
+def why_it_cannot_build() -> str:
+    """Why the engine builds nothing, "" if it does: no base image, or no step starts."""
+    with tempfile.TemporaryDirectory() as context:
+        Path(context, "Dockerfile").write_text(f"FROM {base_image()}\nRUN true\n")
+        tried = subprocess.run(["docker", "build", "--quiet", context], capture_output=True, text=True)
+    return last_line(tried.stderr) if tried.returncode else ""
+
+
 def compose_command() -> list[str]:
     if shutil.which("docker") is None:
         pytest.skip("docker is not installed")
     asked = subprocess.run(["docker", "info"], capture_output=True, text=True)
     if asked.returncode:
-        pytest.skip(f"no Docker engine runs: {asked.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"no Docker engine runs: {last_line(asked.stderr)}")
+    if why := why_it_cannot_build():
+        pytest.skip(f"the Docker engine runs, but cannot build: {why}")
     if subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0:
         return ["docker", "compose"]
     if shutil.which("docker-compose"):
@@ -79,12 +99,15 @@ class Compose:
             "STILLWEB_COLLECTION": "",
         }
 
-    def __call__(self, *arguments: str) -> str:
-        told = subprocess.run(
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [*self._command, *arguments], env=self._environment, cwd=REPO, capture_output=True, text=True
         )
-        assert told.returncode == 0, f"{arguments}: {told.stderr[-3000:]}"
-        return told.stdout
+
+    def __call__(self, *arguments: str) -> str:
+        done = self.run(*arguments)
+        assert done.returncode == 0, f"{arguments}: {done.stderr[-3000:]}"
+        return done.stdout
 
     def inspect(self, service: str) -> dict:
         """What the engine knows of a service's container."""
@@ -93,7 +116,8 @@ class Compose:
 
 
 @pytest.fixture(scope="module")
-def compose(tmp_path_factory) -> Iterator[Compose]:
+def built(tmp_path_factory) -> tuple[Compose, str]:
+    """The project, and why its images do not build ("" if they do)."""
     command = compose_command()
     folder = tmp_path_factory.mktemp("containers")
     (folder / "certs").mkdir()
@@ -106,7 +130,15 @@ def compose(tmp_path_factory) -> Iterator[Compose]:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, OWNER, OWNER)
     running = Compose(command, folder)
-    running("build")
+    done = running.run("build")
+    return running, done.stdout[-1500:] + done.stderr[-1500:] if done.returncode else ""
+
+
+@pytest.fixture(scope="module")
+def compose(built: tuple[Compose, str]) -> Iterator[Compose]:
+    running, failure = built
+    if failure:
+        pytest.skip("the images do not build: test_the_images_build has the output")
     try:
         running("up", "-d")
         yield running
@@ -115,8 +147,9 @@ def compose(tmp_path_factory) -> Iterator[Compose]:
 
 
 @pytest.fixture(scope="module")
-def ready(compose) -> Compose:
-    """Both containers found healthy by the engine's own checks."""
+def health(compose) -> dict[str, str]:
+    """The log of each container that the engine's own checks do not find healthy."""
+    logs = {}
     for service in ("replay", "pywb"):
         (container,) = compose("ps", "-q", service).split()
         script = (
@@ -127,7 +160,14 @@ def ready(compose) -> Compose:
         try:
             subprocess.run(["sh", "-c", script], timeout=90, check=True)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"{service} is not healthy:\n{compose('logs', '--no-color', service)[-3000:]}")
+            logs[service] = compose("logs", "--no-color", service)[-3000:]
+    return logs
+
+
+@pytest.fixture(scope="module")
+def ready(compose, health) -> Compose:
+    if health:
+        pytest.skip("containers are not healthy: test_the_containers_are_healthy has the log")
     return compose
 
 
@@ -136,6 +176,17 @@ def get(ready: Compose, proxy: str, url: str) -> httpx.Response:
     context = ssl.create_default_context(cafile=str(ca.ca_file))
     with httpx.Client(proxy=proxy, verify=context, trust_env=False) as client:
         return client.get(url)
+
+
+def test_the_images_build(built):
+    """The one failure if they do not; the tests of the containers are then skipped."""
+    _, failure = built
+    assert not failure, failure
+
+
+def test_the_containers_are_healthy(health):
+    """The one failure if they are not."""
+    assert health == {}
 
 
 def test_the_file_is_valid_for_this_compose(compose):
@@ -148,6 +199,25 @@ def test_ports_are_on_loopback_only(ready):
         bindings = ready.inspect(service)["NetworkSettings"]["Ports"]
         hosts = {binding["HostIp"] for bound in bindings.values() for binding in bound or ()}
         assert hosts == {"127.0.0.1"}
+
+
+def test_the_printed_hints_name_the_published_ports(ready):
+    assert f"curl -x {ready.native} " in ready("logs", "--no-color", "replay")
+    printed = ready("logs", "--no-color", "pywb")
+    assert f"curl -x {ready.traffic} " in printed
+    assert f"control       {ready.pywb}" in printed
+
+
+def test_the_replay_image_is_slim_and_nothing_can_be_installed_in_it(ready):
+    listed = ["docker", "image", "inspect", "-f", "{{.Size}}"]
+    sizes = [
+        int(subprocess.run([*listed, name], capture_output=True, text=True, check=True).stdout)
+        for name in ("stillweb-replay", base_image())
+    ]
+    assert sizes[0] - sizes[1] < 120_000_000
+    for python in ("python", "/usr/bin/python3", "/usr/local/bin/python3"):
+        command = f"command -v {python} >/dev/null && {python} -m pip --version"
+        assert ready.run("exec", "-T", "replay", "sh", "-c", command).returncode != 0
 
 
 def test_both_replay_what_is_in_the_folder_with_one_ca(ready):

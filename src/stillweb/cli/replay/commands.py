@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -87,6 +88,12 @@ def replay() -> None:
     type=click.Choice(["debug", "info", "warning", "error"]),
     help="Minimum level of log messages.  [default: that of -v, else warning]",
 )
+@click.option(
+    "--published",
+    metavar="URL",
+    envvar="STILLWEB_PUBLISHED",
+    help="Published URL of the control API, for the printed addresses, if the server runs in a container.",
+)
 @json_option
 def serve(
     names: tuple[str, ...],
@@ -141,6 +148,7 @@ def serve(
                 collections,
                 ca,
                 replace(pywb, host=options.host, port=options.port, allowed_hosts=options.allowed_hosts),
+                chosen,
                 as_json,
             )
         )
@@ -226,20 +234,25 @@ async def _serve_native(
         ports = (await server.info()).session_ports
         facts = {"proxy": server.url, "control": server.url, "session_ports": ports}
         gc.freeze()  # a collection over the loaded packs takes tens of ms, while answers wait
-        _announce(facts, collections, ca, as_json)
+        _announce(_published(facts, chosen["published"]), collections, ca, as_json)
         await stopped.wait()
         stderr().print("completing the answers in progress ...")
     _print_totals(server.totals)
 
 
 async def _serve_pywb(
-    collections: list[Collection], ca: CertAuthority, options: PywbOptions, as_json: bool
+    collections: list[Collection],
+    ca: CertAuthority,
+    options: PywbOptions,
+    chosen: dict[str, Any],
+    as_json: bool,
 ) -> None:
     from stillweb.replay.pywb.backend import serve_pywb
 
     async with serve_pywb(collections, ca, options) as server:
         stopped = on_signals()
-        _announce({"proxy": server.proxy, "control": server.url}, collections, ca, as_json)
+        facts = _published({"proxy": server.proxy, "control": server.url}, chosen["published"])
+        _announce(facts, collections, ca, as_json)
         await _until(stopped, server.wait())
 
 
@@ -264,7 +277,8 @@ async def _serve_front(
     )
     async with serve_front(collections, ca, front_options) as (front, hermetic):
         stopped = on_signals()
-        _announce({"proxy": front.url, "control": front.url, "on_miss": "pywb"}, collections, ca, as_json)
+        facts = _published({"proxy": front.url, "control": front.url}, chosen["published"])
+        _announce({**facts, "on_miss": "pywb"}, collections, ca, as_json)
         await _until(stopped, hermetic.wait())
     _print_totals(Counter(hermetic.totals))
 
@@ -284,6 +298,19 @@ async def _until(stopped: asyncio.Event, failing: Coroutine[Any, Any, None]) -> 
 def _print_totals(totals: Counter[str]) -> None:
     counts = ", ".join(f"{count} {tier}" for tier, count in totals.most_common())
     stderr().print(f"answered {totals.total()} requests" + (f": {counts}" if counts else ""))
+
+
+def _published(facts: dict[str, str], control: str | None) -> dict[str, str]:
+    """Replace the URLs inside a container by those that its host publishes.
+
+    The control API's port may differ outside; all other ports are published unchanged.
+    """
+    if not control:
+        return facts
+    host = urlsplit(control).hostname
+    proxy = facts["proxy"]
+    outside = control if proxy == facts["control"] else f"http://{host}:{urlsplit(proxy).port}"
+    return {**facts, "control": control, "proxy": outside}
 
 
 def _announce(facts: dict[str, str], collections: list[Collection], ca: CertAuthority, as_json: bool) -> None:
