@@ -47,6 +47,7 @@ class Option:
         parse: converts the text (a tuple of texts if repeatable) into the field's value. Raises `ValueError`.
         format: inverse of `parse`, for the default value.
         default: text that the help shows instead of the default value.
+        envvar: environment variable with the value; with several values, separated by blanks, if repeatable.
         bare: value if the option is given without a value, which is possible then.
         repeat: whether the option is repeatable, if not according to the type: False for a `tuple` that is
             written as one text, which `parse` splits; True for another type that `parse` makes of many texts.
@@ -64,6 +65,7 @@ class Option:
     parse: Callable[[Any], Any] | None = None
     format: Callable[[Any], str] | None = None
     default: str = ""
+    envvar: str | None = None
     bare: str | None = None
     repeat: bool | None = None
 

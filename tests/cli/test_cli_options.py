@@ -111,6 +111,17 @@ def test_the_help_shows_the_defaults_as_they_are_written() -> None:
     assert "Colour. [default: red]" in text
 
 
+def test_an_environment_variable_gives_several_values() -> None:
+    @dataclass(frozen=True)
+    class Hosts:
+        hosts: Annotated[tuple[str, ...], Option("Host.", "--host", envvar="HOSTS")] = ()
+
+    seen = []
+    command = click.command()(options_from(Hosts())(lambda options: seen.append(options)))
+    CliRunner().invoke(command, [], env={"HOSTS": "a.test b.test"}, catch_exceptions=False)
+    assert seen == [Hosts(("a.test", "b.test"))]
+
+
 def test_names_are_those_of_the_options() -> None:
     names = option_names(Sample, without=("inner", "fast"))
     assert names[:4] == ("name", "colour", "mode", "size")

@@ -97,6 +97,7 @@ class Compose:
             "STILLWEB_PYWB_PORT": str(pywb),
             "STILLWEB_TRAFFIC_PORT": str(traffic),
             "STILLWEB_COLLECTION": "",
+            "STILLWEB_ALLOW_HOSTS": "replay-7.example",
         }
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -131,6 +131,7 @@ class _OptionField:
             multiple=repeated,
             required=default is MISSING,
             show_default=option.default or default not in ("", None, MISSING),
+            envvar=option.envvar,
             metavar=option.metavar or ("N" if self.kind is int and option.parse is None else None),
             callback=None if option.parse is None else functools.partial(_parsed, parse=option.parse),
             help=option.help,

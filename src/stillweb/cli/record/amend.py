@@ -15,7 +15,6 @@ import click
 
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, print_table, progress, stderr, until_signal
-from stillweb.cli.extras import require_extra
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
 from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, is_given
@@ -59,7 +58,6 @@ def amend(ctx: click.Context, /, name: str, options: AmendOptions, **given: Any)
       stillweb record amend shop --misses misses.jsonl
       echo https://shop.example/sale | stillweb record amend shop --misses -
     """  # noqa: D301  click reads \b itself
-    require_extra("record")
     collection = Collection.open(given["root"], name)
     misses, others = _of(name, _wanted(given["source"]))
     if others:

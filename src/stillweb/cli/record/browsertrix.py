@@ -22,7 +22,7 @@ from stillweb.record.browsertrix.settings import Container
 from stillweb.record.crawl.report import CrawlReport
 from stillweb.record.options import CrawlOptions
 
-__all__ = ["browsertrix_options", "crawl_by_browsertrix", "uses_browsertrix"]
+__all__ = ["BROWSERTRIX", "browsertrix_options", "crawl_by_browsertrix", "uses_browsertrix"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

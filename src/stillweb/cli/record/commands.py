@@ -9,10 +9,14 @@ import click
 
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import Sectioned, print_json, until_signal
-from stillweb.cli.extras import require_extra
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
 from stillweb.cli.record.amend import amend
-from stillweb.cli.record.browsertrix import browsertrix_options, crawl_by_browsertrix, uses_browsertrix
+from stillweb.cli.record.browsertrix import (
+    BROWSERTRIX,
+    browsertrix_options,
+    crawl_by_browsertrix,
+    uses_browsertrix,
+)
 from stillweb.cli.record.explore import (
     EXPLORING,
     explore,
@@ -118,7 +122,7 @@ def crawl(
         raise UsageError(
             "no URL to start from", hint="if --sitemap consumed it, write --sitemap=URL, or --sitemap last"
         )
-    check_record_options(options.record)
+    check_record_options(options.record, extra="" if given["engine"] == BROWSERTRIX else "record")
     options = replace(options, login=login_from(given))
     browsertrix = uses_browsertrix(ctx, given)
     refuse_without(ctx, "explore", EXPLORING)
@@ -126,7 +130,6 @@ def crawl(
     if browsertrix:
         crawl_by_browsertrix(ctx, given, options, container)
         return
-    require_extra("record")
     reach = {"budget": given["explore"], "record": options.record, "login": options.login}
     exploring = explore_from(exploring, given["explore_skip"], **reach)
     ca = CertAuthority.load_or_init(given["certs_dir"])

@@ -11,7 +11,6 @@ import click
 
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, progress, until_signal
-from stillweb.cli.extras import require_extra
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
 from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
 from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, is_given
@@ -97,7 +96,6 @@ def explore(name: str, options: ExploreOptions, reach: CrawlOptions, **given: An
       stillweb record crawl https://site.example/ -c site --limit 25 --explore 300
       stillweb record explore site --budget 200 --values values.yaml
     """  # noqa: D301  click reads \b itself
-    require_extra("record")
     collection = Collection.open(given["root"], name)
     pages = collection.page_list()
     seeds = [page.url for page in pages if page.seed] or [page.url for page in pages]

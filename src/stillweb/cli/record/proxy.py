@@ -13,7 +13,6 @@ import click
 
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, stderr, until_signal
-from stillweb.cli.extras import require_extra
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.shared import check_record_options, name_options
 from stillweb.record.options import RecordOptions
@@ -60,7 +59,6 @@ def proxy(options: RecordOptions, **given: Any) -> None:
       stillweb record proxy -c phone --host 0.0.0.0 --user me:long-word
       stillweb record proxy -c site --until-idle 30 --quiet --json
     """  # noqa: D301  click reads \b itself
-    require_extra("record")
     options = replace(options, user=parse_user(given["user"]) if given["user"] else None)
     check_record_options(options)
     ca = CertAuthority.load_or_init(given["certs_dir"])

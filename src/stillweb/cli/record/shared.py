@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from stillweb.cli.extras import require_extra
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
 from stillweb.record.defaults import CrawlDefaults, read_defaults
@@ -38,12 +39,15 @@ def name_options(command: F) -> F:
     return name(append(command))
 
 
-def check_record_options(options: RecordOptions) -> None:
-    """Reject contradictory options, warn if secrets are stored, and limit mitmproxy's log.
+def check_record_options(options: RecordOptions, *, extra: str = "record") -> None:
+    """Check the extra and the options, warn if secrets are stored, and limit mitmproxy's log.
 
     Raises:
+        ExtraNotInstalled: if a package of the extra is missing.
         UsageError: if options contradict each other.
     """
+    if extra:
+        require_extra(extra)
     secrets = options.secrets
     redact, spare = ({name.casefold(): name for name in names} for names in (secrets.redact, secrets.exempt))
     if redact and secrets.keep:

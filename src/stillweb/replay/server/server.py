@@ -170,6 +170,7 @@ class ReplayOptions:
             "Further host name that control requests may use. Repeatable.",
             "--allow-host",
             metavar="HOST",
+            envvar="STILLWEB_ALLOW_HOSTS",
         ),
     ] = ()
 
