@@ -450,9 +450,9 @@ def test_har_entries_of_which_a_part_is_missing_are_no_capture(tmp_path):
     told = [each.what.partition(": ")[2] for each in report.defects]
     assert told == [
         "it failed (net::ERR_ABORTED)",
-        "the answer (200) is cut: 3 of 9 bytes",
-        "the answer (200) is cut: 3 of 9 bytes",
-        "the POST is without its body of 12 bytes",
+        "the response (200) is cut: 3 of 9 bytes",
+        "the response (200) is cut: 3 of 9 bytes",
+        "the POST has no body, but should have 12 bytes",
     ]
     kept = {each.url[-1] for each in Collection.open(tmp_path / "root", "x").captures()}
     assert kept == {"3", "5", "6", "7"}

@@ -17,12 +17,14 @@ from stillweb.collections.importers.importer import rewrite_records
 from stillweb.collections.indexing import index_file, reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import RULES, rules_text
 from stillweb.collections.warc import frames
 from stillweb.collections.warc import reader as digests
 from stillweb.collections.warc.cdxj import format_line, parse_line
 from stillweb.collections.warc.exchanges import REVISIT, Originals
 from stillweb.collections.warc.reader import WarcRecord, read_record, sniff
 from stillweb.errors import CollectionError, MalformedCdxj, MalformedPack
+from stillweb.matching.rules import Rules
 from stillweb.model import Capture
 from stillweb.urls import wire_url
 
@@ -109,9 +111,17 @@ def check(collection: Collection, on_progress: Progress | None = None) -> list[D
     found += _index_defects(collection, lines)
     found += _dangling(collection, captures)
     found += _reference_defects(collection, captures)
+    found += _rules_defects(collection)
     repair = f"stillweb collections check {collection.name} --repair"
     found = [replace(each, repair=repair) if each.repair else each for each in found]
     return [*found, *_pack_defects(collection)]
+
+
+def _rules_defects(collection: Collection) -> Iterator[Defect]:
+    try:
+        Rules.parse(rules_text(collection), file=collection.path / RULES)
+    except CollectionError as error:
+        yield Defect(Severity.ERROR, "rules", str(collection.path / RULES), -1, str(error))
 
 
 def _pack_defects(collection: Collection) -> Iterator[Defect]:

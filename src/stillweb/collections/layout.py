@@ -245,7 +245,7 @@ def read_pages(path: Path) -> Iterator[Page]:
         for line in lines:
             try:
                 members = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(members, dict) and isinstance(members.get("url"), str):
                 yield _page(members, seed=not path.name.endswith("extraPages.jsonl"))

@@ -70,8 +70,20 @@ class Manifest:
         known = {each.name for each in fields(cls)} - {"extra"}
         values = {name: value for name, value in members.items() if name in known}
         for name in ("sources", "redactions"):
-            values[name] = tuple(values.get(name, ()))
+            values[name] = _dicts(name, values.get(name, []))
+        default = cls()
+        for name, value in values.items():
+            if not isinstance(value, type(getattr(default, name))):
+                raise ValueError(f"{name} is {value!r}")
+        if values.get("version", VERSION) > VERSION:
+            raise ValueError(f"version {values['version']}, this program reads {VERSION}")
         return cls(**values, extra={k: v for k, v in members.items() if k not in known})
+
+
+def _dicts(name: str, value: Any) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(each, dict) for each in value):
+        raise ValueError(f"{name} is not a list of objects")
+    return tuple(value)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -86,11 +98,11 @@ def read_manifest(path: Path) -> Manifest:
         return Manifest(name=path.parent.name)
     except ValueError as error:
         raise CollectionError(f"manifest is not JSON ({error})", path=path) from None
-    if not isinstance(members, dict) or members.get("version", VERSION) > VERSION:
-        raise CollectionError(
-            "the manifest has an unsupported version", path=path, hint="upgrade: pip install -U stillweb"
-        )
-    return Manifest.from_dict(members)
+    try:
+        return Manifest.from_dict(members if isinstance(members, dict) else {"version": members})
+    except ValueError as error:
+        hint = "upgrade: pip install -U stillweb"
+        raise CollectionError(f"not a manifest of this version ({error})", path=path, hint=hint) from None
 
 
 def manifest_of_pack(path: Path, name: str) -> Manifest:

@@ -62,9 +62,12 @@ def parse_request(block: bytes, url: str) -> Request | None:
     if not match:
         return None
     headers, body = _split(block, match.end())
+    method = match[1].decode("ascii").upper()
     if "chunked" in header(headers, "transfer-encoding").lower():
         body = dechunk(body)
-    return Request(match[1].decode("ascii").upper(), url, headers, body)
+    elif method in ("GET", "HEAD") and not header(headers, "content-length") and not body.strip(b"\r\n"):
+        body = b""  # node-warc counts the end of the WARC record as part of the block
+    return Request(method, url, headers, body)
 
 
 def payload_start(block: bytes) -> int:

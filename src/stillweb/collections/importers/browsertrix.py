@@ -104,7 +104,7 @@ class BrowsertrixArtifacts:
             for line in lines:
                 try:
                     loaded = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
                 if isinstance(loaded, dict) and isinstance(loaded.get("url"), str):
                     failed = loaded.get("loadState") == 0 and not loaded.get("status")
@@ -232,7 +232,7 @@ def _on_white(image: Image.Image) -> Image.Image:
 def _members(path: Path) -> dict[str, Any]:
     try:
         loaded = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return loaded if isinstance(loaded, dict) else {}
 

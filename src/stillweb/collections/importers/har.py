@@ -1,8 +1,11 @@
-"""Read HAR 1.2 (HTTP archives of browsers' developer tools) as exchanges and pages.
+"""Reader of HAR 1.2 (HTTP archives of browsers' developer tools) as exchanges and pages.
 
-A HAR holds bodies decoded: the content encoding's header goes, and Content-Length is that of the
-decoded body. An entry without an answer's body, or with part of one, is no capture: an empty 200 would
-be a wrong one. Nor is one without its request's body, which would answer any request without one.
+A HAR holds decoded bodies: the content encoding's header is dropped, and Content-Length is that of the
+decoded body. Playwright stores bodies in files beside the HAR (`_file`) on request; Chrome stores WebSocket
+messages (`_webSocketMessages`), and gives cached responses status 304 and the cached body.
+
+An entry without its response's body, or with part of it, is not a capture: an empty 200 would be a wrong one.
+Nor is an entry without its request's body, which would answer any request without one.
 """
 
 from __future__ import annotations
@@ -12,104 +15,197 @@ import binascii
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from stillweb.collections.defects import Defect, Report, Severity
+from stillweb.collections.warc.frames import (
+    BINARY,
+    TEXT,
+    Frame,
+    Frames,
+    RecordFrames,
+    frames_beside,
+    is_socket_url,
+)
 from stillweb.collections.warc.records import clean_uri, timestamp_of
 from stillweb.errors import MalformedHar
 from stillweb.model import Exchange, Headers, Page, Request, Response, header
 
+__all__ = ["HarFile"]
+
 _CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 _BODILESS = frozenset({101, 204, 205, 304})
-# True only of the message that was on the wire: HTTP/2 pseudo-fields, framing, encoding.
+# Valid only for the message on the wire: HTTP/2 pseudo-fields, framing, encoding.
 _DROPPED = frozenset({"content-encoding", "transfer-encoding", "content-length"})
+_ATTACHED = re.compile(r"[\w@+-][\w.@+-]*")
 
 
-def read_har(path: Path) -> dict[str, Any]:
-    """Return the `log` of a HAR file.
+@dataclass(frozen=True, slots=True)
+class HarFile:
+    """The `log` of a HAR file, and the folder of its attached bodies."""
 
-    Raises:
-        MalformedHar: if it is not JSON or lacks `log.entries`.
-    """
-    try:
-        members = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise MalformedHar(f"not JSON ({error})", path=path) from None
-    log = members.get("log") if isinstance(members, dict) else None
-    if not isinstance(log, dict) or not isinstance(log.get("entries"), list):
-        raise MalformedHar("JSON, but without log.entries", path=path)
-    return log
+    path: Path
+    log: dict[str, Any]
 
+    @classmethod
+    def open(cls, path: Path) -> HarFile:
+        """Read a HAR file.
 
-def exchanges(path: Path, log: dict[str, Any], report: Report) -> Iterator[Exchange]:
-    """Yield the exchanges of a log in its order; what is none is reported by entry number as offset."""
-    for number, entry in enumerate(log["entries"]):
+        Raises:
+            MalformedHar: if it is not JSON or lacks `log.entries`.
+        """
         try:
-            exchange = _exchange(entry)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            what = f"entry {number} lacks what HAR 1.2 demands ({type(error).__name__}: {error})"
-            report(Defect(Severity.ERROR, "bad-entry", str(path), -1, what))
-            continue
-        if isinstance(exchange, str):
-            url = str(entry["request"].get("url", ""))[:200]
-            report(Defect(Severity.WARNING, "no-body", str(path), -1, f"entry {number}, {url}: {exchange}"))
-            continue
-        yield exchange
+            members = json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise MalformedHar(f"not JSON ({error})", path=path) from None
+        log = members.get("log") if isinstance(members, dict) else None
+        if not isinstance(log, dict) or not isinstance(log.get("entries"), list):
+            raise MalformedHar("JSON, but without log.entries", path=path)
+        return cls(path, log)
+
+    def exchanges(self, report: Report) -> Iterator[tuple[Exchange, RecordFrames | None]]:
+        """Yield the exchanges in the log's order, WebSockets with their messages; report other entries."""
+        for number, entry in enumerate(self.log["entries"]):
+            try:
+                found = self._exchange(entry)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                what = f"entry {number} lacks what HAR 1.2 demands ({type(error).__name__}: {error})"
+                report(Defect(Severity.ERROR, "bad-entry", str(self.path), -1, what))
+                continue
+            if isinstance(found, str):
+                what = f"entry {number}, {str(entry['request'].get('url', ''))[:200]}: {found}"
+                report(Defect(Severity.WARNING, "no-body", str(self.path), -1, what))
+                continue
+            yield found
+
+    def pages(self) -> list[Page]:
+        """Return the pages; a page's URL is that of its first entry."""
+        first: dict[str, str] = {}
+        for entry in self.log["entries"]:
+            if isinstance(entry, dict) and isinstance(entry.get("request"), dict):
+                first.setdefault(str(entry.get("pageref")), str(entry["request"].get("url", "")))
+        listed = self.log.get("pages")
+        found = []
+        for page in listed if isinstance(listed, list) else ():
+            if isinstance(page, dict) and (url := first.get(str(page.get("id")))):
+                timestamp = timestamp_of(str(page.get("startedDateTime", "")))
+                found.append(
+                    Page(clean_uri(url), timestamp, title=str(page.get("title", "")), id=str(page["id"]))
+                )
+        return found
+
+    def _exchange(self, entry: dict[str, Any]) -> tuple[Exchange, RecordFrames | None] | str:
+        """Return an entry's exchange, or why it has none."""
+        request, response = entry["request"], entry["response"]
+        url, status = str(request["url"]).partition("#")[0], int(response["status"])
+        if not is_socket_url(url) and not url.startswith(("http://", "https://")):
+            return "not an HTTP exchange"
+        if not status:
+            return "it was not answered"
+        if error := response.get("_error"):  # Chromium received the head, but not the complete body
+            return f"it failed ({error})"
+        beside = None
+        if is_socket_url(url):
+            if status != 101 or not isinstance(entry.get("_webSocketMessages"), list):
+                return f"a WebSocket ({status}) without its messages"
+            beside = frames_beside(url, _frames(entry))
+        body = self._body(response)
+        if why := _incomplete(response, body):
+            return why
+        posted = self._posted(request)
+        if request["method"] != "GET" and _size(request.get("bodySize")) and not posted:
+            return f"the {request['method']} has no body, but should have {request['bodySize']} bytes"
+        if status == 304 and body:  # from the browser's cache
+            status, response = 200, {**response, "statusText": "OK"}
+        return _joined(entry, url, posted, _answer(response, status, body or b"")), beside
+
+    def _body(self, response: dict[str, Any]) -> bytes | None:
+        content = response.get("content") or {}
+        if content.get("text") is None and "_file" in content:
+            return self._attached(content["_file"])
+        text = content.get("text")
+        if text is None:
+            empty = not content.get("size") or int(response["status"]) in _BODILESS
+            return b"" if empty or _redirects(response) else None
+        if content.get("encoding") == "base64":
+            try:
+                return base64.b64decode(text)
+            except binascii.Error:
+                return None
+        return _encode(str(text), str(content.get("mimeType") or ""))
+
+    def _posted(self, request: dict[str, Any]) -> bytes:
+        posted = request.get("postData") or {}
+        text = posted.get("text")
+        if text is not None:
+            if posted.get("encoding") == "base64":
+                return base64.b64decode(text)
+            return _encode(str(text), str(posted.get("mimeType") or ""))
+        if "_file" in posted:
+            return self._attached(posted["_file"]) or b""
+        params = [(str(each["name"]), str(each.get("value") or "")) for each in posted.get("params") or ()]
+        return urlencode(params).encode("ascii")
+
+    def _attached(self, name: object) -> bytes | None:
+        """Return a body that is stored beside the HAR; no name may lead elsewhere."""
+        if not isinstance(name, str) or not _ATTACHED.fullmatch(name):
+            return None
+        path = self.path.parent / name
+        return path.read_bytes() if path.is_file() and not path.is_symlink() else None
 
 
-def pages(log: dict[str, Any]) -> list[Page]:
-    """Return the pages of a log; a page's URL is that of its first entry."""
-    first: dict[str, str] = {}
-    for entry in log["entries"]:
-        if isinstance(entry, dict) and isinstance(entry.get("request"), dict):
-            first.setdefault(str(entry.get("pageref")), str(entry["request"].get("url", "")))
-    found = []
-    for page in log.get("pages") or ():
-        if url := first.get(str(page.get("id"))):
-            timestamp = timestamp_of(str(page.get("startedDateTime", "")))
-            found.append(
-                Page(clean_uri(url), timestamp, title=str(page.get("title", "")), id=str(page["id"]))
-            )
-    return found
-
-
-def _exchange(entry: dict[str, Any]) -> Exchange | str:
-    """Return an entry's exchange, or why there is none."""
-    asked, answer = entry["request"], entry["response"]
-    url, status = str(asked["url"]).partition("#")[0], int(answer["status"])
-    if not url.startswith(("http://", "https://")):
-        return "not an HTTP exchange"
-    if not status:
-        return "it was not answered"
-    if error := answer.get("_error"):  # of Chromium: the head came, and the body not or not wholly
-        return f"it failed ({error})"
-    body = _body(answer)
+def _incomplete(response: dict[str, Any], body: bytes | None) -> str:
+    """Return why a response has no complete body; "" if it has."""
     if body is None:
-        return f"the answer ({status}) is without its body"
-    if _is_cut(answer, body):
-        return f"the answer ({status}) is cut: {len(body)} of {answer['content']['size']} bytes"
-    if asked["method"] != "GET" and _size(asked.get("bodySize")) and not _posted(asked):
-        return f"the {asked['method']} is without its body of {asked['bodySize']} bytes"
-    request_headers = _headers(asked)
-    response_headers = _headers(answer)
-    mime = str((answer.get("content") or {}).get("mimeType") or "")
-    if mime and body and not header(response_headers, "content-type"):
-        response_headers = (*response_headers, ("Content-Type", mime))
+        return f"the response ({response['status']}) has no body"
+    if _is_cut(response, body):
+        return (
+            f"the response ({response['status']}) is cut: {len(body)} of {response['content']['size']} bytes"
+        )
+    return ""
+
+
+def _answer(response: dict[str, Any], status: int, body: bytes) -> Response:
+    headers = _headers(response)
+    mime = str((response.get("content") or {}).get("mimeType") or "")
+    if mime and body and not header(headers, "content-type"):
+        headers = (*headers, ("Content-Type", mime))
     if status not in _BODILESS:
-        response_headers = (*response_headers, ("Content-Length", str(len(body))))
+        headers = (*headers, ("Content-Length", str(len(body))))
+    return Response(status, str(response.get("statusText") or ""), headers, body)
+
+
+def _joined(entry: dict[str, Any], url: str, posted: bytes, response: Response) -> Exchange:
+    request = entry["request"]
     started = timestamp_of(str(entry["startedDateTime"]))
     if not started:
         raise ValueError(f"startedDateTime is {entry['startedDateTime']!r}")
-    version = str(answer.get("httpVersion", "")).lower()
+    version = str(entry["response"].get("httpVersion", "")).lower()
     return Exchange(
-        Request(str(asked["method"]).upper(), url, request_headers, _posted(asked)),
-        Response(status, str(answer.get("statusText") or ""), response_headers, body),
+        Request(str(request["method"]).upper(), url, _headers(request), posted),
+        response,
         started,
         remote_ip=str(entry.get("serverIPAddress") or "").strip("[]"),
         protocol="h2" if version in ("h2", "http/2", "http/2.0") else "http/1.1",
     )
+
+
+def _frames(entry: dict[str, Any]) -> Frames:
+    """Return the messages of a WebSocket, with times since the start of its entry."""
+    start = datetime.fromisoformat(str(entry["startedDateTime"])).timestamp()
+    frames = []
+    for message in entry["_webSocketMessages"]:
+        opcode, data = message["opcode"], str(message["data"])
+        if opcode not in (TEXT, BINARY):
+            continue
+        payload = data.encode("utf-8", "replace") if opcode == TEXT else base64.b64decode(data)
+        ms = max(0, round((float(message["time"]) - start) * 1000))
+        frames.append(Frame(ms, message["type"] == "send", opcode, payload))
+    return Frames(tuple(frames), end_ms=frames[-1].ms if frames else 0)
 
 
 def _headers(message: dict[str, Any]) -> Headers:
@@ -120,30 +216,16 @@ def _headers(message: dict[str, Any]) -> Headers:
     )
 
 
-def _body(answer: dict[str, Any]) -> bytes | None:
-    content = answer.get("content") or {}
-    text = content.get("text")
-    if text is None:
-        empty = not content.get("size") or int(answer["status"]) in _BODILESS
-        return b"" if empty or _redirects(answer) else None
-    if content.get("encoding") == "base64":
-        try:
-            return base64.b64decode(text)
-        except binascii.Error:
-            return None
-    return _encode(str(text), str(content.get("mimeType") or ""))
-
-
-def _is_cut(answer: dict[str, Any], body: bytes) -> bool:
-    """Whether a body is shorter than the `size` beside it, however its text may have been encoded."""
-    content = answer.get("content") or {}
+def _is_cut(response: dict[str, Any], body: bytes) -> bool:
+    """Return True if a body is shorter than its stated `size`, in any encoding of its text."""
+    content = response.get("content") or {}
     size = _size(content.get("size"))
     if content.get("text") is None or not body:
-        return False  # the answer to HEAD, and redirects
+        return False  # responses to HEAD, redirects, and attached bodies
     if content.get("encoding") == "base64":
         return len(body) < size
     text = str(content["text"])
-    # A byte order mark is no part of the text; only UTF-16 and UTF-32 take more bytes than UTF-8.
+    # A byte order mark is not part of the text; only UTF-16 and UTF-32 take more bytes than UTF-8.
     return len(text.encode("utf-8", "replace")) + 3 < size and size not in _wide(text)
 
 
@@ -156,25 +238,14 @@ def _size(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _redirects(answer: dict[str, Any]) -> bool:
-    return 300 <= int(answer["status"]) < 400 and bool(header(_headers(answer), "location"))
+def _redirects(response: dict[str, Any]) -> bool:
+    return 300 <= int(response["status"]) < 400 and bool(header(_headers(response), "location"))
 
 
 def _encode(text: str, mime: str) -> bytes:
-    """Return text in the charset of its media type: the page will be told that charset again."""
+    """Return text in the charset of its media type, which its Content-Type states at replay."""
     charset = _CHARSET.search(mime)
     try:
         return text.encode(charset[1] if charset else "utf-8")
     except (LookupError, UnicodeEncodeError):
         return text.encode("utf-8", "replace")
-
-
-def _posted(asked: dict[str, Any]) -> bytes:
-    posted = asked.get("postData") or {}
-    text = posted.get("text")
-    if text is not None:
-        if posted.get("encoding") == "base64":
-            return base64.b64decode(text)
-        return _encode(str(text), str(posted.get("mimeType") or ""))
-    params = [(str(each["name"]), str(each.get("value") or "")) for each in posted.get("params") or ()]
-    return urlencode(params).encode("ascii")

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from stillweb import clock
 from stillweb.collections.defects import NEEDS_REWRITE, Defect, Severity
-from stillweb.collections.importers import browsertrix, har, wacz
+from stillweb.collections.importers import browsertrix, wacz
+from stillweb.collections.importers.har import HarFile
 from stillweb.collections.importers.pagefinder import complete_manifest, find_pages
 from stillweb.collections.indexing import index_file, index_lines, reindex
 from stillweb.collections.layout import Collection, check_name, read_pages
@@ -42,6 +43,8 @@ __all__ = ["FileReport", "ImportReport", "import_files", "reindex"]
 Progress = Callable[[str, int, int], None]
 """Called with the file's name, the bytes read and the total."""
 
+_SKIPPED_ENTRIES = ("bad-entry", "no-body")
+_NAMED_ENTRIES = 50
 _MERGED = frozenset({"archive", "indexes", "manifest.json", "pages"})
 _SUFFIX = re.compile(r"\.w?arc(\.gz)?$|\.gz$", re.IGNORECASE)
 
@@ -128,6 +131,8 @@ def _staging(root: Path, name: str) -> Iterator[Path]:
 
 def _nothing_in(files: list[FileReport]) -> MalformedWarc:
     """Return the error for an import without captures, with the first defect as a possible cause."""
+    if skipped := [each for file in files for each in file.defects if each.code in _SKIPPED_ENTRIES]:
+        return _no_entries(files, skipped)
     defects = [each for file in files for each in file.defects if each.severity is Severity.ERROR]
     records = sum(file.records for file in files)
     path = files[0].path if len(files) == 1 else None
@@ -137,6 +142,17 @@ def _nothing_in(files: list[FileReport]) -> MalformedWarc:
         place = f" at offset {first.offset}" if first.offset >= 0 else ""
         what += f"; {first.what}{place}"
     return MalformedWarc(what + ")", path=path, hint="name an archive with response records")
+
+
+def _no_entries(files: list[FileReport], skipped: list[Defect]) -> MalformedWarc:
+    """Return the error for HAR files without a usable entry: it says why, of each entry."""
+    reasons = [each.what for each in skipped[:_NAMED_ENTRIES]]
+    if more := len(skipped) - len(reasons):
+        reasons.append(f"and {more} more")
+    what = "holds no response to a URL, so nothing can be replayed"
+    what += f" ({len(skipped)} entries: {'; '.join(reasons)})"
+    hint = "record content: 'Export HAR (with content)' in DevTools, record_har_content='embed' in Playwright"
+    return MalformedWarc(what, path=files[0].path if len(files) == 1 else None, hint=hint)
 
 
 class _Staging:
@@ -173,6 +189,9 @@ class _Staging:
             return self._take_wacz(path, label, defects)
         if kind == "har":
             return self._take_har(path, label, defects)
+        if kind == "har.zip":
+            unpacked = wacz.unpack_har(path, self.unpacked / f"har-{len(self.names)}")
+            return replace(self._take_har(unpacked, label, defects), path=str(path))
         if kind == "pages":
             self._take_pages(path)
             return FileReport(str(path), kind, 0, 0, False, ())
@@ -270,19 +289,19 @@ class _Staging:
         path.rename(self.collection.logs / free)
 
     def _take_har(self, path: Path, label: str, defects: list[Defect]) -> FileReport:
-        log = har.read_har(path)
-        total, count = len(log["entries"]), 0
+        source = HarFile.open(path)
+        total, count = len(source.log["entries"]), 0
         before = set(self.collection.warc_files())
         with CollectionWriter(self.collection, prefix=_stem(path.name)) as writer:
-            for exchange in har.exchanges(path, log, defects.append):
-                writer.write(exchange)
+            for exchange, beside in source.exchanges(defects.append):
+                writer.write(exchange, beside)
                 count += 1
                 self._progress(label, count, total)
         for written in sorted(set(self.collection.warc_files()) - before):
             final = written.with_name(self._free_name(f"{_stem(path.name)}.warc.gz"))
             written.rename(final)
             self.lines += index_lines(final)
-        self.pages += har.pages(log)
+        self.pages += source.pages()
         self.captures += count
         return FileReport(str(path), "har", count, 2 * count, False, tuple(defects))
 
@@ -373,7 +392,7 @@ def _source(file: FileReport) -> dict[str, object]:
 
 
 def kind_of(path: Path) -> str:
-    """Return "warc", "arc", "wacz", "har" or "pages" by a file's content; "" for anything else."""
+    """Return "warc", "arc", "wacz", "har", "har.zip" or "pages" by a file's content; "" for anything else."""
     with path.open("rb") as file:
         head = file.read(4096)
     if kind := sniff(path):
@@ -381,7 +400,8 @@ def kind_of(path: Path) -> str:
     if head.startswith(GZIP_MAGIC):
         return "warc" if re.search(r"\.w?arc(\.gz)?$", path.name) else ""
     if head.startswith(b"PK\x03\x04"):
-        return "wacz"
+        return "har.zip" if wacz.is_har_zip(path) else "wacz"
+    head = head.removeprefix(b"\xef\xbb\xbf")  # a byte order mark, which some HAR exporters write
     if head.lstrip()[:1] == b"{":
         if b'"json-pages' in head.splitlines()[0]:
             return "pages"

@@ -11,7 +11,6 @@ import errno
 import hashlib
 import json
 import lzma
-import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -21,7 +20,8 @@ from typing import Any
 
 from stillweb.collections.defects import Defect, Report, Severity
 from stillweb.collections.export import extra_path
-from stillweb.collections.manifest import VERSION, Manifest
+from stillweb.collections.limits import unpacked_pieces
+from stillweb.collections.manifest import Manifest
 from stillweb.errors import MalformedWacz
 
 _PAGE_LISTS = ("pages.jsonl", "extraPages.jsonl")
@@ -67,9 +67,13 @@ def unpack(path: Path, into: Path, report: Report, depth: int = 0) -> Iterator[U
                 else:
                     yield from _unpacked(kind, target, path, into, report, depth)
     except _BROKEN as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise  # a full disk, say: not the file's fault
-        raise MalformedWacz(f"not a readable ZIP ({error})", path=path) from None
+        raise _malformed(error, path) from None
+
+
+def _malformed(error: Exception, path: Path) -> Exception:
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        return error  # not the file's fault: a full disk, for example
+    return MalformedWacz(f"not a readable ZIP ({error})", path=path)
 
 
 def _unpacked(
@@ -103,15 +107,53 @@ def _kind(name: str) -> str:
 
 
 def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) -> None:
-    with archive.open(member) as source, target.open("wb") as out:
-        shutil.copyfileobj(source, out, 1 << 20)
+    with target.open("wb") as out:
+        out.writelines(_pieces(archive, member))
+
+
+def _pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
+    with archive.open(member) as source:
+        path = Path(archive.filename or "")
+        yield from unpacked_pieces(source, member.compress_size, path, f"member {member.filename}")
+
+
+def is_har_zip(path: Path) -> bool:
+    """Return True if a ZIP is a HAR with attached bodies, as Playwright writes it, and not a WACZ."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except _BROKEN:
+        return False
+    return any(name.endswith(".har") for name in names) and not any(map(_kind, names))
+
+
+def unpack_har(path: Path, folder: Path) -> Path:
+    """Unpack the HAR of a ZIP and the files beside it into a new folder; return the path of the HAR.
+
+    Raises:
+        MalformedWacz: if the ZIP is damaged.
+        LimitExceeded: if a member unpacks to too much.
+    """
+    folder.mkdir(parents=True)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [each for each in archive.infolist() if not each.is_dir()]
+            har = next(each for each in members if each.filename.endswith(".har"))
+            beside = PurePosixPath(har.filename).parent
+            for member in members:
+                name = PurePosixPath(member.filename)
+                if name.parent == beside and name.name:
+                    _extract(archive, member, folder / name.name)
+    except _BROKEN as error:
+        raise _malformed(error, path) from None
+    return folder / PurePosixPath(har.filename).name
 
 
 def read_package(archive: zipfile.ZipFile) -> dict[str, Any]:
     """Return datapackage.json; empty if there is none or it is no JSON object."""
     try:
-        package = json.loads(archive.read("datapackage.json"))
-    except (KeyError, ValueError):
+        package = json.loads(b"".join(_pieces(archive, archive.getinfo("datapackage.json"))))
+    except (KeyError, ValueError, RecursionError):
         return {}
     return package if isinstance(package, dict) else {}
 
@@ -123,9 +165,10 @@ def read_manifest(path: Path) -> Manifest | None:
             members = read_package(archive).get("stillweb")
     except _BROKEN:
         return None
-    if not isinstance(members, dict) or members.get("version", VERSION) > VERSION:
+    try:
+        return Manifest.from_dict(members) if isinstance(members, dict) else None
+    except ValueError:
         return None
-    return Manifest.from_dict(members)
 
 
 def _digests(path: Path, archive: zipfile.ZipFile, report: Report) -> dict[str, str]:
@@ -133,7 +176,8 @@ def _digests(path: Path, archive: zipfile.ZipFile, report: Report) -> dict[str, 
     if not package:
         what = "no readable datapackage.json: digests cannot be verified"
         report(Defect(Severity.WARNING, "no-package", str(path), -1, what))
-    resources = package.get("resources") or ()
+    resources = package.get("resources")
+    resources = resources if isinstance(resources, list) else []
     return {str(each.get("path")): str(each.get("hash", "")) for each in resources if isinstance(each, dict)}
 
 

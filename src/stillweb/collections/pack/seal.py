@@ -38,7 +38,7 @@ from stillweb.matching.rules import Rules, default_rules_digest
 from stillweb.model import VISITED_AGAIN, Capture, Exchange, Response, header
 from stillweb.urls import wire_url
 
-__all__ = ["SEALING", "seal", "what_changed"]
+__all__ = ["RULES", "SEALING", "rules_text", "seal", "what_changed"]
 
 SEALING = 1
 """Version of the sealing rules. Raise it with any change of keys, of the fields that responses vary by, and
@@ -79,7 +79,7 @@ def seal(collection: Collection, *, on_progress: Callable[[int], None] | None = 
     )
 
     warnings: list[str] = []
-    rules = _rules_text(collection)
+    rules = rules_text(collection)
     sizes = _archive_sizes(collection)
     if not is_fresh(collection) or _index_lags(collection, sizes):
         reindex(collection)
@@ -123,7 +123,7 @@ def what_changed(collection: Collection, pack: Pack) -> str:
             if stated.get(name) != now.get(name):
                 return f"{Path(name).name} {_CHANGED}"
     first = pack.manifest.get("recorded_at", "")
-    for name, value in _manifest(collection, _rules_text(collection), first).items():
+    for name, value in _manifest(collection, rules_text(collection), first).items():
         if pack.manifest.get(name) != value:
             return f"{_RULES_SAID.get(name, f'manifest.json ({name})')} {_CHANGED}"
     return ""
@@ -330,7 +330,7 @@ def _manifest(collection: Collection, rules: str, first: str) -> dict[str, Any]:
     }
 
 
-def _rules_text(collection: Collection) -> str:
+def rules_text(collection: Collection) -> str:
     """Return the text of the collection's rules, "" if it has none."""
     path = collection.path / RULES
     try:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stillweb.collections.defects import Defect, Report, Severity
+from stillweb.collections.limits import check_ratio, max_unpacked
 from stillweb.collections.warc.frames import is_socket_url
 from stillweb.collections.warc.records import (
     ARC,
@@ -115,9 +116,10 @@ def read_record(path: Path, offset: int, length: int) -> WarcRecord:
         text = file.read(length)
     if text.startswith(GZIP_MAGIC):
         try:
-            text = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(text)
+            text = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(text, max_unpacked(length) + 1)
         except zlib.error as error:
             raise MalformedWarc(f"gzip member is corrupt ({error})", path=path, offset=offset) from None
+        check_ratio(len(text), length, path, f"the gzip member at {offset}")
     grammar = WARC if text.startswith(b"WARC/") else ARC
     parsed = grammar.parse(text, 0)
     if isinstance(parsed, Damage):
@@ -294,7 +296,7 @@ class _Gzip:
         pending: bytes = b""  # of a record that is still incomplete after the members so far
         start = 0
         while at < len(self.stored):
-            member = _inflate(self.stored, at)
+            member = _inflate(self.stored, at, self.report_at.path)
             if at == 0:
                 self.grammar = _grammar(member.text)
             elif pending and self.grammar.start.match(member.text):
@@ -338,7 +340,7 @@ class _Gzip:
         return len(self.stored)
 
 
-def _inflate(stored: mmap.mmap, at: int) -> _Member:
+def _inflate(stored: mmap.mmap, at: int, path: Path) -> _Member:
     """Inflate the gzip member at an offset; a truncated or corrupt one yields the bytes before the fault."""
     if stored[at : at + 3] != GZIP_MAGIC[: len(stored) - at]:
         return _Member(b"", at, Damage("junk", f"no gzip member starts here but {stored[at : at + 8]!r}"))
@@ -358,6 +360,7 @@ def _inflate(stored: mmap.mmap, at: int) -> _Member:
                 flaw = Damage("corrupt", f"the gzip member is corrupt ({error})")
                 break
             size += len(out)
+            check_ratio(size, position - at, path, f"the gzip member at {at}")
             parts.append(out)
             if size > _SPOOL:
                 spool.write(b"".join(parts))

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from stillweb.collections.defects import Defect
-from stillweb.collections.importers import har
+from stillweb.collections.importers.har import HarFile
 from stillweb.collections.misses import Missed, Sighting, read_misses
 from stillweb.errors import CollectionError, UsageError
 from stillweb.model import Request, header
@@ -71,7 +71,9 @@ def _listed(text: str, path: Path) -> list[Missed]:
 
 def _of_har(path: Path) -> list[Missed]:
     found = []
-    for exchange in har.exchanges(path, har.read_har(path), _ignore):
+    for exchange, frames in HarFile.open(path).exchanges(_ignore):
+        if frames:
+            continue  # a WebSocket is recorded with its page
         original = exchange.request
         fields = tuple(
             (name.lower(), value) for name, value in original.headers if name.lower() not in _NOT_TAKEN

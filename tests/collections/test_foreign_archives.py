@@ -1,0 +1,300 @@
+"""Archives of other programs: what they write beside the standard, and input that means harm."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from stillweb.collections.check import check
+from stillweb.collections.importers.importer import ImportReport, import_files
+from stillweb.collections.layout import Collection
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.frames import BINARY, TEXT, read_frames
+from stillweb.collections.warc.reader import gzip_member, read_records
+from stillweb.errors import LimitExceeded, MalformedHar, MalformedWacz, MalformedWarc, StillwebError
+from stillweb.matching.keys import request_key
+
+URL = "https://a.example/"
+
+
+def _import(path: Path, tmp_path: Path) -> tuple[Collection, ImportReport]:
+    report = import_files([path], tmp_path / "root", "x")
+    return Collection.open(tmp_path / "root", "x"), report
+
+
+def _record(kind: str, block: bytes, url: str = URL) -> bytes:
+    head = (
+        f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: {url}\r\nWARC-Date: 2024-01-01T00:00:00Z\r\n"
+        f"WARC-Record-ID: <urn:x:{kind}:{url}>\r\nContent-Type: application/http; msgtype={kind}\r\n"
+        f"Content-Length: {len(block)}\r\n\r\n"
+    )
+    return head.encode() + block + b"\r\n\r\n"
+
+
+def _entry(url: str = URL, method: str = "GET", status: int = 200, **more: object) -> dict[str, object]:
+    content = {"size": 4, "text": "body", "mimeType": "text/plain"}
+    answer = {"status": status, "statusText": "", "headers": [], "httpVersion": "h2", "content": content}
+    entry = {
+        "startedDateTime": "2024-01-01T00:00:00.000Z",
+        "request": {"method": method, "url": url, "headers": []},
+        "response": answer,
+    }
+    for name, value in more.items():
+        (entry if name.startswith("_") else answer)[name] = value
+    return entry
+
+
+def _har(*entries: dict[str, object], **log: object) -> bytes:
+    return json.dumps({"log": {"version": "1.2", "entries": list(entries), **log}}).encode()
+
+
+# --- WARC ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n", b"\r\n\r\n", b"\n", b"\r\n\r\n\r\n"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_line_ends_behind_a_request_are_no_body(tmp_path: Path, end: bytes, method: str) -> None:
+    given = tmp_path / "node-warc.warc"
+    asked = f"{method} / HTTP/1.1\r\nHost: a.example\r\n\r\n".encode() + end
+    given.write_bytes(
+        _record("request", asked)
+        + _record("response", b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>")
+    )
+    collection, _ = _import(given, tmp_path)
+    assert seal(collection).entries == 1
+    with Pack.open(collection.pack) as pack:
+        assert len(pack.lookup(request_key(method, URL))) == 1
+
+
+def test_a_body_that_is_no_line_end_stays_part_of_its_request(tmp_path: Path) -> None:
+    given = tmp_path / "a.warc"
+    asked = b"POST / HTTP/1.1\r\nHost: a.example\r\n\r\n\r\n"
+    given.write_bytes(_record("request", asked) + _record("response", b"HTTP/1.1 200 OK\r\n\r\n<p>"))
+    collection, _ = _import(given, tmp_path)
+    [exchange] = collection.exchanges()
+    assert exchange.request.raw_body == b"\r\n"
+
+
+# --- HAR ----------------------------------------------------------------------------------------------
+
+
+def test_a_har_with_a_byte_order_mark(tmp_path: Path) -> None:
+    given = tmp_path / "bom.har"
+    given.write_bytes(b"\xef\xbb\xbf" + _har(_entry()))
+    assert _import(given, tmp_path)[1].captures == 1
+
+
+def _attached(folder: Path) -> bytes:
+    """Write bodies as Playwright attaches them, and return the HAR that names them."""
+    (folder / "5f1d.html").write_bytes(b"<p>attached")
+    (folder / "77aa.bin").write_bytes(b"\x00\x01")
+    page = {"size": -1, "mimeType": "text/html", "_file": "5f1d.html"}
+    made = _entry(URL + "post", "POST", content={"size": -1, "mimeType": "text/html", "_file": "5f1d.html"})
+    made["request"]["postData"] = {"mimeType": "application/octet-stream", "params": [], "_file": "77aa.bin"}
+    made["request"]["bodySize"] = 2
+    return _har(_entry(content=page), made)
+
+
+def test_bodies_attached_to_a_har_are_read_from_their_files(tmp_path: Path) -> None:
+    given = tmp_path / "har"
+    given.mkdir()
+    (given / "site.har").write_bytes(_attached(given))
+    collection, report = _import(given / "site.har", tmp_path)
+    assert report.defects == ()
+    bodies = {each.request.url: each for each in collection.exchanges()}
+    assert bodies[URL].response.raw_body == b"<p>attached"
+    assert bodies[URL + "post"].request.raw_body == b"\x00\x01"
+
+
+def test_a_zip_of_a_har_and_its_bodies(tmp_path: Path) -> None:
+    folder = tmp_path / "har"
+    folder.mkdir()
+    (folder / "har.har").write_bytes(_attached(folder))
+    with zipfile.ZipFile(tmp_path / "site.har.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in folder.iterdir():
+            archive.write(path, path.name)
+    collection, report = _import(tmp_path / "site.har.zip", tmp_path)
+    assert [(each.kind, each.captures) for each in report.files] == [("har", 2)]
+    assert {each.response.raw_body for each in collection.exchanges()} == {b"<p>attached"}
+
+
+@pytest.mark.parametrize("name", ["../secret.txt", "/etc/hostname", "a/../../secret.txt", "gone.html", "", 5])
+def test_a_har_reads_no_file_outside_of_its_folder(tmp_path: Path, name: object) -> None:
+    (tmp_path / "secret.txt").write_text("secret")
+    folder = tmp_path / "har"
+    folder.mkdir()
+    (folder / "a.har").write_bytes(
+        _har(_entry(), _entry(URL + "2", content={"size": -1, "mimeType": "text/html", "_file": name}))
+    )
+    collection, report = _import(folder / "a.har", tmp_path)
+    assert [each.request.url for each in collection.exchanges()] == [URL]
+    assert [each.code for each in report.defects] == ["no-body"]
+    assert "entry 1" in report.defects[0].what
+
+
+def test_a_304_that_carries_the_body_is_the_whole_answer(tmp_path: Path) -> None:
+    given = tmp_path / "a.har"
+    given.write_bytes(_har(_entry(status=304, statusText="Not Modified")))
+    collection, _ = _import(given, tmp_path)
+    [exchange] = collection.exchanges()
+    assert (exchange.response.status, exchange.response.raw_body) == (200, b"body")
+    assert seal(collection).warnings == ()
+
+
+def test_websocket_messages_of_a_har(tmp_path: Path) -> None:
+    messages = [
+        {"type": "send", "time": 1704067200.5, "opcode": 1, "data": "hello"},
+        {"type": "receive", "time": 1704067201.25, "opcode": 1, "data": "w\u00f6rld"},
+        {"type": "receive", "time": 1704067202, "opcode": 2, "data": base64.b64encode(b"\x00\xff").decode()},
+        {"type": "receive", "time": 1704067203, "opcode": 9, "data": ""},
+    ]
+    socket = _entry("wss://a.example/socket", status=101, content={"size": 0}, _webSocketMessages=messages)
+    given = tmp_path / "a.har"
+    given.write_bytes(_har(_entry(), socket))
+    collection, report = _import(given, tmp_path)
+    assert report.defects == ()
+    assert check(collection) == []
+    assert {each.url for each in collection.captures()} == {URL, "wss://a.example/socket"}
+    [path] = collection.warc_files()
+    [record] = [each for each in read_records(path) if each.target_uri.startswith("urn:websocket:")]
+    frames = read_frames(record.block).frames
+    assert [(each.ms, each.sent, each.opcode, each.payload) for each in frames] == [
+        (500, True, TEXT, b"hello"),
+        (1250, False, TEXT, "w\u00f6rld".encode()),
+        (2000, False, BINARY, b"\x00\xff"),
+    ]
+    info = seal(collection)
+    assert (info.entries, info.warnings) == (2, ())
+
+
+def test_a_har_without_bodies_says_why_of_each_entry(tmp_path: Path) -> None:
+    given = tmp_path / "a.har"
+    bare = {"size": 10, "mimeType": "text/html"}
+    given.write_bytes(
+        _har(_entry(content=bare), _entry(URL + "2", content=bare), _entry(URL + "3", status=0), {"x": 1})
+    )
+    with pytest.raises(MalformedWarc) as raised:
+        import_files([given], tmp_path / "root", "x")
+    text = str(raised.value)
+    assert "4 entries" in text
+    assert f"entry 0, {URL}: the response (200) has no body" in text
+    assert f"entry 1, {URL}2: the response (200) has no body" in text
+    assert f"entry 2, {URL}3: it was not answered" in text
+    assert "entry 3 lacks" in text
+    assert "record content" in raised.value.hint
+
+
+# --- rules --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b"version: 1\nvolatile:\n  - {where: nowhere, name: a, shape: hex}\n", ":3"),
+        (b"version: 7\n", ""),
+        (b"\xff\xfe", ""),
+        (b"version: [\n", ""),
+    ],
+)
+def test_check_reports_rules_that_replay_rejects(tmp_path: Path, text: bytes, line: str) -> None:
+    given = tmp_path / "a.har"
+    given.write_bytes(_har(_entry()))
+    collection, _ = _import(given, tmp_path)
+    assert check(collection) == []
+    (collection.path / "rules.yaml").write_bytes(text)
+    [defect] = check(collection)
+    assert (defect.severity.value, defect.code) == ("error", "rules")
+    assert defect.file == str(collection.path / "rules.yaml")
+    with pytest.raises(StillwebError):
+        seal(collection)
+
+
+# --- malformed and hostile ----------------------------------------------------------------------------
+
+
+def _wacz(path: Path, members: dict[str, bytes], **package: object) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("datapackage.json", json.dumps({"profile": "data-package", **package}))
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    return path
+
+
+WARC = gzip_member(_record("response", b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>"))
+
+
+@pytest.mark.parametrize("resources", [5, "x", {"a": 1}, [5, None, {"path": 5, "hash": 7}], None])
+def test_resources_that_are_no_list(tmp_path: Path, resources: object) -> None:
+    given = _wacz(tmp_path / "a.wacz", {"archive/a.warc.gz": WARC, "//": b"x"}, resources=resources)
+    assert _import(given, tmp_path)[1].captures == 1
+
+
+@pytest.mark.parametrize(
+    "stillweb", [{"version": "x"}, {"sources": 5}, {"profile": 5, "extra": 1}, {"seed": []}]
+)
+def test_hostile_manifests(tmp_path: Path, stillweb: object) -> None:
+    given = _wacz(tmp_path / "a.wacz", {"archive/a.warc.gz": WARC}, resources=[], stillweb=stillweb)
+    assert _import(given, tmp_path)[1].captures == 1
+
+
+@pytest.mark.parametrize("pages", [5, "x", [5, None, {"id": {}}], {"a": 1}])
+def test_pages_of_a_har_that_are_none(tmp_path: Path, pages: object) -> None:
+    given = tmp_path / "a.har"
+    given.write_bytes(_har(_entry(), 5, [], pages=pages))
+    assert _import(given, tmp_path)[1].captures == 1
+
+
+def test_deep_json(tmp_path: Path) -> None:
+    given = tmp_path / "a.har"
+    given.write_bytes(b'{"log":' + b"[" * 200_000 + b"]" * 200_000 + b"}")
+    with pytest.raises(MalformedHar):
+        _import(given, tmp_path)
+    wacz = tmp_path / "a.wacz"
+    with zipfile.ZipFile(wacz, "w") as archive:
+        archive.writestr("datapackage.json", b"[" * 200_000)
+        archive.writestr("archive/a.warc.gz", WARC)
+        archive.writestr("pages/pages.jsonl", b"[" * 200_000)
+    assert _import(wacz, tmp_path)[1].captures == 1
+
+
+def test_a_gzip_member_that_unpacks_to_too_much(tmp_path: Path) -> None:
+    given = tmp_path / "bomb.warc.gz"
+    given.write_bytes(gzip.compress(_record("response", b"HTTP/1.1 200 OK\r\n\r\n" + bytes(200 << 20)), 9))
+    with pytest.raises(LimitExceeded, match="ratio") as raised:
+        _import(given, tmp_path)
+    assert raised.value.option == "STILLWEB_MAX_RATIO"
+    assert str(given) in str(raised.value)
+    assert not list((tmp_path).glob("root/**/*"))
+
+
+@pytest.mark.parametrize("name", ["archive/a.warc.gz", "datapackage.json", "pages/pages.jsonl"])
+def test_a_zip_member_that_unpacks_to_too_much(tmp_path: Path, name: str) -> None:
+    given = tmp_path / "bomb.wacz"
+    with zipfile.ZipFile(given, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member in {"archive/a.warc.gz", name}:
+            archive.writestr(member, bytes(200 << 20) if member == name else WARC)
+    with pytest.raises(LimitExceeded, match="ratio") as raised:
+        _import(given, tmp_path)
+    assert raised.value.option == "STILLWEB_MAX_RATIO"
+    assert not list((tmp_path).glob("root/**/*"))
+
+
+def test_the_ratio_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = tmp_path / "zeros.warc.gz"
+    given.write_bytes(gzip.compress(_record("response", b"HTTP/1.1 200 OK\r\n\r\n" + bytes(200 << 20)), 9))
+    monkeypatch.setenv("STILLWEB_MAX_RATIO", "2000")
+    assert _import(given, tmp_path)[1].captures == 1
+
+
+def test_a_zip_without_an_archive_is_refused(tmp_path: Path) -> None:
+    given = tmp_path / "a.zip"
+    with zipfile.ZipFile(given, "w") as archive:
+        archive.writestr("readme.txt", b"x")
+    with pytest.raises(MalformedWacz):
+        _import(given, tmp_path)
