@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import gzip
+import html
 import json
 import zlib
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import brotli
 import pytest
@@ -303,3 +304,39 @@ def test_a_short_secret_is_found_as_a_whole_word_only():
 def test_weak_passwords_are_looked_for_nowhere_but_in_their_fields():
     assert not any(map(strong_password, ["demo", "password", "12345678", "en"]))
     assert strong_password("shopper-pass-1")
+
+
+@pytest.mark.parametrize("tail", ["+\\", "+\\\\", "/x9", "/\\"])
+@pytest.mark.parametrize("order", ["page first", "request first"])
+def test_a_token_is_one_placeholder_however_its_characters_are_escaped(tail, order):
+    token = "4fd81a0c3be94c77b2d50f6e1a9c8d27" + tail
+    pages = {
+        "json": exchange(None, json.dumps({"csrftoken": token}).encode(), mime="application/json"),
+        "script": exchange(None, f"<script>var conf = {{csrfToken: {json.dumps(token)}}};</script>".encode()),
+        "field": exchange(
+            None, f'<input type="hidden" name="csrf_token" value="{html.escape(token)}">'.encode()
+        ),
+        "attribute": exchange(
+            None, f'<div data-conf="{html.escape(json.dumps({"csrfToken": token}))}"></div>'.encode()
+        ),
+    }
+    posted = exchange(Request("POST", URL, (FORM,), urlencode({"token": token, "text": "a"}).encode()))
+    sent = exchange(
+        Request("POST", URL, (("Content-Type", "application/json"),), json.dumps({"token": token}).encode())
+    )
+    hiding = secrets()
+
+    exchanges = [*pages.values(), posted, sent] if order == "page first" else [posted, sent, *pages.values()]
+    found = [hiding.redact(each)[0] for each in exchanges]
+
+    texts = [written(each) for each in found]
+    start = token[:32].encode()
+    assert not any(start in text for text in texts)
+    by_body = {id(each): made for each, made in zip(exchanges, found, strict=True)}
+    form = dict(parse_qsl(by_body[id(posted)].request.raw_body.decode()))
+    placeholder = form["token"]
+    assert json.loads(by_body[id(sent)].request.raw_body)["token"] == placeholder
+    assert json.loads(by_body[id(pages["json"])].response.raw_body)["csrftoken"] == placeholder
+    for name in ("script", "field", "attribute"):
+        text = html.unescape(by_body[id(pages[name])].response.raw_body.decode())
+        assert (placeholder if name == "field" else json.dumps(placeholder)) in text, name

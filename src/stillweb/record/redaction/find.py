@@ -8,6 +8,7 @@ may pin their digest. Secrets learned elsewhere are replaced in them too.
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -220,7 +221,15 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def _unescaped(text: str) -> str:
-    return html.unescape(text).replace("\\/", "/")
+    """Return the value of a string as JSON and scripts write it; in an attribute, backslashes are literal.
+
+    A token that ends in a backslash has two of them in JSON, and one in the form that sends it.
+    """
+    plain = html.unescape(text)
+    try:
+        return str(json.loads(f'"{plain}"'))
+    except ValueError:
+        return plain.replace("\\/", "/")
 
 
 def _in_queries(text: str, names: Names) -> Iterator[FoundSecret]:
