@@ -46,6 +46,8 @@ class CrawlProgress:
             f"{event.per_minute:.0f} pages/min"
         )
         self._bar.update(self._task, completed=done, total=done + event.queued, description=text)
+        for text in event.warnings:
+            self.say(f"warning: {text}")
         if event.error:
             before = f" (before: {event.retried})" if event.retried not in ("", event.error) else ""
             self.say(f"not recorded: {event.url}: {event.error}{before}")
@@ -82,6 +84,8 @@ def _print_gaps(report: CrawlReport) -> None:
         click.echo(f"  repaired: {line}", err=True)
     for what, count in report.notes.items():
         click.echo(f"  {count} x {what}", err=True)
+    for url, count in report.versions.items():
+        click.echo(f"  {count} versions of {url} in this crawl", err=True)
     for url in report.forbidden:
         click.echo(f"  left out by robots.txt: {url}", err=True)
     for url, why in report.sitemaps.items():

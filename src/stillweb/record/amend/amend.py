@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import StringIO
@@ -33,10 +34,12 @@ from stillweb.collections.pack.seal import seal, what_changed
 from stillweb.collections.pack.store import remove_collection
 from stillweb.collections.reachability import Reach
 from stillweb.collections.versions import keep_version, versions
+from stillweb.collections.warc.frames import is_socket_url
 from stillweb.errors import CollectionError, RecordError
 from stillweb.matching.rules import Rule
 from stillweb.model import Page, Request
 from stillweb.options import Option
+from stillweb.polling import poll
 from stillweb.record.amend.origin import OriginPage, RequestSender, request_sender
 from stillweb.record.amend.plan import FetchMethod, FetchTask, RefusedMiss, SealedIndex, identity, plan
 from stillweb.record.amend.writer import NewOnlyWriter
@@ -179,6 +182,8 @@ async def open_candidates(
     return max(0, report.opened - len(urls))
 
 
+_CLOSE_SECONDS = 10.0
+_NO_SOCKET = "its page opened no such WebSocket"
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 
 
@@ -305,6 +310,7 @@ class _MissFetcher:
     browser: Browser
     setting: CrawlContext
     sender: RequestSender
+    pages: dict[str, str] = field(default_factory=dict)
 
     async def fetch(self, task: FetchTask, origin: OriginPage) -> FetchOutcome:
         """Fetch a miss by its method, and retry after a failure."""
@@ -312,13 +318,17 @@ class _MissFetcher:
         reason = ""
         request = missed.request()
         name = (request.method, wire_url(request.url))
-        if task.kind is not FetchMethod.REQUEST:
+        if task.kind is FetchMethod.SOCKET:
+            reason = await self._open_sockets(task.page)
+        elif task.kind is not FetchMethod.REQUEST:
             reason = await self._visit(task)
         elif task.changes and not writer.has(request):
             writer.last.pop(name, None)
             request = await self._with_fresh_tokens(task, origin)
-        recorded = writer.has(missed.request())
-        for _ in range(1 if task.changes else self.setting.retries + 1):
+        last = writer.last.get(name)
+        recorded = writer.has(missed.request()) or bool(is_socket_url(missed.url) and last and last.recorded)
+        attempts = 1 if task.changes else self.setting.retries + 1
+        for _ in range(0 if is_socket_url(missed.url) else attempts):
             if recorded:
                 break
             if not self.browser.is_connected():
@@ -335,11 +345,24 @@ class _MissFetcher:
             missed.method,
             missed.url,
             "recorded" if recorded else "absent",
-            "" if recorded else reason or "no response",
+            "" if recorded else reason or (_NO_SOCKET if is_socket_url(missed.url) else "no response"),
             answer.status if answer else 0,
             task.count,
             task.id,
         )
+
+    async def _open_sockets(self, page: str) -> str:
+        """Visit a recorded page for its WebSockets and event streams; return why it could not be loaded."""
+        if page in self.pages:
+            return self.pages[page]
+        with tempfile.TemporaryDirectory(prefix="stillweb-") as scratch:
+            setting = replace(self.setting, baseline=False)
+            visit = Visit(0, page, 0, seed=False)
+            visited = await visit_page(self.browser, setting, visit, Path(scratch))
+        # They are written when the context has closed them.
+        await poll(lambda: not (self.recording.sockets or self.recording.streams), timeout=_CLOSE_SECONDS)
+        self.pages[page] = visited.error
+        return visited.error
 
     async def _with_fresh_tokens(self, task: FetchTask, origin: OriginPage) -> Request:
         """Return a mutation with the current tokens of its page."""
@@ -390,7 +413,8 @@ class _MissFetcher:
 
 def _group_key(task: FetchTask) -> tuple[FetchMethod, str, str]:
     """Return the key of fetches that share an origin page; a mutation has its own."""
-    return task.kind, task.page, task.id if task.changes else ""
+    page = task.page if task.kind is FetchMethod.REQUEST else ""
+    return task.kind, page, task.id if task.changes else ""
 
 
 @dataclass(slots=True)
@@ -538,6 +562,10 @@ def _refused(refusal: RefusedMiss) -> FetchOutcome:
 
 
 def _planned(task: FetchTask) -> FetchOutcome:
-    how = {FetchMethod.PAGE: "the browser visits it", FetchMethod.FRAME: "the browser visits it as a frame"}
+    how = {
+        FetchMethod.PAGE: "the browser visits it",
+        FetchMethod.FRAME: "the browser visits it as a frame",
+        FetchMethod.SOCKET: f"the browser visits {task.page}, which opens it",
+    }
     reason = how.get(task.kind) or (f"sent with the cookies of {task.page}" if task.page else "sent")
     return FetchOutcome(task.missed.method, task.missed.url, "planned", reason, 0, task.count, task.id)

@@ -18,7 +18,9 @@ from enum import StrEnum
 from hashlib import sha256
 
 from stillweb.collections.misses import Missed
+from stillweb.collections.pack.frames import socket_key
 from stillweb.collections.pack.reader import Pack
+from stillweb.collections.warc.frames import EVENT_STREAM, is_socket_url
 from stillweb.matching.captures import MEANT, Entry, RequestFields, page_set
 from stillweb.matching.keys import request_key
 from stillweb.matching.rules import Rules
@@ -36,6 +38,7 @@ class FetchMethod(StrEnum):
 
     PAGE = "page"
     FRAME = "frame"
+    SOCKET = "socket"
     REQUEST = "request"
 
 
@@ -139,6 +142,10 @@ class SealedIndex:
 
 def keys_of(request: Request, rules: Rules) -> Iterator[bytes]:
     """Yield all keys under which replay looks up a request."""
+    if is_socket_url(request.url):
+        scheme, _, rest = request.url.partition("://")
+        yield from (socket_key(f"{each}://{rest}") for each in (scheme, {"ws": "wss"}.get(scheme, "ws")))
+        return
     content_type = header(request.headers, "content-type")
     methods = ("HEAD", "GET") if request.method == "HEAD" else (request.method,)
     for url in filter(None, (request.url, other_scheme(request.url))):
@@ -178,12 +185,10 @@ def plan(
         elif why := _refused(missed, known, unsafe, any_host):
             refusals.append(RefusedMiss(missed, why))
         else:
-            page = missed.first.page or missed.first.referer
             kind = _kind(missed)
-            own = kind is not FetchMethod.REQUEST
-            tasks[same] = FetchTask(
-                name, kind, missed, "" if own else _page(page, known, any_host), missed.count
-            )
+            visited = kind in (FetchMethod.PAGE, FetchMethod.FRAME)
+            page = "" if visited else _page(missed, known, any_host)
+            tasks[same] = FetchTask(name, kind, missed, page, missed.count)
     order = list(FetchMethod)
     # Mutations come last: until then the site is as a session finds it that has changed nothing.
     return sorted(
@@ -197,8 +202,11 @@ def _counted(task: FetchTask, missed: Missed) -> FetchTask:
 
 def _refused(missed: Missed, known: SealedIndex, unsafe: bool, any_host: bool) -> str:
     host = host_of(missed.url)
-    if not missed.url.lower().startswith(("http://", "https://")):
-        return "not an http or https URL; stillweb record proxy records WebSockets"
+    if is_socket_url(missed.url):
+        if not _page(missed, known, any_host):
+            return "the page that opens this WebSocket is unknown; stillweb record proxy records it"
+    elif not missed.url.lower().startswith(("http://", "https://")):
+        return "not an http or https URL"
     if missed.method in MUTATIONS and not unsafe:
         return f"a {missed.method} may change the site; --unsafe sends it"
     if missed.method not in _SAFE | MUTATIONS:
@@ -211,6 +219,8 @@ def _refused(missed: Missed, known: SealedIndex, unsafe: bool, any_host: bool) -
 
 
 def _kind(missed: Missed) -> FetchMethod:
+    if is_socket_url(missed.url):
+        return FetchMethod.SOCKET
     if missed.method != "GET" or missed.body or header(missed.fields, "range"):
         return FetchMethod.REQUEST
     if any(page_set(name) for name, _ in missed.fields):
@@ -219,9 +229,13 @@ def _kind(missed: Missed) -> FetchMethod:
         return FetchMethod.FRAME
     # Nothing is known of a listed URL: the browser handles any type.
     unknown = not missed.resource and not missed.fields
-    return FetchMethod.PAGE if missed.resource == "document" or unknown else FetchMethod.REQUEST
+    if missed.resource == "document" or unknown:
+        return FetchMethod.PAGE
+    streams = header(missed.fields, "accept").startswith(EVENT_STREAM)
+    return FetchMethod.SOCKET if streams and missed.first.page else FetchMethod.REQUEST
 
 
-def _page(url: str, known: SealedIndex, any_host: bool) -> str:
+def _page(missed: Missed, known: SealedIndex, any_host: bool) -> str:
+    url = missed.first.page or missed.first.referer
     usable = url.startswith(("http://", "https://")) and (any_host or host_of(url) in known.hosts)
     return wire_url(url) if usable else ""

@@ -201,6 +201,7 @@ class CrawlRun:
     cost: float = 0.0
     began: float = field(default_factory=monotonic)
     running: dict[asyncio.Task[Visited], Visit] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     async def visit_all(self, options: CrawlOptions, robots: Robots | None) -> None:
         """Visit the pages of the frontier.
@@ -211,6 +212,7 @@ class CrawlRun:
         limits = CrawlLimits(options.time_limit, options.size_limit)
         pace = Pace.of(options.delay, options.rate)
         write_state(self.collection, self.frontier.state)  # a kill may precede the first list of pages
+        self.recording.on_warning.append(lambda text: self.warnings.append(text))
         fault = asyncio.create_task(self.recording.broken())
         try:
             while True:
@@ -263,6 +265,7 @@ class CrawlRun:
         await asyncio.gather(fault, *self.running, return_exceptions=True)
         self.report.failed_requests = dict(self.recording.failed)
         self.report.notes = dict(self.recording.notes)
+        self.report.versions = dict(self.recording.versions)
         self.report.files_left = list(self.frontier.files_left)
         self.report.exchanges = self.recording.exchanges
         self.report.body_bytes = self.recording.body_bytes
@@ -336,7 +339,12 @@ class CrawlRun:
             per_minute=60 * self.through / max(monotonic() - self.began, 1e-3),
             retried=visited.retried,
             files=len(self.report.files),
+            warnings=self._take_warnings(),
         )
+
+    def _take_warnings(self) -> tuple[str, ...]:
+        taken, self.warnings = tuple(self.warnings), []
+        return taken
 
 
 def _page(visited: Visited, again: str, *, baseline: bool) -> Page:

@@ -21,6 +21,7 @@ class CrawlEvent:
         per_minute: completed pages per minute of this run.
         retried: why the page was visited again, "" if it was not.
         files: number of recorded downloads.
+        warnings: conditions since the last event that the user should examine.
     """
 
     url: str
@@ -33,6 +34,7 @@ class CrawlEvent:
     per_minute: float = 0.0
     retried: str = ""
     files: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class CrawlReport:
         sitemaps: URL of a sitemap or robots.txt -> its error.
         repaired: repairs to a collection whose recording was killed.
         failed_requests: URL -> why the site sent no response.
+        versions: scripts and style sheets whose content changed during this crawl -> number of versions.
         notes: traffic that passed without being recorded, with counts.
         exchanges, body_bytes, captures: written; captures in the index of the whole collection.
         seconds: duration of the visits of this crawl.
@@ -67,6 +70,7 @@ class CrawlReport:
     sitemaps: dict[str, str] = field(default_factory=dict)
     repaired: list[str] = field(default_factory=list)
     failed_requests: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
     exchanges: int = 0
     body_bytes: int = 0

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -334,6 +335,11 @@ class Recorder:
     ) -> None:
         recording = self.recording
         fingerprint = b"" if beside else response_fingerprint(exchange)
+        if exchange.request.method == "GET" and exchange.response.status == HTTPStatus.OK:
+            resource = flow.request.headers.get("sec-fetch-dest", "")
+            recording.note_version(
+                exchange.request.url, resource, sha256(exchange.response.raw_body).digest()
+            )
         if self._secrets is None:
             self._writer.write(exchange, beside)
         else:

@@ -82,6 +82,8 @@ def response_fingerprint(exchange: Exchange) -> bytes:
 
 
 LEDGER_ENTRIES = 20_000
+_CODE = frozenset(("script", "style", "worker", "sharedworker", "serviceworker"))
+_CHANGED = "pages recorded before may fail in a replay; record again when the site no longer changes"
 
 
 class RequestOutcome(StrEnum):
@@ -179,6 +181,7 @@ class RecordingProxy:
         streams, sockets: open event streams and WebSockets, by flow.
         account: ledger of all requests.
         digests: cache of body digests.
+        versions: scripts and style sheets with more than one body in this recording -> number of bodies.
         on_request: callbacks for each completed request.
         on_warning: callbacks for messages to the user.
         sweep: removes late secrets from the baseline of a completed page.
@@ -195,6 +198,8 @@ class RecordingProxy:
         self.sockets: dict[str, Socket] = {}
         self.account = RequestAccount()
         self.digests = ProxyDigestCache()
+        self.versions: dict[str, int] = {}
+        self._bodies: dict[str, set[bytes]] = {}
         self.on_request: list[Callable[[RequestRecord], None]] = []
         self.on_warning: list[Callable[[str], None]] = []
         self.sweep: Callable[[Path], None] = lambda folder: None
@@ -282,6 +287,26 @@ class RecordingProxy:
         self.note(what)
         for listener in self.on_warning:
             listener(what)
+
+    def note_version(self, url: str, resource: str, body: bytes) -> None:
+        """Note a body of a script or style sheet; warn if the URL had another body before.
+
+        Pages recorded with one body may fail with another: replay may combine a page with a later script.
+
+        Args:
+            url: URL of the response.
+            resource: the client's Sec-Fetch-Dest.
+            body: digest of the body.
+        """
+        if resource not in _CODE:
+            return
+        bodies = self._bodies.setdefault(url, set())
+        bodies.add(body)
+        if len(bodies) > 1 and len(bodies) != self.versions.get(url):
+            self.versions[url] = len(bodies)
+            if len(bodies) == 2:
+                for listener in self.on_warning:
+                    listener(f"{url} has changed during the recording: {_CHANGED}")
 
     def finish(self, record: RequestRecord) -> None:
         """Enter a completed request."""
