@@ -283,7 +283,7 @@ async def test_killing_a_worker_under_load_costs_its_own_sessions_alone(
     assert {each for each, session in listed.items() if session["lost"]} == {"default", *theirs}
     for session_id in ("default", *theirs):
         for ask in (desk.session, desk.ledger):
-            with pytest.raises(SessionLost, match="worker 0, which kept the session, has died"):
+            with pytest.raises(SessionLost, match="worker 0, which held the session, has died"):
                 await ask(session_id)
     # New sessions never get the port of a lost one, at which its client may still knock.
     async with opened(desk, 12 - len(sessions)) as newer:
@@ -323,7 +323,7 @@ async def test_a_worker_that_dies_again_is_waited_for_longer(
         if not worker.alive:
             assert (status, told["missing"]) == (503, ["worker 1"])
         assert await poll(lambda: worker.alive and worker.restarts == restarts + 1, timeout=60)  # noqa: B023
-    pauses = [r.pause for r in caplog.records if r.message == "worker started anew"]  # type: ignore[attr-defined]
+    pauses = [r.pause for r in caplog.records if r.message == "worker restarted"]  # type: ignore[attr-defined]
     assert pauses == [0.1, 0.2]
     async with opened(desk, 3) as ids:
         assert {(await shown(desk))[each]["worker"] for each in ids} == {0, 1}
@@ -333,6 +333,6 @@ async def test_a_worker_that_cannot_serve_says_why(tmp_path: Path, ca: CertAutho
     collection = recorded(tmp_path, "shop")
     (collection.pack / "manifest.json").write_text("{}")
     options = ReplayOptions(port=0, session_ports=None)
-    with pytest.raises(Exception, match=r"manifest\.json.*differs from the sha256"):
+    with pytest.raises(Exception, match=r"manifest\.json.*does not match the sha256"):
         async with serve_cluster([collection], ca, options, workers=2):
             pass

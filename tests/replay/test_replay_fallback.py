@@ -662,7 +662,7 @@ async def test_why_the_server_behind_does_not_start_is_said(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="cannot be written"):
         await Hermetic.start([collection], ca, HermeticOptions(ledger=tmp_path))
     (collection.pack / "manifest.json").write_text("{}")
-    with pytest.raises(MalformedPack, match=r"manifest\.json.*differs from the sha256"):
+    with pytest.raises(MalformedPack, match=r"manifest\.json.*does not match the sha256"):
         await Hermetic.start([collection], ca, HermeticOptions())
 
 

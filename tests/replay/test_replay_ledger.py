@@ -196,13 +196,13 @@ def test_a_file_of_a_server_that_was_killed_within_a_line(file: Path) -> None:
     file.write_text(first.to_json() + second.to_json()[:-30])
     source = FileSource(str(file))
     assert asyncio.run(source.new()) == [first]
-    assert "ends within a line" in source.warning
+    assert "ends in the middle of a line" in source.warning
     with LedgerFile(file):  # the server is started again
         pass
     with file.open("a") as later:
         later.write(third.to_json())
     assert asyncio.run(source.new()) == [third]
-    assert source.warning.endswith("1 lines tell of no answer; passed over")
+    assert source.warning.endswith("1 lines are no ledger entries; skipped")
 
     reader = LedgerFileReader(file)
     assert list(reader.read()) == [first, third]

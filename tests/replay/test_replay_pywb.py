@@ -223,7 +223,7 @@ async def test_a_crash_is_told_with_what_pywb_said(shop, ca, pywb):
         (pid,) = processes_with(str(ca.leaf_key_file.resolve()))
         waiting = asyncio.create_task(server.wait())
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ReplayError, match=r"(?s)ended with status -9; it said:\n.*ready\.invalid"):
+        with pytest.raises(ReplayError, match=r"(?s)ended with status -9; its last lines:\n.*ready\.invalid"):
             await waiting
         with pytest.raises(ReplayError, match="pywb ended"):
             await client.open_session()
@@ -269,7 +269,7 @@ async def test_a_program_that_is_no_pywb_is_told_with_what_it_said(shop, ca, tmp
     program = tmp_path / "wayback"
     program.write_text("#!/bin/sh\necho I am no pywb >&2\nexit 3\n")
     program.chmod(0o755)
-    with pytest.raises(ReplayError, match="status 3; it said:\nI am no pywb"):
+    with pytest.raises(ReplayError, match="status 3; its last lines:\nI am no pywb"):
         async with serve_pywb([shop], ca, PywbOptions(program=program)):
             pass
 
@@ -278,7 +278,7 @@ async def test_a_program_that_never_answers_is_ended(shop, ca, tmp_path):
     program = tmp_path / "wayback"
     program.write_text("#!/bin/sh\ntrap '' TERM\necho waiting\nsleep 600\n")
     program.chmod(0o755)
-    with pytest.raises(ReplayError, match=r"did not answer within 0\.3 s; it said:\nwaiting"):
+    with pytest.raises(ReplayError, match=r"did not answer within 0\.3 s; its last lines:\nwaiting"):
         async with serve_pywb([shop], ca, PywbOptions(program=program, start_timeout=0.3)):
             pass
     assert processes_with(str(ca.leaf_key_file.resolve())) == []

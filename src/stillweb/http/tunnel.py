@@ -6,8 +6,8 @@ bytes. The native server, the `--on-miss` front and the workers' router all read
 module, so a request is the same one behind each of them.
 
 CONNECT is accepted without asking where to: the tunnel ends here. The first byte of a connection, and of a
-tunnel, tells TLS from plain HTTP (`ws:` arrives in a plain tunnel). docs/replay-connection.md draws the
-table.
+tunnel, distinguishes TLS from plain HTTP (`ws:` arrives in a plain tunnel). docs/replay-connection.md draws
+the table.
 """
 
 from __future__ import annotations

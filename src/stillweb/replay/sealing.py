@@ -1,10 +1,9 @@
-"""Seal what is about to be replayed and is not sealed, or was changed since.
+"""Seal collections that are not sealed, or were changed since.
 
-A pack is stale when what it is made from has other sizes, settings or rules than it was sealed with, or is
-younger than its digest, or if stillweb seals by other rules now (`SEALING`). Times alone miss what is
-appended in the same tick of the clock, or copied in with its old time; sizes alone miss an edit in
-place. Copying a collection may make a good pack look stale; that costs a new seal, which gives the
-same bytes and the same environment id.
+A pack is stale if its sources have other sizes, settings or rules than at sealing, or are younger than its
+digest, or if stillweb seals by other rules now (`SEALING`). Times alone miss data that is appended within
+one clock tick, or copied in with its old time; sizes alone miss an edit in place. Copying a collection may
+make a good pack look stale. Sealing again then gives the same bytes and the same environment id.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["ensure_sealed", "why_unsealed"]
 
 
 def why_unsealed(collection: Collection) -> str:
-    """Return why a collection has to be sealed before it is replayed; "" if it has not."""
+    """Return why a collection must be sealed before it is replayed; "" if it need not be."""
     digest = collection.pack / "digest"
     if not digest.exists():
         return "not sealed yet"
@@ -43,19 +42,19 @@ def why_unsealed(collection: Collection) -> str:
 def ensure_sealed(
     collection: Collection, *, on_progress: Callable[[int], None] | None = None
 ) -> PackInfo | None:
-    """Seal a collection if it has to be; return what was made, None if nothing was.
+    """Seal a collection if necessary; return the new pack, or None.
 
     Raises:
         CollectionError: if it cannot be sealed.
-        MalformedPack: if its pack cannot be read and its archive is not there.
+        MalformedPack: if its pack cannot be read and its archive is missing.
     """
     if not why_unsealed(collection):
         return None
-    with folder_lock(collection.path):  # two servers may start on one folder at the same time
+    with folder_lock(collection.path):  # two servers may start on one folder simultaneously
         if not why_unsealed(collection):
             return None
         if (collection.pack / "digest").exists() and not collection.warc_files():
-            Pack.open(collection.pack).close()  # the pack is all there is: it serves, or says why not
+            Pack.open(collection.pack).close()  # only the pack exists: it opens, or raises
             return None
         return seal(collection, on_progress=on_progress)
 

@@ -1,8 +1,7 @@
-"""The ledger as a file: a line of JSON an answer, for those who look on from outside or come later.
+"""A ledger as a file of JSON lines, one for each response, for other processes and later use.
 
-Several processes may append to one file: each line is one write. A server may be killed in the
-middle of a line; whoever appends next begins a new one, and readers pass over what is none and
-count it.
+Several processes may append to one file: each line is one write. A server may be killed in the middle of a
+line; the next writer then begins a new line, and readers skip and count lines that they cannot parse.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LedgerLine:
-    """An answer, and whose it was."""
+    """A ledger entry and its session."""
 
     session: str
     collection: str
@@ -35,31 +34,31 @@ class LedgerLine:
     entry: LedgerEntry
 
     def to_json(self) -> str:
-        """Return it as a line of a ledger file."""
+        """Return the line of a ledger file."""
         members = asdict(self.entry)
         if not members["asked"]:
             del members["asked"]
-        whose = {
+        session = {
             "session": self.session,
             "collection": self.collection,
             "environment_id": self.environment_id,
         }
-        return json.dumps(whose | members, ensure_ascii=True) + "\n"
+        return json.dumps(session | members, ensure_ascii=True) + "\n"
 
     @classmethod
     def from_dict(cls, loaded: Mapping[str, Any]) -> LedgerLine:
-        """Read what `to_json` made; members that are not known are passed over.
+        """Parse a line of `to_json`; unknown members are ignored.
 
         Raises:
-            KeyError, TypeError: if it is none.
+            KeyError, TypeError: if it is not one.
         """
         entry = LedgerEntry(**{name: value for name, value in loaded.items() if name in _FIELDS})
-        whose = (loaded["session"], loaded.get("collection", ""), loaded.get("environment_id", ""))
-        return cls(*whose, entry)
+        session = (loaded["session"], loaded.get("collection", ""), loaded.get("environment_id", ""))
+        return cls(*session, entry)
 
 
 class LedgerFile:
-    """An open ledger file; a context manager. Each line is out when `write` returns."""
+    """An open ledger file; a context manager. A line is in the file when `write` returns."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -79,13 +78,13 @@ class LedgerFile:
         self._file.close()
 
     def write(self, session: Session, entry: LedgerEntry) -> None:
-        """Append an answer of a session."""
+        """Append a response of a session."""
         line = LedgerLine(session.id, session.collection, session.pack.environment_id, entry)
         self._file.write(line.to_json().encode("ascii"))
 
 
 def _torn(path: Path) -> bool:
-    """Return whether a file ends within a line."""
+    """Return whether a file ends in the middle of a line."""
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
             return False
@@ -94,11 +93,10 @@ def _torn(path: Path) -> bool:
 
 
 class LedgerFileReader:
-    """Reads a ledger file, and what is appended to it since.
+    """Reader of a ledger file that other processes append to.
 
     Attributes:
-        unreadable: lines that tell of no answer, so far.
-        unfinished: bytes of a last line that is not complete.
+        unreadable: number of lines so far that are no ledger entries.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,18 +107,18 @@ class LedgerFileReader:
 
     @property
     def unfinished(self) -> int:
-        """Bytes of a last line that is not complete: its writer is at work, or was killed."""
+        """Bytes of an incomplete last line: its writer is at work, or was killed."""
         return len(self._rest)
 
     def read(self) -> Iterator[LedgerLine]:
-        """Yield what is there beyond what was yielded.
+        """Yield the new lines.
 
         Raises:
             UsageError: if the file cannot be read.
         """
         try:
             with self.path.open("rb") as file:
-                if file.seek(0, os.SEEK_END) < self._at:  # it was emptied, or is another one
+                if file.seek(0, os.SEEK_END) < self._at:  # it was truncated or replaced
                     self._at, self._rest = 0, b""
                 file.seek(self._at)
                 while block := file.read(_BLOCK):

@@ -1,4 +1,4 @@
-"""Gather misses: equal requests become one, with how often, where first and where last. Pure."""
+"""Misses of ledgers, with equal requests counted as one. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stillweb.replay.ledger.file import LedgerLine
 
 __all__ = ["Gatherer", "explained", "gather"]
 
-# These differ between requests for the same thing: they say who asks, in what language, for which part.
+# These fields differ between requests for the same resource: client, language, part.
 _SAME_ANSWER = frozenset(
     (
         *("accept", "accept-language", "content-type", "origin", "range"),
@@ -23,10 +23,11 @@ _Key = tuple[object, ...]
 
 
 class Gatherer:
-    """Turns lines of a ledger into misses, one at a time, as they come.
+    """Converter of ledger lines into misses, one at a time.
 
     Args:
-        guesses: whether answers of looser tiers (fuzzy, pywb) count: strictly they are misses, too.
+        guesses: whether to include responses of guessing tiers (fuzzy, pywb), which are misses in strict
+            matching.
     """
 
     def __init__(self, *, guesses: bool = False) -> None:
@@ -34,7 +35,7 @@ class Gatherer:
         self._pages: dict[str, str] = {}
 
     def take(self, line: LedgerLine) -> Missed | None:
-        """Return a line's miss; None if it is none."""
+        """Return the miss of a line; None for other tiers."""
         entry = line.entry
         missed = self._missed(line) if entry.tier in self._tiers else None
         if entry.resource == "document":
@@ -61,7 +62,7 @@ class Gatherer:
 
 
 def gather(lines: Iterable[LedgerLine], *, guesses: bool = False) -> list[Missed]:
-    """Return the misses of ledgers, the most frequent first, else in the order of their first sighting."""
+    """Return the misses of ledgers, the most frequent first, then by first occurrence."""
     gatherer = Gatherer(guesses=guesses)
     found: dict[_Key, Missed] = {}
     for line in lines:
@@ -81,7 +82,7 @@ def gather(lines: Iterable[LedgerLine], *, guesses: bool = False) -> list[Missed
 
 
 def explained(missed: Missed, absences: Mapping[str, Absences]) -> Missed:
-    """Return a miss with what explains it, where its collection's recording is at hand."""
+    """Return a miss with its explanation, if the recording of its collection is available."""
     known = absences.get(missed.collection)
     return missed if known is None else replace(missed, explained=known.why(missed.method, missed.url))
 

@@ -1,8 +1,8 @@
-"""Ledgers from wherever they are: a running server's open and closed sessions, or ledger files.
+"""Sources of ledger lines: the open and closed sessions of a running server, or ledger files.
 
-Following a server asks which sessions have answered more since, and those alone for what is new.
-A request that is long in flight comes on the ledger after later ones, so what was seen is kept as
-"all up to here, and these beyond".
+To follow a server, `ServerSource` first lists the sessions, then reads the ledgers of those with new
+responses. A request that is long in flight enters the ledger after later ones, so a cursor is "all up to
+here, and these beyond".
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from stillweb.replay.ledger.file import LedgerFileReader, LedgerLine
 __all__ = ["FOLLOW_INTERVAL", "FileSource", "ServerSource", "follow", "is_url", "open_source"]
 
 FOLLOW_INTERVAL = 0.25
-"""Seconds between two questions for what is new."""
+"""Seconds between two polls."""
 
 
 def is_url(source: str) -> bool:
-    """Return whether a source names a server, not a file."""
+    """Return whether a source is a server, not a file."""
     return source.startswith(("http://", "https://"))
 
 
@@ -40,7 +40,7 @@ class FileSource:
         self._reader = LedgerFileReader(Path(source))
 
     async def new(self) -> list[LedgerLine]:
-        """Return what is there beyond what was returned."""
+        """Return the new lines."""
         return list(self._reader.read())
 
     async def aclose(self) -> None:
@@ -48,16 +48,17 @@ class FileSource:
 
     @property
     def warning(self) -> str:
-        """What is wrong with the file; "" if nothing is."""
-        torn = f"ends within a line ({self._reader.unfinished} bytes)" if self._reader.unfinished else ""
-        bad = f"{self._reader.unreadable} lines tell of no answer" if self._reader.unreadable else ""
+        """Defect of the file; "" without one."""
+        unfinished, unreadable = self._reader.unfinished, self._reader.unreadable
+        torn = f"ends in the middle of a line ({unfinished} bytes)" if unfinished else ""
+        bad = f"{unreadable} lines are no ledger entries" if unreadable else ""
         what = " and ".join(filter(None, (bad, torn)))
-        return f"{self._reader.path}: {what}; passed over" if what else ""
+        return f"{self._reader.path}: {what}; skipped" if what else ""
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """How far a session's ledger was seen: all up to `low`, and those in `beyond`."""
+    """Part of a session's ledger that was read: all up to `low`, and those in `beyond`."""
 
     low: int = 0
     beyond: set[int] = field(default_factory=set)
@@ -66,7 +67,7 @@ class _Cursor:
     over: bool = False
 
     def see(self, seq: int) -> bool:
-        """Note a request; return whether it is new."""
+        """Mark a request as read; return True if it is new."""
         if seq <= self.low or seq in self.beyond:
             return False
         self.beyond.add(seq)
@@ -77,7 +78,7 @@ class _Cursor:
 
 
 class ServerSource:
-    """A running server; of its closed sessions as many as it still knows."""
+    """A running server, with the closed sessions that it still holds."""
 
     def __init__(self, url: str) -> None:
         self._client = ReplayClient(url)
@@ -86,30 +87,27 @@ class ServerSource:
 
     @property
     def warning(self) -> str:
-        """What cannot be told; "" if all can."""
+        """Sessions whose ledgers are lost; "" if none is."""
         lost = ", ".join(sorted(self._lost))
-        return (
-            f"{self._client.url}: what these sessions answered is lost with their worker: {lost}"
-            if lost
-            else ""
-        )
+        return f"{self._client.url}: ledgers lost with their worker: {lost}" if lost else ""
 
     async def aclose(self) -> None:
         """Close the connection."""
         await self._client.aclose()
 
     async def new(self) -> list[LedgerLine]:
-        """Return what was answered beyond what was returned; closed sessions before open ones.
+        """Return the new lines, closed sessions before open ones.
 
         Raises:
-            ReplayUnreachable: if no server answers there.
-            UsageError: if it keeps no ledger.
+            ReplayUnreachable: if no server answers.
+            UsageError: if the server has no ledger.
         """
         if not self._cursors and not (await self._client.info()).features.get("ledger"):
             raise UsageError(
-                f"{self._client.url} keeps no ledger", hint="stillweb replay NAME --backend native"
+                f"{self._client.url} has no ledger", hint="stillweb replay NAME --backend native"
             )
-        open_ones = await self._client.sessions()  # first: one that closes meanwhile is then in both
+        # First the open ones: a session that closes meanwhile is then in both lists.
+        open_ones = await self._client.sessions()
         listed = {session["id"]: session for session in (*await self._client.closed_sessions(), *open_ones)}
         found = [line for session in listed.values() for line in await self._of(session)]
         for gone in self._cursors.keys() - listed.keys():
@@ -122,16 +120,16 @@ class ServerSource:
             return []
         cursor = self._cursors.setdefault(session["id"], _Cursor())
         finished, resets = sum(session["counts"].values()), session.get("resets", 0)
-        if cursor.resets != resets or finished < cursor.finished:  # fewer: on another worker
+        if cursor.resets != resets or finished < cursor.finished:  # fewer: it moved to another worker
             cursor = self._cursors[session["id"]] = _Cursor(resets=resets)
         if cursor.over or (finished == cursor.finished and not session.get("closed")):
             return []
         try:
             ledger = await self._client.ledger(session["id"], after=cursor.low, closed=True)
-        except (UsageError, SessionLost):  # forgotten, or lost, since it was listed
+        except (UsageError, SessionLost):  # dropped, or lost, since it was listed
             return []
         cursor.finished, cursor.over = sum(ledger.counts.values()), ledger.closed
-        if ledger.dropped and ledger.entries:  # what is no longer kept need not be waited for
+        if ledger.dropped and ledger.entries:  # dropped entries do not come any more
             cursor.low = max(cursor.low, ledger.entries[0].seq - 1)
         return [
             LedgerLine(session["id"], session["collection"], session["environment_id"], entry)
@@ -141,7 +139,7 @@ class ServerSource:
 
 
 async def follow(sources: Sequence[ServerSource | FileSource]) -> AsyncIterator[LedgerLine]:
-    """Yield what the sources hold, then what comes, for ever."""
+    """Yield the lines of the sources, then new ones, forever."""
     found: list[LedgerLine] = []
 
     async def any_new() -> bool:

@@ -53,7 +53,7 @@ _REFUSAL_TIMEOUT = 5.0  # seconds that a refused client has to read the response
 _LIMITS = ConnectionLimits()
 _MARK = MISS_MARK.lower()
 _EVENTS = b"text/event-stream"
-# Fields of one connection (RFC 9110 §7.6.1), and fields that the front writes anew.
+# Fields of one connection (RFC 9110 §7.6.1), and fields that the front writes itself.
 _HOP = frozenset(
     (
         *("connection", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer"),

@@ -1,4 +1,4 @@
-"""The hermetic server as a child process of the front: started, watched, ended with it (`hermetic`)."""
+"""The hermetic server as a child process of the front: start, failure, end (`hermetic`)."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import ReplayError, StillwebError
-from stillweb.replay.server.process import failure
+from stillweb.replay.server.process import error_from_json
 
 __all__ = ["Hermetic", "HermeticOptions"]
 
 logger = logging.getLogger(__name__)
 
-_START = 60.0  # seconds that it may take until it listens: machines are busy
-_GRACE = 30.0  # and to end
+_START = 60.0  # seconds until it listens, on a busy machine
+_GRACE = 30.0  # seconds until it ends
 
 
 @dataclass(frozen=True, slots=True)
 class HermeticOptions:
-    """How it serves.
+    """How the hermetic server serves.
 
     Attributes:
-        ledger: file to which it appends every answer.
-        policy: of strict matching, as `Policy` has it: `guessed`, `fuzzy`, `pace`.
-        log: form and level of its log, as `logs.configure` has them.
+        ledger: file to which it appends every response.
+        policy: fields of `Policy`: `guessed`, `fuzzy`, `pace`.
+        log: format and level of its log, as for `process.configure`.
     """
 
     ledger: Path | None = None
@@ -43,8 +43,8 @@ class Hermetic:
     """The native server as a child process.
 
     Attributes:
-        url: of its control API and default session; only we know it.
-        totals: answers by tier, once it has ended.
+        url: of its control API and default session; no other process knows it.
+        totals: responses by tier, once it has ended.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -56,25 +56,25 @@ class Hermetic:
     async def start(
         cls, collections: Sequence[Collection], ca: CertAuthority, options: HermeticOptions
     ) -> Hermetic:
-        """Start it and wait until it listens.
+        """Start the process and wait until it listens.
 
         Args:
             collections: sealed; the first is that of the default session.
-            ca: what it signs with.
+            ca: signs for it.
             options: how it serves.
 
         Raises:
-            StillwebError: what it cannot serve for, as it has told.
-            ReplayError: if it does not listen for another cause, of which stderr may tell.
+            StillwebError: the error that it reports.
+            ReplayError: if it does not listen for another reason; see stderr.
         """
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "stillweb.replay.onmiss.hermetic"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us; it ends when its stdin does
+            start_new_session=True,  # Ctrl-C is for the front; the child ends with its stdin
         )
         running = cls(process)
-        told = {
+        config = {
             "collections": [[str(each.root), each.name] for each in collections],
             "certs": str(ca.ca_file.parent),
             "ledger": str(options.ledger) if options.ledger else None,
@@ -82,10 +82,10 @@ class Hermetic:
             "log": options.log,
         }
         assert process.stdin is not None
-        process.stdin.write(json.dumps(told).encode() + b"\n")
+        process.stdin.write(json.dumps(config).encode() + b"\n")
         try:
             async with asyncio.timeout(_START):
-                running.url = await running._said("url")
+                running.url = await running._reported("url")
         except TimeoutError:
             await running.stop()
             raise ReplayError(f"the replay server did not start within {_START:g} s") from None
@@ -94,22 +94,22 @@ class Hermetic:
             raise
         return running
 
-    async def _said(self, what: str) -> Any:
+    async def _reported(self, what: str) -> Any:
         assert self._process.stdout is not None
         try:
-            said: dict[str, Any] = json.loads(await self._process.stdout.readline() or b"{}")
+            reported: dict[str, Any] = json.loads(await self._process.stdout.readline() or b"{}")
         except ValueError as error:
-            raise ReplayError(f"the replay server said what is no JSON: {error}") from error
-        if "error" in said:
-            raise failure(said)
-        if what not in said:
+            raise ReplayError(f"the replay server reported invalid JSON: {error}") from error
+        if "error" in reported:
+            raise error_from_json(reported)
+        if what not in reported:
             raise ReplayError(
                 "the replay server ended before it listened", hint="stillweb collections check NAME"
             )
-        return said[what]
+        return reported[what]
 
     async def wait(self) -> None:
-        """Wait until it ends, which it only does by itself if it fails.
+        """Wait until it ends, which it does on its own only if it fails.
 
         Raises:
             ReplayError: when it has ended.
@@ -118,16 +118,16 @@ class Hermetic:
         raise ReplayError(f"the replay server behind the front ended with status {status}")
 
     async def stop(self) -> None:
-        """End it."""
+        """End the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
             async with asyncio.timeout(_GRACE):
                 if self.url and self._process.returncode is None:
-                    self.totals = await self._said("totals")
+                    self.totals = await self._reported("totals")
                 await self._process.wait()
         except (TimeoutError, StillwebError) as error:
-            logger.warning("the replay server does not end as it should: %s", error)
+            logger.warning("the replay server does not end properly: %s", error)
             if self._process.returncode is None:
                 self._process.kill()
             await self._process.wait()

@@ -1,7 +1,7 @@
-"""One running pywb: started in a folder and a process group of its own, watched, ended whole.
+"""One pywb process, in a folder and a process group of its own.
 
-pywb tells everything on stderr, a line per request. The lines are read as they come and the
-last ones kept, so that a crash can be told with what pywb said, and no log file grows.
+pywb logs to stderr, a line for each request. The lines are read as they arrive and the last ones are held,
+so that an error message can quote them and no log file grows.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ PYWB_VARIABLE = "STILLWEB_PYWB"
 PYWB_LOCK = Path(__file__).with_name("pywb.lock")
 _SITE = Path(__file__).with_name("site")
 
-# With no rules and no normalisation, pywb answers what it has under the exact urlkey, and nothing
-# that looks like it: warcserver/index/fuzzymatcher.py returns None where no rule matches.
+# Without rules and normalisation, pywb serves only captures under the exact urlkey:
+# warcserver/index/fuzzymatcher.py returns None if no rule matches.
 _NO_RULES: dict[str, Any] = {
     "default_filters": {"fuzzy_search_limit": "100", "not_exts": [], "mimes": [], "url_normalize": []},
     "rules": [],
@@ -51,18 +51,18 @@ _NO_RULES: dict[str, Any] = {
 
 
 def default_folder() -> Path:
-    """Return where `stillweb setup pywb` makes the virtual environment."""
+    """Return the folder of the virtual environment that `stillweb setup pywb` makes."""
     return platformdirs.user_data_path("stillweb") / "pywb"
 
 
 def find_pywb(explicit: Path | None = None) -> Path:
-    """Return the absolute path of the program `wayback` of a pywb.
+    """Return the absolute path of pywb's program `wayback`.
 
     The first of: the path given, the environment variable STILLWEB_PYWB, the virtual environment
     that `stillweb setup pywb` makes, and `wayback` on PATH.
 
     Raises:
-        ProgramNotFound: if there is none, or the one named is not there.
+        ProgramNotFound: if none is found, or the named one is missing.
     """
     for named in (explicit, os.environ.get(PYWB_VARIABLE)):
         if named:
@@ -80,13 +80,13 @@ def find_pywb(explicit: Path | None = None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What one pywb process is to serve.
+    """Configuration of one pywb process.
 
     Attributes:
         root: folder of the collections.
-        collection: the one that it serves as a proxy.
-        timestamp: the moment that it shows, 14 digits; "" for the latest captures.
-        fuzzy: whether pywb's own rules may answer with what merely looks like the request.
+        collection: that it serves as a proxy.
+        timestamp: time that it shows, 14 digits; "" for the latest captures.
+        fuzzy: whether pywb's own rules may serve captures that only resemble the request.
     """
 
     root: Path
@@ -96,16 +96,16 @@ class Setup:
 
 
 def write_setup(folder: Path, setup: Setup, ca: CertAuthority) -> Path:
-    """Write config.yaml and what it names into a folder of the process's own; return its path.
+    """Write config.yaml and the files that it names into a folder; return its path.
 
     Raises:
-        CertError: if the CA in the form for pywb is missing.
+        CertError: if the CA file for pywb is missing.
     """
     if not ca.pywb_file.is_file():
         raise CertError(f"{ca.pywb_file}: is missing", hint="stillweb certs init --overwrite")
     templates = folder / "templates"
     templates.mkdir()
-    for name in ("not_found.html", "error.html"):  # a page must not learn that it is in an archive
+    for name in ("not_found.html", "error.html"):  # a page must not see that it is in an archive
         (templates / name).write_text("")
     proxy: dict[str, Any] = {
         "coll": setup.collection,
@@ -116,8 +116,8 @@ def write_setup(folder: Path, setup: Setup, ca: CertAuthority) -> Path:
         "enable_wombat": False,
         "enable_cert_download": False,
         "enable_websockets": False,
-        "keepalive_max": 0,  # no limit; by default the 51st tunnel ends keep-alive for all
-        # A certificate per host: for wildcards pywb asks the network for the public suffix list.
+        "keepalive_max": 0,  # no limit; by default the 51st tunnel ends keep-alive for all tunnels
+        # A certificate per host: for wildcards pywb downloads the public suffix list.
         "use_wildcard_certs": False,
     }
     if setup.timestamp:
@@ -144,16 +144,16 @@ def environment(
 
     Args:
         folder: its working folder.
-        config: what `write_setup` wrote there.
-        ca: whose leaf key it shows.
-        inherited: this process's environment; settings of Python and of proxies are dropped from it.
+        config: the file that `write_setup` wrote there.
+        ca: has the leaf key.
+        inherited: this process's environment; settings of Python and of proxies are dropped.
     """
-    kept = {
+    passed = {
         name: value
         for name, value in inherited.items()
         if not name.startswith(("PYTHON", "PYWB_")) and not name.lower().endswith("_proxy")
     }
-    return kept | {
+    return passed | {
         "PYWB_CONFIG_FILE": str(config),
         "PYTHONPATH": str(_SITE),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -161,7 +161,7 @@ def environment(
         "NO_PROXY": "*",
         "STILLWEB_LEAF_KEY": str(ca.leaf_key_file.resolve()),
         "STILLWEB_PARENT": str(os.getpid()),
-        # Where pywb would keep the public suffix list if it could fetch it.
+        # Folder for the public suffix list, which pywb cannot download.
         "TLDEXTRACT_CACHE": str(folder / "tldextract"),
     }
 
@@ -170,13 +170,13 @@ logger = logging.getLogger(__name__)
 
 _TAIL = 40  # lines
 _GRACE = 3.0  # seconds from SIGTERM to SIGKILL
-_ANSWER = 5.0  # seconds that one question at the start may take
-# Reserved by RFC 2606, so no collection holds it: a pywb that is ready answers 404.
-_QUESTION = b"GET http://ready.invalid/ HTTP/1.1\r\nHost: ready.invalid\r\nConnection: close\r\n\r\n"
+_ANSWER = 5.0  # seconds of one probe at the start
+# The host is reserved (RFC 2606), so no collection has it: a pywb that is ready answers 404.
+_PROBE = b"GET http://ready.invalid/ HTTP/1.1\r\nHost: ready.invalid\r\nConnection: close\r\n\r\n"
 
 
 class PywbProcess:
-    """A pywb that serves one collection as a proxy; make one by `start`.
+    """A pywb that serves one collection as a proxy; made by `start`.
 
     Attributes:
         port: of its proxy.
@@ -186,7 +186,7 @@ class PywbProcess:
         self.port = 0
         self._process = process
         self._folder = folder
-        self._said: deque[str] = deque(maxlen=_TAIL)
+        self._lines: deque[str] = deque(maxlen=_TAIL)
         self._reading = asyncio.create_task(self._read())
         self._stopping = False
 
@@ -204,18 +204,18 @@ class PywbProcess:
 
         Args:
             program: `wayback`, as an absolute path.
-            setup: what it shall serve.
-            ca: what it signs with.
+            setup: what it serves.
+            ca: signs for it.
             address: host and port to listen on; 0 for any port.
             timeout: seconds until it must answer.
 
         Raises:
             PortInUse: if another program listens there.
-            ReplayError: if it ends, or does not answer in time; with what it said.
+            ReplayError: if it ends, or does not answer in time; with its last lines.
         """
         host, port = address
         port = _free_port(host, port)
-        # Entered and left by hand, as it lives as long as the process.
+        # Not a `with` block: the folder lives as long as the process.
         folder = tempfile.TemporaryDirectory(prefix="stillweb-pywb-", ignore_cleanup_errors=True)
         try:
             config = write_setup(Path(folder.name), setup, ca)
@@ -226,7 +226,7 @@ class PywbProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,  # a group of its own, that can be ended as a whole
+                start_new_session=True,  # a process group that can be killed as a whole
             )
         except OSError as error:
             folder.cleanup()
@@ -245,7 +245,7 @@ class PywbProcess:
 
     @property
     def crashed(self) -> bool:
-        """Whether it ended without being told to."""
+        """Whether it ended without `stop`."""
         return self._process.returncode is not None and not self._stopping
 
     async def wait(self) -> None:
@@ -253,14 +253,14 @@ class PywbProcess:
         await self._process.wait()
 
     def failure(self) -> ReplayError:
-        """Return what to raise where it is not there any more."""
+        """Return the error of a pywb that has ended."""
         return ReplayError(
-            f"pywb ended with status {self._process.returncode}; it said:\n{self._tail()}",
+            f"pywb ended with status {self._process.returncode}; its last lines:\n{self._tail()}",
             hint="stillweb replay NAME --backend native",
         )
 
     async def stop(self) -> None:
-        """End it and all that it started; nothing if it has ended."""
+        """End the process and its children, if they still run."""
         self._stopping = True
         try:
             self._signal(signal.SIGTERM)
@@ -270,7 +270,7 @@ class PywbProcess:
             except TimeoutError:
                 logger.warning("pywb does not end; it is killed")
         finally:
-            self._signal(signal.SIGKILL)  # what is left of the group
+            self._signal(signal.SIGKILL)  # the rest of the group
             await self._process.wait()
             await self._reading
             self._folder.cleanup()
@@ -282,23 +282,23 @@ class PywbProcess:
     async def _read(self) -> None:
         assert self._process.stdout is not None
         rest = b""
-        # By blocks: a line may be longer than what readline takes.
+        # By blocks: a line may be longer than readline allows.
         while block := await self._process.stdout.read(65536):
             *lines, rest = (rest + block).split(b"\n")
             rest = rest[-65536:]
             for line in lines:
-                self._say(line)
+                self._log(line)
         if rest:
-            self._say(rest)
+            self._log(rest)
 
-    def _say(self, line: bytes) -> None:
+    def _log(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace")
-        self._said.append(text)
+        self._lines.append(text)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("pywb: %s", text)
 
     def _tail(self) -> str:
-        return "\n".join(self._said) or "nothing"
+        return "\n".join(self._lines) or "nothing"
 
     async def _ready(self, host: str, timeout: float) -> None:
         async def ended_or_answers() -> bool:
@@ -309,14 +309,14 @@ class PywbProcess:
             await self._reading
             raise self.failure()
         if not answered:
-            raise ReplayError(f"pywb did not answer within {timeout:g} s; it said:\n{self._tail()}")
+            raise ReplayError(f"pywb did not answer within {timeout:g} s; its last lines:\n{self._tail()}")
 
 
 def _free_port(host: str, port: int) -> int:
-    """Return a port that is free now: the one wanted, or any.
+    """Return a port that is free now: the given one, or any for 0.
 
-    pywb cannot be handed an open listener, so another program may still take it before pywb does;
-    pywb then ends, and says so.
+    pywb cannot inherit an open socket, so another program may still take the port first. pywb then ends
+    with an error.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -330,13 +330,13 @@ def _free_port(host: str, port: int) -> int:
 
 
 async def _answers(host: str, port: int) -> bool:
-    """Return whether a proxy there answers a request for what no archive has."""
+    """Return whether a proxy answers a request for a URL that no archive has."""
     where = "127.0.0.1" if host == "0.0.0.0" else host
     try:
         async with asyncio.timeout(_ANSWER):
             reader, writer = await asyncio.open_connection(where, port)
             try:
-                writer.write(_QUESTION)
+                writer.write(_PROBE)
                 return (await reader.readline()).startswith((b"HTTP/1.1 404 ", b"HTTP/1.0 404 "))
             finally:
                 writer.close()

@@ -1,13 +1,13 @@
-"""Turn a match into the bytes of a response. Pure.
+"""Bytes of a response, from a match. Pure.
 
-A hit goes out as recorded: its head from the pack, its body byte for byte. Changed is only what
-the request at hand makes necessary: a coding that the client does not take is removed, a range is
-cut out, a HEAD gets no body. Conditions (`If-None-Match`, `If-Modified-Since`) are not looked
-at: the full answer is always right, and equal in each run.
+A hit goes out as recorded: its head from the pack, its body byte for byte. Only the request can require a
+change: a coding that the client does not accept is removed, a range is cut out, a HEAD gets no body.
+Conditions (`If-None-Match`, `If-Modified-Since`) are ignored: the complete response is always right, and
+equal in each run.
 
-CORS headers of a hit stay as recorded, even where they name another origin: the site would have
-refused, too (docs/decisions/0005-cors-as-recorded.md). What we make ourselves reflects the origin,
-so that a page sees the status of a miss and not a CORS error.
+CORS fields of a hit stay as recorded, even if they name another origin: the site would have refused, too
+(docs/decisions/0005-cors-as-recorded.md). Responses that stillweb makes reflect the origin, so that a page
+sees the status of a miss and not a CORS error.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _VALIDATORS = re.compile(rb"\r\n(?:etag|last-modified):[ \t]*([^\r\n]*)", re.IGN
 
 @dataclass(frozen=True, slots=True)
 class PreparedResponse:
-    """A response, ready but for the blank line after its head.
+    """A response whose head lacks the blank line.
 
     Attributes:
         head: status line and fields, Content-Length included.
-        body: what follows the head; a view of the pack where it is as recorded.
+        body: a view of the pack if it is as recorded.
     """
 
     status: int
@@ -49,13 +49,13 @@ class PreparedResponse:
 
 
 def recorded(request: Request, entry: Entry) -> PreparedResponse:
-    """Return a recorded answer, fitted to the request."""
+    """Return a recorded response, adapted to the request."""
     head = bytes(entry.head)
     body: bytes | memoryview = entry.body
     status = entry.status
     if entry.encoding and not accepts(header(request.headers, "accept-encoding"), entry.encoding):
         plain = _decoded(entry)
-        if plain is not None and status == 206:  # its numbers are those of the coded bytes
+        if plain is not None and status == 206:  # its range counts the coded bytes
             held = recorded_span(head)
             if held is not None and held.whole:
                 status, head = 200, _with_status(_CONTENT_RANGE.sub(b"", head), 200)
@@ -67,9 +67,9 @@ def recorded(request: Request, entry: Entry) -> PreparedResponse:
         status, head, body = _cut(request, status, head, body)
     if status in _NO_BODY:
         return PreparedResponse(status, head)
-    if status == 205:  # has none either, but is framed as others are (RFC 9112 §6.3): clients wait for it
+    if status == 205:  # has no body, but is framed as if (RFC 9112 §6.3): clients wait for one
         return PreparedResponse(status, head + b"Content-Length: 0\r\n")
-    if entry.method == "HEAD":  # what its GET would have brought is not known
+    if entry.method == "HEAD":  # the length of the GET's body is unknown
         return PreparedResponse(status, head)
     head += b"Content-Length: %d\r\n" % len(body)
     return PreparedResponse(status, head, b"" if request.method == "HEAD" else body)
@@ -86,28 +86,28 @@ def _decoded(entry: Entry) -> bytes | None:
 def _cut(
     request: Request, status: int, head: bytes, body: bytes | memoryview
 ) -> tuple[int, bytes, bytes | memoryview]:
-    """Return status, head and body of the range asked for; all of it if none is.
+    """Return status, head and body of the requested range, or of the whole body.
 
-    A recorded part comes here only if it holds what is asked for (`resolver`).
+    A recorded part arrives here only if it contains the requested range (`resolver`).
     """
     held = (recorded_span(head) if status == 206 else None) or Span(0, len(body), len(body))
-    if held.stop - held.start != len(body):  # its coding was removed: the numbers no longer say anything
+    if held.stop - held.start != len(body):  # its coding was removed, so the recorded range is meaningless
         return status, head, body
-    asked = requested_span(header(request.headers, "range"), held.total)
-    if asked is not None and not _range_applies(request, head):
-        asked = None
+    requested = requested_span(header(request.headers, "range"), held.total)
+    if requested is not None and not _range_applies(request, head):
+        requested = None
     plain = _CONTENT_RANGE.sub(b"", head)
-    if asked is None:
+    if requested is None:
         return 200, _with_status(plain, 200) if status != 200 else head, body
-    if asked.empty:
-        return 416, _with_status(plain, 416) + b"Content-Range: bytes */%d\r\n" % asked.total, b""
-    numbers = (asked.start, asked.stop - 1, asked.total)
+    if requested.empty:
+        return 416, _with_status(plain, 416) + b"Content-Range: bytes */%d\r\n" % requested.total, b""
+    numbers = (requested.start, requested.stop - 1, requested.total)
     head = _with_status(plain, 206) + b"Content-Range: bytes %d-%d/%d\r\n" % numbers
-    return 206, head, memoryview(body)[asked.start - held.start : asked.stop - held.start]
+    return 206, head, memoryview(body)[requested.start - held.start : requested.stop - held.start]
 
 
 def _range_applies(request: Request, head: bytes) -> bool:
-    """Return whether `If-Range`, if there is one, names what was recorded (RFC 9110 §13.1.5)."""
+    """Return whether `If-Range`, if present, names the recorded version (RFC 9110 §13.1.5)."""
     condition = header(request.headers, "if-range").strip().encode("latin-1", "replace")
     return not condition or condition in (found.strip() for found in _VALIDATORS.findall(head))
 
@@ -117,7 +117,7 @@ def _with_status(head: bytes, status: int) -> bytes:
 
 
 def preflight(request: Request) -> PreparedResponse:
-    """Return a 204 that allows what a CORS preflight asks for."""
+    """Return a 204 that allows the request of a CORS preflight."""
     fields = [
         *_cors(request),
         ("Access-Control-Allow-Methods", header(request.headers, "access-control-request-method")),
@@ -131,7 +131,7 @@ def preflight(request: Request) -> PreparedResponse:
 
 
 def empty(request: Request, status: int) -> PreparedResponse:
-    """Return an answer without a body that a page of any origin may see the status of."""
+    """Return a response without a body whose status a page of any origin can read."""
     head = simple_head(status, _cors(request))
     return PreparedResponse(status, head if status in _NO_BODY else head + b"Content-Length: 0\r\n")
 
@@ -144,32 +144,27 @@ def _cors(request: Request) -> Headers:
 
 
 class Script(Protocol):
-    """What may have a connection after HTTP; times are seconds of one clock.
+    """Player of a connection after its last request; times are seconds of one clock.
 
     Attributes:
-        closed: whether the connection shall be closed, once what was returned has gone out.
-        next_due: when `due` has something next; None if that hangs on the client, or nothing is left.
+        closed: whether the connection must close after the returned bytes.
+        next_due: time of the next bytes; None if they depend on the client or the session, or none are left.
     """
 
     closed: bool
 
     @property
-    def next_due(self) -> float | None:
-        """Return it."""
+    def next_due(self) -> float | None: ...
 
     def due(self, now: float) -> bytes:
-        """Return what shall go out by now."""
+        """Return the bytes that are due."""
 
     def receive(self, text: bytes, now: float) -> bytes:
-        """Take what came; return what shall go out."""
+        """Take bytes of the client; return the bytes that are due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedResponse(PreparedResponse):
-    """An answer behind whose head a script plays.
-
-    Attributes:
-        script: used by one connection.
-    """
+    """A response whose head is followed by a script; it serves one connection."""
 
     script: Script

@@ -1,7 +1,7 @@
-"""Where clients come in: listening sockets, the ports they are on, and how they are closed.
+"""Listening sockets: their ports, and how they are closed.
 
-Ports of sessions come from a fixed range, the one longest unused first: a client that was not told
-of its session's end finds nobody at the port for as long as can be, and several servers share a range.
+Ports of sessions come from a fixed range, the one longest unused first. So a client that does not know that
+its session has ended is refused for as long as possible, and several servers can share a range.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
 @dataclass(eq=False, slots=True)
 class Listener:
-    """A door that is open, and its port; without a server where connections are handed over."""
+    """A target and its listening socket; without a socket where another process passes connections on."""
 
     target: ListenerTarget
     server: asyncio.Server | None = None
     port: int = 0
 
     def close(self) -> None:
-        """Take no more connections; those that are open end with the answer at hand."""
+        """Accept no more connections; open ones end after their current response."""
         self.target.closed = True
         if self.server is not None:
             self.server.close()
@@ -59,7 +59,7 @@ async def listen(target: ListenerTarget, host: str, port: int) -> Listener:
 
     Raises:
         PortInUse: if it is taken.
-        UsageError: if the address cannot be listened on.
+        UsageError: if the address is not one of this machine.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -75,7 +75,7 @@ async def listen_unix(target: ListenerTarget, path: Path) -> Listener:
     """Listen on a Unix socket.
 
     Raises:
-        UsageError: if there can be none.
+        UsageError: if the path is not possible.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -88,7 +88,7 @@ async def listen_unix(target: ListenerTarget, path: Path) -> Listener:
 
 
 async def drain(listeners: Sequence[Listener], seconds: float) -> None:
-    """Close listeners; give answers at hand some seconds, then abort."""
+    """Close listeners; give current responses some seconds, then abort the connections."""
     for listener in listeners:
         listener.close()
     try:
@@ -134,7 +134,7 @@ class ExpiryTimer:
 
 
 class PortPool:
-    """Ports to lend, the one longest unused first."""
+    """Ports that sessions borrow, the one longest unused first."""
 
     def __init__(self, ports: range | None) -> None:
         self.ports = ports
@@ -144,16 +144,16 @@ class PortPool:
         return "" if self.ports is None else f"{self.ports.start}-{self.ports.stop - 1}"
 
     def check(self, host: str) -> None:
-        """Refuse a range of which other programs have every port.
+        """Check that other programs do not hold every port.
 
         Raises:
-            PortInUse: if they have.
+            PortInUse: if they do.
         """
         if self.ports is not None and not any(_is_free(host, port) for port in self.ports):
             raise self._all_taken(0)
 
     async def lend(self, attempt: Callable[[int], Awaitable[T]]) -> T:
-        """Return what an attempt makes of a port; 0 is tried where any will do.
+        """Return the result of an attempt on a free port; on port 0 if any port is allowed.
 
         Raises:
             PortInUse: if no port is free.
@@ -161,7 +161,7 @@ class PortPool:
         if self.ports is None:
             return await attempt(0)
         for _ in range(len(self._free)):
-            if not self._free:  # others borrow meanwhile
+            if not self._free:  # other sessions borrow meanwhile
                 break
             port = self._free.popleft()
             try:
@@ -174,7 +174,7 @@ class PortPool:
         raise self._all_taken(len(self.ports) - len(self._free))
 
     def give_back(self, port: int) -> None:
-        """Take a port back that was lent."""
+        """Return a borrowed port."""
         if self.ports is not None:
             self._free.append(port)
 
@@ -192,16 +192,16 @@ class PortPool:
 
 
 def authority(host: str, port: int) -> str:
-    """Return host and port as a URL has them, by which this machine reaches itself."""
+    """Return host and port for a URL by which this machine reaches itself."""
     host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> UsageError:
-    """Return what a failure to listen is to the user."""
+    """Return the error for a socket that cannot listen."""
     if error.errno in _TAKEN:
         return PortInUse(
-            f"port {port} on {host} cannot be taken: {os.strerror(error.errno or 0).lower()}",
+            f"cannot listen: port {port} on {host}: {os.strerror(error.errno or 0).lower()}",
             hint="another replay may be running there; take another: --port 8081",
         )
     return UsageError(

@@ -1,4 +1,4 @@
-"""The event loop that the programs of this room run on, and what runs on it beside the connections."""
+"""Event loop, log format, background tasks and error messages of the replay processes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from pythonjsonlogger.json import JsonFormatter
 from stillweb import errors
 from stillweb.errors import ReplayError, StillwebError
 
-__all__ = ["Format", "Tasks", "as_told", "configure", "failure", "run"]
+__all__ = ["Format", "Tasks", "configure", "error_from_json", "error_to_json", "run"]
 
 
-def as_told(error: StillwebError) -> dict[str, str]:
-    """Return an error as JSON has it."""
+def error_to_json(error: StillwebError) -> dict[str, str]:
     return {"error": type(error).__name__, "message": str(error), "hint": error.hint}
 
 
-def failure(told: Mapping[str, Any]) -> StillwebError:
-    """Return the error that was told of."""
-    kind = getattr(errors, told["error"], ReplayError)
-    error = kind(told["message"], hint=told["hint"])
+def error_from_json(loaded: Mapping[str, Any]) -> StillwebError:
+    kind = getattr(errors, loaded["error"], ReplayError)
+    error = kind(loaded["message"], hint=loaded["hint"])
     assert isinstance(error, StillwebError)
     return error
 
@@ -37,20 +35,20 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 def configure(
     form: Format, level: str, *, worker: int | None = None, stream: TextIO | None = None
 ) -> logging.Handler:
-    """Let all logs of this program go to stderr in one form; return what writes them.
+    """Send all logs of this process to stderr in one format; return the handler.
 
     Args:
         form: text or json.
-        level: the least that is logged: debug, info, warning, error.
-        worker: number of the worker that this program is, if it is one.
-        stream: instead of stderr.
+        level: minimum level: debug, info, warning, error.
+        worker: number of this worker; None in other processes.
+        stream: replaces stderr.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_json(worker) if form == "json" else _Text(worker))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("httpx", "httpcore", "asyncio"):  # between supervisor and workers: no event of ours
+    for noisy in ("httpx", "httpcore", "asyncio"):  # they log requests between supervisor and workers
         logging.getLogger(noisy).setLevel(logging.WARNING)
     return handler
 
@@ -66,14 +64,14 @@ def _json(worker: int | None) -> JsonFormatter:
 
 
 class _Text(logging.Formatter):
-    """Time, level and event, then the facts as `name=value`."""
+    """Format: time, level and event, then the extra fields as `name=value`."""
 
     def __init__(self, worker: int | None) -> None:
         where = "" if worker is None else f" [worker {worker}]"
         super().__init__(f"%(asctime)s %(levelname)s %(name)s{where}: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line of a record, without what others hang on to every record (Ray does)."""
+        """Return the line of a record, without fields that others add to every record (Ray does)."""
         facts = [f"{n}={v}" for n, v in vars(record).items() if n not in _OWN and not n.startswith("_")]
         return " ".join([super().formatMessage(record), *facts])
 
@@ -82,10 +80,10 @@ T = TypeVar("T")
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, on uvloop where there is one."""
+    """Run a coroutine to its end, on uvloop if it is installed."""
     try:
         import uvloop
-    except ImportError:  # not made for Windows
+    except ImportError:  # it does not support Windows
         factory = None
     else:
         factory = uvloop.new_event_loop
@@ -94,19 +92,19 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class Tasks:
-    """Coroutines under way that nobody waits for."""
+    """Background tasks."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine until it, or `end`, ends."""
+        """Run a coroutine until it ends, or until `end`."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._running.add(task)  # the loop holds tasks weakly
         task.add_done_callback(self._running.discard)
 
     async def end(self) -> None:
-        """Cancel what still runs, and wait until it has ended."""
+        """Cancel the running tasks, and wait until they have ended."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

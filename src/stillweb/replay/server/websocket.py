@@ -1,7 +1,7 @@
 """Replay of a recorded WebSocket: which recorded connection it is, and which frames are due.
 
 Each connection of a URL takes the next recording; past the end, the last one again. The handshake's own
-fields are made anew; subprotocol, compression and cookies are as recorded, where the page offers them.
+fields are made again; subprotocol, compression and cookies are as recorded, where the page offers them.
 `SocketScript` then plays the frames. What the site sent after a frame of the page, or after a mutation, is
 released once the page has sent that frame, or the session has made that mutation
 (docs/decisions/0016-frames.md).
@@ -255,7 +255,7 @@ def _event(frame: Frame) -> Event:
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _SCHEMES = {"http": "ws", "https": "wss"}
 _OTHER = {"ws": "wss", "wss": "ws"}
-# Fields that are made anew; the others (a cookie, the subprotocol) are as recorded.
+# Fields that are made again; the others (a cookie, the subprotocol) are as recorded.
 _OURS = re.compile(rb"(?:sec-websocket-(?:accept|extensions)|content-length):", re.IGNORECASE)
 _FIELD = rb"(?:\A|\r\n)%b:[ \t]*([^\r\n]*)"
 

@@ -1,8 +1,8 @@
-"""The line between the supervisor and a worker: messages, and connections that are handed over.
+"""The channel between the supervisor and a worker: messages, and connections that are passed on.
 
-A pair of Unix sockets that keep the bounds of messages (SOCK_SEQPACKET). The supervisor sends
-connections, a file descriptor with the bytes already read from it; the worker sends JSON. When one side
-is gone the other reads the end, which is how a worker knows that it has been orphaned.
+A pair of Unix sockets that preserve message boundaries (SOCK_SEQPACKET). The supervisor sends connections:
+a file descriptor and the bytes that were read from it. The worker sends JSON. When one side is gone, the
+other reads the end; a worker detects the death of its supervisor by it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 __all__ = ["Channel", "pair"]
 
-_CHUNK = 64 * 1024  # a message has to fit the socket's buffer
-_MORE, _LAST = b"c", b"C"  # of a connection's bytes; the first of them brings the connection
+_CHUNK = 64 * 1024  # bytes; a message must fit the socket's buffer
+_MORE, _LAST = b"c", b"C"  # prefixes of a connection's bytes; the first message carries the descriptor
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -29,12 +29,12 @@ class Channel:
 
     Args:
         end: one of a `pair`; closed with the channel.
-        on_message: takes what `send` sent.
-        on_connection: takes the descriptor that `hand_over` sent, and the bytes.
-        on_closed: called once the other side is gone.
+        on_message: takes a message of `send`.
+        on_connection: takes the descriptor and the bytes of `hand_over`.
+        on_closed: called when the other side is gone.
 
     Attributes:
-        closed: set once it is.
+        closed: set when the channel is closed.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Channel:
         self._flush()
 
     def hand_over(self, descriptor: int, data: bytes) -> None:
-        """Send a connection, and what was read from it; our own descriptor stays ours.
+        """Send a connection and the bytes that were read from it; the descriptor stays open here.
 
-        Over a channel that is closed nothing goes: who was handed over loses the connection.
+        If the channel is closed, nothing is sent, and the client loses the connection.
         """
         if self._end.fileno() < 0:
             return
@@ -82,8 +82,8 @@ class Channel:
             except BlockingIOError:
                 self._loop.add_writer(self._end, self._flush)
                 return
-            except OSError:  # the other side is gone, as `_read` will find
-                self._forget()
+            except OSError:  # the other side is gone, as `_read` will notice
+                self._drop_queue()
                 return
             self._queue.popleft()
             if descriptor >= 0:
@@ -113,7 +113,7 @@ class Channel:
             self._arriving = None
             self._on_connection(descriptor, bytes(data))
 
-    def _forget(self) -> None:
+    def _drop_queue(self) -> None:
         self._loop.remove_writer(self._end)
         for _, descriptor in self._queue:
             if descriptor >= 0:
@@ -121,11 +121,11 @@ class Channel:
         self._queue.clear()
 
     def close(self) -> None:
-        """Close this end; twice is once."""
+        """Close this end; a second call does nothing."""
         if self._end.fileno() < 0:
             return
         self._loop.remove_reader(self._end)
-        self._forget()
+        self._drop_queue()
         if self._arriving is not None:
             os.close(self._arriving[0])
             self._arriving = None

@@ -1,8 +1,7 @@
-"""A worker as its supervisor sees it: started, asked, found dead, started anew.
+"""A worker process under its supervisor: start, control requests, death, restart.
 
-A worker that dies is replaced after a pause that doubles with every death in a row (0.1 s to 10 s); a
-minute of life ends the row. Its successor knows nothing of its sessions: what becomes of those is the desk's
-matter (`cluster`).
+A worker that dies is replaced after a pause that doubles with each death in a row (0.1 s to 10 s); ten
+seconds of life end the row. The new process has none of the sessions: `cluster` marks them as lost.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from stillweb import clock
 from stillweb.errors import ReplayError, ReplayUnreachable, SessionLost, StillwebError, UsageError
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.server.metrics import ReplayMetrics, WorkerMetrics
-from stillweb.replay.server.process import failure
+from stillweb.replay.server.process import error_from_json
 from stillweb.replay.workers.channel import Channel, pair
 from stillweb.replay.workers.worker import ReplayWorkerConfig
 
@@ -33,13 +32,13 @@ __all__ = ["Worker"]
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_LONG_LIFE = 10.0  # seconds of a worker that can start, whatever ended it then
-_START = 60.0  # seconds that it may take until it is ready: machines are busy
-_MARGIN = 5.0  # seconds beyond the drain that a worker may take to end
+_LONG_LIFE = 10.0  # seconds after which a death does not count as a failed start
+_START = 60.0  # seconds until it is ready, on a busy machine
+_MARGIN = 5.0  # seconds beyond the drain until it must have ended
 
 
 class _Running:
-    """One life of a worker: its program, its channel, its control API."""
+    """One process of a worker, its channel and its control API."""
 
     def __init__(self, config: ReplayWorkerConfig, process: Process, channel: Channel) -> None:
         assert config.options.private is not None
@@ -50,16 +49,16 @@ class _Running:
 
 
 class Worker:
-    """A worker program, again and again.
+    """A worker, which is restarted when its process dies.
 
     Attributes:
         number: from 0.
-        restarts: how often it was started anew.
-        deaths: how often it was found dead.
-        opening: sessions that it is opening.
-        unsure: whether it may have opened one that nobody was told of.
-        answered: by tier, as it said when it ended.
-        figures: as it gave them last.
+        restarts: number of restarts.
+        deaths: number of deaths.
+        opening: number of sessions that it is opening.
+        unsure: whether it may have opened a session whose id did not arrive here.
+        answered: responses by tier, as reported at its end.
+        figures: its last metrics.
     """
 
     def __init__(self, config: ReplayWorkerConfig, on_death: Callable[[Worker], int]) -> None:
@@ -71,36 +70,36 @@ class Worker:
         self.answered: dict[str, int] = {}
         self.figures = ReplayMetrics()
         self._config = config
-        self._on_death = on_death  # returns how many sessions went with it
+        self._on_death = on_death  # returns the number of lost sessions
         self._stopping = asyncio.Event()
         self._row = 0  # of deaths
-        self._ending = False  # it was told to end, or to be so by itself
+        self._ending = False  # it reported that it ends
         self._running: _Running | None = None
         self._process: Process | None = None
-        self._told: asyncio.Future[dict[str, Any]]
+        self._started: asyncio.Future[dict[str, Any]]
         self._watch: asyncio.Task[None] | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether it takes requests."""
+        """Whether it accepts requests."""
         return self._running is not None and not self._ending
 
     @property
     def shown(self) -> WorkerMetrics:
-        """What `/metrics` shows of it."""
-        (told,) = self.figures.workers or (WorkerMetrics(),)
-        return replace(told, number=self.number, up=self.alive, restarts=self.restarts)
+        """Its metrics."""
+        (reported,) = self.figures.workers or (WorkerMetrics(),)
+        return replace(reported, number=self.number, up=self.alive, restarts=self.restarts)
 
     @property
     def pid(self) -> int:
-        """Process id of the program; 0 if there is none."""
+        """Process id; 0 without a process."""
         return self._running.process.pid if self._running else 0
 
     async def start(self) -> None:
-        """Start it, and keep it running from then on.
+        """Start it, and restart it from then on when it dies.
 
         Raises:
-            StillwebError: what it cannot serve for.
+            StillwebError: the reason why it cannot serve.
         """
         running = await self._start()
         self._watch = asyncio.create_task(self._keep_running(running))
@@ -108,13 +107,13 @@ class Worker:
     async def _start(self) -> _Running:
         private = self._config.options.private
         assert private is not None
-        # A killed worker leaves its socket behind: no two have the same name.
+        # A killed worker leaves its socket file, so each process has another name.
         private = private.with_name(f"worker-{self.number}-{self.restarts}")
         config = replace(self._config, options=replace(self._config.options, private=private))
-        self._told = asyncio.get_running_loop().create_future()
+        self._started = asyncio.get_running_loop().create_future()
         self._ending = self.unsure = False
         ours, theirs = pair()
-        channel = Channel(ours, on_message=self._hear, on_closed=lambda: self._hear(b"{}"))
+        channel = Channel(ours, on_message=self._on_message, on_closed=lambda: self._on_message(b"{}"))
         with theirs:
             command = (sys.executable, "-m", "stillweb.replay.workers.worker", str(theirs.fileno()))
             process = self._process = await asyncio.create_subprocess_exec(
@@ -125,27 +124,27 @@ class Worker:
         process.stdin.close()
         try:
             async with asyncio.timeout(_START):
-                told = await asyncio.shield(self._told)
+                report = await asyncio.shield(self._started)
         except TimeoutError:
             self._signal(signal.SIGKILL)
-            told = await self._told  # the end of the channel
-        if "ready" in told:
+            report = await self._started  # the end of the channel
+        if "ready" in report:
             self._running = _Running(config, process, channel)
             return self._running
         status = await process.wait()
         channel.close()
-        if told:
-            raise failure(told)
+        if report:
+            raise error_from_json(report)
         raise ReplayError(f"worker {self.number} did not start: {_ending(status)}")
 
-    def _hear(self, message: bytes) -> None:
-        told = json.loads(message)
-        self.answered = told.get("answered", self.answered)
-        if "ending" in told:
+    def _on_message(self, message: bytes) -> None:
+        report = json.loads(message)
+        self.answered = report.get("answered", self.answered)
+        if "ending" in report:
             self._ending = True
             return
-        if not self._told.done():
-            self._told.set_result(told)
+        if not self._started.done():
+            self._started.set_result(report)
 
     async def _keep_running(self, running: _Running | None) -> None:
         while running is not None:
@@ -163,7 +162,7 @@ class Worker:
             running = await self._start_again()
 
     async def _start_again(self) -> _Running | None:
-        """Return the successor; None if we are to end."""
+        """Return the new process; None if the supervisor ends."""
         while True:
             pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (self._row - 1))
             with suppress(TimeoutError):
@@ -173,21 +172,21 @@ class Worker:
             try:
                 running = await self._start()
             except (StillwebError, OSError) as error:
-                if self._stopping.is_set():  # it was ended before it was ready
+                if self._stopping.is_set():  # it was stopped before it was ready
                     return None
                 self._row += 1
                 logger.error("worker does not start", extra={"worker": self.number, "error": str(error)})
             else:
                 facts = {"worker": self.number, "pid": running.process.pid, "pause": pause}
-                logger.warning("worker started anew", extra=facts)
+                logger.warning("worker restarted", extra=facts)
                 return running
 
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Return what its control API answers.
+        """Send a control request and return the reply.
 
         Raises:
-            SessionLost: if it has died.
-            StillwebError: what it answers with.
+            SessionLost: if the worker has died.
+            StillwebError: the error that it replies with.
         """
         if self._running is None:
             raise self.lost()
@@ -199,34 +198,34 @@ class Worker:
             raise self.lost() from error
 
     async def close_orphans(self, known: Container[str]) -> None:
-        """Close what it opened when nobody waited for that any more: the sessions that are not known.
+        """Close sessions that it opened after their request had been given up: those that are not known.
 
         Raises:
             SessionLost, ReplayError: as `ask` does.
         """
         if not self.unsure:
             return
-        told = await self.ask("GET", "/sessions")
-        if self.opening > 1:  # some of them are about to be known
+        reply = await self.ask("GET", "/sessions")
+        if self.opening > 1:  # some of them will be known in a moment
             return
         self.unsure = False
-        for shown in told["sessions"]:
+        for shown in reply["sessions"]:
             if shown["id"] not in known:
                 with suppress(UsageError):  # it was closed meanwhile
                     await self.ask("DELETE", f"/sessions/{shown['id']}")
 
     def lost(self) -> SessionLost:
-        """Return what is to be said of its sessions once it has died."""
-        message = f"worker {self.number}, which kept the session, has died"
+        """Return the error of a session whose worker has died."""
+        message = f"worker {self.number}, which held the session, has died"
         return SessionLost(message, hint="open a new session")
 
     def hand_over(self, descriptor: int, data: bytes) -> None:
-        """Let it take a connection, with what was read from it."""
+        """Pass a connection on to it, with the bytes that were read."""
         if self._running is not None:
             self._running.channel.hand_over(descriptor, data)
 
     async def stop(self) -> None:
-        """Let it finish the answers at hand, and end it."""
+        """Let it finish current responses, and end it."""
         self._stopping.set()
         self._signal(signal.SIGTERM)
         if self._process is not None:

@@ -1,9 +1,9 @@
-"""`python -m stillweb.replay.workers.worker FD`: one worker of several, a whole replay server.
+"""`python -m stillweb.replay.workers.worker FD`: one worker, a complete replay server.
 
-Its supervisor tells it what to serve on its standard input; it says by the channel FD when it is ready,
-takes the connections that come by it, and answers the control API on a Unix socket of its own. SIGTERM
-lets it finish the answers at hand; the end of the channel means that the supervisor is gone, and ends it at
-once. Ctrl-C is the supervisor's: the terminal sends it to both.
+The supervisor sends its configuration on standard input. Over the channel FD the worker reports that it is
+ready and receives connections; it answers the control API on a Unix socket of its own. After SIGTERM it
+finishes current responses. The end of the channel means that the supervisor is gone, and ends the worker
+immediately. Ctrl-C is ignored: the terminal sends it to the supervisor, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stillweb.errors import StillwebError
 from stillweb.http.control import DEFAULT_SESSION
 from stillweb.http.wire import refusal
 from stillweb.replay.server import process as logs
-from stillweb.replay.server.process import as_told, run
+from stillweb.replay.server.process import error_to_json, run
 from stillweb.replay.server.server import ReplayOptions, ReplayServer, serve
 from stillweb.replay.workers.channel import Channel
 from stillweb.replay.workers.lobby import AdoptedConnection, session_of
@@ -40,14 +40,14 @@ __all__ = ["ReplayWorkerConfig", "main"]
 
 @dataclass(frozen=True, slots=True)
 class ReplayWorkerConfig:
-    """What a worker serves; pickled between two programs of one installation.
+    """Configuration of a worker; pickled between two processes of one installation.
 
     Attributes:
         number: from 0.
         collections: root and name of each.
         certs: folder of the CA.
         options: with a private socket, and ports that the supervisor chooses.
-        log: form and level.
+        log: format and level.
     """
 
     number: int
@@ -57,12 +57,10 @@ class ReplayWorkerConfig:
     log: tuple[logs.Format, str]
 
     def pack(self) -> bytes:
-        """Return it as bytes."""
         return pickle.dumps(self)
 
     @staticmethod
     def unpack(packed: bytes) -> ReplayWorkerConfig:
-        """Read what `pack` made."""
         config = pickle.loads(packed)
         assert isinstance(config, ReplayWorkerConfig)
         return config
@@ -84,27 +82,27 @@ class _Worker:
         try:
             async with serve(collections, CertAuthority.load(config.certs), config.options) as server:
                 self._server = server
-                gc.freeze()  # to walk over what was loaded takes tens of ms, while answers wait
-                self._tell({"ready": True})
+                gc.freeze()  # a collection over the loaded packs takes tens of ms, while responses wait
+                self._report({"ready": True})
                 await self._ends.wait()
         except StillwebError as error:
-            self._tell(as_told(error))
+            self._report(error_to_json(error))
             return error.exit_code
-        self._tell({"answered": dict(server.totals)})
+        self._report({"answered": dict(server.totals)})
         self._channel.close()
         return 0
 
     def _end(self) -> None:
-        if not self._ends.is_set():  # whoever is led here from now on finds nobody
+        if not self._ends.is_set():  # later connections are refused
             self._ends.set()
-            self._tell({"ending": True})
+            self._report({"ending": True})
 
-    def _tell(self, message: Mapping[str, Any]) -> None:
+    def _report(self, message: Mapping[str, Any]) -> None:
         self._channel.send(json.dumps(message).encode())
 
     def _arrive(self, descriptor: int, data: bytes) -> None:
         client = socket.socket(fileno=descriptor)
-        if self._server is None or self._ends.is_set():  # it was sent before `_end` was heard
+        if self._server is None or self._ends.is_set():  # it was sent before the supervisor had read `ending`
             with client, suppress(OSError):
                 client.send(refusal(503))
             return
@@ -112,16 +110,16 @@ class _Worker:
 
     def _orphaned(self) -> None:
         private = self._config.options.private
-        if private is not None:  # its folder was the supervisor's to remove
+        if private is not None:  # the supervisor would have removed its folder
             shutil.rmtree(private.parent, ignore_errors=True)
-        os._exit(1)  # nobody asks for us any more, and every line of the ledger is out
+        os._exit(1)  # no requests will come, and every line of the ledger is written
 
 
 async def _adopt(server: ReplayServer, client: socket.socket, data: bytes) -> None:
     client.setblocking(False)
     target = server.public if session_of(data) == DEFAULT_SESSION else server.named
     loop = asyncio.get_running_loop()
-    with suppress(OSError):  # the client has left meanwhile
+    with suppress(OSError):  # the client disconnected meanwhile
         await loop.connect_accepted_socket(lambda: AdoptedConnection(target, data), client)
 
 
@@ -130,12 +128,12 @@ async def _run(config: ReplayWorkerConfig, end: socket.socket) -> int:
 
 
 def main() -> None:
-    """Serve until told to end."""
+    """Serve until SIGTERM or the end of the channel."""
     config = ReplayWorkerConfig.unpack(sys.stdin.buffer.read())
     logs.configure(*config.log, worker=config.number)
     sys.exit(run(_run(config, socket.socket(fileno=int(sys.argv[1])))))
 
 
 if __name__ == "__main__":
-    # Under its own name, so that what was pickled there is found here.
+    # Under its own name, so that pickled classes are found.
     importlib.import_module("stillweb.replay.workers.worker").main()

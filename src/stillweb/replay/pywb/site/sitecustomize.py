@@ -1,13 +1,15 @@
-"""Read by Python before pywb in pywb's own process, and by no other; stillweb imports it nowhere.
+"""Changes to the pywb process, which Python loads there before pywb; stillweb never imports this module.
 
 It changes that process through Python and pyOpenSSL only, and imports no part of pywb:
 
-- Listeners get TCP_NODELAY, which accepted sockets inherit on Linux: pywb's proxy sends each header line
-  in a packet of its own, and Nagle's algorithm then waits 40 ms for the client's delayed ACK.
-- Connections to other machines are refused: a replay has no way out, whatever is configured.
-- Keys that pyOpenSSL is asked to generate are the one leaf key of the CA, so that one SPKI hash
-  covers these certificates, too, and minting one does not take an RSA key.
-- The process dies with the one that started it, so that a killed server leaves none behind.
+- Listeners get TCP_NODELAY, which accepted sockets inherit on Linux. pywb's proxy sends each header line in
+a packet of
+  its own, and Nagle's algorithm would wait 40 ms for the client's delayed ACK.
+- Connections to other machines are refused: a replay never reaches the network, whatever is configured.
+- Keys that pyOpenSSL generates are the one leaf key of the CA. One SPKI hash then covers these
+certificates, too, and
+  making one needs no RSA key.
+- The process dies with its parent, so a killed server leaves no pywb behind.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class _Socket(_socket.socket):
-    """What `socket.socket` and gevent's socket are built on, in this process."""
+    """Base class of `socket.socket` and gevent's socket in this process."""
 
     __slots__ = ()
 
@@ -37,15 +39,15 @@ class _Socket(_socket.socket):
         super().listen(*backlog)
 
     def connect(self, address: Any) -> None:
-        _refuse_the_world(address)
+        _refuse_remote(address)
         super().connect(address)
 
     def connect_ex(self, address: Any) -> int:
-        _refuse_the_world(address)
+        _refuse_remote(address)
         return super().connect_ex(address)
 
 
-def _refuse_the_world(address: Any) -> None:
+def _refuse_remote(address: Any) -> None:
     if not isinstance(address, tuple) or address[0] == "localhost":
         return
     try:
@@ -57,7 +59,7 @@ def _refuse_the_world(address: Any) -> None:
 
 
 class _SharedKey:
-    """An import hook that waits for `OpenSSL.crypto`, changes `PKey`, and goes."""
+    """An import hook that changes `PKey` of `OpenSSL.crypto` and then removes itself."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -96,7 +98,7 @@ def _die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         os.kill(parent, 0)
-    except ProcessLookupError:  # it died before prctl
+    except ProcessLookupError:  # the parent died before prctl
         os.kill(os.getpid(), signal.SIGKILL)
 
 
