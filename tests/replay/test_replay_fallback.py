@@ -252,7 +252,7 @@ def test_pywb_is_not_asked_for_mutations_noise_and_what_is_made_up(front: Runnin
         assert web.options(f"{SHOP}/api.json?_=5", headers=preflight).status_code == 204
         tiers = [(tier, status) for tier, status, _ in seen(ledger())]
         assert tiers == [("miss", 404), ("miss", 404), ("noise", 204), ("synthetic", 204)]
-        assert ledger()[0]["reason"].endswith("; pywb is not asked for POST")
+        assert ledger()[0]["reason"].endswith("; pywb is not used for POST")
 
 
 @pytest.mark.pywb

@@ -74,7 +74,7 @@ DEFAULT_SESSION = "default"
 
 @dataclass(frozen=True, slots=True)
 class ReplayInfo:
-    """What a replay server, or a recording proxy in its place, says about itself.
+    """Properties of a replay server, or of a recording proxy in its place.
 
     Attributes:
         backend: "native", "pywb" or "record".
@@ -129,7 +129,7 @@ class ReloadResult(TypedDict):
 
 
 class MissOutcome(TypedDict, total=False):
-    """What became of a miss that the hermetic server holds; `note` extends the reason."""
+    """Outcome of a miss that the hermetic server holds; `note` extends the reason."""
 
     mark: str
     tier: str
@@ -296,7 +296,7 @@ def _members(value: Any) -> dict[str, Any]:
 
 
 class ControlBackend(Protocol):
-    """What the control API needs of a server. Methods that have a body here are optional."""
+    """A server behind the control API. Methods that have a body here are optional."""
 
     hosts: Iterable[str] = ()
     """Names, besides addresses and single labels, that the `Host` field of a control request may have."""

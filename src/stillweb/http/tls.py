@@ -1,8 +1,8 @@
 """The server's side of TLS over memory buffers, without I/O.
 
-OpenSSL works on memory BIOs here, not under the event loop's transport. A tunnel then opens within one
-call, the bytes behind a CONNECT are kept, and the loop's flow control counts exactly what waits for a slow
-client.
+OpenSSL works on memory BIOs here, not under the event loop's transport. So a tunnel opens within one call,
+and the bytes behind a CONNECT are kept. The loop's flow control counts exactly the bytes that wait for a
+slow client.
 """
 
 from __future__ import annotations

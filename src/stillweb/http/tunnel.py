@@ -2,8 +2,8 @@
 
 A client may send HTTP/1.1 in the clear, begin with TLS, or send CONNECT and then either of the two inside
 the tunnel. `TRANSITIONS` is the only place that says what may follow what; `ProxyConnection` applies it to
-bytes. The native server, the `--on-miss` front and the workers' router all read a connection through this
-module, so a request is the same one behind each of them.
+bytes. The native server, the `--on-miss` front and the workers' router use this module. So a request is the
+same one behind each of them.
 
 CONNECT is accepted without asking where to: the tunnel ends here. The first byte of a connection, and of a
 tunnel, distinguishes TLS from plain HTTP (`ws:` arrives in a plain tunnel). docs/replay-connection.md draws
@@ -66,7 +66,7 @@ class State(Enum):
 
 
 class Trigger(Enum):
-    """What moves a connection from one state to another; the value describes it."""
+    """Event that moves a connection to another state; the value describes it."""
 
     TLS_BYTE = "the first byte begins a TLS record"
     OTHER_BYTE = "the first byte does not"
@@ -245,7 +245,7 @@ class ProxyConnection:
         return self._http.receive_data(plain)
 
     def accept(self, event: ConnectReceived) -> bytes:
-        """Open the tunnel that a CONNECT asks for; return the bytes that were received behind it.
+        """Open the tunnel of a CONNECT; return the bytes that were received behind it.
 
         The caller sends `ESTABLISHED`, then passes these bytes to `receive_data`.
 

@@ -1,8 +1,8 @@
 """HTTP/1.1 from bytes to requests, and the heads of responses that stillweb makes itself. No I/O.
 
 `HttpConnection` parses one stream of requests. It knows neither TLS nor sessions: `tunnel` does. llhttp (in
-httptools) reads the grammar; this module adds size limits, `Expect: 100-continue`, CONNECT and the bodies of
-requests that ask for an upgrade.
+httptools) reads the grammar; this module adds size limits, `Expect: 100-continue`, CONNECT and the bodies
+of requests with an upgrade.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class HttpConnection:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # llhttp stops at any upgrade. One that is not CONNECT is not taken here, so HTTP goes on: with
+            # llhttp stops at any upgrade. One that is not CONNECT is not taken here, so HTTP continues: with
             # the body of this request, or with the next request.
             self._parser = httptools.HttpRequestParser(self)
             head, self._reframed = self._reframed, b""
@@ -171,7 +171,7 @@ class HttpConnection:
         return b""
 
     def _reframe(self, method: str) -> None:
-        """Prepare a head without the upgrade: llhttp does not read a body after a head that asks for one."""
+        """Prepare a head without the upgrade: llhttp does not read a body after an upgrade."""
         fields = self._framing()
         if not self._parser.should_keep_alive():
             fields.append(("Connection", "close"))

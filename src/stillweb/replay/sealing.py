@@ -1,9 +1,10 @@
 """Seal collections that are not sealed, or were changed since.
 
 A pack is stale if its sources have other sizes, settings or rules than at sealing, or are younger than its
-digest, or if stillweb seals by other rules now (`SEALING`). Times alone miss data that is appended within
-one clock tick, or copied in with its old time; sizes alone miss an edit in place. Copying a collection may
-make a good pack look stale. Sealing again then gives the same bytes and the same environment id.
+digest. It is also stale if stillweb seals by other rules now (`SEALING`). Times alone miss data that is
+appended within one clock tick, or copied in with its old time; sizes alone miss an edit in place. Copying a
+collection may make a good pack look stale. Sealing again then gives the same bytes and the same environment
+id.
 """
 
 from __future__ import annotations

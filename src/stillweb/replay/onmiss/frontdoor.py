@@ -1,7 +1,7 @@
 """One client of the front: its tunnel ends here, its requests go to the hermetic server, misses to pywb.
 
-Requests are taken in order, each after the response before it has gone out, over one connection to the
-hermetic server, so a session's order is the client's order. Responses are passed on piece by piece. The
+Requests are taken in order, each after the response before it has gone out. They share one connection to
+the hermetic server, so a session's order is the client's order. Responses are passed on piece by piece. The
 hermetic server marks a miss with a field that the page never sees. The front reports what became of the
 miss before the response is complete, so a client that has the response finds it on the ledger.
 """
@@ -270,7 +270,7 @@ class FrontConnection:
             socket = isinstance(miss.event, UpgradeReceived)
             if miss.event.method not in PYWB_METHODS or socket:
                 what = "a WebSocket" if socket else miss.event.method
-                note = f"pywb is not asked for {what}"
+                note = f"pywb is not used for {what}"
             else:
                 note = await self._by_pywb(session, miss, conclude)
             if note:

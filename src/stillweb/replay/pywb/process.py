@@ -1,7 +1,7 @@
 """One pywb process, in a folder and a process group of its own.
 
-pywb logs to stderr, a line for each request. The lines are read as they arrive and the last ones are held,
-so that an error message can quote them and no log file grows.
+pywb logs to stderr, a line for each request. The lines are read as they arrive, and no log file grows. The
+last ones are held for error messages.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """One client connection on the event loop: bytes in, responses of a session or of the control API out.
 
-A callback protocol without an await: what the loop delivers is parsed, resolved and answered before the
-next connection has its turn, so the order of a session's requests is the order of its ledger. Small
-responses go out in one write. Large ones go out in slices, as fast as the client reads, so that memory is
-bounded by slices and not by bodies. A request received before, byte for byte, may be answered from the
-`ResponseCache` without parsing.
+A callback protocol without an await: received bytes are parsed, resolved and answered before the next
+connection has its turn. So the order of a session's requests is the order of its ledger. Small responses go
+out in one write. Large ones go out in slices, as fast as the client reads, so that memory is bounded by
+slices and not by bodies. A request received before, byte for byte, may be answered from the `ResponseCache`
+without parsing.
 
 `http.tunnel` holds the state of the connection: plain HTTP, CONNECT, TLS and what may follow what. Where
 the listener has no control API, a request in origin form is traffic for the host that it names
@@ -96,7 +96,7 @@ class BodyBudget:
 
 @dataclass(eq=False, slots=True)
 class ListenerTarget:
-    """What the connections of a listener lead to.
+    """Destination of a listener's connections.
 
     Attributes:
         spawn: runs a coroutine of the control API.

@@ -1,6 +1,6 @@
 """Replay of a recorded event stream: its pieces, and an end only where the site made one. Pure.
 
-A page reopens an `EventSource` forever when it ends, so a stream that the page or the end of the recording
+A page reopens an `EventSource` forever when it ends. So a stream that the page or the end of the recording
 cut off stays open after its last event. One that the site ended is an ordinary response. The next
 connection takes the next recording with the same Last-Event-ID. Past the last one, a page that opens the
 stream from the start gets it again, left open; one that continues after an event gets an open stream

@@ -1,7 +1,7 @@
 """Listening sockets: their ports, and how they are closed.
 
-Ports of sessions come from a fixed range, the one longest unused first. So a client that does not know that
-its session has ended is refused for as long as possible, and several servers can share a range.
+Ports of sessions come from a fixed range, the one longest unused first. So a client of a session that has
+ended is refused for as long as possible. Several servers can share a range.
 """
 
 from __future__ import annotations

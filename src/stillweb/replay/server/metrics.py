@@ -1,8 +1,8 @@
 """Counters of responses and workers, and their Prometheus format.
 
 The format is made when `/metrics` is requested, so that answering pages costs nothing more. All counts are
-sums over the workers, so that a query need not know how many there are. `stillweb_worker_*` tells workers
-apart. `process_*` describes the process that answers: with several workers, the supervisor.
+sums over the workers, so that a query need not know how many there are. `stillweb_worker_*` has one
+series for each worker. `process_*` describes the process that answers: with several workers, the supervisor.
 """
 
 from __future__ import annotations

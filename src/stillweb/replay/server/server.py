@@ -5,8 +5,8 @@ One listener takes proxy traffic (absolute form, CONNECT) for the default sessio
 range of ports, bound when the session opens. A client that cannot reach that port sends the session's id as
 proxy user name to the first listener.
 
-As one of several workers (docs/decisions/0015-workers.md) the server has a private Unix socket instead of
-the first listener, and receives the connections of that listener from the supervisor.
+One of several workers (docs/decisions/0015-workers.md) has a private Unix socket instead of the first
+listener. The supervisor passes the connections of that listener on to it.
 
 No module of this package opens a connection, so replay is hermetic by construction.
 """

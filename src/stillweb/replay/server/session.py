@@ -1,7 +1,7 @@
 """A session: one episode's view of a pack, with its cursor, its ledger and its requests in flight.
 
 A session answers requests and records the responses; it knows no sockets. The server calls `begin` when a
-request is complete and `finish` when its response has gone out, so an environment that waits can rely on
+request is complete and `finish` when its response has gone out. So an environment that waits can rely on
 `in_flight`. After `reset` the next episode gets the first responses again.
 """
 

@@ -1,4 +1,4 @@
-"""What has a connection after its last request: a script that sends frames, or a delay before closing.
+"""Connections after their last request: a script that sends frames, or a delay before closing.
 
 `Takeover` plays a `Script` (a WebSocket, an event stream) on a connection: what the client sends goes to
 the script and is not parsed as requests. `ClosingDelay` becomes the transport's protocol after a refusal.

@@ -2,8 +2,8 @@
 
 Each connection of a URL takes the next recording; past the end, the last one again. The handshake's own
 fields are made again; subprotocol, compression and cookies are as recorded, where the page offers them.
-`SocketScript` then plays the frames. What the site sent after a frame of the page, or after a mutation, is
-released once the page has sent that frame, or the session has made that mutation
+`SocketScript` then plays the frames. Frames that the site sent after a frame of the page are released once
+the page has sent it. Frames after a mutation are released once the session has made it
 (docs/decisions/0016-frames.md).
 """
 
@@ -45,7 +45,7 @@ LARGEST = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What the site sent after a frame of the page or a mutation; None is the handshake."""
+    """Frames that the site sent after a frame of the page or a mutation; None is the handshake."""
 
     after: Frame | Gate | None
     replies: tuple[Frame, ...]

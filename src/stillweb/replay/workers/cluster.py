@@ -1,9 +1,9 @@
 """Several workers behind one port: which worker holds which session, and one control API for all of them.
 
-The supervisor, this process, answers control requests only. It starts the workers, opens each new session
-on the worker with the fewest, records the worker of each session and sends control requests to it. Every
-other connection to the public port goes to the worker of its session as soon as its first request names the
-session (`lobby`; docs/decisions/0015-workers.md).
+The supervisor, this process, answers control requests only. It starts the workers and opens each new
+session on the worker with the fewest. It records the worker of each session and sends control requests to
+it. Every other connection to the public port goes to the worker of its session as soon as its first request
+names the session (`lobby`; docs/decisions/0015-workers.md).
 
 The sessions of a worker that died are lost, because their cursors are unknown. They answer 410 until they
 are closed, and their ports stay unused as long, because a client may still use them. A lost default session
