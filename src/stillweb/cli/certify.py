@@ -304,7 +304,7 @@ async def _explored(url: str, collection: Collection, level: str, given: dict[st
     count, steps = given["explore"] or _EXPLORED, given["steps"]
     pages = start_pages(collection)
     stderr().print(f"exploring {collection.name}: {count} traces of {steps} steps", markup=False)
-    options = EnvOptions(max_steps=steps + 1)
+    options = EnvOptions(max_steps=steps + 1, off_path="follow")
     async with Env(url, collection.name, level=level, options=options) as env:
         return [
             await propose_trace(env, pages[number % len(pages)], seed=number, steps=steps)

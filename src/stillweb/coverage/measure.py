@@ -181,7 +181,7 @@ async def measure(
         collection=collection,
         level=options.level,
         observe=("axtree",),
-        options=VectorOptions(env=EnvOptions(max_steps=options.steps + 1)),
+        options=VectorOptions(env=EnvOptions(max_steps=options.steps + 1, off_path="follow")),
     )
     waiting = iter(planned)
     async with vector, asyncio.TaskGroup() as group:

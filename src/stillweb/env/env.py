@@ -35,10 +35,11 @@ from stillweb.env.actions.perform import perform
 from stillweb.env.aio import Started
 from stillweb.env.episode.determinism import level_of, probe_level
 from stillweb.env.episode.episode import Episode, EpisodeReplay, infra
+from stillweb.env.episode.offpath import OffPathMode
 from stillweb.env.episode.prefetch import Prefetcher
 from stillweb.env.episode.recording import check_live_fork, check_live_level
-from stillweb.env.episode.start import StartContext, StartedEpisode, StartRequest, info_of
-from stillweb.env.observations.observation import Observation, observe_kinds, take_observation
+from stillweb.env.episode.start import StartContext, StartedEpisode, StartRequest, info_of, observe
+from stillweb.env.observations.observation import Observation, observe_kinds
 from stillweb.env.options import EnvOptions
 from stillweb.env.tasks.scoring import score_end
 from stillweb.env.tasks.task import Task
@@ -77,10 +78,11 @@ class Env(Started):
         observe: forms of observation, see `Observe`, with options as in "axtree:viewport,with_visible"
             (docs/observations.md).
         browser: browser to share, started with the server's SPKI hashes; by default the Env starts its own.
+        off_path: overrides `EnvOptions.off_path`.
         options: see `EnvOptions`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what callers choose most often, by name
         self,
         proxy: str,
         collection: str | None = None,
@@ -88,6 +90,7 @@ class Env(Started):
         level: str = "clock",
         observe: Sequence[str] = ("axtree",),
         browser: Browser | None = None,
+        off_path: OffPathMode | None = None,
         options: EnvOptions | None = None,
     ) -> None:
         self._level = level_of(level)
@@ -97,6 +100,8 @@ class Env(Started):
         self._shared = browser
         self._browser: Browser | None = None
         self._options = options or EnvOptions()
+        if off_path:
+            self._options = replace(self._options, off_path=off_path)
         self._resources = AsyncExitStack()
         self._launched = AsyncExitStack()
         self._idle = asyncio.Event()
@@ -251,9 +256,7 @@ class Env(Started):
         wanted = observe_kinds(kinds)
         with self._one_at_a_time():
             async with infra("observe", self._options.step_seconds):
-                return await take_observation(
-                    episode.tabs.pages, episode.page, episode.bids, wanted, still=episode.still
-                )
+                return await observe(episode, wanted)
 
     async def close(self) -> None:
         """End the episode, and the Env's own browser; a second call has no effect.
@@ -367,13 +370,22 @@ class Env(Started):
     ) -> tuple[Observation, float, bool, bool, Info]:
         episode.steps += 1
         action = parse(raw)
+        before = episode.tabs.pages
         result, settled = await self._act(episode, action)
+        cancelled = await episode.off_path.take(episode.activity)
+        if cancelled:
+            if await episode.off_path.close_empty(episode.tabs, before):
+                settled = await episode.settle()
+            if result.status is ActionStatus.OK and settled is not None:
+                what = f"not recorded: {episode.off_path.cancelled[0]}"
+                result = ActionResult(ActionStatus.NOT_RECORDED, what)
         chosen = self._options
         score = await score_end(episode, action, chosen.judge, html=chosen.trajectories is not None)
         terminated = score is not None
         limit = (episode.task.max_steps if episode.task else 0) or chosen.max_steps
-        truncated = not terminated and episode.steps >= limit
-        observation = await self._observe(episode, result.error)
+        ended = cancelled and episode.off_path.mode == "terminate"
+        truncated = not terminated and (ended or episode.steps >= limit)
+        observation = await observe(episode, self._kinds, result.error)
         info = await info_of(episode, result, settled)
         if score:
             info["score"] = {"reward": score.reward, "reasons": list(score.reasons)}
@@ -397,11 +409,6 @@ class Env(Started):
             return ActionResult(), await episode.settle(ms=action.ms)
         result = await perform(action, episode.tabs, episode.bids, self._options)
         return result, await episode.settle()
-
-    async def _observe(self, episode: Episode, error: str) -> Observation:
-        return await take_observation(
-            episode.tabs.pages, episode.page, episode.bids, self._kinds, error, still=episode.still
-        )
 
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from stillweb.browser.profile import Profile
+from stillweb.env.episode.offpath import OFF_PATH, OffPathMode
 from stillweb.env.episode.tabs import DialogAnswers
 from stillweb.env.tasks.evidence import Judge
 from stillweb.errors import UsageError
@@ -33,6 +34,11 @@ class EnvOptions:
         uploads: files and folders that the action `upload` may use.
         downloads: folder for copies of downloaded files, named by their SHA-256.
         dialogs: answers to the pages' dialogs.
+        off_path: what happens when an action leads to a document that the collection does not hold
+            (docs/decisions/0022-off-path.md). "stay": the navigation is cancelled, and the action has the
+            status `not_recorded`. "mask": as "stay", and links to such documents are marked. "terminate": as
+            "stay", and the episode is truncated. "follow": the tab shows an empty error page. None: "stay" on
+            a server that supports it, otherwise "follow".
         ahead: number of prefetched starts for the next resets, at level "exact" only; each takes the memory
             of a session (docs/vector.md).
     """
@@ -54,6 +60,7 @@ class EnvOptions:
     uploads: tuple[Path, ...] = ()
     downloads: Path | None = None
     dialogs: DialogAnswers = field(default_factory=DialogAnswers)
+    off_path: Annotated[OffPathMode | None, OFF_PATH] = None
     ahead: int = 0
 
     def __post_init__(self) -> None:
@@ -64,3 +71,6 @@ class EnvOptions:
             raise UsageError("action_seconds and step_seconds must be more than 0")
         if self.har not in ("", "headers", "bodies"):
             raise UsageError(f"no har {self.har!r}", hint="har is one of: headers, bodies, or empty for none")
+        if self.off_path not in (None, *get_args(OffPathMode)):
+            modes = ", ".join(get_args(OffPathMode))
+            raise UsageError(f"no off_path {self.off_path!r}", hint=f"off_path is one of: {modes}")

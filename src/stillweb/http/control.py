@@ -10,6 +10,8 @@
     GET    /sessions/ID                  its state: epoch, in_flight, counts
     GET    /sessions/ID/ledger?after=N   what it answered, and why; for a while after closing, too
     POST   /sessions/ID/misses           outcome of a miss: for the `--on-miss` front only
+    POST   /sessions/ID/navigation       {"cancel": true}: a navigation that misses leaves its page open
+    POST   /sessions/ID/lookup           {"urls": [...]}: whether a navigation to each of them is recorded
     POST   /sessions/ID/reset            first responses again, empty ledger
     DELETE /sessions/ID                  closes it and its connections
 
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from http import HTTPStatus
@@ -138,6 +140,14 @@ class MissOutcome(TypedDict, total=False):
     note: str
 
 
+class _NavigationRequest(TypedDict):
+    cancel: bool
+
+
+class _LookupRequest(TypedDict):
+    urls: list[str]
+
+
 class _SessionRequest(TypedDict, total=False):
     collection: str | None
     port: int | None
@@ -225,6 +235,8 @@ _INFO = TypeAdapter(ReplayInfo)
 _LEDGER = TypeAdapter(Ledger)
 _SESSION_REQUEST = TypeAdapter(_SessionRequest)
 _MISS_OUTCOME = TypeAdapter(MissOutcome)
+_NAVIGATION_REQUEST = TypeAdapter(_NavigationRequest)
+_LOOKUP_REQUEST = TypeAdapter(_LookupRequest)
 
 
 def parse_info(loaded: Any) -> ReplayInfo:
@@ -332,6 +344,14 @@ class ControlBackend(Protocol):
         """
         return None
 
+    async def cancel_navigations(self, session_id: str, cancel: bool) -> None:
+        """Answer navigations that miss with 204, so that the browser stays on its page, or with 404."""
+        raise UsageError("this back-end cannot cancel navigations")
+
+    async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
+        """Return for each URL whether a session would answer a navigation to it."""
+        raise UsageError("this back-end cannot look up URLs")
+
     async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
         """Open a session on a collection (None: the first one) and a port (None: the server chooses)."""
 
@@ -361,7 +381,7 @@ class ControlBackend(Protocol):
 Verbs = Mapping[str, Callable[[], Awaitable[ControlResponse]]]
 
 _COLLECTION = re.compile(r"/collections/([a-z0-9][a-z0-9._-]*)/reload")
-_ONE = re.compile(r"/sessions/([A-Za-z0-9._-]+)(?:/(ledger|reset|misses))?")
+_ONE = re.compile(r"/sessions/([A-Za-z0-9._-]+)(?:/(ledger|reset|misses|navigation|lookup))?")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]+)?")
 _PRIVATE_NAMES = (".localhost", ".local", ".internal")  # RFC 6761, RFC 6762, and ICANN's reserved `internal`
 
@@ -479,6 +499,8 @@ async def _one_session(
         "ledger": {"GET": lambda: _ledger(backend, session_id, query)},
         "reset": {"POST": lambda: _ok(backend.reset_session(session_id))},
         "misses": {"POST": lambda: _conclude(backend, session_id, request.raw_body)},
+        "navigation": {"POST": lambda: _navigation(backend, session_id, request.raw_body)},
+        "lookup": {"POST": lambda: _lookup(backend, session_id, request.raw_body)},
     }
     path = f"/sessions/{session_id}" + (f"/{part}" if part else "")
     return await _choose(request.method, verbs[part], path)
@@ -502,6 +524,23 @@ async def _conclude(backend: ControlBackend, session_id: str, raw_body: bytes) -
     if not concluded:
         return error_response(HTTPStatus.CONFLICT, f"session {session_id} holds no such miss")
     return ControlResponse(HTTPStatus.NO_CONTENT)
+
+
+async def _navigation(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
+    try:
+        request = _NAVIGATION_REQUEST.validate_json(raw_body, strict=True)
+    except ValidationError:
+        return error_response(HTTPStatus.BAD_REQUEST, 'the body must be {"cancel": true}')
+    await backend.cancel_navigations(session_id, request["cancel"])
+    return ControlResponse(HTTPStatus.NO_CONTENT)
+
+
+async def _lookup(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
+    try:
+        request = _LOOKUP_REQUEST.validate_json(raw_body, strict=True)
+    except ValidationError:
+        return error_response(HTTPStatus.BAD_REQUEST, 'the body must be {"urls": ["https://..."]}')
+    return ControlResponse(HTTPStatus.OK, {"recorded": await backend.lookup(session_id, request["urls"])})
 
 
 async def _ok(value: Awaitable[Any]) -> ControlResponse:

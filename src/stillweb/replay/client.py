@@ -5,7 +5,7 @@ Used by the environment, by diff, by the supervisor of workers and by tests. It 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -115,6 +115,21 @@ class ReplayClient:
         mine, port = urlsplit(self.url), urlsplit(proxy).port
         host = mine.hostname or ""
         return f"{mine.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def cancel_navigations(self, session_id: str) -> None:
+        """Let navigations that miss leave their page open (204) instead of replacing it (404).
+
+        Raises:
+            UsageError: if the back-end cannot do so (`features["cancel_navigations"]`).
+        """
+        await self.ask("POST", f"/sessions/{session_id}/navigation", {"cancel": True})
+
+    async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
+        """Return for each URL whether the session would answer a navigation to it."""
+        reply: dict[str, list[bool]] = await self.ask(
+            "POST", f"/sessions/{session_id}/lookup", {"urls": list(urls)}
+        )
+        return reply["recorded"]
 
     async def closed_sessions(self) -> list[SessionInfo]:
         """Return the last states of the sessions closed most recently; their ledgers can still be read."""

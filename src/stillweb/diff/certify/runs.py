@@ -178,7 +178,9 @@ async def _env(setup: CertifySetup, traces: Iterable[Trace]) -> AsyncIterator[Wa
         level=setup.level,
         observe=setup.observe,
         browser=setup.browser,
-        options=EnvOptions(max_steps=longest + 1, action_seconds=_ACTION, step_seconds=_STEP),
+        options=EnvOptions(
+            max_steps=longest + 1, action_seconds=_ACTION, step_seconds=_STEP, off_path="follow"
+        ),
     ) as env:
         yield env
 

@@ -169,6 +169,7 @@ class ActionStatus(StrEnum):
     OK = "ok"
     INVALID = "invalid_action"  # caused by the agent
     FAILED = "action_failed"  # caused by the page
+    NOT_RECORDED = "not_recorded"  # led to a document that the collection does not hold
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from stillweb.browser.observe.axtree import Bids
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled, settle
 from stillweb.browser.state import state_of
+from stillweb.env.episode.offpath import OffPath
 from stillweb.env.episode.tabs import Tabs, closed_itself
 from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.log import TrajectoryLog
@@ -233,6 +234,7 @@ class Episode:
         goal: goal for the agent.
         downloads: downloads so far, as in `info`.
         log: writer of the trajectory.
+        off_path: cancelled navigations and masked elements.
         still: True if the last wait ended with a page that had settled.
     """
 
@@ -252,7 +254,11 @@ class Episode:
     downloads: list[dict[str, Any]] = field(default_factory=list)
     log: TrajectoryLog | None = None
     still: bool = False
+    off_path: OffPath = field(init=False)
     _seen: int = 0
+
+    def __post_init__(self) -> None:
+        self.off_path = OffPath(self.replay.client, self.session)
 
     @property
     def page(self) -> Page:

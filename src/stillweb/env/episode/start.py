@@ -28,6 +28,7 @@ from stillweb.env.episode.episode import (
     open_episode,
     profile_of,
 )
+from stillweb.env.episode.offpath import off_path_mode
 from stillweb.env.episode.recording import start_failure
 from stillweb.env.observations.observation import Observation, ObservationForm, take_observation
 from stillweb.env.options import EnvOptions
@@ -44,6 +45,7 @@ __all__ = [
     "check_start",
     "collection_of",
     "info_of",
+    "observe",
     "pinning_of",
 ]
 
@@ -158,9 +160,10 @@ class StartContext:
             landed = await self._open_page(episode, start.url)
             settled = await episode.settle()
             settled = await set_up(episode) or settled
-            observation = await take_observation(
-                episode.tabs.pages, episode.page, episode.bids, self.kinds, still=episode.still
+            await episode.off_path.begin(
+                off_path_mode(self.options.off_path, episode.replay.info), episode.activity
             )
+            observation = await observe(episode, self.kinds)
             info = await info_of(episode, ActionResult(), settled)
             check_start(start.url, landed, info)
         except BaseException:
@@ -197,6 +200,19 @@ class StartContext:
             raise await start_failure(episode, url, error) from error
 
 
+async def observe(episode: Episode, kinds: Sequence[ObservationForm], error: str = "") -> Observation:
+    """Observe the active page of an episode, with the marks of mode "mask"."""
+    return await take_observation(
+        episode.tabs.pages,
+        episode.page,
+        episode.bids,
+        kinds,
+        error,
+        still=episode.still,
+        mask=episode.off_path.mask if episode.off_path.mode == "mask" else None,
+    )
+
+
 async def info_of(episode: Episode, result: ActionResult, settled: Settled | None) -> dict[str, Any]:
     """Return `info` of a reset or step."""
     pinning, browser = episode.pinning, episode.context.browser
@@ -216,5 +232,6 @@ async def info_of(episode: Episode, result: ActionResult, settled: Settled | Non
         "action": result.to_dict(),
         "settle": asdict(settled) if settled else None,
         "traffic": (await episode.traffic()).to_dict(),
+        "off_path": episode.off_path.to_dict(),
         **await episode.tabs.take_events(),
     }

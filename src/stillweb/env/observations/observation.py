@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -158,6 +158,8 @@ class ObservedElement:
         box: left, top, width and height in CSS pixels, relative to the viewport.
         visible: whether at least half of it is visible.
         clickable: whether a click reaches it: it is enabled, drawn and not covered.
+        unrecorded: whether it is a link to a document that the collection does not hold; known in off-path
+            mode "mask" only.
     """
 
     bid: str
@@ -166,6 +168,7 @@ class ObservedElement:
     box: Box
     visible: bool
     clickable: bool
+    unrecorded: bool = False
 
     @classmethod
     def of(cls, item: Item) -> ObservedElement:
@@ -185,6 +188,7 @@ class ObservedElement:
             "clickable": self.clickable,
             "box": list(self.box),
             "center": list(self.center),
+            **({"unrecorded": True} if self.unrecorded else {}),
         }
 
 
@@ -250,7 +254,10 @@ class Observation:
         }
 
 
-async def take_observation(
+Mask = Callable[[Iterable[Item]], Awaitable[frozenset[str]]]
+
+
+async def take_observation(  # noqa: PLR0913 - the state of an episode, by name
     pages: Sequence[Page],
     active: Page,
     bids: Bids,
@@ -258,6 +265,7 @@ async def take_observation(
     error: str = "",
     *,
     still: bool = False,
+    mask: Mask | None = None,
 ) -> Observation:
     """Observe the active page.
 
@@ -268,8 +276,9 @@ async def take_observation(
         kinds: forms of observation.
         error: error of the last action.
         still: whether the page has settled, so that drawing it changes nothing.
+        mask: returns the bids of those elements that are marked as `unrecorded`.
     """
-    observer = _Observer(active, bids, still and state_of(active.context).exact is not None)
+    observer = _Observer(active, bids, still and state_of(active.context).exact is not None, mask)
     titles, parts = await both(asyncio.gather(*map(page_title, pages)), observer.parts(kinds))
     urls = [await page_address(page) for page in pages]
     tabs = [
@@ -295,9 +304,12 @@ class _Observer:
         page: the page.
         bids: bids of its context.
         frozen: whether nothing changes, not even by drawing a picture: settled, at level EXACT.
+        mask: see `take_observation`.
     """
 
-    def __init__(self, page: Page, bids: Bids, frozen: bool) -> None:
+    def __init__(self, page: Page, bids: Bids, frozen: bool, mask: Mask | None = None) -> None:
+        self._mask = mask
+        self._masked: frozenset[str] = frozenset()
         self._page = page
         self._bids = bids
         self._frozen = frozen
@@ -309,6 +321,8 @@ class _Observer:
         """Return fields of the Observation for these forms."""
         probe = await PageProbe.of(self._page)
         with probe.looking():
+            if self._mask:
+                self._masked = await self._mask((await self._acting(False)).acting())
             tree = next((form for form in kinds if form.kind is Observe.AXTREE and not form.viewport), None)
             if tree is None or not any(form.kind in _SURVEYED and not form.viewport for form in kinds):
                 return await self._in_turn(kinds)
@@ -359,10 +373,16 @@ class _Observer:
 
     async def _axtree(self, form: ObservationForm) -> dict[str, Any]:
         tree = await axtree(self._page, self._bids, viewport=form.viewport, pointed=True)
+        nodes = tuple(self._marked(node) for node in tree.nodes) if self._masked else tree.nodes
         if not form.ax.look:
-            return {"axtree": flatten(tree.nodes), "nodes": tree.nodes}
+            return {"axtree": flatten(nodes), "nodes": nodes}
         seen = await survey(self._page, self._bids, viewport=form.viewport, only="nodes")
-        return {"axtree": flatten(tree.nodes, form.ax, seen_by_node(seen)), "nodes": tree.nodes}
+        return {"axtree": flatten(nodes, form.ax, seen_by_node(seen)), "nodes": nodes}
+
+    def _marked(self, node: AxNode) -> AxNode:
+        if not node.bid or node.bid not in self._masked:
+            return node
+        return replace(node, properties=(*node.properties, ("unrecorded", True)))
 
     async def _som(self, viewport: bool) -> dict[str, Any]:
         items = markable(await self._acting(viewport), page=not viewport)
@@ -379,13 +399,15 @@ class _Observer:
         coords = {
             "viewport": [size["width"], size["height"]],
             "screenshot": hashlib.sha256(picture).hexdigest(),
-            "elements": [ObservedElement.of(item).to_dict() for item in items],
+            "elements": [self._element(item).to_dict() for item in items],
         }
         return {"coords": coords, "screenshot": picture} | self._elements(items)
 
-    @staticmethod
-    def _elements(items: Iterable[Item]) -> dict[str, Any]:
-        return {"elements": tuple(map(ObservedElement.of, items))}
+    def _element(self, item: Item) -> ObservedElement:
+        return replace(ObservedElement.of(item), unrecorded=item.bid in self._masked)
+
+    def _elements(self, items: Iterable[Item]) -> dict[str, Any]:
+        return {"elements": tuple(map(self._element, items))}
 
     async def _survey(self, viewport: bool) -> Survey:
         if viewport not in self._surveys:

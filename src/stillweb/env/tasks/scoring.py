@@ -166,7 +166,11 @@ async def _look_elsewhere(episode: Episode, url: str, looks: Sequence[Look]) -> 
     active, seen = episode.page, await _last_request(episode)
     page = await episode.context.new_page()
     try:
-        landed = await open_start(page, url)
+        try:
+            landed = await open_start(page, url)
+        except TaskError:  # a navigation that was cancelled, for one
+            await _check_held(episode, seen, "the evaluator looks at", url)
+            raise
         await episode.settle()
         await _check_held(episode, seen, "the evaluator looks at", url, landed)
         return [await _look(page, look) for look in looks]

@@ -262,6 +262,7 @@ class TrajectoryLog:
                 name: info[name]
                 for name in ("collection", "environment_id", "backend", "level", "seed", "determinism")
             },
+            "off_path": info["off_path"]["mode"],
             "machine": machine,
         }
         run = {
@@ -355,6 +356,7 @@ class TrajectoryLog:
             "dialogs": info["dialogs"],
             "downloads": [_reproducible(download) for download in info["downloads"]],
             "flags": list(info["determinism"].get("flags", ())),
+            "off_path": {name: info["off_path"][name] for name in ("cancelled", "masked")},
             **result,
         }
         self._append(FILE, line_of_step)

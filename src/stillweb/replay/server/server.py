@@ -301,6 +301,7 @@ class ReplayServer(ControlBackend):
                 "ledger": True,
                 "sessions": True,
                 "in_flight": True,
+                "cancel_navigations": True,
                 "strict": not self.options.policy.guessed and self.options.policy.fuzzy is None,
             },
             manifests={name: dict(handle.manifest) for name, handle in current.items()},
@@ -373,6 +374,14 @@ class ReplayServer(ControlBackend):
     async def conclude(self, session_id: str, outcome: MissOutcome) -> bool:
         """Put a held miss on the ledger of a session; return False if it holds no such miss."""
         return self._sessions[session_id].session.conclude(outcome)
+
+    async def cancel_navigations(self, session_id: str, cancel: bool) -> None:
+        """Answer navigations of a session that miss with 204 or with 404."""
+        self._sessions[session_id].session.cancels_navigations = cancel
+
+    async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
+        """Return for each URL whether a session would answer a navigation to it."""
+        return self._sessions[session_id].session.lookup(urls)
 
     async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
         """Open a session with a port of its own, or on the port that a supervisor chose.

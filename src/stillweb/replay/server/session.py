@@ -150,9 +150,11 @@ class Session:
         resets: how often the session was reset.
         counters: of all sessions of the collection.
         on_mutation: called after the response to a mutation: frames and events may wait for it.
+        cancels_navigations: whether a navigation that misses gets 204, so that the browser stays on its page.
     """
 
     holds_misses = False
+    cancels_navigations = False
 
     def __init__(
         self,
@@ -216,7 +218,7 @@ class Session:
         try:
             match = resolve(request, self.pack, self.state, self.policy)
             if match.entry < 0:
-                return match, _made(request, match)
+                return match, _made(request, match, cancel=self.cancels_navigations)
             entry = self.pack.entry(match.entry)
             advance(self.state, request, match, entry, moves=not is_beacon(request, self.policy))
             if entry.mime == eventstream.EVENT_STREAM:
@@ -224,6 +226,16 @@ class Session:
         except MalformedPack as error:
             return self.damaged(request, error)
         return match, answers.recorded(request, entry)
+
+    def lookup(self, urls: Iterable[str]) -> list[bool]:
+        """Return for each URL whether a navigation to it would be answered; changes nothing."""
+        return [self._is_recorded(Request("GET", url, _NAVIGATION)) for url in urls]
+
+    def _is_recorded(self, request: Request) -> bool:
+        try:
+            return resolve(request, self.pack, self.state, self.policy).entry >= 0
+        except MalformedPack:
+            return False
 
     def damaged(self, request: Request, error: MalformedPack) -> tuple[Match, PreparedResponse]:
         """Log damage once per place, and return a response that cannot be mistaken for the site's."""
@@ -362,11 +374,34 @@ class Session:
         }
 
 
-def _made(request: Request, match: Match) -> PreparedResponse:
+def _made(request: Request, match: Match, *, cancel: bool) -> PreparedResponse:
     """Return the response of a match that has no recording."""
     if match.tier == Tier.SYNTHETIC:
         return answers.preflight(request)
-    return answers.empty(request, 204 if match.tier == Tier.NOISE else 404)
+    cancelled = cancel and is_navigation(request)
+    return answers.empty(request, 204 if match.tier == Tier.NOISE or cancelled else 404)
+
+
+_NAVIGATION = (
+    ("Upgrade-Insecure-Requests", "1"),
+    ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"),
+    ("Sec-Fetch-Mode", "navigate"),
+    ("Sec-Fetch-Dest", "document"),
+)
+
+
+def is_navigation(request: Request) -> bool:
+    """Return True for a navigation of a tab, and of a frame if the user started it.
+
+    A browser stays on its page if the response is 204 (HTML, navigate, step "204"). The first document of a
+    frame is no navigation in this sense: nothing would be left open. Browsers send `Sec-Fetch-*` to
+    https only; on http, `Upgrade-Insecure-Requests` marks navigations of tabs and frames alike.
+    """
+    mode = header(request.headers, "sec-fetch-mode")
+    if not mode:
+        return header(request.headers, "upgrade-insecure-requests") == "1"
+    in_tab = header(request.headers, "sec-fetch-dest") == "document"
+    return mode == "navigate" and (in_tab or header(request.headers, "sec-fetch-user") == "?1")
 
 
 _Noted = LedgerEntry | tuple[LedgerEntry, int, float]

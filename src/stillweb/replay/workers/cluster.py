@@ -302,6 +302,16 @@ class ReplayCluster(ControlBackend):
             return True
         return False
 
+    async def cancel_navigations(self, session_id: str, cancel: bool) -> None:
+        """Answer navigations of a session that miss with 204 or with 404."""
+        await self._ask_owner(session_id, "POST", "/navigation", {"cancel": cancel})
+
+    async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
+        """Return for each URL whether a session would answer a navigation to it."""
+        _, reply = await self._ask_owner(session_id, "POST", "/lookup", {"urls": list(urls)})
+        recorded: list[bool] = reply["recorded"]
+        return recorded
+
     async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
         """Open a session on the worker that has the fewest.
 

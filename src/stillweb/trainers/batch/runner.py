@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 
 from stillweb import clock
 from stillweb.browser.profile import LEVEL
+from stillweb.env.episode.offpath import OFF_PATH, OffPathMode
 from stillweb.env.observations.observation import Observation, observe_kinds
 from stillweb.env.options import EnvOptions
 from stillweb.env.tasks.task import Task
@@ -132,6 +133,7 @@ class BatchOptions:
         ),
     ] = ()
     level: Annotated[str, LEVEL] = "clock"
+    off_path: Annotated[OffPathMode | None, OFF_PATH] = None
     observe: Annotated[
         tuple[str, ...],
         Option("Form of observation for the agent (docs/observations.md). Repeatable.", metavar="FORM"),
@@ -250,7 +252,7 @@ async def rollout(
         observe=options.observe,
         options=VectorOptions(
             pool=PoolOptions(browsers=options.browsers),
-            env=EnvOptions(max_steps=options.max_steps, trajectories=folder.path),
+            env=EnvOptions(max_steps=options.max_steps, trajectories=folder.path, off_path=options.off_path),
         ),
     )
     chosen = RolloutOptions(max_resets=options.max_concurrent_launch, attempts=1 + options.retries)
