@@ -24,4 +24,4 @@ async def test_a_reset_takes_seed_and_pack_of_one_recording(tmp_path, ca, browse
         _, after = await env.reset(url=ORIGIN + "/")
         assert (before["seed"], after["seed"]) == (5, 9)
         assert before["environment_id"] != after["environment_id"]
-        assert after["environment_id"] == (await server.info())["collections"]["small"]
+        assert after["environment_id"] == (await server.info()).collections["small"]

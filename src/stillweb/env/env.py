@@ -67,6 +67,11 @@ _NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
 _ATTEMPTS = 3  # to open a start page while network interfaces change
 
 
+def _is_idle(action: Action | InvalidAction) -> bool:
+    """Return True for an action that touches no page: a navigation meanwhile is not its own."""
+    return isinstance(action, InvalidAction) or action.action in ("wait", "terminate")
+
+
 class Env(Started):
     """Environment for successive episodes on a replay server.
 
@@ -376,7 +381,7 @@ class Env(Started):
         if cancelled:
             if await episode.off_path.close_empty(episode.tabs, before):
                 settled = await episode.settle()
-            if result.status is ActionStatus.OK and settled is not None:
+            if result.status is ActionStatus.OK and not _is_idle(action):
                 what = f"not recorded: {episode.off_path.cancelled[0]}"
                 result = ActionResult(ActionStatus.NOT_RECORDED, what)
         chosen = self._options

@@ -1,8 +1,8 @@
 """Perform an action in the active tab.
 
-There is one coroutine per action name. A failure caused by the page (an element that is missing, hidden or
-covered, a missing option, no page to go back to) is an `ActionResult` with status `action_failed`. A failure
-of browser or proxy is an `InfraError`. These functions do not wait for the page's reaction; `settle` does
+There is one coroutine per action name. A failure caused by the page is an `ActionResult` with status
+`action_failed`: a hidden or covered element, a missing option, no page to go back to. A failure of browser or
+proxy is an `InfraError`. These functions do not wait for the page's reaction; `settle` does
 after every step.
 """
 
@@ -124,7 +124,7 @@ async def perform(action: Action, tabs: Tabs, bids: Bids, options: EnvOptions = 
     except TimeoutError as error:
         late = f"{action.action} did not end within {seconds:g} s"
         if exact:
-            raise InfraError(late, hint="fewer sessions at once, or reset") from error
+            raise InfraError(late, hint="use fewer simultaneous sessions, or reset") from error
         return ActionResult(ActionStatus.FAILED, late)
     finally:
         await tabs.ensure_one()

@@ -3,7 +3,7 @@
 The replay answers such a navigation with 204 (`ReplayClient.cancel_navigations`), and a browser stays on its
 page then (HTML, navigate, step "204"). This works alike for links, forms, scripts, history and new tabs, at
 every level, without interception in the browser. The first document of a tab has no page to stay on: such a
-tab is closed again. The ledger tells which navigations were cancelled. See docs/decisions/0022-off-path.md.
+tab is closed again. The ledger shows which navigations were cancelled. See docs/decisions/0022-off-path.md.
 """
 
 from __future__ import annotations

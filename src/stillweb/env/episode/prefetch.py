@@ -1,8 +1,8 @@
 """Prefetched starts: episodes that begin before the reset that needs them (docs/decisions/0021).
 
 Trainers reset the same task repeatedly, and a policy takes time between steps. At level EXACT a settled page
-does not change until its virtual clock advances, so that an episode can begin early, with a context and a
-proxy session of its own. `take` returns it for an equal start on the same browser and pack, if nothing has
+does not change until its virtual clock advances. So an episode can begin early, with a context and a proxy
+session of its own. `take` returns it for an equal start on the same browser and pack, if nothing has
 happened to it meanwhile. Unused starts are closed. A failed prefetch is only logged: the reset then begins
 its episode as usual.
 """

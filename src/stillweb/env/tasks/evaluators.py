@@ -87,7 +87,7 @@ def _short(value: Any) -> str:
 
 
 class EvalKind(StrEnum):
-    """What an `Evaluation` compares."""
+    """Value that an `Evaluation` compares."""
 
     JS = "js"  # value of a script in the page
     STRING = "string"  # the answer

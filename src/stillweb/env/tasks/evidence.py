@@ -218,7 +218,7 @@ class Evaluator(BaseModel):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What scoring needs beyond the page.
+        """Prerequisites of scoring beyond the page.
 
         "judge", "requests", "request_bodies", "site_api" or "site_url".
         """

@@ -1,6 +1,6 @@
 """MiniWoB++ on a recording: every page below `/miniwob/` is a task and computes its own reward.
 
-Such a page shows a START cover, generates its problem on the click, and ends after 10 seconds or when its
+Such a page shows a START cover and generates its problem on the click. It ends after 10 seconds, or when its
 script has judged the result. Then `WOB_DONE_GLOBAL` is true and `WOB_REWARD_GLOBAL` holds the reward, -1 to
 1, reduced by the time used where the task is timed. The page keeps all of that; only the start is ours:
 `Math.seedrandom(seed)`, as in the benchmark's Python code, and `core.startEpisodeReal()`, which the click

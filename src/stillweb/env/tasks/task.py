@@ -59,7 +59,7 @@ class Task:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What scoring needs beyond the page.
+        """Prerequisites of scoring beyond the page.
 
         "judge" (`EnvOptions.judge`), "site_url" (`load_tasks(sites=...)`), "site_api" (never available).
         """

@@ -212,7 +212,7 @@ def line(value: Mapping[str, Any]) -> str:
 
 
 async def in_thread(work: Any, *arguments: Any) -> Any:
-    """Write in a thread, so that other episodes go on; cancellation does not interrupt the write.
+    """Write in a thread, so that other episodes continue; cancellation does not interrupt the write.
 
     Raises:
         InfraError: if the write fails.

@@ -82,7 +82,7 @@ async def retrace(env: Env, past: EpisodeHistory) -> None:
         _compare(number, step.seen, HistoryStep.of(step.action, observation, info).seen)
         if terminated or truncated:
             raise ForkDiverged(
-                step=number, kind="end", expected="the episode goes on", found="the episode is over"
+                step=number, kind="end", expected="the episode continues", found="the episode is over"
             )
 
 
@@ -117,7 +117,7 @@ async def fork(sibling: Any, past: EpisodeHistory, n: int) -> list[Env]:
     if not isinstance(n, int) or n < 1:
         raise UsageError(f"a fork makes at least one env, not {n!r}")
     envs: list[Env] = [sibling() for _ in range(n)]
-    # A copy, since the original may go on meanwhile.
+    # A copy, since the original may continue meanwhile.
     now = EpisodeHistory(past.task, past.url, past.seed, past.environment_id, list(past.steps))
     try:
         async with asyncio.TaskGroup() as group:

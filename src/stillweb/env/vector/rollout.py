@@ -3,7 +3,7 @@
 Only the outcome `ok` has a reward. `infra_error` (browser or proxy failed in every attempt), `task_error`
 (the start page or its collection is not served) and `agent_error` (the agent raised) have none. Sessions do
 not affect each other. An episode is yielded after its trajectory has been written. Any other exception is a
-bug: its session stops, the others go on, and it is raised at the end.
+bug: its session stops, the others continue, and it is raised at the end.
 """
 
 from __future__ import annotations
