@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stillweb.collections.check import check
+from stillweb.collections.export import export
 from stillweb.collections.importers.importer import ImportReport, import_files
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
@@ -18,7 +19,9 @@ from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.frames import BINARY, TEXT, read_frames
 from stillweb.collections.warc.reader import gzip_member, read_records
 from stillweb.errors import LimitExceeded, MalformedHar, MalformedWacz, MalformedWarc, StillwebError
+from stillweb.http.codec import decode
 from stillweb.matching.keys import request_key
+from stillweb.model import header
 
 URL = "https://a.example/"
 
@@ -46,7 +49,7 @@ def _entry(url: str = URL, method: str = "GET", status: int = 200, **more: objec
         "response": answer,
     }
     for name, value in more.items():
-        (entry if name.startswith("_") else answer)[name] = value
+        (entry if name.startswith("_") or name == "pageref" else answer)[name] = value
     return entry
 
 
@@ -188,6 +191,53 @@ def test_a_har_without_bodies_says_why_of_each_entry(tmp_path: Path) -> None:
     assert f"entry 2, {URL}3: it was not answered" in text
     assert "entry 3 lacks" in text
     assert "record content" in raised.value.hint
+
+
+def test_a_har_export_imports_as_the_same_exchanges(tmp_path: Path) -> None:
+    messages = [{"type": "send", "time": 1704067200.5, "opcode": 1, "data": "hi"}]
+    posted = _entry(URL + "post", "POST", content={"size": 2, "text": "AP8=", "encoding": "base64"})
+    posted["request"]["postData"] = {"mimeType": "text/plain; charset=iso-8859-1", "text": "caf\u00e9"}
+    latin = {"size": 1, "text": "\xe9", "mimeType": "text/html; charset=iso-8859-1"}
+    given = tmp_path / "a.har"
+    given.write_bytes(
+        _har(
+            _entry(pageref="p", statusText="OK"),
+            _entry(URL + "latin", content=latin),
+            posted,
+            _entry("wss://a.example/s", status=101, content={"size": 0}, _webSocketMessages=messages),
+            pages=[{"id": "p", "title": "Home", "startedDateTime": "2024-01-01T00:00:00Z"}],
+        )
+    )
+    first, _ = _import(given, tmp_path)
+    made = export(first, tmp_path / "b.har")
+    assert export(first, tmp_path / "c.har").read_bytes() == made.read_bytes()
+    report = import_files([made], tmp_path / "root", "y")
+    assert report.defects == ()
+    second = Collection.open(tmp_path / "root", "y")
+    assert list(second.exchanges()) == list(first.exchanges())
+    assert [(page.url, page.title) for page in second.page_list()] == [(URL, "Home")]
+    assert seal(second).environment_id == seal(first).environment_id
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["svelte_toolbar.wacz", "books.toscrape.warc"])
+def test_a_har_of_a_real_archive_has_the_same_bodies(shared: Path, tmp_path: Path, name: str) -> None:
+    first, _ = _import(shared / "archives" / name, tmp_path)
+    report = import_files([export(first, tmp_path / "b.har")], tmp_path / "root", "y")
+    second = Collection.open(tmp_path / "root", "y")
+
+    def bodies(collection: Collection) -> dict[tuple[str, str], bytes | None]:
+        return {
+            (each.request.method, each.request.url): decode(
+                each.response.raw_body, header(each.response.headers, "content-encoding")
+            )
+            for each in collection.exchanges()
+        }
+
+    skipped = {each.what.partition(", ")[2].partition(": ")[0] for each in report.defects}
+    there = bodies(second)
+    assert there == {key: body for key, body in bodies(first).items() if key[1] not in skipped}
+    assert len(there) >= 10
 
 
 # --- rules --------------------------------------------------------------------------------------------

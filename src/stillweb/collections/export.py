@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from stillweb import __version__
+from stillweb.collections.export_har import write_har
 from stillweb.collections.importers.pagefinder import page_text
 from stillweb.collections.layout import Collection, page_members
 from stillweb.collections.warc.reader import gzip_member
@@ -77,12 +78,14 @@ class _WaczMember:
 
 
 def export(collection: Collection, target: Path) -> Path:
-    """Write a collection to a WACZ file, atomically; return its path.
+    """Write a collection to a WACZ, or to a HAR if the name ends in `.har`; return the path.
 
     Raises:
         UsageError: if the collection has no WARC file or no index.
     """
     _require_index(collection)
+    if target.suffix == ".har":
+        return write_har(collection, target)
     pages = list(_page_lines(collection))
     members = list(_members(collection, pages))
     package = (

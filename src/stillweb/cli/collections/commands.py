@@ -330,11 +330,12 @@ def _sealed(advance: Callable[[str, int, int], None], name: str, total: int, cou
 )
 @collections_option
 def export(name: str, output: Path | None, root: Path) -> None:
-    """Write a collection as WACZ 1.1.1; equal collections give equal bytes.
+    """Write a collection as WACZ 1.1.1, or as HAR 1.2 (FILE.har); equal collections give equal bytes.
 
     \b
     Example:
       stillweb collections export site -o site.wacz
+      stillweb collections export site -o site.har
     """  # noqa: D301
     click.echo(export_collection(Collection.open(root, name), output or Path(f"{name}.wacz")))
 
