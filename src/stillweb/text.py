@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["well_formed"]
+__all__ = ["checksum", "well_formed"]
 
 
 def well_formed(text: str) -> str:
@@ -10,3 +10,12 @@ def well_formed(text: str) -> str:
     if text.isascii():  # fast path: called for each name of an accessibility tree, nearly all ASCII
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def checksum(code: str) -> str:
+    """Return the summary of a script or style in a `#code` line of the outline."""
+    units = code.replace("\r\n", "\n").replace("\r", "\n").encode("utf-16-le", "surrogatepass")
+    value = 0x811C9DC5  # as `sum` in the script of stillweb.browser.observe.snapshot
+    for low, high in zip(units[::2], units[1::2], strict=True):
+        value = ((value ^ (low | high << 8)) * 0x01000193) & 0xFFFFFFFF
+    return f"{len(units) // 2} {value:x}"

@@ -21,9 +21,9 @@ from stillweb.collections.pack.seal import seal
 from stillweb.env import Env, EnvOptions
 from stillweb.errors import CollectionNotFound, InfraError, RecordError, UsageError
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.proxy import RecordingProxy
 from stillweb.record.proxy.record import record_proxy
 from stillweb.record.proxy.resolve import parse_all
+from stillweb.record.proxy.running import RecordingProxy
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 pytestmark = [

@@ -26,8 +26,9 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.matching.keys import request_key
 from stillweb.matching.resolver import Policy
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
+from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.resolve import parse_all
+from stillweb.record.proxy.running import RecordingProxy
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 # mitmproxy 11 and what its default addons import, not us.

@@ -25,8 +25,9 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import PortInUse, RecordError, UsageError
 from stillweb.model import Capture, Exchange, header
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
+from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.resolve import parse_all
+from stillweb.record.proxy.running import RecordingProxy
 
 # mitmproxy 11 and what its default addons import, not us.
 pytestmark = [

@@ -18,7 +18,8 @@ from stillweb.errors import UsageError
 from stillweb.model import header
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.control import is_authorized, is_loopback, parse_user
-from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.record.proxy.running import RecordingProxy
 
 # mitmproxy 11 and what its default addons import, not us.
 pytestmark = [

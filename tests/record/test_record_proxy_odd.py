@@ -19,8 +19,8 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, header
-from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
-from stillweb.record.proxy.running import RequestOutcome, RequestRecord
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.record.proxy.running import RecordingProxy, RequestOutcome, RequestRecord
 
 # mitmproxy 11 and what its default addons import, not us.
 pytestmark = [

@@ -26,8 +26,8 @@ from stillweb.http.codec import decode
 from stillweb.http.messages import parse_response
 from stillweb.model import header
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.proxy import RecordingProxy
 from stillweb.record.proxy.record import record_proxy
+from stillweb.record.proxy.running import RecordingProxy
 from stillweb.replay.server.server import ReplayOptions, serve
 from stillweb.urls import from_timestamp
 

@@ -31,10 +31,7 @@ from stillweb.diff.certify.certificate import (
 from stillweb.diff.certify.certify import CertifyOptions
 from stillweb.diff.certify.certify import certify as certify_traces
 from stillweb.diff.certify.divergence import TraceDivergence
-from stillweb.env.env import Env, EnvOptions
-from stillweb.env.tasks.load import load_tasks
-from stillweb.env.trajectories.propose import propose_trace
-from stillweb.env.trajectories.trace import Trace
+from stillweb.env import Env, EnvOptions, Trace, load_tasks, propose_trace
 from stillweb.errors import UsageError
 from stillweb.replay import ReplayClient
 

@@ -22,12 +22,11 @@ from stillweb.cli.options import certs_option, collections_option, json_option, 
 from stillweb.cli.replay.started import replayed
 from stillweb.collections.layout import Collection
 from stillweb.collections.versions import open_version
+from stillweb.diff import METRICS, DiffReport, Finding, FindingSeverity, PageDiff, TraceDiff, parse_gates
 from stillweb.diff.certify.certificate import latest_certificate
-from stillweb.diff.compare.findings import Finding, FindingSeverity
 from stillweb.diff.compare.run import DiffOptions
 from stillweb.diff.compare.run import diff as compare_pages
-from stillweb.diff.compare.settings import COUNTS, LOWER_IS_BETTER, METRICS, parse_gates, read_settings, shown
-from stillweb.diff.report.report import DiffReport, PageDiff, TraceDiff
+from stillweb.diff.compare.settings import COUNTS, LOWER_IS_BETTER, read_settings, shown
 from stillweb.replay import ReplayClient
 
 _ROWS = 40  # of a table; the report contains all

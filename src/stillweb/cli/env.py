@@ -22,15 +22,24 @@ from stillweb.cli.options import (
     sites_option,
 )
 from stillweb.collections.layout import Collection
-from stillweb.env.actions.action import STYLES, tool_schema
-from stillweb.env.check import CheckOptions, EnvCheck, TaskCheck, check_env, check_tasks
-from stillweb.env.env import Env, EnvOptions
-from stillweb.env.observations.observation import Observation
+from stillweb.env import (
+    CheckOptions,
+    Env,
+    EnvCheck,
+    EnvOptions,
+    Observation,
+    Task,
+    TaskCheck,
+    Trace,
+    check_env,
+    check_tasks,
+    load_tasks,
+    miniwob_tasks,
+    tool_schema,
+)
+from stillweb.env.actions.action import STYLES
 from stillweb.env.tasks.evidence import Evaluator
-from stillweb.env.tasks.load import Task, load_tasks
-from stillweb.env.tasks.miniwob import miniwob_tasks
 from stillweb.env.tasks.native import native_file, native_schema
-from stillweb.env.trajectories.trace import Trace
 from stillweb.errors import UsageError
 from stillweb.options import Option
 

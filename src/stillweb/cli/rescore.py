@@ -10,7 +10,7 @@ import click
 
 from stillweb.cli.console import print_json, print_table, stderr
 from stillweb.cli.options import json_option, sites_option
-from stillweb.env.tasks.load import load_tasks
+from stillweb.env import load_tasks
 from stillweb.env.trajectories.rescore import Rescored, rescore_all
 from stillweb.env.trajectories.trajectory import trajectories_in
 from stillweb.errors import UsageError

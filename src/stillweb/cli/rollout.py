@@ -19,7 +19,7 @@ from stillweb.cli.options import certs_option, collections_option, json_option, 
 from stillweb.cli.replay.started import replayed_together
 from stillweb.collections.layout import Collection
 from stillweb.diff.certify.rates import rate
-from stillweb.env.tasks.load import Task, load_tasks
+from stillweb.env import Task, load_tasks
 from stillweb.env.vector.rollout import Agent
 from stillweb.errors import UsageError
 from stillweb.options import parse_list

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stillweb import clock
-from stillweb.env.observations.observation import Observation
+from stillweb.env import Observation
 from stillweb.errors import UsageError
 from stillweb.urls import wire_url
 

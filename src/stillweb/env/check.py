@@ -27,7 +27,7 @@ from stillweb.env.trajectories.propose import propose_trace
 from stillweb.env.trajectories.trace import Failure, Trace, TraceRun, run_trace
 from stillweb.errors import InfraError, TaskError, UsageError
 from stillweb.options import Option, format_counts, parse_counts
-from stillweb.replay.client import ReplayClient
+from stillweb.replay import ReplayClient
 
 __all__ = ["CheckOptions", "EnvCheck", "StepDivergence", "TaskCheck", "check_env", "check_tasks"]
 

@@ -53,7 +53,7 @@ from stillweb.errors import (
     TaskError,
     UsageError,
 )
-from stillweb.replay.client import ReplayClient
+from stillweb.replay import ReplayClient
 
 __all__ = ["Env", "EnvOptions"]
 

@@ -20,7 +20,7 @@ from stillweb.collections.reachability import Reach, ReachedState, Tried
 from stillweb.env.episode.episode import close_session, profile_of
 from stillweb.env.episode.start import pinning_of
 from stillweb.errors import InfraError
-from stillweb.replay.client import ReplayClient
+from stillweb.replay import ReplayClient
 
 __all__ = ["ActionCheck", "check_reach", "sample_reach"]
 

@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from stillweb import clock
+from stillweb.env import Observation, Task, VectorEnv
 from stillweb.env.aio import Started
-from stillweb.env.observations.observation import Observation
-from stillweb.env.tasks.load import Task
 from stillweb.env.trajectories.trajectory import ContentFiles
-from stillweb.env.vector.vector import VectorEnv
 from stillweb.errors import EnvClosed, InfraError, ResetNeeded, StillwebError
 from stillweb.server.failures import FailureKind, RequestRefused, fault_of
 from stillweb.server.leases.held import HeldLease, IdempotencyCache

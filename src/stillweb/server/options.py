@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from stillweb.browser.profile import LEVEL
-from stillweb.env.tasks.load import Task
-from stillweb.env.vector.vector import VectorOptions
+from stillweb.env import Task, VectorOptions
 from stillweb.errors import UsageError
 from stillweb.options import Option
 

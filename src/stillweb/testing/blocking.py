@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stillweb.env.env import Env
-from stillweb.env.observations.observation import Observation
-from stillweb.env.tasks.load import Task
+from stillweb.env import Env, Observation, Task
 from stillweb.testing.background import Background
 
 

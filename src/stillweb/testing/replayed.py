@@ -10,10 +10,7 @@ from typing import Any
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
-from stillweb.replay.client import ReplayClient
-from stillweb.replay.sealing import ensure_sealed
-from stillweb.replay.server.server import ReplayOptions, serve
-from stillweb.replay.server.session import Ledger
+from stillweb.replay import Ledger, ReplayClient, ReplayOptions, ensure_sealed, serve
 from stillweb.testing.background import Background
 
 

@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stillweb.env.actions.action import tool_schema
-from stillweb.env.vector.rollout import Outcome
+from stillweb.env import Outcome, tool_schema
 from stillweb.trainers.agents.reply import ModelReply, ToolCall, read_reply
 from stillweb.trainers.episodes.failures import FailureHandling, FailurePolicy, SampleVerdict, judge
 from stillweb.trainers.episodes.source import open_source

@@ -25,7 +25,8 @@ from typing import Any
 
 import httpx
 
-from stillweb.env.tasks.task import Task, task_from_dict
+from stillweb.env import Task
+from stillweb.env.tasks.task import task_from_dict
 from stillweb.errors import ExtraNotInstalled, InfraError, ReplayUnreachable
 from stillweb.trainers.episodes.scoring import (
     check_page_suffices,

@@ -31,14 +31,14 @@ from playwright.async_api import Page, async_playwright
 from stillweb.browser.context import plain_user_agent
 from stillweb.browser.launch import FLAGS, browser_build
 from stillweb.browser.profile import Profile
+from stillweb.env import Score, Task
 from stillweb.env.episode.episode import profile_of
 from stillweb.env.episode.start import collection_of
-from stillweb.env.tasks.evidence import Look, Reading, Score
+from stillweb.env.tasks.evidence import Look, Reading
 from stillweb.env.tasks.scoring import read_script
-from stillweb.env.tasks.task import Task
 from stillweb.errors import InfraError, UsageError
 from stillweb.polling import poll
-from stillweb.replay.client import OpenSession, ReplayClient
+from stillweb.replay import OpenSession, ReplayClient
 from stillweb.trainers.episodes.scoring import check_page_suffices, looks, reading, requests_of, score
 
 __all__ = ["CdpBrowser", "cdp_browser"]

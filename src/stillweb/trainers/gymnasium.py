@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from stillweb.env import Task
 from stillweb.env.gym import GymOptions, StillwebEnv  # raises ExtraNotInstalled without Gymnasium
-from stillweb.env.tasks.task import Task
 from stillweb.trainers.registration import RegisteredName, register, registry_name
 
 __all__ = ["register_tasks"]

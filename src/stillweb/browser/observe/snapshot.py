@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from playwright.async_api import Page
 
-from stillweb.browser import Bids, axtree, page_text, screenshot
 from stillweb.browser.cdp.session import PageProbe
+from stillweb.browser.observe.axtree import axtree
+from stillweb.browser.observe.bids import Bids
+from stillweb.browser.observe.page import page_text, screenshot
 from stillweb.text import well_formed
 
 _OUTLINE = """(() => {
@@ -53,15 +55,6 @@ _BOXES = """((selectors) => selectors.flatMap((selector) => {
         [Math.floor(left), Math.floor(top), Math.ceil(right), Math.ceil(bottom)]);
   } catch (error) { return []; }
 }))(%s)"""
-
-
-def checksum(code: str) -> str:
-    """Return the summary of a script or style in a `#code` line of the outline."""
-    units = code.replace("\r\n", "\n").replace("\r", "\n").encode("utf-16-le", "surrogatepass")
-    value = 0x811C9DC5  # as `sum` in the script above
-    for low, high in zip(units[::2], units[1::2], strict=True):
-        value = ((value ^ (low | high << 8)) * 0x01000193) & 0xFFFFFFFF
-    return f"{len(units) // 2} {value:x}"
 
 
 async def outline(page: Page) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -16,6 +16,7 @@ from rich.progress import Progress, TaskID
 from stillweb.cli.collections.learn import learn, print_volatile
 from stillweb.cli.collections.push import pull, push
 from stillweb.cli.collections.reachability import reachability
+from stillweb.cli.collections.redactions import print_redactions
 from stillweb.cli.console import print_json, print_table, progress, stderr
 from stillweb.cli.options import collections_option, json_option
 from stillweb.collections.amends import read_amends
@@ -30,36 +31,6 @@ from stillweb.collections.pack.seal import seal as seal_collection
 from stillweb.collections.pack.store import remove_collection
 from stillweb.collections.versions import keep_version, versions
 from stillweb.errors import CollectionError, UsageError
-
-__all__ = ["print_redactions", "redacted_in_words"]
-
-_KINDS = {"given": "login values", "jwt": "JWT signatures", "unread": "bodies not searched"}
-
-
-def redacted_in_words(redactions: Iterable[Mapping[str, Any]]) -> str:
-    """Return the counts of redactions by kind in one line; "" without redactions."""
-    counts: Counter[str] = Counter()
-    for row in redactions:
-        if row.get("kind") == "kept":
-            return "secrets are stored (--keep-secrets)"
-        counts[str(row.get("kind"))] += int(row.get("count", 0))
-    listed = ", ".join(f"{count} x {_KINDS.get(kind, kind)}" for kind, count in sorted(counts.items()))
-    return f"redacted: {listed}" if listed else ""
-
-
-def print_redactions(redactions: Iterable[Mapping[str, Any]]) -> None:
-    """Print the redactions with their placeholders; those of passwords log in to the replay."""
-    rows = []
-    for row in redactions:
-        if row.get("kind") == "kept":
-            click.echo("secrets are stored (--keep-secrets): anyone with this collection has them")
-            continue
-        placeholders = ", ".join(row.get("placeholders", ()))
-        rows.append([*(row.get(name) for name in ("kind", "where", "name", "host", "count")), placeholders])
-    if rows:
-        columns = ["kind", "where", "name", "host", "#count", "placeholder"]
-        print_table(columns, rows, title="redacted")
-
 
 _SHOWN = 20
 

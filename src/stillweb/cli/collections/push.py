@@ -12,7 +12,7 @@ import click
 
 from stillweb.cli.console import print_json, progress, stderr
 from stillweb.cli.options import collections_option, json_option
-from stillweb.cli.replay.commands import seal_shown
+from stillweb.cli.replay.started import seal_shown
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.cache import PackStore, place
 from stillweb.collections.pack.publish import PackRemote, Progress, is_identifier

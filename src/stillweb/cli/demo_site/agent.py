@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stillweb.browser.observe.axtree import AxNode
-from stillweb.env.tasks.load import EvalKind, Evaluation, Task
+from stillweb.env import EvalKind, Evaluation, Task
 from stillweb.errors import TaskError
 
 TASK = Task(

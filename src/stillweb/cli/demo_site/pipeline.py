@@ -21,9 +21,8 @@ from stillweb.cli.demo_site.agent import TASK, Customer
 from stillweb.cli.demo_site.site import HOSTS, Bookshop, open_shop
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
-from stillweb.env.actions.action import Action, ActionStatus, parse
+from stillweb.env import Action, ActionStatus, Env, parse
 from stillweb.env.actions.perform import open_start, perform
-from stillweb.env.env import Env
 from stillweb.env.episode.tabs import Tabs
 from stillweb.errors import InfraError, RecordError
 from stillweb.record.crawl.crawl import CrawlReport, OnEvent, crawl

@@ -17,9 +17,8 @@ from stillweb.cli.options import certs_option, collections_option, json_option, 
 from stillweb.cli.record.shared import check_record_options, name_options
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.control import HOST, is_loopback, parse_user
-from stillweb.record.proxy.proxy import RecordingProxy
 from stillweb.record.proxy.record import record_proxy
-from stillweb.record.proxy.running import RequestOutcome, RequestRecord
+from stillweb.record.proxy.running import RecordingProxy, RequestOutcome, RequestRecord
 from stillweb.record.recording import collection_to_fill
 
 __all__ = ["proxy"]

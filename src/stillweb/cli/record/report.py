@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 import click
 
-from stillweb.cli.collections.commands import redacted_in_words
+from stillweb.cli.collections.redactions import redacted_in_words
 from stillweb.cli.console import progress
 from stillweb.collections.layout import Collection
 from stillweb.record.behaviors.behaviors import describe_actions

@@ -15,11 +15,12 @@ from urllib.parse import urlsplit
 
 import click
 
-from stillweb.cli.console import on_signals, print_json, progress, stderr
+from stillweb.cli.console import on_signals, print_json, stderr
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.replay.ledger import ledger, misses, sessions
+from stillweb.cli.replay.started import seal_shown
+from stillweb.replay import ReplayOptions
 from stillweb.replay.pywb.backend import PywbOptions
-from stillweb.replay.server.server import ReplayOptions
 
 if TYPE_CHECKING:
     from stillweb.certs import CertAuthority
@@ -192,24 +193,6 @@ def _log(chosen: dict[str, Any]) -> None:
     level = logging.getLevelName(logging.getLogger().level).lower()
     chosen["log_level"] = chosen["log_level"] or level
     logs.configure(chosen["log_format"], chosen["log_level"])
-
-
-def seal_shown(collection: Collection) -> None:
-    """Seal a collection if necessary, with a progress bar."""
-    from stillweb.replay import ensure_sealed, why_unsealed
-
-    why = why_unsealed(collection)
-    if not why:
-        return
-    with progress() as bar:
-        task = bar.add_task(f"seal {collection.name} ({why})", total=None)
-        info = ensure_sealed(collection, on_progress=lambda count: bar.update(task, completed=count))
-    if info is not None:
-        stderr().print(
-            f"sealed {collection.name}: {info.entries} answers, {info.bodies} bodies, {info.bytes:,} bytes"
-        )
-        for warning in info.warnings:
-            stderr().print(f"  {warning}", markup=False)
 
 
 async def _serve_native(

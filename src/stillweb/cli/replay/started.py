@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import stderr
+from stillweb.cli.console import progress, stderr
 from stillweb.collections.layout import Collection
 from stillweb.replay import ReplayOptions, ensure_sealed, serve, why_unsealed
 
@@ -57,3 +57,19 @@ async def served(collection: Collection, ca: CertAuthority, backend: str) -> Asy
         return
     async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as native:
         yield native.url
+
+
+def seal_shown(collection: Collection) -> None:
+    """Seal a collection if necessary, with a progress bar."""
+    why = why_unsealed(collection)
+    if not why:
+        return
+    with progress() as bar:
+        task = bar.add_task(f"seal {collection.name} ({why})", total=None)
+        info = ensure_sealed(collection, on_progress=lambda count: bar.update(task, completed=count))
+    if info is not None:
+        stderr().print(
+            f"sealed {collection.name}: {info.entries} answers, {info.bodies} bodies, {info.bytes:,} bytes"
+        )
+        for warning in info.warnings:
+            stderr().print(f"  {warning}", markup=False)

@@ -24,8 +24,8 @@ from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationErr
 from stillweb.browser.machine import cpu_family, fonts_digest
 from stillweb.diff.certify.divergence import TraceDivergence
 from stillweb.diff.certify.rates import FailureRate, rate
+from stillweb.env import Trace
 from stillweb.env.tasks.load import task_from_dict, task_to_dict
-from stillweb.env.trajectories.trace import Trace
 from stillweb.errors import UsageError
 
 

@@ -28,11 +28,10 @@ from stillweb.diff.certify.certificate import Certificate, CertifiedStep, RunGro
 from stillweb.diff.certify.divergence import explain
 from stillweb.diff.certify.runs import CertifySetup, Condition, TraceRepetition, make_runs, planned
 from stillweb.diff.certify.watch import ContentStore, SeenStep
-from stillweb.env.observations.observation import Observe
-from stillweb.env.trajectories.trace import Trace
+from stillweb.env import Observe, Trace
 from stillweb.errors import CollectionNotFound, StillwebError, UsageError
 from stillweb.options import Option, format_counts, parse_counts
-from stillweb.replay.client import ReplayClient
+from stillweb.replay import ReplayClient
 
 FORMS = ("axtree", "dom", "screenshot")
 """The default forms of observation that are compared."""

@@ -25,10 +25,9 @@ from pydantic import TypeAdapter
 
 from stillweb.diff.certify.certificate import digest_of, trace_dict
 from stillweb.diff.certify.watch import ContentStore, FirstRuns, SeenStep, WatchedEnv
-from stillweb.env.env import EnvOptions
-from stillweb.env.trajectories.trace import Trace, run_trace
+from stillweb.env import EnvOptions, Trace, run_trace
 from stillweb.errors import TaskError
-from stillweb.replay.client import ReplayClient
+from stillweb.replay import ReplayClient
 
 ATTEMPTS = 3
 _STEPS = TypeAdapter(tuple[SeenStep, ...])

@@ -20,10 +20,8 @@ from pydantic import Field
 
 from stillweb import clock
 from stillweb.browser.cdp.session import FrameGone, PageProbe
-from stillweb.env.env import Env
-from stillweb.env.observations.observation import Observation
-from stillweb.env.tasks.load import Task
-from stillweb.replay.client import ReplayClient
+from stillweb.env import Env, Observation, Task
+from stillweb.replay import ReplayClient
 
 Box = tuple[int, int, int, int]
 """Left, top, right, bottom in pixels; right and bottom are exclusive."""

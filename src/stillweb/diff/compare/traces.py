@@ -26,8 +26,8 @@ from stillweb.diff.compare.findings import Finding, FindingKind, FindingSeverity
 from stillweb.diff.compare.metrics import axtree_scores, text_scores
 from stillweb.diff.compare.pixels import compare_pictures
 from stillweb.diff.report.report import StepDiff, TraceDiff
-from stillweb.env import Env
-from stillweb.env.trajectories.trace import Trace, TraceRun, TraceStep, run_trace
+from stillweb.env import Env, Trace, TraceRun, run_trace
+from stillweb.env.trajectories.trace import TraceStep
 from stillweb.errors import CollectionError, StillwebError
 
 FOLDER = "traces"

@@ -39,7 +39,7 @@ from stillweb.errors import (
     UsageError,
 )
 from stillweb.model import GUESSES, Tier
-from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
+from stillweb.replay import OpenSession, ReplayClient, ReplayInfo
 
 __all__ = [
     "ContextOptions",

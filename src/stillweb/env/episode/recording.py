@@ -19,7 +19,7 @@ from __future__ import annotations
 from stillweb.browser.profile import Level
 from stillweb.env.episode.episode import Episode
 from stillweb.errors import InfraError, StillwebError, UsageError
-from stillweb.replay.client import ReplayInfo
+from stillweb.replay import ReplayInfo
 from stillweb.urls import wire_url
 
 __all__ = ["check_live_fork", "check_live_level", "is_live", "start_failure"]

@@ -35,7 +35,7 @@ from stillweb.env.vector.pool import BrowserLease, BrowserPool, BrowserState, Po
 from stillweb.env.vector.rollout import Agent, Planned, Rollout, RolloutOptions, play
 from stillweb.errors import EnvClosed, InfraError, PeerError, PortInUse, ReplayError, ResetNeeded, UsageError
 from stillweb.polling import poll
-from stillweb.replay.client import ReplayClient
+from stillweb.replay import ReplayClient
 
 __all__ = ["VectorEnv", "VectorOptions"]
 

@@ -54,7 +54,8 @@ from stillweb.record.explore.values import FormValues, Values
 from stillweb.record.login.run import LoginSession, log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions, ScopeKind
-from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.recording import begin, pinning_of
 from stillweb.urls import to_timestamp, wire_url
 

@@ -40,7 +40,8 @@ from stillweb.record.defaults import write_defaults
 from stillweb.record.login.run import LoginSession, log_in, log_in_separately, redacted_state
 from stillweb.record.login.steps import Login
 from stillweb.record.options import CrawlOptions
-from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.recording import (
     PAGE_LIMIT,
     STOPPED,

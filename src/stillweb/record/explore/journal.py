@@ -11,7 +11,7 @@ from stillweb.browser.input.controls import PageState
 from stillweb.collections.reachability import Reach, ReachedState, Tried, to_line
 from stillweb.record.explore.options import ExploreEvent, ExploreReport
 from stillweb.record.explore.plan import ActionPlan, Link, OfferedAction
-from stillweb.record.proxy.proxy import RecordingProxy
+from stillweb.record.proxy.running import RecordingProxy
 from stillweb.urls import page_address, wire_url
 
 __all__ = ["PROVEN", "RECORDED", "WAITING", "ExplorationJournal", "RecordedActions", "RequestList"]

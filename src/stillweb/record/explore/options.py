@@ -20,7 +20,7 @@ from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 
 if TYPE_CHECKING:
-    from stillweb.record.proxy.proxy import RecordingProxy
+    from stillweb.record.proxy.running import RecordingProxy
 
 __all__ = ["ExplorationContext", "ExploreEvent", "ExploreOptions", "ExploreReport"]
 

@@ -33,7 +33,8 @@ from stillweb.model import BUSY, Exchange, Request, Response, header
 from stillweb.polling import poll
 from stillweb.record.login.steps import Login, LoginIndicator, LoginStep, secrets_in_state
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.redaction.redactor import Secrets
 
 __all__ = [

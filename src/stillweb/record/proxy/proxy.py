@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from stillweb.errors import ExtraNotInstalled, PortInUse, RecordError, UsageError
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.control import RecorderControl
-from stillweb.record.proxy.recorder import Recorder, RecordingProxy
+from stillweb.record.proxy.recorder import Recorder
+from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.proxy.sessions import RecordingSessions, end_connections
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from stillweb.collections.layout import Collection, locked
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import RecordError
 from stillweb.record.options import RecordOptions
-from stillweb.record.proxy.proxy import RecordingProxy, recording_proxy
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.record.proxy.running import RecordingProxy
 from stillweb.record.recording import STOPPED, begin, repair_archive
 
 __all__ = ["record_proxy"]

@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stillweb.browser.observe.snapshot import checksum
 from stillweb.collections.layout import Collection
 from stillweb.collections.redactions import Redaction, append_redactions
 from stillweb.collections.warc.frames import (
@@ -41,6 +40,7 @@ from stillweb.model import Exchange, Headers, Request, Response, header
 from stillweb.record.options import SecretsOptions
 from stillweb.record.redaction import find
 from stillweb.record.redaction.find import JWT, Names, strong, strong_password
+from stillweb.text import checksum
 from stillweb.urls import host_of
 
 __all__ = [

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from stillweb.env.observations.observation import Observation
+from stillweb.env import Observation
 from stillweb.errors import StillwebError
 from stillweb.server.failures import FailureKind, RequestRefused
 from stillweb.server.leases.queue import OperationQueue

@@ -15,9 +15,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import Response
 
-from stillweb.env.actions.action import InvalidAction, parse
+from stillweb.env import InvalidAction, Task, parse
 from stillweb.env.actions.aliases import ALIASES
-from stillweb.env.tasks.load import Task
 from stillweb.errors import StillwebError, UsageError
 from stillweb.server.engine import Engine, Start
 from stillweb.server.failures import FailureKind, RequestRefused, ServerFault, fault_of

@@ -25,7 +25,7 @@ from pydantic import Field
 from starlette.websockets import WebSocketDisconnect
 
 from stillweb import __version__
-from stillweb.env.actions.action import action_schema
+from stillweb.env import action_schema
 from stillweb.errors import InfraError, ResetNeeded, StillwebError, UsageError
 from stillweb.server.engine import Engine, Start, Stepped
 from stillweb.server.failures import RequestRefused, fault_of

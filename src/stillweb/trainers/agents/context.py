@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stillweb.env.actions.action import action_schema
-from stillweb.env.observations.observation import Observation
+from stillweb.env import Observation, action_schema
 from stillweb.errors import UsageError
 from stillweb.trainers.agents.reply import ModelReply
 

@@ -12,9 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stillweb.env.actions.action import tool_schema
-from stillweb.env.observations.observation import Observation
-from stillweb.env.tasks.task import Task
+from stillweb.env import Observation, Task, tool_schema
 from stillweb.env.vector.rollout import Policy
 from stillweb.errors import AgentError, ExtraNotInstalled, UsageError
 from stillweb.trainers.agents.context import Conversation, ConversationOptions

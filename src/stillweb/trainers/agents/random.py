@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stillweb import clock
-from stillweb.env.observations.observation import Observation
-from stillweb.env.tasks.task import Task
+from stillweb.env import Observation, Task
 from stillweb.env.trajectories.propose import RandomWalk
 from stillweb.env.vector.rollout import Policy
 from stillweb.errors import UsageError

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stillweb.env.actions.action import Action, parse
+from stillweb.env import Action, parse
 
 __all__ = ["ModelReply", "ToolCall", "read_reply", "without_thinking"]
 

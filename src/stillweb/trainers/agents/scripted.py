@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stillweb.env.observations.observation import Observation
-from stillweb.env.tasks.task import Task
-from stillweb.env.trajectories.trace import Trace
+from stillweb.env import Observation, Task, Trace
 from stillweb.env.trajectories.trajectory import FILE
 from stillweb.env.vector.rollout import Policy
 from stillweb.errors import UsageError

@@ -28,8 +28,8 @@ from typing import Any
 from urllib.parse import quote
 
 from stillweb.collections.manifest import write_atomically
+from stillweb.env import Rollout
 from stillweb.env.trajectories.trajectory import FILE, json_object, line
-from stillweb.env.vector.rollout import Rollout
 from stillweb.errors import UsageError
 from stillweb.trainers.batch.results import Result
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from stillweb import clock
 from stillweb.diff.certify.rates import rate
-from stillweb.env.vector.rollout import Outcome, Rollout
+from stillweb.env import Outcome, Rollout
 from stillweb.errors import TaskError
 
 __all__ = ["Result", "summary_of"]

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stillweb.env.options import EnvOptions
-from stillweb.env.tasks.load import Task, load_tasks, task_from_dict
-from stillweb.env.vector.pool import PoolOptions
-from stillweb.env.vector.vector import VectorOptions
+from stillweb.env import EnvOptions, PoolOptions, Task, VectorOptions, load_tasks
+from stillweb.env.tasks.load import task_from_dict
 from stillweb.errors import InfraError, UsageError
 from stillweb.server.engine import Engine, Start, Stepped
 from stillweb.server.failures import RequestRefused

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stillweb.env.vector.rollout import Outcome
+from stillweb.env import Outcome
 from stillweb.errors import AgentError, InfraError, StillwebError, TaskError, UsageError
 
 __all__ = [

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from stillweb.env import Evidence, Score, Task
 from stillweb.env.tasks.evaluators import DownloadEvaluator
-from stillweb.env.tasks.evidence import Evaluator, Evidence, Look, Reading, Score, plain
+from stillweb.env.tasks.evidence import Evaluator, Look, Reading, plain
 from stillweb.env.tasks.requests import request_evidence
-from stillweb.env.tasks.task import Task
 from stillweb.errors import TaskError
 from stillweb.model import Tier
 from stillweb.urls import wire_url

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stillweb.env.vector.rollout import Outcome
+from stillweb.env import Outcome
 from stillweb.errors import InfraError, StillwebError, TaskError, UsageError
 from stillweb.trainers.episodes.source import EpisodeLease, EpisodeSource
 from stillweb.trainers.episodes.turn import Turn, cut

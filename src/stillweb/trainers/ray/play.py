@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stillweb import clock
-from stillweb.env.tasks.task import Task
-from stillweb.env.trajectories.trajectory import ContentFiles, Trajectory
-from stillweb.env.vector.rollout import Agent, Outcome, Planned, Rollout, RolloutOptions, ended_by
+from stillweb.env import Outcome, Planned, Rollout, RolloutOptions, Task, Trajectory
+from stillweb.env.trajectories.trajectory import ContentFiles
+from stillweb.env.vector.rollout import Agent, ended_by
 from stillweb.errors import InfraError, TaskError, UsageError
 from stillweb.trainers.ray.pool import RayError, WorkerPool, WorkerSlot, cause_of, is_lost, ray
 from stillweb.trainers.ray.worker import OBJECTS, AgentReference

@@ -24,10 +24,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from stillweb.collections.pack.publish import PackRemote, is_identifier
+from stillweb.env import Planned, RolloutOptions, Task, VectorOptions
 from stillweb.env.observations.observation import observe_kinds
-from stillweb.env.tasks.task import Task
-from stillweb.env.vector.rollout import Agent, Planned, RolloutOptions
-from stillweb.env.vector.vector import VectorOptions
+from stillweb.env.vector.rollout import Agent
 from stillweb.errors import UsageError
 from stillweb.trainers.ray.play import RayEpisode, RolloutIterator
 from stillweb.trainers.ray.pool import WorkerPlacement, WorkerPool

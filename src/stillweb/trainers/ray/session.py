@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Self
 
-from stillweb.env.tasks.load import Task, task_from_dict
+from stillweb.env import Task
+from stillweb.env.tasks.load import task_from_dict
 from stillweb.errors import InfraError, ResetNeeded, UsageError
 from stillweb.trainers.episodes.turn import Turn
 from stillweb.trainers.ray.pool import RayError, WorkerPool, WorkerSlot, cause_of, is_lost, ray

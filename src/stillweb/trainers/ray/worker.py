@@ -22,13 +22,10 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.pack.cache import PackStore
 from stillweb.collections.pack.publish import PackRemote
 from stillweb.collections.pack.reader import Pack
-from stillweb.env.env import Env
-from stillweb.env.observations.observation import Observation
-from stillweb.env.tasks.load import Task
+from stillweb.env import Env, Observation, Planned, Rollout, Task, VectorEnv, VectorOptions
 from stillweb.env.vector.pool import BrowserLease
-from stillweb.env.vector.rollout import Agent, Planned, Rollout, play_one
-from stillweb.env.vector.vector import VectorEnv, VectorOptions
-from stillweb.replay.server.server import ReplayOptions, serve
+from stillweb.env.vector.rollout import Agent, play_one
+from stillweb.replay import ReplayOptions, serve
 from stillweb.trainers.agents import load_agent
 
 __all__ = ["OBJECTS", "AgentReference", "EnvWorker", "RayWorkerConfig"]

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from stillweb.env.vector.rollout import Outcome
+from stillweb.env import Outcome
 from stillweb.errors import ExtraNotInstalled, UsageError
 from stillweb.trainers.agents.reply import ToolCall, read_reply
 from stillweb.trainers.episodes.failures import (

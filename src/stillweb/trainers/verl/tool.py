@@ -25,8 +25,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stillweb import clock
-from stillweb.env.actions.action import action_schema
-from stillweb.env.vector.rollout import Outcome
+from stillweb.env import Outcome, action_schema
 from stillweb.errors import ExtraNotInstalled, UsageError
 from stillweb.trainers.episodes.failures import FailurePolicy, error_of_outcome
 from stillweb.trainers.episodes.source import EpisodeSource, open_source
