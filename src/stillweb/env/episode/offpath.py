@@ -18,7 +18,7 @@ from stillweb.errors import InfraError, UsageError
 from stillweb.http.control import LedgerEntry
 from stillweb.model import Tier
 from stillweb.options import Option
-from stillweb.replay.client import OpenSession, ReplayClient, ReplayInfo
+from stillweb.replay import OpenSession, ReplayClient, ReplayInfo
 from stillweb.urls import wire_url
 
 if TYPE_CHECKING:

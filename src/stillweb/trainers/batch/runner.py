@@ -24,16 +24,22 @@ from pydantic import TypeAdapter
 
 from stillweb import clock
 from stillweb.browser.profile import LEVEL
+from stillweb.env import (
+    EnvOptions,
+    Observation,
+    Planned,
+    PoolOptions,
+    RolloutOptions,
+    Task,
+    VectorEnv,
+    VectorOptions,
+)
 from stillweb.env.episode.offpath import OFF_PATH, OffPathMode
-from stillweb.env.observations.observation import Observation, observe_kinds
-from stillweb.env.options import EnvOptions
-from stillweb.env.tasks.task import Task
-from stillweb.env.vector.pool import PoolOptions
-from stillweb.env.vector.rollout import Agent, Planned, Policy, RolloutOptions
-from stillweb.env.vector.vector import VectorEnv, VectorOptions
+from stillweb.env.observations.observation import observe_kinds
+from stillweb.env.vector.rollout import Agent, Policy
 from stillweb.errors import CollectionNotFound, UsageError
 from stillweb.options import Option, format_counts, parse_list
-from stillweb.replay.client import ReplayClient
+from stillweb.replay import ReplayClient
 from stillweb.trainers.batch.folder import BatchFolder
 from stillweb.trainers.batch.results import Result
 
