@@ -90,6 +90,19 @@ async def test_every_session_answers_and_has_its_own_ledger(desk: ReplayClient, 
     await asyncio.gather(*(episode(number) for number in range(8)))
 
 
+async def test_a_session_s_worker_looks_up_and_cancels(desk: ReplayClient) -> None:
+    assert (await desk.info()).features["cancel_navigations"]
+    async with opened(desk, 2) as ids:
+        for each in ids:
+            await desk.cancel_navigations(each)
+            assert await desk.lookup(each, ["https://elsewhere.test/", "https://elsewhere.test/x"]) == [
+                False,
+                False,
+            ]
+        with pytest.raises(UsageError, match="must be"):
+            await desk.ask("POST", f"/sessions/{ids[0]}/lookup", {"urls": "x"})
+
+
 async def test_by_user_name_a_connection_finds_its_worker(
     cluster: ReplayCluster, desk: ReplayClient, ca: CertAuthority
 ) -> None:
