@@ -27,6 +27,7 @@ from stillweb.clock import now
 from stillweb.collections.amends import Absent, Amend, next_version, read_amends, write_amends
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.collections.learn.transports import learn_transports
 from stillweb.collections.manifest import write_atomically
 from stillweb.collections.misses import Missed
 from stillweb.collections.pack.reader import Pack
@@ -551,6 +552,7 @@ def _finish(collection: Collection, journal: AmendJournal, report: AmendReport) 
     if not journal.captures and not journal.pages:
         remove_collection(collection.path / "versions" / journal.kept)  # nothing has changed
         return
+    learn_transports(collection)
     report.version, report.kept = journal.version, journal.kept
     report.captures, report.pages = journal.captures, list(journal.pages)
     report.after = seal(collection).environment_id

@@ -25,6 +25,7 @@ from stillweb.browser.launch import browser_build, launch
 from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic, perf
 from stillweb.collections.layout import Collection, locked
+from stillweb.collections.learn.transports import learn_transports
 from stillweb.collections.manifest import LOGIN, Manifest, with_login
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import RecordError, UpstreamUnreachable
@@ -478,6 +479,7 @@ async def _crawl(
                 on_stage("recording the login")
                 await _record_login(await browsers.get(), setting, session.login, report)
             report.seconds = perf() - began
+    learn_transports(collection)
     report.captures = sum(1 for _ in collection.captures())
     if report.stopped and not report.pages:
         raise RecordError(f"{report.stopped} ended the crawl before its first page", hint="a larger limit")

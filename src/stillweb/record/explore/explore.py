@@ -22,6 +22,7 @@ from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.guards import is_csrf
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.collections.learn.transports import learn_transports
 from stillweb.collections.reachability import FILE, Reach, ReachedState, Tried, read_reach
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import InfraError, RecordError
@@ -493,6 +494,7 @@ async def _explore(
                 report.seconds = monotonic() - started
     if learned := run.tokens.rules():
         write_rules(collection, merge(read_rules(collection), Learned(rules=learned)))
+    learn_transports(collection)
     report.summary = reach.summary()
     return report
 

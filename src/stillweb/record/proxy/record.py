@@ -11,6 +11,7 @@ from typing import Any
 from stillweb.certs import CertAuthority
 from stillweb.collections.importers.pagefinder import find_pages
 from stillweb.collections.layout import Collection, locked
+from stillweb.collections.learn.transports import learn_transports
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import RecordError
 from stillweb.record.options import RecordOptions
@@ -72,6 +73,7 @@ async def _record(
             f"the index could not be written: {error}",
             hint=f"the archive is valid; free disk space, then: stillweb collections check {collection.name}",
         ) from error
+    learn_transports(collection)
     if not collection.page_list():
         collection.write_pages(find_pages(collection, list(collection.captures())))
     # An interrupted crawl stays partial: it still resumes from here.

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha1
 from http import HTTPStatus
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, TextMessage
@@ -25,12 +26,22 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
 
 from stillweb.collections.pack.frames import WEBSOCKET, of_cookies, open_frames, socket_key
-from stillweb.collections.warc.frames import BINARY, CLOSE, TEXT, ConnectionEnd, Frame, Frames
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.warc.frames import (
+    BINARY,
+    CLOSE,
+    TEXT,
+    ConnectionEnd,
+    Frame,
+    Frames,
+    is_socket_url,
+)
 from stillweb.errors import MalformedPack
 from stillweb.http.wire import status_line
 from stillweb.matching.captures import Entry
 from stillweb.matching.keys import body_key
 from stillweb.matching.resolver import Policy
+from stillweb.matching.rules import Rules
 from stillweb.model import Match, Request, Tier, header
 from stillweb.replay.server import answer as answers
 from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
@@ -316,7 +327,30 @@ def _recordings(session: Session, url: str) -> tuple[list[Entry], str]:
     for spelled, note in ((url, ""), (f"{other}://{rest}", f"recorded over {other}")):
         if rows := session.pack.lookup(socket_key(spelled)):
             return [session.pack.entry(row) for row in rows], note
-    return [], ""
+    rows = [row for spelled in _alike(session, url) for row in session.pack.lookup(socket_key(spelled))]
+    alike = sorted((session.pack.entry(row) for row in rows), key=lambda entry: entry.order)
+    return alike, "recorded with other volatile values" if alike else ""
+
+
+_ALIASES: WeakKeyDictionary[Pack, tuple[Rules, dict[bytes, list[str]]]] = WeakKeyDictionary()
+
+
+def _alike(session: Session, url: str) -> list[str]:
+    """Return the recorded WebSocket URLs that equal a URL except in volatile parts (a SockJS session)."""
+    rules, pack = session.policy.rules, session.pack
+    wanted = [alias.key for alias in rules.aliases(Request("GET", url)) if not alias.guessed]
+    if not wanted:
+        return []
+    known = _ALIASES.get(pack)
+    if known is None or known[0] != rules:
+        found: dict[bytes, list[str]] = {}
+        for recorded in pack.urls():
+            if is_socket_url(recorded):
+                for alias in rules.aliases(Request("GET", recorded)):
+                    if not alias.guessed:
+                        found.setdefault(alias.key, []).append(recorded)
+        known = _ALIASES[pack] = (rules, found)
+    return [spelled for key in wanted for spelled in known[1].get(key, ())]
 
 
 def _match(entries: Sequence[Entry], used: int, note: str, counted: str) -> Match:

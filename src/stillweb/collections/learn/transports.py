@@ -1,0 +1,67 @@
+"""Rules for live transports whose URLs hold a random session: SockJS and socket.io.
+
+A SockJS client chooses a server number of three digits and a random session for each connection
+(`/PREFIX/512/xk3jq0ab/websocket`). A socket.io client adds a random `t` to each poll. No two connections have
+equal URLs, and two recordings cannot prove it: three digits may be a page number, and a WebSocket is no HTTP
+request that is compared. The URL itself shows the protocol, by a form that only these libraries use.
+
+The rules hold for WebSockets, event streams and polls of the same path. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import parse_qsl, urlsplit
+
+from stillweb.collections.layout import Collection
+from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.matching.parts import Where
+from stillweb.matching.rules import Rule, RuleOrigin
+
+__all__ = ["learn_transports", "transport_rules"]
+
+# sockjs-client, lib/main.js: a number of three digits, then a string of [a-z0-5] (8 by default).
+_SOCKJS = re.compile(
+    r"(?P<prefix>(?:/[^/*?\[\]]+)*)/[0-9]{3}/[a-z0-5]{8,64}/"
+    r"(?P<transport>websocket|xhr_streaming|xhr_send|xhr|eventsource|jsonp_send|jsonp|htmlfile)"
+)
+_SOCKET_IO = re.compile(r"(?:/[^/*?\[\]]+)*/(?:socket|engine)\.io/")
+
+
+def transport_rules(urls: Iterable[str]) -> tuple[Rule, ...]:
+    """Return the rules for the SockJS and socket.io URLs among recorded ones."""
+    found: dict[Rule, None] = {}
+    for url in urls:
+        if "sockjs" not in url and ".io/" not in url and not _has_transport(url):
+            continue
+        parts = urlsplit(url)
+        host, path = parts.hostname or "", parts.path
+        if match := _SOCKJS.fullmatch(path):
+            prefix, number = match["prefix"], match["prefix"].count("/") + 1
+            glob, evidence = f"{prefix}/*/*/{match['transport']}", "the URL of a SockJS session"
+            for name, shape in ((number, "any"), (number + 1, "token")):
+                found[_rule(Where.PATH, str(name), shape, host, glob, evidence)] = None
+            found[_rule(Where.QUERY, "t", "milliseconds", host, f"{prefix}/info", evidence)] = None
+        elif _SOCKET_IO.fullmatch(path) and {"EIO", "transport"} <= dict(parse_qsl(parts.query)).keys():
+            evidence = "the URL of a socket.io poll"
+            found[_rule(Where.QUERY, "t", "any", host, path, evidence)] = None
+    return tuple(found)
+
+
+def _has_transport(url: str) -> bool:
+    return url.partition("?")[0].rpartition("/")[2] in ("websocket", "xhr_streaming", "eventsource", "xhr")
+
+
+def _rule(where: Where, name: str, shape: str, host: str, path: str, evidence: str) -> Rule:
+    return Rule(where, name, shape, host, path, origin=RuleOrigin.LEARNED, evidence=evidence)
+
+
+def learn_transports(collection: Collection) -> None:
+    """Add the rules for a collection's SockJS and socket.io URLs to its `rules.yaml`."""
+    rules = transport_rules(dict.fromkeys(capture.url for capture in collection.captures()))
+    if rules:
+        before = read_rules(collection)
+        after = merge(before, Learned(rules=rules))
+        if after.dump() != before.dump():
+            write_rules(collection, after)

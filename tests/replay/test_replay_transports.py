@@ -1,0 +1,121 @@
+"""SockJS and socket.io: a connection with another random session gets the recorded conversation."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection
+from stillweb.collections.learn.rules import read_rules
+from stillweb.collections.learn.transports import learn_transports, transport_rules
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.frames import (
+    TEXT,
+    Chunk,
+    Chunks,
+    ConnectionEnd,
+    Frame,
+    Frames,
+    chunks_beside,
+    frames_beside,
+)
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.model import Exchange, Request, Response
+from stillweb.replay import ReplayOptions, serve
+
+SITE = "http://live.example"
+KEY = "dGhlIHNhbXBsZSBub25jZQ=="
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    made = Collection.create(tmp_path, "live")
+    fields = (("Upgrade", "websocket"), ("Connection", "Upgrade"))
+    with CollectionWriter(made) as writer:
+        for number, path in enumerate(("/sockjs/512/xk3jq0ab/websocket", "/sockjs/007/b1c2d3e4/websocket")):
+            url = f"ws://live.example{path}"
+            talk = Frames((Frame(0, False, TEXT, f"hello {number}".encode()),), ConnectionEnd.OPEN)
+            exchange = Exchange(
+                Request("GET", url, fields), Response(101, "", fields), f"2026010100000{number}"
+            )
+            writer.write(exchange, frames_beside(url, talk))
+        plain = (("Content-Type", "text/plain"),)
+        for path, body in {
+            "/sockjs/512/xk3jq0ab/xhr": b"o",
+            "/socket.io/?EIO=4&transport=polling&t=PXyAbC1": b"0{sid}",
+            "/catalog/512/xk3jq0ab/page": b"product",
+        }.items():
+            method = "POST" if path.endswith("/xhr") else "GET"
+            writer.write(
+                Exchange(Request(method, SITE + path), Response(200, "OK", plain, body), "20260101000005")
+            )
+        stream = f"{SITE}/sockjs/512/xk3jq0ab/eventsource"
+        events = (("Content-Type", "text/event-stream"),)
+        body = b"data: o\n\ndata: later\n\n"
+        chunks = Chunks((Chunk(0, 9), Chunk(10, len(body) - 9)), ConnectionEnd.SITE, 20)
+        exchange = Exchange(Request("GET", stream), Response(200, "OK", events, body), "20260101000006")
+        writer.write(exchange, chunks_beside(stream, chunks))
+    return made
+
+
+async def connect(proxy: str, path: str) -> tuple[int, bytes]:
+    """Open a WebSocket; return the status of the handshake and the first frame."""
+    reader, writer = await asyncio.open_connection(*proxy.removeprefix("http://").split(":"))
+    writer.write(
+        f"GET {SITE}{path} HTTP/1.1\r\nHost: live.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n\r\n".encode()
+    )
+    head = await reader.readuntil(b"\r\n\r\n")
+    status = int(head.split()[1])
+    frame = b""
+    if status == 101:
+        size = (await reader.readexactly(2))[1]
+        frame = await reader.readexactly(size)
+    writer.close()
+    return status, frame
+
+
+async def test_a_random_session_is_no_part_of_a_connection(collection, tmp_path) -> None:
+    learn_transports(collection)
+    before = (collection.path / "rules.yaml").read_bytes()
+    learn_transports(collection)
+    assert (collection.path / "rules.yaml").read_bytes() == before
+    seal(collection)
+    ca = CertAuthority.init(tmp_path / "certs")
+
+    async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
+        assert await connect(server.url, "/sockjs/007/b1c2d3e4/websocket") == (101, b"hello 1")  # as recorded
+        assert await connect(server.url, "/sockjs/333/zzzzzzzz/websocket") == (
+            101,
+            b"hello 1",
+        )  # the next one
+        assert (await connect(server.url, "/sockjs/333/zzzzzzzz/other"))[0] == 404
+        assert (await connect(server.url, "/chat/333/zzzzzzzz/websocket"))[0] == 404
+        async with httpx.AsyncClient(proxy=server.url) as client:
+            posted = await client.post(f"{SITE}/sockjs/123/abcdabcd/xhr")
+            polled = await client.get(f"{SITE}/socket.io/?EIO=4&transport=polling&t=QQQQQQQ")
+            other = await client.get(f"{SITE}/socket.io/?EIO=4&transport=polling&t=QQQQQQQ&sid=x")
+            stream = await client.get(f"{SITE}/sockjs/777/aaaaaaaa/eventsource")
+            product = await client.get(f"{SITE}/catalog/513/xk3jq0ab/page")
+    assert (posted.content, polled.content) == (b"o", b"0{sid}")
+    assert stream.content == b"data: o\n\ndata: later\n\n"
+    assert (other.status_code, product.status_code) == (404, 404)
+
+
+def test_only_urls_of_the_two_libraries_make_rules(collection) -> None:
+    assert transport_rules([f"{SITE}/catalog/512/xk3jq0ab/page", f"{SITE}/a/12/xk3jq0ab/websocket"]) == ()
+    assert transport_rules([f"{SITE}/socket.io/?page=1", f"{SITE}/socket.io/socket.io.js?EIO=4"]) == ()
+    assert (
+        transport_rules(["wss://live.example/websocket", "wss://live.example/*/512/xk3jq0ab/websocket"]) == ()
+    )
+    rules = transport_rules(["wss://live.example/deep/down/512/xk3jq0ab/websocket"])
+    assert [(rule.where, rule.name, rule.path) for rule in rules] == [
+        ("path", "3", "/deep/down/*/*/websocket"),
+        ("path", "4", "/deep/down/*/*/websocket"),
+        ("query", "t", "/deep/down/info"),
+    ]
+    assert read_rules(collection).own == ()
