@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 
+import httpx
 import pytest
 import pytest_asyncio
 from playwright.async_api import async_playwright, expect
@@ -130,3 +131,42 @@ async def test_what_is_no_rollout_server_is_told(replay):
     assert (status, "no rollout server at" in err) == (1, True), err
     status, _, err = await monitored("127.0.0.1:9")
     assert (status, "is not the URL" in err) == (2, True), err
+
+
+@pytest.mark.parametrize("width", [390, 768, 1440, 2560])
+async def test_the_page_fits_and_no_heading_breaks(rollouts, client, page, width):
+    await page.set_viewport_size({"width": width, "height": 900})
+    await lease(client, owner="x" * 60)
+    await page.goto(rollouts.url)
+    await expect(page.locator("#charts figure").first).to_be_visible(timeout=20_000)
+    assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    heights = await page.locator("th").evaluate_all(
+        "all => all.map((each) => each.clientHeight / parseFloat(getComputedStyle(each).lineHeight))"
+    )
+    assert max(heights) < 1.6
+    boxes = await page.locator("main section, .scroll").evaluate_all(
+        "all => all.map((each) => each.scrollWidth - each.clientWidth)"
+    )
+    assert max(boxes) <= 0
+
+
+async def test_a_session_without_pictures_shows_a_thumbnail(serving, replay, eye):
+    page = await eye.new_page(viewport={"width": 1280, "height": 900})
+    async with (
+        serving(replay.url, sessions=1) as server,  # observes no screenshots
+        httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as client,
+    ):
+        await page.goto(server.url)
+        await expect(page.locator(".cell .view")).to_have_text("free")
+        held, _ = await lease(client)
+        await page.wait_for_function(
+            """() => {
+              const c = document.querySelector('.cell canvas');
+              return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((each) => each > 0);
+            }"""
+        )
+        await page.locator(".cell").click()
+        width = await page.wait_for_function("() => document.querySelector('#detail img').naturalWidth")
+        assert await width.json_value() == 480
+        await page.close()
+        await client.delete(f"/v1/leases/{held}")

@@ -13,6 +13,7 @@ from stillweb.server.engine import Engine
 from stillweb.server.guard import base_app
 from stillweb.server.keys import AccessKeys
 from stillweb.server.monitor import monitor
+from stillweb.server.monitor.history import HistoryRecorder
 from stillweb.server.protocols import native, omniboxes, openenv, verltool
 
 __all__ = ["make_app", "page"]
@@ -103,6 +104,7 @@ def make_app(engine: Engine, keys: AccessKeys) -> FastAPI:
     """Return the application of a started engine."""
     app = base_app("stillweb serve", _DESCRIPTION, keys)
     app.state.engine = engine
+    app.state.history = HistoryRecorder()
     app.state.trajectories = verltool.TrajectoryLeases(engine)
     app.include_router(native.router())
     app.include_router(monitor.router())

@@ -26,7 +26,7 @@ from stillweb.server.leases.queue import OperationQueue
 from stillweb.server.leases.table import Lease
 from stillweb.server.monitor.counters import ServerCounters
 from stillweb.server.options import ServeOptions
-from stillweb.server.pictures import PictureStore
+from stillweb.server.pictures import PictureStore, thumbnail_of
 
 __all__ = ["Engine", "Start", "Stepped"]
 
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _REPLAY_SECONDS = 5.0  # short: during this wait the lease of a client that has gone does not expire
+_THUMBNAILS = 64  # that may wait
+_THUMBNAIL_SECONDS = 2.0  # for which one is reused
 _LEASE_RESPONSES = 256  # stored responses to lease requests
 Action = Mapping[str, Any] | str
 
@@ -99,6 +101,8 @@ class Engine(Started):
         )
         self._picture_query = f"?node={chosen.node}" if chosen.node else ""  # for a master
         self.lease_requests: IdempotencyCache[dict[str, Any]] = IdempotencyCache(_LEASE_RESPONSES)
+        self.memory: dict[str, int] = {}  # of the last sample of the monitor
+        self._thumbnails = OperationQueue("thumbnail", 1, _THUMBNAILS)
         self.closing = asyncio.Event()
         self.changes = 0
         self._change = asyncio.Event()
@@ -184,9 +188,37 @@ class Engine(Started):
         observation: dict[str, Any] = await held.responses.do("", None, observe)
         return observation
 
+    async def thumbnail(self, held: HeldLease) -> bytes:
+        """Return a small JPEG of the current page for the monitor; empty if a call runs or no page is open.
+
+        It neither renews the lease nor waits for its calls, and the server takes one at a time. A call that
+        arrives meanwhile waits for it, about as long as for a screenshot.
+
+        Raises:
+            RequestRefused: if too many thumbnails wait.
+            InfraError: if the browser fails.
+        """
+        now = clock.monotonic()
+        if held.thumbnail and (held.calls.active or now - held.thumbnail_at < _THUMBNAIL_SECONDS):
+            return held.thumbnail
+        async with self._thumbnails.slot():
+            if held.calls.active or held.ended or not (held.playing or held.finished):
+                return held.thumbnail
+            try:
+                async with held.calls.slot(), held.lock:
+                    observation = await self.vector.observe(held.lease.session, "screenshot")
+            except (EnvClosed, InfraError, ResetNeeded):
+                if held.ended:  # the session was left meanwhile
+                    return b""
+                raise
+        held.thumbnail = await asyncio.to_thread(thumbnail_of, observation.screenshot)
+        held.thumbnail_at = now
+        return held.thumbnail
+
     # --- calls --------------------------------------------------------------------------------------
 
     async def _call(self, held: HeldLease, queue: str, work: Callable[[], Awaitable[T]]) -> T:
+        arrived = clock.monotonic()
         self.leases.renew(held, calls=1)
         held.operation = held.operation or f"queued:{queue}"
         try:
@@ -202,6 +234,7 @@ class Engine(Started):
             raise
         finally:
             held.operation = ""
+            self.counters.latency[queue].add(clock.monotonic() - arrived)
             self.leases.renew(held, calls=-1)
             self._changed()
 

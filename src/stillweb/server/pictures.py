@@ -7,14 +7,18 @@ the server writes them (`--trajectories`).
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections import OrderedDict
+
+from PIL import Image
 
 from stillweb.env.trajectories.trajectory import ContentFiles
 from stillweb.errors import TaskError
 
-__all__ = ["PictureStore"]
+__all__ = ["PictureStore", "thumbnail_of"]
 
+_WIDTH = 480  # pixels
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -58,3 +62,14 @@ class PictureStore:
             return self._store.get(digest, "png")
         except TaskError:
             return None
+
+
+def thumbnail_of(picture: bytes | None) -> bytes:
+    """Return a screenshot as a JPEG of 480 pixels in width, cut at the height of a 16:9 picture."""
+    with Image.open(io.BytesIO(picture or b"")) as image:
+        height = min(image.height, image.width * 9 // 16)
+        top = image.convert("RGB").crop((0, 0, image.width, height))
+        top.thumbnail((_WIDTH, _WIDTH))
+    body = io.BytesIO()
+    top.save(body, "JPEG", quality=75)
+    return body.getvalue()

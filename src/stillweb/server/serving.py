@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 
 from stillweb.errors import ExtraNotInstalled, PortInUse, UsageError
 
@@ -24,6 +25,7 @@ from stillweb.server.engine import Engine
 from stillweb.server.guard import is_loopback
 from stillweb.server.keys import AccessKeys
 from stillweb.server.limits import BODY_BYTES
+from stillweb.server.monitor.monitor import sampled_status
 from stillweb.server.options import ServeOptions
 
 __all__ = ["RolloutServer", "serve_master", "serve_rollouts"]
@@ -77,7 +79,11 @@ async def serve_rollouts(
     """
     keys = AccessKeys.of(key)
     with _listening(host, port, keys) as listener:
-        async with Engine(proxy, options) as engine, _answering(make_app(engine, keys), listener):
+        async with AsyncExitStack() as stack:
+            engine = await stack.enter_async_context(Engine(proxy, options))
+            app = make_app(engine, keys)
+            await stack.enter_async_context(_answering(app, listener))
+            await stack.enter_async_context(app.state.history.recording(partial(sampled_status, engine)))
             try:
                 yield RolloutServer(_url(listener), engine)
             finally:
@@ -106,7 +112,8 @@ async def serve_master(
     with _listening(host, port, keys) as listener:
         master = Master(keys, networks)
         try:
-            async with _answering(make_master_app(master, keys), listener):
+            app = make_master_app(master, keys)
+            async with _answering(app, listener), app.state.history.recording(master.current_status):
                 try:
                     yield _url(listener), master
                 finally:

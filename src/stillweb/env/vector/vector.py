@@ -163,10 +163,11 @@ class VectorEnv(Started):
     ) -> tuple[Observation, float, bool, bool, Info]:
         """Perform an action in session i, see `Env.step`."""
         slot = self._slot(i)
-        if slot.env is None:
+        env = slot.env  # `leave` may clear the slot while this call waits for its turn
+        if env is None:
             raise ResetNeeded(f"session {i} has no episode", hint=f"await vector.reset({i}, task=...)")
         async with self._reported(slot, "step"):
-            observation, reward, terminated, truncated, info = await slot.env.step(action)
+            observation, reward, terminated, truncated, info = await env.step(action)
         info = self._placed(i, slot, info)
         if terminated or truncated:
             await slot.leave_drained()
@@ -184,10 +185,11 @@ class VectorEnv(Started):
     async def observe(self, i: int, *kinds: str) -> Observation:
         """Observe the page of session i without a step, see `Env.observe`."""
         slot = self._slot(i)
-        if slot.env is None:
+        env = slot.env  # see `step`
+        if env is None:
             raise ResetNeeded(f"session {i} has no episode", hint=f"await vector.reset({i}, task=...)")
         async with self._reported(slot, "observe"):
-            return await slot.env.observe(*kinds)
+            return await env.observe(*kinds)
 
     async def fork(self, i: int, into: Sequence[int]) -> None:
         """Bring other sessions to the state of session i; their own episodes are left.

@@ -31,6 +31,8 @@ from stillweb.server.guard import base_app
 from stillweb.server.keys import CLIENT_HEADER, AccessKeys, KeyHolder
 from stillweb.server.leases.queue import OperationQueue
 from stillweb.server.monitor import status as figures
+from stillweb.server.monitor.history import HistoryRecorder
+from stillweb.server.monitor.monitor import history
 from stillweb.server.monitor.status import Status, visible_to
 from stillweb.server.protocols.models import BatchReset, BatchStep, LeaseRequest
 from stillweb.server.protocols.web import HolderOf, holder_of, while_connected
@@ -95,6 +97,10 @@ class Master:
         """Return the merged status of the live nodes."""
         now = clock.monotonic()
         return merged(self.cluster.live(now), round(now - self.started_at, 3))
+
+    async def current_status(self) -> Status:
+        """Return `status`, for the recorder of the history."""
+        return self.status()
 
     def of(self, lease: str) -> ClusterNode:
         """Return the node of a lease.
@@ -202,6 +208,7 @@ class Master:
 def make_master_app(master: Master, keys: AccessKeys) -> FastAPI:
     """Return the application of a master."""
     app = base_app("stillweb serve --master", __doc__ or "", keys)
+    app.state.history = HistoryRecorder()
     routes = _Routes(master)
     for path, method, route in (
         ("/v1/nodes", "POST", routes.join),
@@ -211,6 +218,8 @@ def make_master_app(master: Master, keys: AccessKeys) -> FastAPI:
         ("/v1/leases/{lease}", "GET", routes.lease),
         ("/v1/leases/{lease}", "DELETE", routes.lease),
         ("/v1/leases/{lease}/{operation}", "POST", routes.lease),
+        ("/v1/leases/{lease}/thumbnail", "GET", routes.lease),
+        ("/v1/history", "GET", history),
         ("/v1/batch/step", "POST", routes.batch_step),
         ("/v1/batch/reset", "POST", routes.batch_reset),
         ("/v1/tasks", "GET", routes.tasks),

@@ -141,7 +141,8 @@ def merged(nodes: list[ClusterNode], uptime: float) -> Status:
     browsers: list[BrowserStatus] = []
     misses: list[RecentMiss] = []
     queues: dict[str, Queue] = {}
-    sums: dict[str, Any] = {name: {} for name in ("episodes", "leases", "failures", "traffic", "pictures")}
+    counted = ("episodes", "leases", "failures", "traffic", "pictures", "latency", "memory")
+    sums: dict[str, Any] = {name: {} for name in counted}
     for node in nodes:
         status = node.status
         for session in status.sessions:
@@ -152,7 +153,7 @@ def merged(nodes: list[ClusterNode], uptime: float) -> Status:
             queues[name] = _sum(queues.get(name), queue)
         for name, total in sums.items():
             for key, count in getattr(status, name).items():
-                total[key] = total.get(key, 0) + count
+                total[key] = total[key] + count if key in total else count
     return Status(
         state="serving" if any(node.status.state == "serving" for node in nodes) else "draining",
         uptime=uptime,

@@ -131,6 +131,7 @@ class HeldLease:
         goal: of the task, as the last reset reported it.
         info: of the last reset or step.
         picture: SHA-256 of the last picture.
+        thumbnail, thumbnail_at: last JPEG for the monitor, and its time.
         ended: whether the lease has ended.
     """
 
@@ -151,13 +152,16 @@ class HeldLease:
     goal: str = ""
     title: str = ""
     picture: str = ""
+    thumbnail: bytes = b""
+    thumbnail_at: float = 0.0
     ended: bool = False
 
     def start_episode(self, task: str, url: str) -> None:
         """Discard the state of the previous episode."""
         self.task, self.url = task, url
         self.step, self.playing, self.finished, self.reward, self.error = 0, False, False, None, ""
-        self.traffic, self.info, self.goal, self.title, self.picture = {}, {}, "", "", ""
+        self.traffic, self.info, self.goal, self.title = {}, {}, "", ""
+        self.picture, self.thumbnail = "", b""
 
     def record(self, observation: Observation, info: Mapping[str, Any]) -> None:
         """Take over the result of a reset or step."""

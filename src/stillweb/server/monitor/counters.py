@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from stillweb.server.monitor.status import Latency
 
 __all__ = ["EventRate", "ServerCounters", "TrackedMiss"]
 
@@ -63,6 +65,7 @@ class ServerCounters:
         self.failures: Counter[str] = Counter()
         self.traffic: Counter[str] = Counter()
         self.misses: deque[TrackedMiss] = deque(maxlen=_MISSES)
+        self.latency: defaultdict[str, Latency] = defaultdict(Latency)
 
     def add_traffic(self, traffic: Mapping[str, Any], task: str, now: float) -> None:
         """Count the replay requests of a reset or step."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from sse_starlette.sse import EventSourceResponse
 
@@ -14,6 +14,7 @@ from stillweb import clock
 from stillweb.server.engine import Engine
 from stillweb.server.leases.queue import OperationQueue
 from stillweb.server.monitor import status as figures
+from stillweb.server.monitor.history import History, HistoryRecorder, memory_of
 from stillweb.server.monitor.status import (
     BrowserStatus,
     Letter,
@@ -27,7 +28,7 @@ from stillweb.server.monitor.status import (
 from stillweb.server.protocols.web import Caller, CallerOf, EngineOf
 from stillweb.server.responses import JsonResponse
 
-__all__ = ["router", "status_of"]
+__all__ = ["router", "sampled_status", "status_of"]
 
 
 def status_of(engine: Engine) -> Status:
@@ -56,7 +57,16 @@ def status_of(engine: Engine) -> Status:
         ],
         browsers=[BrowserStatus(**each) for each in engine.vector.browsers()],
         pictures={"count": len(engine.pictures), "bytes": engine.pictures.bytes},
+        latency={name: each.model_copy(deep=True) for name, each in counters.latency.items()},
+        memory=dict(engine.memory),
     )
+
+
+async def sampled_status(engine: Engine) -> Status:
+    """Measure the memory and return the status."""
+    pids = [pid for each in engine.vector.browsers() for pid in (each["pid"], each["driver_pid"]) if pid > 0]
+    engine.memory = await asyncio.to_thread(memory_of, pids)
+    return status_of(engine)
 
 
 def _sessions(engine: Engine, now: float) -> list[SessionStatus]:
@@ -86,6 +96,7 @@ def _queue(queue: OperationQueue) -> Queue:
     )
 
 
+_NO_STORE = {"Cache-Control": "no-store"}
 _MIN_INTERVAL = 0.25  # seconds between two events
 _MAX_INTERVAL = 5.0  # ages change even if nothing happens
 
@@ -94,6 +105,8 @@ def router() -> APIRouter:
     routes = APIRouter(tags=["monitor"])
     routes.add_api_route("/v1/status", status, methods=["GET"], response_model=Status)
     routes.add_api_route("/v1/stream", stream, methods=["GET"], response_class=EventSourceResponse)
+    routes.add_api_route("/v1/history", history, methods=["GET"], response_model=History)
+    routes.add_api_route("/v1/leases/{lease}/thumbnail", thumbnail, methods=["GET"], response_class=Response)
     routes.add_api_route("/metrics", metrics, methods=["GET"], response_class=Response)
     routes.add_api_route("/health", health, methods=["GET"])
     routes.add_api_route("/ready", ready, methods=["GET"])
@@ -103,6 +116,26 @@ def router() -> APIRouter:
 async def status(caller: CallerOf) -> Status:
     """Return the status of the server and of each session."""
     return visible_to(status_of(caller.engine), caller.client)
+
+
+async def history(request: Request) -> History:
+    """Return rates, latencies, failures, misses and memory of the last hour."""
+    recorder: HistoryRecorder = request.app.state.history
+    return recorder.history(clock.monotonic())
+
+
+async def thumbnail(caller: CallerOf, lease: str) -> Response:
+    """Return a small JPEG of the lease's current page; 204 during a call and after the end.
+
+    The request does not renew the lease. A picture may be two seconds old.
+    """
+    if caller.engine.leases.table.why_ended(lease):
+        return Response(status_code=HTTPStatus.NO_CONTENT, headers=_NO_STORE)
+    held = caller.engine.leases.find(lease, caller.client)
+    picture = await caller.engine.thumbnail(held)
+    if not picture:
+        return Response(status_code=HTTPStatus.NO_CONTENT, headers=_NO_STORE)
+    return Response(picture, media_type="image/jpeg", headers=_NO_STORE)
 
 
 async def stream(caller: CallerOf) -> EventSourceResponse:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from itertools import accumulate
+from typing import ClassVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
 
 __all__ = [
     "MEDIA_TYPE",
     "BrowserStatus",
+    "Latency",
     "Letter",
     "Queue",
     "Rates",
@@ -81,6 +85,30 @@ class Queue(BaseModel):
     begun: int = Field(default=0, description="Operations since the start of the server")
 
 
+class Latency(BaseModel):
+    """Durations of one kind of operation, from the arrival of the call to its result, as a histogram."""
+
+    BOUNDS: ClassVar[tuple[float, ...]] = (
+        *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+        *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+    )
+    """Upper bounds of the buckets in seconds; a last bucket has none."""
+
+    counts: list[int] = Field(
+        default_factory=lambda: [0] * (len(Latency.BOUNDS) + 1), description="Operations in each bucket"
+    )
+    sum: float = Field(default=0.0, description="Seconds of all operations")
+
+    def add(self, seconds: float) -> None:
+        """Count an operation."""
+        self.counts[bisect_left(self.BOUNDS, seconds)] += 1
+        self.sum += seconds
+
+    def __add__(self, other: Latency) -> Latency:
+        counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        return Latency(counts=counts, sum=self.sum + other.sum)
+
+
 class Rates(BaseModel):
     """Events per second over the last minute."""
 
@@ -131,6 +159,13 @@ class Status(BaseModel):
     misses: list[RecentMiss] = Field(description="Most recent misses, newest first")
     browsers: list[BrowserStatus]
     pictures: dict[str, int] = Field(description="Number and bytes of the pictures in memory")
+    latency: dict[str, Latency] = Field(
+        default_factory=dict,
+        description=f"By operation; the bounds are {', '.join(map(str, Latency.BOUNDS))} s",
+    )
+    memory: dict[str, int] = Field(
+        default_factory=dict, description="Resident bytes of the server and its browsers"
+    )
 
 
 def visible_to(status: Status, client: str) -> Status:
@@ -173,6 +208,17 @@ class _Status(Collector):
         states = Counter(each.state for each in status.browsers)
         yield _gauge("browsers", "Browsers by state.", "state", states)
         yield _gauge("pictures", "Pictures in memory.", "what", status.pictures)
+        yield _gauge("memory_bytes", "Resident memory.", "what", status.memory)
+        yield _histogram("operation_seconds", "Durations of operations.", "operation", status.latency)
+
+
+def _histogram(name: str, text: str, label: str, values: Mapping[str, Latency]) -> Metric:
+    family = HistogramMetricFamily(f"stillweb_serve_{name}", text, labels=(label,))
+    bounds = [*map(str, Latency.BOUNDS), "+Inf"]
+    for key, latency in values.items():
+        buckets = list(zip(bounds, accumulate(latency.counts), strict=True))
+        family.add_metric((key,), buckets, latency.sum)
+    return family
 
 
 def _counter(name: str, text: str, value: int) -> Metric:

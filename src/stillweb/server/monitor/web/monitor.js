@@ -1,11 +1,13 @@
-// The page of `stillweb serve`: the events of v1/stream, drawn. What comes from elsewhere (names of tasks, URLs, errors)
-// is only ever set as text.
+// The monitor page of `stillweb serve`: draws the events of v1/stream and the time series of v1/history. Strings from
+// other sources (task names, URLs, errors) are only set as text.
 "use strict";
 
-const HISTORY = 120; // events in the lines of the figures
-const MANY = 256; // cells; beyond that they are a letter each
-const FETCHES = 4; // pictures fetched at once
-const AGAIN = 1000; // milliseconds until it connects again
+const MANY = 256; // more sessions are shown as letters
+const FETCHES = 4; // simultaneous requests for pictures
+const RECONNECT = 1000; // milliseconds
+const HISTORY_INTERVAL = 5000; // milliseconds between two requests for the history
+const THUMBNAIL_INTERVAL = 1000; // milliseconds between two thumbnails, which cost the server a screenshot
+const THUMBNAIL_AGE = 5000; // milliseconds after which a thumbnail is taken again
 
 const $ = (id) => document.getElementById(id);
 const made = (tag, className, text) => {
@@ -20,12 +22,11 @@ const set = (element, text) => {
 
 let key = sessionStorage.getItem("stillweb-key") || "";
 let chosen = -1; // index of the session in the detail
-let only = ""; // kind of session that is shown
+let only = ""; // the only kind of session that is shown
 let last = null; // the last status
 const cells = [];
-const history = { steps: [], resets: [] };
 
-const KINDS = { play: "playing", wait: "beginning", over: "over", fail: "failed", none: "free" };
+const KINDS = { play: "playing", wait: "starting", over: "over", fail: "failed", none: "free" };
 const kindOf = (letter) =>
   ({ N: "none", W: "wait", F: "over", X: "fail" })[letter] || "play";
 
@@ -40,21 +41,21 @@ function pageOf(url) {
   return pathname + search === "/" ? hostname : pathname + search;
 }
 
-// --- the stream: fetch and not EventSource, which can send no key ------------------------------------------------
+// --- the stream: by fetch, since EventSource cannot send a key ------------------------------------------------
 
 class Refused extends Error {}
 
-async function ask(path) {
-  const answer = await fetch(path, { headers: key ? { "x-api-key": key } : {} });
-  if (answer.status === 401 || answer.status === 403) throw new Refused();
-  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
-  return answer;
+async function request(path) {
+  const response = await fetch(path, { headers: key ? { "x-api-key": key } : {} });
+  if (response.status === 401 || response.status === 403) throw new Refused();
+  if (!response.ok) throw new Error(`${path}: ${response.status}`);
+  return response;
 }
 
 async function listen() {
-  const answer = await ask("v1/stream");
+  const response = await request("v1/stream");
   $("key").hidden = true;
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
     const { value, done } = await reader.read();
@@ -65,32 +66,32 @@ async function listen() {
     while ((end = text.indexOf("\n\n")) >= 0) {
       const lines = text.slice(0, end).split("\n");
       text = text.slice(end + 2);
-      const told = lines.filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
-      if (told.length) newest = told.join("\n");
+      const data = lines.filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
+      if (data.length) newest = data.join("\n");
     }
-    if (newest !== null) show(JSON.parse(newest)); // of several that came together the newest says it all
+    if (newest !== null) show(JSON.parse(newest)); // each event holds the whole status
   }
 }
 
-async function stay() {
+async function connect() {
   for (;;) {
     try {
       await listen();
     } catch (error) {
       if (error instanceof Refused) {
         $("server").textContent = "locked";
-        await unlocked();
+        await keyEntered();
         continue;
       }
       if (!(error instanceof TypeError) && !String(error.message).startsWith("v1/")) throw error;
     }
     $("server").className = "state lost";
-    $("server").textContent = "not reached; trying again";
-    await new Promise((resume) => setTimeout(resume, AGAIN));
+    $("server").textContent = "unreachable; trying again";
+    await new Promise((resume) => setTimeout(resume, RECONNECT));
   }
 }
 
-function unlocked() {
+function keyEntered() {
   const form = $("key");
   form.querySelector("[role=alert]").textContent = key ? "The server has another key." : "";
   form.hidden = false;
@@ -121,48 +122,148 @@ function show(status) {
 
 function showFigures(status) {
   const { rates, traffic, sessions, failures } = status;
-  for (const name of ["steps", "resets"]) {
-    history[name].push(rates[name]);
-    if (history[name].length > HISTORY) history[name].shift();
-  }
   const leased = sessions.filter((each) => each.letter !== "N").length;
   const failed = Object.values(failures).reduce((sum, count) => sum + count, 0);
   const ended = Object.values(status.episodes).reduce((sum, count) => sum + count, 0);
-  figure("steps a second", rates.steps.toFixed(1), { line: history.steps });
-  figure("resets a second", rates.resets.toFixed(2), { line: history.resets });
+  figure("steps per second", rates.steps.toFixed(1));
+  figure("resets per second", rates.resets.toFixed(2));
   figure("sessions leased", `${leased} / ${sessions.length}`);
-  figure("steps, resets", `${status.steps}, ${status.resets}`);
+  figure("steps", status.steps);
+  figure("resets", status.resets);
   figure("episodes ended", ended);
   figure("hits", traffic.hits ?? 0);
-  figure("misses", traffic.misses ?? 0, { bad: traffic.misses > 0 });
+  figure("misses", traffic.misses ?? 0, traffic.misses > 0);
   figure("noise", traffic.noise ?? 0);
-  figure("failures", failed, { bad: failures.infra_error > 0 });
+  figure("failures", failed, failures.infra_error > 0);
 }
 
 const figures = new Map();
-function figure(name, value, { line, bad } = {}) {
+function figure(name, value, bad) {
   let box = figures.get(name);
   if (!box) {
     box = made("div", "figure");
     box.append(made("b"), made("span", "", name));
-    if (line) {
-      const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-      svg.setAttribute("viewBox", `0 0 ${HISTORY - 1} 20`);
-      svg.setAttribute("preserveAspectRatio", "none");
-      svg.setAttribute("aria-hidden", "true");
-      svg.append(document.createElementNS("http://www.w3.org/2000/svg", "polyline"));
-      box.append(svg);
-    }
     figures.set(name, box);
     $("figures").append(box);
   }
   box.classList.toggle("bad", Boolean(bad));
   set(box.firstChild, String(value));
-  if (line) {
-    const top = Math.max(...line, 0.001);
-    const from = HISTORY - line.length;
-    const points = line.map((each, i) => `${from + i},${(19 - 18 * (each / top)).toFixed(1)}`);
-    box.querySelector("polyline").setAttribute("points", points.join(" "));
+}
+
+// --- time series ----------------------------------------------------------------------------------------------------
+
+const perSecond = (value) => (value >= 10 ? value.toFixed(0) : value.toFixed(value >= 1 ? 1 : 2));
+const seconds = (value) => (value >= 1 ? `${value.toFixed(1)} s` : `${(value * 1000).toFixed(0)} ms`);
+const bytes = (value) => (value >= 2 ** 30 ? `${(value / 2 ** 30).toFixed(2)} GiB` : `${(value / 2 ** 20).toFixed(0)} MiB`);
+
+// Title, format of the values, least maximum of the axis, and label and name of one or two series.
+const CHARTS = [
+  ["Rates", perSecond, 1, [["steps/s", "steps"], ["resets/s", "resets"]]],
+  ["Step latency", seconds, 0.1, [["median", "latency.execute.p50"], ["95 %", "latency.execute.p95"]]],
+  ["Reset latency", seconds, 0.1, [["median", "latency.reset.p50"], ["95 %", "latency.reset.p95"]]],
+  ["Failures and misses", perSecond, 1, [["failures/s", "failures"], ["misses/s", "misses"]]],
+  ["Memory", bytes, 2 ** 20, [["browsers", "memory.browsers"], ["server", "memory.server"]]],
+  ["Sessions", (value) => value.toFixed(0), 1, [["leased", "leased"]]],
+];
+const SVG = "http://www.w3.org/2000/svg";
+const drawn = (tag, className) => {
+  const element = document.createElementNS(SVG, tag);
+  if (className) element.setAttribute("class", className);
+  return element;
+};
+let series = { ages: [], series: {} };
+let pointed = -1; // sample under the pointer
+
+const charts = CHARTS.map(([title, format, least, lines]) => {
+  const figure = made("figure", "chart");
+  const caption = made("figcaption");
+  caption.append(made("b", "", title), ...lines.map((_, i) => made("span", i ? "second" : "")));
+  const plot = made("div", "plot");
+  const svg = drawn("svg");
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("role", "img");
+  const top = drawn("line", "top");
+  const mark = drawn("line");
+  const paths = lines.map((_, i) => drawn("path", i ? "second" : ""));
+  svg.append(top, ...paths, mark);
+  const max = made("span", "max");
+  plot.append(svg, max);
+  const axis = made("div", "axis");
+  axis.append(made("span"), made("span", "", "now"));
+  figure.append(caption, plot, axis);
+  $("charts").append(figure);
+  svg.addEventListener("pointermove", (event) => {
+    const { left, width } = svg.getBoundingClientRect();
+    pointed = Math.round(((event.clientX - left) / width) * (series.ages.length - 1));
+    showCharts();
+  });
+  svg.addEventListener("pointerleave", () => {
+    pointed = -1;
+    showCharts();
+  });
+  return { format, least, lines, title, caption, svg, top, mark, paths, max, axis };
+});
+
+const HEIGHT = 100;
+function showCharts() {
+  const count = series.ages.length;
+  $("charts").hidden = count < 2;
+  if (count < 2) return;
+  const at = pointed >= 0 && pointed < count ? pointed : count - 1;
+  const age = (i) => (series.ages[i] < 3 ? "now" : `${span(series.ages[i])} ago`);
+  for (const chart of charts) {
+    const values = chart.lines.map(([, name]) => series.series[name] || []);
+    const known = values.flat().filter((value) => value !== null && value !== undefined);
+    const most = Math.max(chart.least, ...known) * 1.05;
+    const y = (value) => (HEIGHT - (HEIGHT - 4) * (value / most)).toFixed(2);
+    chart.svg.setAttribute("viewBox", `0 0 ${count - 1} ${HEIGHT}`);
+    chart.paths.forEach((path, i) => path.setAttribute("d", pathOf(values[i], y)));
+    place(chart.top, 0, count - 1, y(most / 1.05), y(most / 1.05));
+    place(chart.mark, at, at, 0, HEIGHT);
+    chart.mark.style.display = pointed < 0 ? "none" : "";
+    set(chart.max, chart.format(most / 1.05));
+    const texts = chart.lines.map(([label], i) => {
+      const value = pointed < 0 ? newest(values[i]) : values[i][at];
+      return `${label} ${value === null || value === undefined ? "–" : chart.format(value)}`;
+    });
+    texts.forEach((text, i) => set(chart.caption.children[i + 1], text));
+    chart.svg.setAttribute("aria-label", `${chart.title}: ${texts.join(", ")}`);
+    set(chart.axis.firstChild, age(0));
+    set(chart.axis.lastChild, pointed < 0 ? "now" : age(at));
+  }
+}
+
+function newest(values) {
+  return values.findLast((value) => value !== null && value !== undefined);
+}
+
+function place(line, x1, x2, y1, y2) {
+  for (const [name, value] of Object.entries({ x1, x2, y1, y2 })) line.setAttribute(name, value);
+}
+
+function pathOf(values, y) {
+  let path = "";
+  let pen = "M";
+  values.forEach((value, i) => {
+    if (value === null || value === undefined) return; // without operations the line continues to the next value
+    path += `${pen}${i} ${y(value)}`;
+    pen = "L";
+  });
+  return path;
+}
+
+async function followHistory() {
+  for (;;) {
+    if (last && !document.hidden) {
+      try {
+        series = await (await request("v1/history")).json();
+        showCharts();
+        if (last) showTables(last);
+      } catch {
+        // the stream reports that the server is unreachable
+      }
+    }
+    await new Promise((resume) => setTimeout(resume, last ? HISTORY_INTERVAL : 200));
   }
 }
 
@@ -192,13 +293,16 @@ function cellAt(index) {
   while (cells.length <= index) {
     const button = made("button", "cell");
     const at = cells.length;
-    button.append(made("canvas"), made("span", "letter"), made("span", "age"), made("span", "task"));
+    const view = made("div", "view", "");
+    view.append(made("span"), made("canvas"));
+    button.append(view, made("span", "letter"), made("span", "age"), made("span", "task"));
     button.setAttribute("role", "option");
     button.tabIndex = at ? -1 : 0;
     button.onclick = () => choose(at);
     $("grid").append(button);
-    const [canvas, letter, age, task] = button.children;
-    cells.push({ button, canvas, letter, age, task, picture: "", near: false });
+    const [, letter, age, task] = button.children;
+    const [note, canvas] = view.children;
+    cells.push({ button, canvas, note, letter, age, task, picture: "", lease: "", near: false, taken: 0, step: -1 });
     seen.observe(button);
   }
   return cells[index];
@@ -216,13 +320,17 @@ function showSessions(sessions) {
     set(cell.letter, each.letter);
     set(cell.age, kind === "none" ? "" : span(each.age));
     set(cell.task, kind === "none" ? "" : each.error || each.task || pageOf(each.url));
-    const told = `session ${index}: ${KINDS[kind]}${each.doing ? `, ${each.doing}` : ""}, step ${each.step}`;
-    if (cell.button.title !== told) cell.button.title = told;
+    const title = `session ${index}: ${KINDS[kind]}${each.doing ? `, ${each.doing}` : ""}, step ${each.step}`;
+    if (cell.button.title !== title) cell.button.title = title;
     const picture = kind === "none" ? "" : each.picture;
-    if (picture !== cell.wanted) {
+    if (picture !== cell.wanted || each.lease !== cell.lease) {
+      if (each.lease !== cell.lease) clear(cell);
       cell.wanted = picture;
+      cell.lease = each.lease;
       draw(cell);
     }
+    const hidden = kind !== "none" && !each.lease;
+    set(cell.note, kind === "none" ? "free" : hidden ? "another API key" : cell.picture ? "" : "no picture yet");
   });
 }
 
@@ -242,7 +350,21 @@ function rows(id, wanted) {
 
 function showTables(status) {
   const queues = Object.entries(status.queues);
-  const body = rows("queues", queues.map(([name, q]) => [name, `${q.under_way} / ${q.limit}`, q.waiting, q.begun]));
+  const latency = (name, share) => {
+    const value = newest(series.series[`latency.${name}.${share}`] || []);
+    return value === undefined ? "" : seconds(value);
+  };
+  const body = rows(
+    "queues",
+    queues.map(([name, q]) => [
+      name,
+      `${q.under_way} / ${q.limit}`,
+      q.waiting,
+      q.begun,
+      latency(name, "p50"),
+      latency(name, "p95"),
+    ]),
+  );
   queues.forEach(([, queue], at) => body.rows[at].cells[2].classList.toggle("full", queue.waiting > 0));
   const failures = Object.entries(status.failures).sort((one, other) => other[1] - one[1]);
   rows("failures", failures.length ? failures : [["none", ""]]);
@@ -283,36 +405,47 @@ function showDetail() {
     owner: each.owner,
     lease: each.lease,
     age: span(each.age),
-    "last heard": `${span(each.silent)} ago`,
+    "last request": `${span(each.silent)} ago`,
     "hits, misses, noise": `${each.hits}, ${each.misses}, ${each.noise}`,
     reward: each.reward === null ? "none" : each.reward,
     browser: each.browser < 0 ? "none" : each.browser,
     error: each.error,
   };
-  const told = Object.entries(facts).filter(([, value]) => value !== "");
-  while (list.children.length > 2 * told.length) list.lastChild.remove();
-  told.forEach(([name, value], i) => {
+  const shown = Object.entries(facts).filter(([, value]) => value !== "");
+  while (list.children.length > 2 * shown.length) list.lastChild.remove();
+  shown.forEach(([name, value], i) => {
     if (list.children.length <= 2 * i) list.append(made("dt"), made("dd"));
     set(list.children[2 * i], name);
     set(list.children[2 * i + 1], String(value));
   });
-  picture.hidden = !each.picture;
-  if (each.picture !== detailPicture) {
-    detailPicture = each.picture;
-    picture.alt = `what session ${each.index} shows`;
-    if (each.picture) whole(each.picture, picture);
+  const path = pathOfPicture(each);
+  picture.hidden = !path;
+  if (path !== detailPicture) {
+    detailPicture = path;
+    picture.alt = `page of session ${each.index}`;
+    picture.removeAttribute("src");
+    if (path) whole(path, picture);
   }
 }
 
-async function whole(sha256, image) {
-  const blob = await pictureOf(sha256);
-  if (!blob || sha256 !== detailPicture) return;
+function pathOfPicture(each) {
+  if (each.picture) return `v1/pictures/${each.picture}${each.node ? `?node=${each.node}` : ""}`;
+  const open = each.lease && ["play", "over"].includes(kindOf(each.letter));
+  return open ? `v1/leases/${each.lease}/thumbnail?step=${each.step}` : "";
+}
+
+async function whole(path, image) {
+  const blob = await blobOf(path);
+  if (!blob || path !== detailPicture) {
+    if (path === detailPicture) detailPicture = ""; // the session was busy: the next status tries again
+    return;
+  }
   const url = URL.createObjectURL(blob);
   image.onload = () => URL.revokeObjectURL(url);
   image.src = url;
 }
 
-// --- pictures: a few at a time, the newest of each cell that is on the screen ------------------------------------------
+// --- pictures: those that clients observed, and thumbnails of the other sessions; only of visible cells ------------------------------------------
 
 const seen = new IntersectionObserver((entries) => {
   for (const entry of entries) {
@@ -324,18 +457,60 @@ const seen = new IntersectionObserver((entries) => {
 const waiting = new Set();
 let fetching = 0;
 
-async function pictureOf(sha256) {
+async function blobOf(path) {
   try {
-    return await (await ask(`v1/pictures/${sha256}`)).blob();
+    const response = await request(path);
+    return response.status === 204 ? null : await response.blob(); // 204: the session is busy
   } catch {
-    return null; // gone from the server's memory by now, or the server is
+    return null; // dropped from the server's memory, or the server is unreachable
+  }
+}
+
+function clear(cell) {
+  cell.picture = "";
+  cell.step = -1;
+  cell.taken = 0;
+  cell.canvas.width = cell.canvas.width; // clears it
+}
+
+async function drawBlob(cell, blob, name) {
+  const width = Math.min(480, Math.max(64, Math.round(cell.canvas.clientWidth * devicePixelRatio)));
+  const bitmap = await createImageBitmap(blob, { resizeWidth: width, resizeQuality: "medium" });
+  cell.canvas.width = width;
+  cell.canvas.height = Math.round((width * 9) / 16);
+  cell.canvas.getContext("2d").drawImage(bitmap, 0, 0); // from the top of the page
+  bitmap.close();
+  cell.picture = name;
+  set(cell.note, "");
+}
+
+async function takeThumbnails() {
+  for (;;) {
+    await new Promise((resume) => setTimeout(resume, THUMBNAIL_INTERVAL));
+    if (!last || document.hidden || !$("pictures").checked || cells.length > MANY) continue;
+    const now = performance.now();
+    const due = cells.filter((cell, i) => {
+      const each = last.sessions[i];
+      const path = each && !each.picture && pathOfPicture(each);
+      return path && cell.near && !each.doing && (cell.step !== each.step || now - cell.taken > 4 * THUMBNAIL_AGE)
+        && now - cell.taken > THUMBNAIL_AGE;
+    });
+    due.sort((one, other) => one.taken - other.taken);
+    if (!due.length) continue;
+    const [cell] = due;
+    const each = last.sessions[cells.indexOf(cell)];
+    const { lease, step } = each;
+    cell.taken = now;
+    const blob = await blobOf(pathOfPicture(each));
+    if (!blob || cell.lease !== lease) continue;
+    await drawBlob(cell, blob, lease);
+    cell.step = step;
   }
 }
 
 function draw(cell) {
   if (!cell.wanted) {
-    cell.picture = "";
-    cell.canvas.width = cell.canvas.width; // clears it
+    if (!cell.lease) clear(cell);
     return;
   }
   if (!cell.near || !$("pictures").checked || cell.wanted === cell.picture) return;
@@ -350,21 +525,13 @@ async function next() {
   const sha256 = cell.wanted;
   if (!sha256) return;
   fetching += 1;
-  const blob = await pictureOf(sha256);
-  if (blob) {
-    const width = Math.min(320, Math.max(64, Math.round(cell.canvas.clientWidth * devicePixelRatio)));
-    const bitmap = await createImageBitmap(blob, { resizeWidth: width, resizeQuality: "medium" });
-    cell.canvas.width = width;
-    cell.canvas.height = Math.round((width * 9) / 16);
-    cell.canvas.getContext("2d").drawImage(bitmap, 0, 0); // from the top, where pages begin
-    bitmap.close();
-    cell.picture = sha256;
-  }
+  const blob = await blobOf(`v1/pictures/${sha256}`);
+  if (blob) await drawBlob(cell, blob, sha256);
   fetching -= 1;
   next();
 }
 
-// --- by hand --------------------------------------------------------------------------------------------------------
+// --- controls --------------------------------------------------------------------------------------------------------
 
 $("pictures").onchange = () => {
   $("grid").classList.toggle("nopictures", !$("pictures").checked);
@@ -391,4 +558,6 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && chosen >= 0) choose(chosen);
 });
 
-stay();
+connect();
+followHistory();
+takeThumbnails();
