@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from stillweb import clock
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
+from stillweb.collections.misses import Missed, Sighting
 from stillweb.coverage import CoverageOptions, UntilOptions, measure, record_until
 from stillweb.env import Env
 from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
@@ -25,6 +27,7 @@ from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.harvest.fetch import PageFetcher, TooLarge
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import STATE_FILE, HarvestOptions, HarvestReport, harvest
+from stillweb.record.harvest.misses import plain_requests, word_templates
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForms
 from stillweb.record.login.steps import read_storage_state
@@ -135,6 +138,57 @@ def test_the_likeliest_url_comes_first_and_each_once():
     assert order[1] is not None
     assert order[1].weight == pytest.approx(DAMPING * 0.8 / 2)
     assert not frontier.waiting
+
+
+# --- what a replay missed --------------------------------------------------------------------------
+
+
+def missed(
+    url: str, method: str = "GET", resource: str = "empty", body: bytes = b"", **fields: str
+) -> Missed:
+    seen = Sighting("s", 1, page=HOME)
+    named = tuple((name.replace("_", "-"), value) for name, value in fields.items())
+    packed = b64encode(body).decode()
+    return Missed("site", "e", method, url, seen, seen, named, packed, len(body), resource=resource)
+
+
+FORM = {"content_type": "application/x-www-form-urlencoded;charset=UTF-8"}
+
+
+def test_misses_without_a_token_are_sent_again_and_documents_are_not():
+    misses = [
+        missed(f"{HOME}a.json", accept="application/json"),
+        missed(f"{HOME}page", resource="document"),
+        missed(f"{HOME}suggest", "POST", body=b"s=tea", **FORM),
+        missed(f"{HOME}save", "POST", body=b"t=8f14e45fceea167a5a36dedd4bea2543&s=tea", **FORM),
+        missed(f"{HOME}json", "POST", body=b"{}", content_type="application/json"),
+    ]
+    plain = list(plain_requests(misses, unsafe=True))
+    assert [(each.method, each.url, each.body) for each in plain] == [
+        ("GET", f"{HOME}a.json", None),
+        ("POST", f"{HOME}suggest", b"s=tea"),
+    ]
+    assert plain[0].fields == (("accept", "application/json"),)
+    assert plain[0].referer == HOME
+    assert [each.method for each in plain_requests(misses, unsafe=False)] == ["GET"]
+
+
+def test_a_typed_word_makes_a_request_a_template():
+    misses = [
+        missed(f"{HOME}find?page=1&q=tea"),
+        missed(f"{HOME}find?page=1&q=kettle"),
+        missed(f"{HOME}find?q=tea&lang=tea"),
+        missed(f"{HOME}suggest", "POST", body=b"call=q&s=Blue+kettles", **FORM),
+    ]
+    words = {"tea", "kettle", "Blue kettles"}
+    templates = list(word_templates(plain_requests(misses, unsafe=True), words))
+    assert [(each.url, at) for each, at in templates] == [
+        (f"{HOME}find?page=1&q=tea", 1),
+        (f"{HOME}suggest", 1),
+    ]
+    form = templates[1][0]
+    assert form.with_pairs([("call", "q"), ("s", "a b")]).body == b"call=q&s=a+b"
+    assert templates[0][0].with_pairs([("page", "1"), ("q", "ü")]).url == f"{HOME}find?page=1&q=%C3%BC"
 
 
 # --- over the wire ---------------------------------------------------------------------------------
@@ -267,6 +321,10 @@ class TestASite:
     async def test_until_records_until_fresh_seeds_miss_nothing(self, tmp_path: Path, ca, site) -> None:
         build(site, pages=6)
         site.answers["/logout"] = site.reply("<a href='/'>Bye</a>")
+        site.page("/suggest", "<p>Perhaps</p>")
+        home = site.answers["/"].body.decode()
+        ask = "fetch('/suggest', {method: 'POST', body: new URLSearchParams({s: this.value})})"
+        site.answers["/"] = site.reply(f'{home}<input aria-label="Suggest" oninput="{ask}">')
         collection = await crawled(tmp_path, ca, site)
         measured = CoverageOptions(agents=("uniform", "reader"), seeds=2, steps=10)
         options = UntilOptions(

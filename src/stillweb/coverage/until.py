@@ -203,12 +203,11 @@ class _Loop:
 
     async def _harvest(self, result: CoverageResult) -> int:
         base = self._options.harvest
-        wanted = tuple(
-            miss.url for miss in result.misses() if miss.method == "GET" and miss.resource in ("document", "")
-        )
         seconds = max(_LEAST, _HARVEST * self._left)
         forms = 0 if self._options.read_only else base.forms or 1_000
-        options = replace(base, seconds=seconds, forms=forms, words=base.words or 2_000, wanted=wanted)
+        options = replace(
+            base, seconds=seconds, forms=forms, words=base.words or 2_000, misses=tuple(result.misses())
+        )
 
         def show(report: Any) -> None:
             self._say(f"harvest: {report.pages} pages, {report.forms} forms, {report.requests} requests")

@@ -139,9 +139,17 @@ class PageFetcher:
         await self._client.aclose()
 
     async def fetch(
-        self, url: str, destination: str = "document", *, referer: str = "", body: bytes | None = None
+        self,
+        url: str,
+        destination: str = "document",
+        *,
+        referer: str = "",
+        body: bytes | None = None,
+        fields: Headers = (),
     ) -> Exchange:
         """Return the exchange of a GET request, or of a POST with form data; redirects are not followed.
+
+        `fields` replace request fields of the same names.
 
         Raises:
             UpstreamUnreachable: if the site does not answer, or stays busy. Other server errors are retried,
@@ -152,7 +160,10 @@ class PageFetcher:
         for attempt in range(1, _ATTEMPTS + 1):
             async with host:
                 await self._wait_for(host)
-                exchange = await self._send(url, self._request(url, destination, referer, body), body or b"")
+                request = self._request(url, destination, referer, body)
+                for name, value in fields:
+                    request.headers[name] = value
+                exchange = await self._send(url, request, body or b"")
                 status = exchange.response.status
                 host.note(status)
                 if is_trouble(status):

@@ -26,6 +26,7 @@ from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
 from stillweb.collections.manifest import write_atomically
+from stillweb.collections.misses import Missed
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
 from stillweb.model import Exchange
@@ -44,6 +45,7 @@ from stillweb.record.harvest.fetch import (
     recorded_fields,
 )
 from stillweb.record.harvest.frontier import HarvestFrontier, Pending
+from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
 from stillweb.record.login.run import log_in_separately
@@ -61,7 +63,7 @@ STATE_FILE = "harvest.json"
 
 _STATE_VERSION = 1
 # Shares of the time left that pages, and then POST forms, may use while something else waits for its turn.
-_PAGES_SHARE, _FORMS_SHARE = 0.5, 0.5
+_MISSES_SHARE, _PAGES_SHARE, _FORMS_SHARE = 0.25, 0.5, 0.5
 _HTML = ("text/html", "application/xhtml+xml")
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
 
@@ -73,7 +75,7 @@ class HarvestOptions:
     Attributes:
         size: bytes of response bodies.
         jobs: pages at a time.
-        wanted: documents to fetch first.
+        misses: requests that a replay missed, which are sent first.
         avoid: links that are not followed.
         login: None to harvest without a login.
         record: how the sites are reached.
@@ -101,7 +103,7 @@ class HarvestOptions:
     words: Annotated[
         int, Option("Send N of the site's own words in each text field of GET forms.", min=0)
     ] = 0
-    wanted: tuple[str, ...] = ()
+    misses: tuple[Missed, ...] = ()
     values: FormValues = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     login: Login | None = None
@@ -224,10 +226,13 @@ class _Harvest:
                 hint=f"stillweb record crawl URL... -c {self._collection.name}",
             )
         await self._begin_visit(fetcher, start)
-        for url in self._options.wanted:
-            if self._is_followed(wire_url(url), ""):
-                self._frontier.add(wire_url(url), start, 1.0)
+        for miss in self._options.misses:
+            if miss.method == "GET" and miss.resource == "document" and self._is_followed(miss.url, ""):
+                self._frontier.add(wire_url(miss.url), start, 1.0)
+        missed = list(plain_requests(self._options.misses, unsafe=bool(self._options.forms)))
         try:
+            self._limit_time(_MISSES_SHARE)
+            await self._send_plain(fetcher, missed)
             forms, words = bool(self._options.forms), bool(self._options.words)
             self._limit_time(_PAGES_SHARE if forms or words else 1.0)
             await self._fetch_all(fetcher)
@@ -237,6 +242,7 @@ class _Harvest:
             self._limit_time(1.0)
             if words and not self._is_over():
                 self._add_words()
+                await self._send_plain(fetcher, self._worded(missed))
             await self._fetch_all(fetcher)
         finally:
             if self._secrets is not None:
@@ -464,16 +470,64 @@ class _Harvest:
     def _is_followed(self, url: str, description: str) -> bool:
         return self._scope.contains(url) and not self._options.avoid.forbids(description, url)
 
+    def _likely_words(self) -> list[tuple[str, float]]:
+        return heapq.nlargest(self._options.words, self._words.items(), key=lambda each: (each[1], each[0]))
+
     def _add_words(self) -> None:
-        """Queue each GET form with the site's own words in its text fields, likely words first."""
-        words = heapq.nlargest(self._options.words, self._words.items(), key=lambda each: (each[1], each[0]))
-        forms: dict[tuple[str, ...], tuple[HtmlForm, str]] = {}
+        """Queue GET forms with the site's own words in their text fields, likely words and pages first.
+
+        Forms that differ in hidden fields only are variants of one. The n-th variant gets 1/n of the words.
+        """
+        words = self._likely_words()
+        variants: dict[tuple[str, ...], list[tuple[HtmlForm, str]]] = {}
         for form, page in self._forms.items():
             typed = sorted(each.name for each in form.fields if each.type in ("text", "search"))
             if typed:
-                forms.setdefault((form.action.partition("?")[0], *typed), (form, page))
-        for word, weight in words:
-            for form, page in forms.values():
-                for lead in form_requests(form, Values({ANY: (word,)})):
-                    if self._is_followed(lead.url, lead.description):
-                        self._frontier.add(lead.url, page, weight)
+                variants.setdefault((form.action.partition("?")[0], *typed), []).append((form, page))
+        for forms in variants.values():
+            for number, (form, page) in enumerate(forms):
+                for word, weight in words[: max(1, len(words) // (number + 1))]:
+                    for lead in form_requests(form, Values({ANY: (word,)})):
+                        if self._is_followed(lead.url, lead.description):
+                            self._frontier.add(lead.url, page, weight / (number + 1))
+
+    def _worded(self, missed: list[PlainRequest]) -> Iterator[PlainRequest]:
+        """Yield missed searches and type-aheads with the site's other words, likely words first."""
+        templates = list(word_templates(missed, self._words))
+        for word, _ in self._likely_words():
+            for request, at in templates:
+                pairs = request.pairs
+                pairs[at] = (pairs[at][0], word)
+                yield request.with_pairs(pairs)
+
+    async def _send_plain(self, fetcher: PageFetcher, requests: Iterable[PlainRequest]) -> None:
+        """Send requests that need no page, each once."""
+        waiting = iter(requests)
+        sent: set[tuple[str, bytes | None]] = set()
+
+        async def work() -> None:
+            for request in waiting:
+                key = (request.url, request.body)
+                known = request.body is None and request.url in self._recorded
+                avoided = self._options.avoid.forbids("", request.url)
+                if key in sent or known or avoided or self._is_over():
+                    continue
+                sent.add(key)
+                try:
+                    exchange = await fetcher.fetch(
+                        request.url,
+                        request.destination,
+                        referer=request.referer,
+                        body=request.body,
+                        fields=request.fields,
+                    )
+                except (UpstreamUnreachable, TooLarge) as error:
+                    self.report.failed[request.url] = str(error)
+                    continue
+                self._recorded.add(request.url)
+                self._write(exchange)
+                self._on_page(self.report)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._options.per_host):
+                group.create_task(work())
