@@ -1,8 +1,8 @@
 """Requests that a replay missed, to send again by plain HTTP, also with other words of the site. Pure.
 
 A miss can be sent again without its page if nothing in it belongs to one visit: no CSRF token, and no body
-that was too large for the ledger. Search and type-ahead requests carry a word that an agent typed. Other agents
-type other words, so each such request becomes a template for the site's whole vocabulary.
+that was too large for the ledger. Search and type-ahead requests carry a word that an agent typed. Other
+agents type other words, so each such request becomes a template for the site's whole vocabulary.
 """
 
 from __future__ import annotations
