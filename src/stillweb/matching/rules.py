@@ -6,8 +6,9 @@ when recorded and when requested. `Rules.aliases` returns the keys of a request 
 pack finds an entry under them too, and replay looks them up after the exact key.
 
 An alias loses the values and nothing else: location, shape and every other byte stay in the key, in a key
-space separate from exact keys. Rules of origin *guessed* make a second alias in a third key space, which
-strict replay never uses. A value without the rule's shape is not volatile.
+space separate from exact keys. Of a value with shape `set` it loses the order of the elements only. Rules of
+origin *guessed* make a second alias in a third key space, which strict replay never uses. A value without the
+rule's shape is not volatile.
 
 Pure: the resolver calls this for every request without an exact match.
 """
@@ -29,7 +30,7 @@ import yaml
 from stillweb.errors import CollectionError
 from stillweb.matching.keys import KEY_SIZE
 from stillweb.matching.parts import Leaf, Parts, Where
-from stillweb.matching.values import SHAPES, fits
+from stillweb.matching.values import SET, SHAPES, elements, fits
 from stillweb.model import Request, header
 
 __all__ = [
@@ -331,7 +332,8 @@ class Rules:
             rules = self._by_place[leaf.where].get(leaf.name, ())
             fit = _first_fit((rule for rule in rules if rule.applies(parts)), leaf.text)
             if fit is not None:
-                (guessed if fit.origin is RuleOrigin.GUESSED else strict)[leaf] = fit.shape
+                form = fit.shape if fit.shape != SET else f"{SET} {json.dumps(elements(leaf.text))}"
+                (guessed if fit.origin is RuleOrigin.GUESSED else strict)[leaf] = form
         found = [_alias(parts, strict, guessed=False)] if strict else []
         if guessed:
             found.append(_alias(parts, strict | guessed, guessed=True))

@@ -11,7 +11,10 @@ import re
 from datetime import UTC, datetime
 from enum import StrEnum
 
-__all__ = ["SHAPES", "ValueKind", "fits", "kind_of", "masked", "shape_of"]
+__all__ = ["SET", "SHAPES", "ValueKind", "elements", "fits", "kind_of", "masked", "shape_of"]
+
+SET = "set"
+"""Shape of a list whose order does not matter; its elements stay part of a request's identity."""
 
 _DATE = r"[12][0-9]{3}-[01][0-9]-[0-3][0-9]"
 _TIME = r"[0-2][0-9]:[0-5][0-9](:[0-6][0-9](\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
@@ -30,6 +33,7 @@ SHAPES: dict[str, re.Pattern[str]] = {
         "hex": r"[0-9a-f]{8,128}|[0-9A-F]{8,128}",
         "token": r"[A-Za-z0-9_.~+/=:|-]{8,4096}",
         "any": r"(?s:.*)",
+        SET: r"[^|,]+(\|[^|]+)+|[^|,]+(,[^|,]+)+",  # last: `shape_of` never returns it, since `any` fits too
     }.items()
 }
 
@@ -37,6 +41,12 @@ SHAPES: dict[str, re.Pattern[str]] = {
 def fits(shape: str, value: str) -> bool:
     """Return True if a value has a named shape."""
     return SHAPES[shape].fullmatch(value) is not None
+
+
+def elements(text: str) -> tuple[str, ...]:
+    """Return the elements of a set, separated by `|` or by commas, in sorted order after the separator."""
+    separator = "|" if "|" in text else ","
+    return (separator, *sorted(text.split(separator)))
 
 
 def shape_of(values: list[str]) -> str:

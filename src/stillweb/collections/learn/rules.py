@@ -32,6 +32,7 @@ from stillweb.collections.learn.guards import (
     objection,
 )
 from stillweb.collections.learn.observed import Observed, observe
+from stillweb.collections.learn.sets import set_rules
 from stillweb.collections.manifest import write_atomically
 from stillweb.matching.parts import Leaf, Where
 from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules
@@ -180,7 +181,7 @@ def learn(first: Collection, second: Collection) -> Learned:
     rules, rejected = _decide(sights, refuse, RuleOrigin.LEARNED, lambda r: not _shared(values, r, r.shape))
     twins = _counterparts(ones, others)
     return Learned(
-        rules=tuple(rules + header_rules(twins)),
+        rules=tuple(rules + header_rules(twins) + set_rules(first, second)),
         rejected=tuple(rejected),
         requests=(len(ones), len(others)),
         unmatched=(len(left), len(right)),
