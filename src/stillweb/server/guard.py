@@ -1,4 +1,4 @@
-"""Access control and error handling that rollout server and master share.
+"""Access control, error handling and the page of the monitor, which rollout server and master share.
 
 Without a key a server answers only requests whose `Host` is a loopback name, so that DNS rebinding does not
 reach it. Requests of web pages from other origins are always refused.
@@ -6,10 +6,12 @@ reach it. Requests of web pages from other origins are always refused.
 
 from __future__ import annotations
 
+from functools import partial
+from importlib.resources import files
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.datastructures import Headers
@@ -22,12 +24,25 @@ from stillweb.errors import StillwebError
 from stillweb.server.failures import FailureKind, RequestRefused, ServerFault, fault_of
 from stillweb.server.keys import AccessKeys, KeyHolder
 from stillweb.server.limits import BodyLimit
-from stillweb.server.monitor import page as monitorpage
 from stillweb.server.responses import failed, failed_bug, failed_http, failed_validation, fault_response
 
 __all__ = ["Guard", "base_app", "check_request", "is_loopback"]
 
-PUBLIC = frozenset(("/health", "/ready", "/docs", "/openapi.json")) | monitorpage.PATHS
+# The page of the monitor: static files without data that load nothing from other origins.
+_PAGE_FILES = {
+    "/": ("monitor.html", "text/html; charset=utf-8"),
+    "/monitor.css": ("monitor.css", "text/css; charset=utf-8"),
+    "/monitor.js": ("monitor.js", "text/javascript; charset=utf-8"),
+}
+_PAGE_HEADERS = {
+    # Pictures are blobs: an <img> cannot send the API key.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-cache",
+    "X-Content-Type-Options": "nosniff",
+}
+
+PUBLIC = frozenset(("/health", "/ready", "/docs", "/openapi.json")) | frozenset(_PAGE_FILES)
 
 
 def is_loopback(host: str) -> bool:
@@ -104,5 +119,19 @@ def base_app(title: str, description: str, keys: AccessKeys) -> FastAPI:
     app.add_exception_handler(Exception, failed_bug)
     app.add_middleware(BodyLimit)
     app.add_middleware(Guard, keys=keys)  # added last, so it runs first
-    app.include_router(monitorpage.router())
+    app.include_router(_page_router())
     return app
+
+
+def _page_router() -> APIRouter:
+    routes = APIRouter()
+    for path, (name, media_type) in _PAGE_FILES.items():
+        routes.add_api_route(
+            path, partial(_file, name, media_type), methods=["GET"], include_in_schema=False, name=name
+        )
+    return routes
+
+
+async def _file(name: str, media_type: str) -> Response:
+    text = files("stillweb.server.monitor").joinpath("web", name).read_text("utf-8")
+    return Response(text, media_type=media_type, headers=_PAGE_HEADERS)
