@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from stillweb.cli.extras import extra_not_installed, extras
 from stillweb.errors import ReplayUnreachable
 
+HELP = Path(__file__).with_name("installed_help.py")
 BLOCK = "import sys; sys.modules[{!r}] = None; from stillweb.cli import main; main()"
 
 
@@ -43,6 +46,15 @@ def test_one_line_names_the_extra(tmp_path, missing: str, extra: str, arguments:
     first, hint = done.stderr.splitlines()
     assert re.match("stillweb: .*not installed", first)
     assert hint == f"  next: pip install 'stillweb[{extra}]'"
+
+
+@pytest.mark.parametrize("extra", extras())
+def test_the_help_of_every_command_needs_no_extra(extra: str) -> None:
+    blocked = dict.fromkeys(extras()[extra])
+    code = f"import sys, runpy; sys.modules.update({blocked}); runpy.run_path({str(HELP)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["missing"] == {}
 
 
 SCRIPT = """

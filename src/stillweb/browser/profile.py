@@ -61,7 +61,7 @@ def _check_locale(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a site can see of a browser.
+    """Properties of a browser that sites can read.
 
     Attributes:
         user_agent: "" keeps the browser's own, without the word Headless.

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
-
-import ada_url
-from selectolax.lexbor import LexborHTMLParser
+from typing import TYPE_CHECKING, Any
 
 from stillweb.record.crawl.scope import page_url
 from stillweb.record.explore.links import HtmlForm, Input
+
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborHTMLParser
 
 __all__ = ["HtmlLink", "HtmlPage", "Resource", "css_urls", "parse_page"]
 
@@ -87,6 +87,8 @@ def parse_page(url: str, html: bytes) -> HtmlPage:
         url: of the document.
         html: decoded body; an encoding other than UTF-8 is not honoured in query strings.
     """
+    from selectolax.lexbor import LexborHTMLParser  # of the extra stillweb[record]
+
     tree = LexborHTMLParser(html.decode("utf-8", "replace"))
     base = _base(tree, url)
     page = HtmlPage()
@@ -132,6 +134,8 @@ def _base(tree: LexborHTMLParser, url: str) -> str:
 
 def _absolute(base: str, reference: str) -> str:
     """Return a reference as an absolute URL, "" if it is not one."""
+    import ada_url  # of the extra stillweb[record]
+
     try:
         return ada_url.join_url(base, reference)
     except ValueError:
