@@ -201,7 +201,7 @@ def cannot_listen(host: str, port: int, error: OSError) -> UsageError:
     """Return the error for a socket that cannot listen."""
     if error.errno in _TAKEN:
         return PortInUse(
-            f"cannot listen: port {port} on {host}: {os.strerror(error.errno or 0).lower()}",
+            f"port {port} on {host} cannot be taken: {os.strerror(error.errno or 0).lower()}",
             hint="another replay may be running there; take another: --port 8081",
         )
     return UsageError(
