@@ -20,10 +20,9 @@ from stillweb.diff.certify.certificate import (
     latest_certificate,
     this_machine,
 )
-from stillweb.diff.certify.certify import CertifyOptions, reference_of
+from stillweb.diff.certify.certify import CertifyOptions, Condition, TraceRepetition, reference_of
 from stillweb.diff.certify.divergence import explain, first_difference
 from stillweb.diff.certify.rates import rate
-from stillweb.diff.certify.runs import Condition, TraceRepetition
 from stillweb.diff.certify.watch import ContentStore, SeenStep, differing_boxes
 from stillweb.env.trajectories.trace import Trace
 from stillweb.errors import UsageError

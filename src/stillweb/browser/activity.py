@@ -2,9 +2,9 @@
 
 Below level EXACT they come from Playwright's events, over all pages and frames; at EXACT `ExactContext`
 reports them. Requests without an end (event streams, media) and WebSockets are counted separately, since
-waiting for them would never finish. Like a page, settling waits for the response head of an event stream, and
-for a WebSocket's next frame after it was opened or the page sent one, but for a second at most, since none
-may come (docs/decisions/0016-frames.md). `data:` and `blob:` URLs are not traffic.
+waiting for them would never finish. Like a page, settling waits for the response head of an event stream. It
+waits at most one second for a WebSocket's next frame after it was opened or the page sent one, since none may
+come (docs/decisions/0016-frames.md). `data:` and `blob:` URLs are not traffic.
 """
 
 from __future__ import annotations

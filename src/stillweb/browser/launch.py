@@ -212,7 +212,7 @@ async def launch(
         if not _is_shell(path):
             raise ProgramNotFound(
                 f"level 'exact' needs chromium-headless-shell, and {path} is none",
-                hint=f"set {BROWSER_VARIABLE}, or ask for level 'clock'",
+                hint=f"set {BROWSER_VARIABLE}, or use level 'clock'",
             )
         port = free_port()
         flags += [*EXACT_FLAGS, f"--remote-debugging-port={port}"]

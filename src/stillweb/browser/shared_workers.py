@@ -1,8 +1,8 @@
 """Starts of shared workers below level EXACT.
 
 Chromium reports the request for a shared worker's script on the page that made it, but never its end. So a
-session of the browser attaches to each new shared worker and sends a command, which the worker's thread
-executes once its script has loaded. The reply, or the end of the worker, ends the request (`Activity`).
+session of the browser attaches to each new shared worker and sends a command. The worker's thread executes
+the command once its script has loaded. The reply, or the end of the worker, ends the request (`Activity`).
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _entry(collection: Collection, capture: Capture, exchange: Exchange) -> dict
     request, response = exchange.request, exchange.response
     version = "HTTP/2" if exchange.protocol == "h2" else "HTTP/1.1"
     common = {"httpVersion": version, "cookies": [], "headersSize": -1}
-    asked = {
+    request_entry = {
         "method": request.method,
         "url": request.url,
         "headers": _fields(request.headers),
@@ -89,11 +89,11 @@ def _entry(collection: Collection, capture: Capture, exchange: Exchange) -> dict
     }
     if request.raw_body:
         content_type = header(request.headers, "content-type")
-        asked["postData"] = {"mimeType": content_type, **_text(request.raw_body, content_type)}
+        request_entry["postData"] = {"mimeType": content_type, **_text(request.raw_body, content_type)}
     entry = {
         "startedDateTime": iso_date(exchange.timestamp),
         "time": 0,
-        "request": asked,
+        "request": request_entry,
         "response": {
             "status": response.status,
             "statusText": response.reason,

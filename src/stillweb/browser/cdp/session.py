@@ -410,9 +410,8 @@ class PageProbe:
     async def arrived(self, timeout: float) -> bool:
         """Wait until no frame is navigating and the main frame can run scripts; False on timeout.
 
-        A navigation without a document (204, a download) may report no end, hence the timeout. Callers that
-        retry
-        after `FrameGone` wait here instead of looping.
+        A navigation without a document (204, a download) may report no end; therefore the timeout. Callers
+        that retry after `FrameGone` wait here instead of looping.
         """
         try:
             async with asyncio.timeout(timeout):

@@ -71,7 +71,7 @@ class Workers:
 
     @property
     def waits(self) -> WorkerWaits:
-        """What the workers reported last."""
+        """The last reports of the workers."""
         return WorkerWaits.of(self._replies.values())
 
     def pin(self, session: CdpSession, target: dict[str, Any], waiting: bool) -> None:

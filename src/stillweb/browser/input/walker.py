@@ -86,8 +86,8 @@ class Act:
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON, without empty members."""
         stored = {"do": self.do, "control": self.control, "value": self.value}
-        kept: dict[str, Any] = {name: value for name, value in stored.items() if value}
-        return kept | ({"fields": [list(each) for each in self.fields]} if self.fields else {})
+        present: dict[str, Any] = {name: value for name, value in stored.items() if value}
+        return present | ({"fields": [list(each) for each in self.fields]} if self.fields else {})
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Act:
