@@ -13,7 +13,8 @@ step after the end changes nothing and has reward 0.
 
 Responses and their order are replayed. Clock and randomness of the page are not pinned, since BrowserGym pins
 neither: use `Env` for that. BrowserGym needs Playwright 1.44 and its browser, unless `use_browser` names
-another one. This module needs browsergym-core, httpx and Pillow, and not stillweb's Playwright.
+    another one. This module needs browsergym-core, httpx, Pillow, lazy-loader and google-re2, and not
+    stillweb's Playwright.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ try:
 
     from stillweb.trainers.registration import RegisteredName, register, registry_name
 except ImportError as missing:
-    hint = "pip install browsergym-core httpx"
+    hint = "pip install browsergym-core httpx lazy-loader google-re2"
     raise ExtraNotInstalled(f"BrowserGym is not installed: {missing}", hint=hint) from missing
 
 __all__ = ["ReplayBrowserEnv", "ReplaySession", "ReplayTask", "register_tasks", "use_browser"]
