@@ -71,7 +71,7 @@ async def test_a_crawl_in_a_container_is_stopped_gone_on_with_and_imported(image
     async with asyncio.timeout(120):
         await seen.wait()
     # The name belongs to the collection: a second crawl of it is refused by Docker or by us.
-    with pytest.raises(UsageError, match="still runs"):
+    with pytest.raises(UsageError, match="is still running"):
         await BrowsertrixCrawl(job(tmp_path, image, append=True)).run()
     crawl.interrupt()
     report = await running
