@@ -22,7 +22,7 @@ class Site:
     """
 
     pages: dict[str, str | Answer | Callable[[str], Answer]] = field(default_factory=dict)
-    delays: dict[str, float] = field(default_factory=dict)
+    delays: dict[str, float | Callable[[], float]] = field(default_factory=dict)
     withheld: dict[str, asyncio.Event] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     url: str = ""
@@ -33,7 +33,7 @@ class Site:
         parts = urlsplit(url)
         bare = f"{parts.scheme}://{parts.netloc}{parts.path}"
         if delay := self.delays.get(bare):
-            await asyncio.sleep(delay)
+            await asyncio.sleep(delay() if callable(delay) else delay)
         page = self.pages.get(bare)
         if page is None:
             return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"

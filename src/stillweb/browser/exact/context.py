@@ -99,6 +99,7 @@ class ExactContext:
         self._drawing: Counter[str] = Counter()  # frames under way, by page
         self._after_frames: dict[str, list[Callable[[], object]]] = {}  # documents that wait for those
         self._ending: set[asyncio.Task[None]] = set()
+        self._removed_frames: set[str] = set()
         self._given_up: set[str] = set()  # requests that are no longer awaited
         connection.claim(context_id, self._adopt)
 
@@ -139,6 +140,7 @@ class ExactContext:
             self._follow_sockets(session)
             self._pin_page(session)
             session.on("Page.downloadWillBegin", self._on_download)
+            session.on("Page.frameDetached", self._on_detached)
             session.post("Performance.enable")  # for `wait_for_slow`
         elif kind in ("worker", "shared_worker"):
             self.workers.pin(session, target, waiting)
@@ -190,10 +192,13 @@ class ExactContext:
         kind = event.get("type", "Other").lower()
         if request["url"].startswith("data:") and kind == "document":
             self.flag("a frame's document is a data: URL, which is not held")
-        if request["url"].startswith(_NO_TRAFFIC):
+        if request["url"].startswith(_NO_TRAFFIC) or self._is_dropped(event, kind):
             return
         pending = self._sent(event["requestId"], request, kind)
         pending.kind, pending.source = kind, _source(session, event)
+        pending.frame = event.get("frameId", "") if kind == "document" else ""
+        if kind == "script":
+            pending.precedence = _precedence(event)
         pending.requester = self.workers.name(session.target["targetId"])
         pending.requester_known = True
 
@@ -205,6 +210,9 @@ class ExactContext:
         if pending.reported:  # a redirect
             self._begin(pending)
         return pending
+
+    def _is_dropped(self, event: dict[str, Any], kind: str) -> bool:
+        return kind == "document" and event.get("frameId") in self._removed_frames
 
     def _report(self, pending: PendingRequest) -> None:
         """List a request in `Activity`.
@@ -223,10 +231,15 @@ class ExactContext:
 
     def _on_paused(self, session: CdpSession, event: dict[str, Any]) -> None:
         request = event["request"]
+        if self._is_dropped(event, event["resourceType"].lower()):
+            session.post("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "Aborted"})
+            return
         key = event.get("networkId") or event["requestId"]
         self._flag_if_given_up(key, request["url"])
         pending = self._sent(key, request, event["resourceType"].lower())
         self.requests.paused(pending, event["requestId"], session)
+        if pending.kind == "document":
+            pending.frame = event["frameId"]
         if (
             event["resourceType"].lower() in _SYNCHRONOUS_KINDS
             and request.get("initialPriority") == _SYNCHRONOUS
@@ -249,6 +262,15 @@ class ExactContext:
             else:
                 resume()
 
+    def _on_detached(self, event: dict[str, Any]) -> None:
+        """Drop the document request of a removed frame; whether it was made at all is a race."""
+        if event.get("reason") == "swap":
+            return
+        self._removed_frames.add(event["frameId"])
+        for request in self.requests.open:
+            if request.frame == event["frameId"] and request.stage is not RequestStage.RELEASED:
+                self.requests.ended(request.key)
+
     def _on_response(self, event: dict[str, Any]) -> None:
         key, response = event["requestId"], event["response"]
         if pending := self.requests.get(key):
@@ -264,6 +286,9 @@ class ExactContext:
         self._end(event["requestId"])
 
     def _on_failed(self, event: dict[str, Any]) -> None:
+        request = self.requests.get(event["requestId"])
+        if event.get("canceled") and request and request.stage in (RequestStage.SENT, RequestStage.PAUSED):
+            request.reported = True  # whether it was sent before its cancellation is a race of two processes
         self._end(event["requestId"], event.get("errorText") or "failed")
 
     def _on_script_loaded(self, worker: str) -> None:
@@ -488,6 +513,14 @@ class ExactContext:
     def set_elapsed(self, milliseconds: int) -> None:
         """Set how far the clock has moved; frames are drawn for that time."""
         self._elapsed = milliseconds
+
+
+def _precedence(event: dict[str, Any]) -> int:
+    """Return the precedence of a script from its report."""
+    initiator = event.get("initiator", {})
+    if initiator.get("type") == "script" and "url" in initiator and "stack" not in initiator:
+        return 0  # a static import names the importing module
+    return 1 if event["request"].get("isLinkPreload") else 2
 
 
 def _source(session: CdpSession, event: dict[str, Any]) -> str:

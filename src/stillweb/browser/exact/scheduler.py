@@ -3,9 +3,11 @@
 CDP Fetch pauses every request before it is sent. When the context is idle, one paused request is released;
 the next one follows when its response has been processed and the context is idle again. The order depends on
 the page alone, not on the machine: first what pages wait for (documents, styles, data), then what they do not
-wait for (deferred scripts), then images. Within a group, requests that were made after fewer responses come
-first, then the order is that of URL, body and requester. The browser delays only the latter two groups, while
-a document's head loads.
+wait for (deferred scripts), then images. The imports of a module come first: of several graphs that wait for
+one module, Blink continues in the order of memory addresses (ModuleMap::Entry), so one graph is loaded before
+the next one begins. Within a group, requests that were made after fewer responses come first, then the order
+is that of URL, body and requester. The browser delays only the latter two groups, while a document's head
+loads.
 
 This module keeps the state of the requests. It knows neither CDP nor time; `ExactContext` drives it.
 """
@@ -46,6 +48,8 @@ class PendingRequest:
         owner: session that paused it.
         responded: whether its response has begun.
         late: whether the browser gives it a low priority.
+        precedence: of scripts: 0 for a static import, 1 for a preload, 2 for others.
+        frame: CDP identifier of a document's frame.
         source: the requesting frame or worker, for messages.
         reported: whether `Activity` lists it.
         requester: name of the worker that made it; documents come first.
@@ -64,7 +68,9 @@ class PendingRequest:
     owner: object = None
     responded: bool = False
     late: bool = False
+    precedence: int = 2
     fragment: str = ""
+    frame: str = ""
     source: str = ""
     reported: bool = False
     requester: tuple[str, int] = ("", 0)
@@ -72,9 +78,9 @@ class PendingRequest:
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def rank(self) -> tuple[int, int, str, str, str, tuple[str, int]]:
+    def rank(self) -> tuple[int, int, int, str, str, str, tuple[str, int]]:
         """Sort key among paused requests."""
-        return (self.group, self.round, self.url, self.method, self.body, self.requester)
+        return (self.group, self.precedence, self.round, self.url, self.method, self.body, self.requester)
 
     @property
     def group(self) -> int:
@@ -165,10 +171,15 @@ class RequestScheduler:
         ]
 
     def ambiguous(self) -> list[PendingRequest]:
-        """Return paused requests whose order depends on a requester that is still unknown."""
+        """Return paused requests whose order depends on a report that has not arrived."""
         paused = [request for request in self._requests.values() if request.stage is RequestStage.PAUSED]
         equal = Counter(request.rank[:-1] for request in paused)
-        return [request for request in paused if not request.requester_known and equal[request.rank[:-1]] > 1]
+        return [
+            request
+            for request in paused
+            if not request.requester_known
+            and (equal[request.rank[:-1]] > 1 or (request.kind == "script" and len(paused) > 1))
+        ]
 
     def released(self) -> list[PendingRequest]:
         """Return the requests that were released and have not ended."""
