@@ -181,7 +181,6 @@ async def test_synchronous_requests_of_pages_and_workers_are_let_in_at_once(rig)
         "b": "importScripts('/c.js'); self.b = 'b' + c;",
         "c": "self.c = 'c';",
         "nested": "importScripts('/c.js'); postMessage(`nested ${c}`);",
-        "shared": "importScripts('/a.js'); onconnect = ({ ports: [port] }) => { port.postMessage(`shared ${a}`); };",
         "worker": """importScripts('/a.js', '/b.js'); postMessage(`begins ${a} ${b}`);
             onmessage = ({ data }) => postMessage(`heard ${data}`);
             new Worker('/nested.js').onmessage = ({ data }) => postMessage(data);
@@ -197,7 +196,6 @@ async def test_synchronous_requests_of_pages_and_workers_are_let_in_at_once(rig)
         rig,
         """const image = new Image(); image.src = '/i.svg';
         const w = new Worker('/worker.js'); w.onmessage = (e) => L(e.data); w.postMessage(1);
-        new SharedWorker('/shared.js').port.onmessage = (e) => L(e.data);
         const get = (url) => { const x = new XMLHttpRequest(); x.open('GET', url, false); x.setRequestHeader('x-own', '1'); x.send(); L(x.responseText); };
         get('/data'); get('http://other.test/data');
         setTimeout(() => { get('/data'); w.postMessage(2); }, 60);
@@ -206,9 +204,7 @@ async def test_synchronous_requests_of_pages_and_workers_are_let_in_at_once(rig)
     assert flags == ()
     lines = [line.partition(" @")[0] for line in text.splitlines()]
     assert lines[:2] == ["data", "of another origin"]
-    assert {"begins a 45000 bc", "nested c", "shared a 45000", "heard 2", "later", "synchronous data"} <= set(
-        lines
-    )
+    assert {"begins a 45000 bc", "nested c", "heard 2", "later", "synchronous data"} <= set(lines)
 
 
 async def test_a_worker_that_starts_late_is_waited_for(rig, monkeypatch):
