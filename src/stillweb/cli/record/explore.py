@@ -13,7 +13,7 @@ from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, progress, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
 from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
-from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, is_given
+from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
 from stillweb.record.crawl.scope import Scope
@@ -97,11 +97,8 @@ def explore(name: str, options: ExploreOptions, reach: CrawlOptions, **given: An
       stillweb record explore site --budget 200 --values values.yaml
     """  # noqa: D301  click reads \b itself
     collection = Collection.open(given["root"], name)
-    pages = collection.page_list()
-    seeds = [page.url for page in pages if page.seed] or [page.url for page in pages]
     defaults = crawl_defaults(collection)
-    kind = reach.scope if is_given("scope") else defaults.scope or reach.scope
-    scope = Scope.of(kind, seeds, reach.include or defaults.include, reach.exclude or defaults.exclude)
+    scope = scope_of(collection, reach, defaults)
     ca = CertAuthority.load_or_init(given["certs_dir"])
     login = login_from(given) or defaults.login()
     options = replace(options, record=defaults.record_options(options.record))

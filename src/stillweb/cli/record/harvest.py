@@ -12,7 +12,7 @@ from stillweb.cli.console import print_json, progress, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.explore import skip_option
 from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
-from stillweb.cli.record.shared import LISTENING, check_record_options
+from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
 from stillweb.collections.layout import Collection
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
@@ -20,7 +20,7 @@ from stillweb.record.harvest.harvest import HarvestOptions, HarvestReport
 from stillweb.record.harvest.harvest import harvest as harvest_pages
 from stillweb.record.options import CrawlOptions
 
-__all__ = ["harvest", "scope_of"]
+__all__ = ["harvest"]
 
 _FAILED = 5  # URLs without an answer that are named
 
@@ -48,23 +48,18 @@ def harvest(name: str, options: HarvestOptions, reach: CrawlOptions, **given: An
       stillweb record harvest site --pages 20000 --time 600 --words 500
     """  # noqa: D301  click reads \b itself
     collection = Collection.open(given["root"], name)
+    defaults = crawl_defaults(collection)
+    options = replace(options, record=defaults.record_options(options.record))
     check_record_options(options.record)
-    login = login_from(given)
+    login = login_from(given) or defaults.login()
     warn_if_logged_out(collection, login)
     options = replace(options, avoid=AvoidRules.of(given["explore_skip"]), login=login)
     ca = CertAuthority.load_or_init(given["certs_dir"])
-    report = _harvest(collection, ca, scope_of(collection, reach), options)
+    report = _harvest(collection, ca, scope_of(collection, reach, defaults), options)
     if given["as_json"]:
         print_json({"collection": name, **report.to_dict()})
     else:
         print_harvest(name, report)
-
-
-def scope_of(collection: Collection, reach: CrawlOptions) -> Scope:
-    """Return the scope around the pages that a recording began with."""
-    pages = collection.page_list()
-    seeds = [page.url for page in pages if page.seed] or [page.url for page in pages]
-    return Scope.of(reach.scope, seeds, reach.include, reach.exclude)
 
 
 def _harvest(

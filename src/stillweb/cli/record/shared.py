@@ -12,8 +12,9 @@ from click.core import ParameterSource
 from stillweb.cli.extras import require_extra
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
+from stillweb.record.crawl.scope import Scope
 from stillweb.record.defaults import CrawlDefaults, read_defaults
-from stillweb.record.options import RecordOptions
+from stillweb.record.options import CrawlOptions, RecordOptions
 
 __all__ = [
     "LISTENING",
@@ -22,6 +23,7 @@ __all__ = [
     "is_given",
     "name_options",
     "refuse_without",
+    "scope_of",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -92,3 +94,11 @@ def refuse_without(ctx: click.Context, wanted: str, names: Iterable[str]) -> Non
     for option in ctx.command.params:
         if option.name in names and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"{option.opts[0]} requires --{wanted}", hint=f"add --{wanted}")
+
+
+def scope_of(collection: Collection, reach: CrawlOptions, defaults: CrawlDefaults) -> Scope:
+    """Return the scope around the pages that a recording began with."""
+    pages = collection.page_list()
+    seeds = [page.url for page in pages if page.seed] or [page.url for page in pages]
+    kind = reach.scope if is_given("scope") else defaults.scope or reach.scope
+    return Scope.of(kind, seeds, reach.include or defaults.include, reach.exclude or defaults.exclude)

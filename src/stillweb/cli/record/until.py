@@ -13,9 +13,8 @@ from stillweb.cli.console import print_json, print_table, progress, until_signal
 from stillweb.cli.coverage import default_level, start_urls
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.explore import skip_option
-from stillweb.cli.record.harvest import scope_of
 from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
-from stillweb.cli.record.shared import LISTENING, check_record_options
+from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
 from stillweb.collections.layout import Collection
 from stillweb.coverage import UntilOptions, UntilReport, record_until
 from stillweb.record.amend.amend import AmendOptions
@@ -58,11 +57,13 @@ def until(ctx: click.Context, /, name: str, options: UntilOptions, reach: CrawlO
       stillweb record until site --miss-rate 1% --time 30m
     """  # noqa: D301  click reads \b itself
     collection = Collection.open(given["root"], name)
-    login = login_from(given)
+    defaults = crawl_defaults(collection)
+    login = login_from(given) or defaults.login()
+    given["harvest"] = replace(given["harvest"], record=defaults.record_options(given["harvest"].record))
     warn_if_logged_out(collection, login)
     check_record_options(given["harvest"].record)
     ca = CertAuthority.load_or_init(given["certs_dir"])
-    report = _run(collection, ca, scope_of(collection, reach), _options(options, given, login))
+    report = _run(collection, ca, scope_of(collection, reach, defaults), _options(options, given, login))
     if given["as_json"]:
         print_json({"collection": name, **report.to_dict()})
     else:
