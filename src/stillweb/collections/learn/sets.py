@@ -1,8 +1,8 @@
 """Rules for parameters that are sets: `modules=a|b|c`, whose elements have another order at another visit.
 
-Two recordings prove it. Both have a request that differs only in the order of the elements of one parameter,
-and their bodies consist of the same bytes, possibly in another order, as the parts of a bundle are. One pair
-of bodies that differ otherwise is a counterexample. An alias then contains the sorted elements instead of the
+Two recordings prove it. Both have a request that differs only in the order of the elements of one parameter.
+Their bodies consist of the same bytes, possibly in another order, as the parts of a bundle are. One pair of
+bodies that differ otherwise is a counterexample. An alias then contains the sorted elements instead of the
 value.
 """
 
