@@ -4,8 +4,9 @@ Opening reads the manifest and maps the files. It makes no Python object per ent
 about ten keys in the mmap. Rows are entries in recorded order: row and `Entry.order` are equal, whichever key
 or alias leads to the entry.
 
-Everything is verified: the manifest by its digest and files by their sizes at open, a block of the index on
-first use, an entry's record on each read, a body when it is first served. `verify` reads everything. Bodies
+Everything is verified. At open, the manifest is compared with its digest and files with their sizes. A block
+of the index is verified on first use, an entry's record on each read, a body when it is first served.
+`verify` reads everything. Bodies
 are in the store of the collection's root (`bodies`).
 
 A pack may be replaced while it is open: open instances keep the old files, and `pack_stamp` shows the change.
