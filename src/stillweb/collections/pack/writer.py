@@ -232,7 +232,7 @@ class PackWriter:
     def repeat(self, unmodified: Sequence[PackEntry]) -> list[PackEntry]:
         """Add, for each 304, the response that it confirmed; return those without one.
 
-        That is the last response of its key before it in recorded order. Without one it is the first after it:
+        That is the last response of its key before it in recorded order. Without one, the first after it:
         the browser had the response from before the recording. A 200 goes before others.
         """
         answers: dict[bytes, list[tuple[bytes, int, int]]] = {}
