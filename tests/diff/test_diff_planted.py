@@ -149,8 +149,8 @@ def test_each_planted_fault_is_found_and_named(recorded):
 
 
 def test_a_page_whose_requests_had_no_end_was_recorded_half_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(visit, "_FOR_SETTLING", 1 / 90)
-    monkeypatch.setattr(visit, "_LAST_ANSWERS", 0.1)
+    monkeypatch.setattr(visit, "_SETTLE_SHARE", 1 / 90)
+    monkeypatch.setattr(visit, "_DRAIN_SECONDS", 0.1)
     collection, ca = record(tmp_path, "half", ["/late"], hold=frozenset({"/api/late"}))
     report = compared(collection, ca)
     (finding, *_) = report.all_findings()
