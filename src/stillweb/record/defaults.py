@@ -8,6 +8,7 @@ secrets stay in the environment; storage states, which are secrets, are not stor
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from stillweb.record.login.steps import Login, read_login
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.proxy.resolve import parse_all
 
-__all__ = ["CrawlDefaults", "read_defaults", "write_defaults"]
+__all__ = ["CrawlDefaults", "read_defaults", "remove_defaults", "write_defaults"]
 
 _FOLDER = ".recorded"
 
@@ -110,6 +111,14 @@ def read_defaults(collection: Collection) -> CrawlDefaults:
     except (OSError, ValidationError):
         return CrawlDefaults()
     return found if found.recorded_at == collection.manifest().recorded_at else CrawlDefaults()
+
+
+def remove_defaults(collection: Collection) -> None:
+    """Remove the stored options of a collection, and their folder if it is empty then."""
+    path = _path(collection)
+    path.unlink(missing_ok=True)
+    with suppress(OSError):  # the folder is missing, or has options of other collections
+        path.parent.rmdir()
 
 
 def _path(collection: Collection) -> Path:

@@ -22,6 +22,7 @@ from stillweb.collections.manifest import Manifest, write_atomically
 from stillweb.collections.warc.writer import is_fresh
 from stillweb.errors import CollectionError, UpstreamUnreachable
 from stillweb.record.crawl.frontier import CrawlState, Visit
+from stillweb.record.defaults import remove_defaults
 from stillweb.urls import from_timestamp, to_timestamp
 
 STATE_FILE = "crawl.json"
@@ -48,11 +49,16 @@ def collection_to_fill(root: Path, name: str, *, append: bool = False) -> Iterat
     try:
         yield collection
     except UpstreamUnreachable:
-        shutil.rmtree(collection.path)
+        _discard(collection)
         raise
     finally:
         if collection.path.is_dir() and next(collection.captures(), None) is None and is_fresh(collection):
-            shutil.rmtree(collection.path)
+            _discard(collection)
+
+
+def _discard(collection: Collection) -> None:
+    shutil.rmtree(collection.path)
+    remove_defaults(collection)
 
 
 def repair_archive(collection: Collection, before: Manifest) -> list[str]:
