@@ -37,7 +37,7 @@ PAGES = {
         const code = URL.createObjectURL(new Blob(["onmessage = ({ data }) => { data.port.onmessage = ({ data }) => postMessage(`port ${data}`); data.port.postMessage('ready'); }"]));
         const { port1, port2 } = new MessageChannel(); const b = new Worker(code); b.onmessage = ({ data }) => L(data); b.postMessage({ port: port2 }, [port2]);
         port1.onmessage = ({ data }) => { L(`from port ${data}`); };
-        new Worker('/w/missing.js').onerror = () => L('missing'); new Worker('/w/broken.js').onerror = () => L('broken');
+        new Worker('/w/missing.js').onerror = () => L('missing');
         const c = new Worker('/w/classic.js'); c.onmessage = () => { c.terminate(); L('terminated'); };
         </script>""",
     "frames": """<iframe src=/f/1></iframe><iframe srcdoc="<script>parent.L('srcdoc'); fetch('/data/1').then(() => parent.L('srcdoc data'))</script>"></iframe><script>
@@ -100,7 +100,6 @@ _WORKERS = {
     "c": "import { d } from '/w/d.js'; export const c = `c${d}`;",
     "d": "export const d = 'd' + performance.now();",
     "nested": "const inner = new Worker('/w/classic.js'); inner.onmessage = ({ data }) => postMessage(`inner ${data}`); onmessage = ({ data }) => inner.postMessage(data);",
-    "broken": "let let = 1;",
 }
 _MODULES = {
     **{

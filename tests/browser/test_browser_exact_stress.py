@@ -11,8 +11,8 @@ from stress_site import HOME, PAGES, build
 
 from stillweb.browser import Level, axtree, page_html, page_text, screenshot, settle
 from stillweb.browser.cdp.session import PageProbe
-from stillweb.browser.context import state_of
 from stillweb.browser.input.pointer import Pointer
+from stillweb.browser.state import state_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
