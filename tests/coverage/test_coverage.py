@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stillweb.collections.misses import Missed, Sighting
 from stillweb.coverage import (
     AGENTS,
     CoverageResult,
@@ -159,3 +160,11 @@ def test_the_report_shows_rates_causes_and_pictures_and_escapes_what_pages_say(t
 
 def test_limits_are_those_that_the_help_shows():
     assert (UntilOptions().miss_rate, UntilOptions().seconds) == (0.01, 1800.0)
+
+
+def test_equal_misses_of_several_walks_are_one_with_the_sum_of_their_counts():
+    seen = Sighting("s", 1)
+    missed = Missed("site", "e", "GET", f"{URL}a", seen, seen, count=2)
+    walks = tuple(WalkRecord("uniform", seed, URL, misses=[missed]) for seed in (1, 2))
+    (found,) = CoverageResult("site", "e", walks).misses()
+    assert found.count == 4

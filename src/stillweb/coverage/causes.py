@@ -25,7 +25,7 @@ class MissCause:
         template: URL with its variable parts replaced by {}.
         control: role of the element that was acted on, or the action's name.
         steps: number of steps that missed for this cause.
-        urls: some of the URLs, the most frequent first.
+        urls: some of the URLs, in the order of their sighting.
         example: agent, seed and number of a step that shows it.
         page: URL of the page on which that step acted.
         label: name of the element in that step.

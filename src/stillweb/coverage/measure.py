@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from stillweb.collections.misses import Missed
@@ -24,7 +24,7 @@ from stillweb.replay.ledger.file import LedgerLine
 from stillweb.replay.ledger.misses import gather
 from stillweb.urls import host_of, wire_url
 
-__all__ = ["CoverageOptions", "CoverageResult", "StepRecord", "WalkRecord", "measure"]
+__all__ = ["CoverageOptions", "CoverageResult", "StepRecord", "WalkRecord", "measure", "walk_options"]
 
 _ATTEMPTS = 2  # of one walk, if browser or proxy fail
 
@@ -125,7 +125,9 @@ class CoverageResult:
         found: dict[tuple[str, str, str], Missed] = {}
         for walk in self.walks:
             for each in walk.misses:
-                found.setdefault((each.method, each.url, each.body_digest), each)
+                key = (each.method, each.url, each.body_digest)
+                known = found.get(key)
+                found[key] = replace(known, count=known.count + each.count) if known else each
         return list(found.values())
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,7 +169,12 @@ async def measure(
         hosts: hosts of which the collection holds answers.
         options: see `CoverageOptions`.
         on_walk: called after each walk.
+
+    Raises:
+        UsageError: if no agent has one of the names.
     """
+    for agent in options.agents:
+        walk_agent(agent, "", 0)  # an unknown name is an error before anything starts
     planned = [
         WalkRecord(agent, options.first_seed + number, starts[number % len(starts)])
         for agent in options.agents
@@ -181,7 +188,7 @@ async def measure(
         collection=collection,
         level=options.level,
         observe=("axtree",),
-        options=VectorOptions(env=EnvOptions(max_steps=options.steps + 1, off_path="follow")),
+        options=walk_options(options.steps),
     )
     waiting = iter(planned)
     async with vector, asyncio.TaskGroup() as group:
@@ -194,6 +201,11 @@ async def measure(
         for session in range(len(vector)):
             group.create_task(work(session))
     return CoverageResult(collection, environment_id, tuple(planned))
+
+
+def walk_options(steps: int) -> VectorOptions:
+    """Return the options of the sessions of walks; a walk repeats only under equal options."""
+    return VectorOptions(env=EnvOptions(max_steps=steps + 1, off_path="follow"))
 
 
 class _Walker:

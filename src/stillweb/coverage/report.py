@@ -11,8 +11,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from stillweb.coverage.causes import MissCause
-from stillweb.coverage.measure import CoverageResult, WalkRecord
-from stillweb.env import VectorEnv, VectorOptions
+from stillweb.coverage.measure import CoverageResult, WalkRecord, walk_options
+from stillweb.env import VectorEnv
 from stillweb.errors import InfraError, TaskError
 from stillweb.replay import ReplayClient
 
@@ -59,7 +59,7 @@ async def take_pictures(
         collection=result.collection,
         level=level,
         observe=("axtree", "coords"),
-        options=VectorOptions(),
+        options=walk_options(max(len(walk.steps) for walk in result.walks)),
     )
     waiting = iter(shown)
     async with vector, asyncio.TaskGroup() as group:
