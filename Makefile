@@ -59,7 +59,7 @@ soak: setup      ## 10,000 episodes through `stillweb serve` under 1,000 kills; 
 demo: setup      ## record, seal, replay, 8 episodes, compare: the whole pipeline in about a minute
 	$(BIN)/stillweb demo
 
-docs: setup      ## write docs/cli.md and docs/replay-connection.md from the code
+docs: setup      ## write docs/reference/cli.md and docs/reference/connection.md from the code
 	$(BIN)/python docs/cli_reference.py
 	$(BIN)/python docs/connection_diagram.py
 

@@ -4,7 +4,7 @@
     python bench/solver.py --tasks miniwob --collections DIR --seeds 3 --level exact --twice
 
 The second needs a recording of the games: `stillweb record crawl https://games.test/miniwob/ -c games
---collections DIR --scope prefix --limit 160`, with --resolve and --upstream-ca as docs/recording.md has them.
+--collections DIR --scope prefix --limit 160`, with --resolve and --upstream-ca (docs/how-to/record.md).
 
 Each task is first scored untouched: one that is solved by doing nothing counts for nothing. Then its policy
 (solver_plans.py: `solutions/*.yaml`; solver_miniwob.py) is followed from a reset to `terminate`, and with

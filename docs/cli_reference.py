@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the --help of every command; with --check, fail if it is stale."""
+"""Write docs/reference/cli.md from the --help of every command; with --check, fail if it is stale."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ import click
 
 from stillweb.cli import cli
 
-TARGET = Path(__file__).with_name("cli.md")
+TARGET = Path(__file__).parent / "reference" / "cli.md"
 HEAD = "# Command line\n\nWritten by `make docs` from `--help`; do not edit.\n"
 
 
@@ -29,7 +29,7 @@ def main() -> int:
     text = "\n".join([HEAD, *sections(cli, "stillweb")])
     if "--check" in sys.argv[1:]:
         if TARGET.read_text() != text:
-            sys.stderr.write("docs/cli.md is stale; run: make docs\n")
+            sys.stderr.write("docs/reference/cli.md is stale; run: make docs\n")
             return 1
         return 0
     TARGET.write_text(text)

@@ -1,4 +1,4 @@
-"""Write docs/replay-connection.md from `stillweb.http.tunnel`; with --check, fail if it is stale."""
+"""Write docs/reference/connection.md from `stillweb.http.tunnel`; with --check, fail if it is stale."""
 
 import sys
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stillweb.http.tunnel import TRANSITIONS, State, Trigger
 
-TARGET = Path(__file__).with_name("replay-connection.md")
+TARGET = Path(__file__).parent / "reference" / "connection.md"
 HEAD = """\
 # States of a proxy connection
 
@@ -67,7 +67,7 @@ def main() -> int:
     if "--check" not in sys.argv[1:]:
         TARGET.write_text(page())
     elif TARGET.read_text() != page():
-        sys.stderr.write("docs/replay-connection.md is stale; run: make docs\n")
+        sys.stderr.write("docs/reference/connection.md is stale; run: make docs\n")
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""Every command has help with an example, and docs/cli.md is written from it."""
+"""Every command has help with an example, and docs/reference/cli.md is written from it."""
 
 from __future__ import annotations
 

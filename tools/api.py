@@ -1,4 +1,4 @@
-"""Write docs/api.md from the `__all__` of every public package; with --check, fail if the page is stale.
+"""Write docs/reference/api.md from the `__all__` of every public package; --check compares instead.
 
 A package is public if its `__init__.pyi` or `__init__.py` has a literal `__all__`. The page lists the names
 with the module that defines them and the first line of their docstrings.
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
-TARGET = SOURCE.parent / "docs" / "api.md"
+TARGET = SOURCE.parent / "docs" / "reference" / "api.md"
 HEAD = """# Python API
 
 Written by `make docs` from the `__all__` of the packages; do not edit. Names that are not listed here may
@@ -83,14 +83,14 @@ def _following(body: list[ast.stmt], index: int) -> str:
 
 
 def page() -> str:
-    """Return the text of docs/api.md."""
+    """Return the text of docs/reference/api.md."""
     lines = [HEAD]
     for package, names in public_packages().items():
         lines.append(f"## {package}\n\n| name | kind | description |\n|---|---|---|")
         for name in names:
             module, node, docstring = definition(package, name)
             first = " ".join(docstring.strip().partition("\n\n")[0].split()).replace("|", "\\|")
-            lines.append(f"| [`{name}`](../src/{_path(module)}) | {_kind(node)} | {first} |")
+            lines.append(f"| [`{name}`](../../src/{_path(module)}) | {_kind(node)} | {first} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -112,7 +112,7 @@ def main() -> int:
     text = page()
     if "--check" in sys.argv[1:]:
         if not TARGET.exists() or TARGET.read_text("utf-8") != text:
-            sys.stderr.write("docs/api.md is stale; run: make docs\n")
+            sys.stderr.write("docs/reference/api.md is stale; run: make docs\n")
             return 1
         return 0
     TARGET.write_text(text, "utf-8")

@@ -1,7 +1,7 @@
 """The same requests to every back-end, on the same folder; where they differ it is written down.
 
 `EXPECTED_DISAGREEMENTS` lists each answer of pywb that is not the right one, with the reason, and
-docs/replay-backends.md tells users of it. A case that is listed must fail in just the stated way: a
+docs/explanation/backends.md tells users of it. A case that is listed must fail in just the stated way: a
 disagreement that went away is as much news as one that came.
 """
 
@@ -128,7 +128,7 @@ def test_case(case, backend):
 
 def test_every_disagreement_names_a_case_and_is_documented():
     names = {case.name for case in CASES}
-    text = (REPO / "docs" / "replay-backends.md").read_text(encoding="utf-8")
+    text = (REPO / "docs" / "explanation" / "backends.md").read_text(encoding="utf-8")
     for name, backend in EXPECTED_DISAGREEMENTS:
         assert name in names
         assert backend in BACKENDS[1:]  # none of ours: what the native one does is the definition

@@ -2,7 +2,7 @@
 
 The native back-end, alone, by workers and behind the front of `--on-miss`, gives none of the answers that
 `unseen_*` calls wrong, and all that it calls right. What pywb does with the same requests is counted
-(bench/wrong_answers.py prints it, docs/replay-backends.md has the figures) and held to a floor here, so
+(bench/wrong_answers.py prints it, docs/explanation/backends.md has the figures) and held to a floor here, so
 that the figures do not grow old.
 """
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stillweb.env.actions.action import Action, InvalidAction, alias_table, parse
 from stillweb.env.actions.aliases import ABSENT, ALIASES
 
-DOCS = Path(__file__).parents[2] / "docs" / "actions.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "actions.md"
 
 CALLS = [
     ("click('a42')", Action("click", bid="a42")),

@@ -1,4 +1,4 @@
-"""The pytest plugin: the example of docs/testing.md runs as it stands, and wrong use is told."""
+"""The pytest plugin: the example of docs/how-to/pytest.md runs as it stands, and wrong use is told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from small_site import build
 
 pytest_plugins = ["pytester"]
 
-DOCS = Path(__file__).parents[2] / "docs" / "testing.md"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "pytest.md"
 
 
 def blocks():

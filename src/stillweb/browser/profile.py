@@ -112,7 +112,7 @@ class Profile:
         return cls(**values)
 
 
-LEVEL = Option("Determinism level (docs/determinism.md).", choices=("network", "clock", "exact"))
+LEVEL = Option("Determinism level (docs/explanation/determinism.md).", choices=("network", "clock", "exact"))
 """The option of a field that names a level for replay."""
 
 

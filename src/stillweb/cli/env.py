@@ -320,7 +320,7 @@ def schema(of_tasks: bool, style: str) -> None:
     tuple[str, ...],
     ("axtree",),
     Option(
-        "Form of observation: axtree, compact:viewport, ... (docs/observations.md). Repeatable.",
+        "Form of observation: axtree, compact:viewport, ... (docs/reference/observations.md). Repeatable.",
         metavar="FORM",
     ),
 )

@@ -153,7 +153,8 @@ def _agent_options(_: click.Context, __: click.Parameter, given: tuple[str, ...]
 @click.option("--agent", required=True, metavar="NAME",
               help="Agent: random, scripted:PATH, openai, or MODULE:NAME of your own.")  # fmt: skip
 @click.option("-o", "--agent-option", "agent_options", multiple=True, metavar="KEY=VALUE",
-              callback=_agent_options, help="Option of the agent (docs/rollout.md). Repeatable.")  # fmt: skip
+              callback=_agent_options,
+              help="Option of the agent (docs/how-to/rollout.md). Repeatable.")  # fmt: skip
 @click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False),
               help="Folder for results and trajectories.")  # fmt: skip
 @click.option("--task-ids", default="", callback=_listed, metavar="ID,...",

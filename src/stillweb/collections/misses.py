@@ -1,8 +1,8 @@
 """File of misses: requests that replay could not answer, for `record amend`.
 
-One JSON object per line, version 1 (docs/ledger.md). `stillweb replay misses --json` writes it, `stillweb
-record amend` reads it. Neither package imports the other, so the format is defined here. It never contains
-cookies or authorization; bodies are as the page sent them.
+One JSON object per line, version 1 (docs/reference/ledger.md). `stillweb replay misses --json` writes it,
+`stillweb record amend` reads it. Neither package imports the other, so the format is defined here. It never
+contains cookies or authorization; bodies are as the page sent them.
 """
 
 from __future__ import annotations

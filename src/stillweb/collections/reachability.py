@@ -3,7 +3,7 @@
 One JSON object per line, version 1, appended while the explorer runs: a `state` line for each state entered,
 an `action` line for each action tried or deliberately skipped. Readers ignore a line that a kill truncated;
 the last line about a state or action counts. The explorer resumes from the file, `stillweb collections
-reachability` shows it, and replay can be checked against it (docs/explore.md).
+reachability` shows it, and replay can be checked against it (docs/how-to/explore.md).
 """
 
 from __future__ import annotations

@@ -77,11 +77,11 @@ class Env(Started):
 
     Args:
         proxy: control URL of the replay server (`stillweb replay` prints it), or of a recording proxy, which
-            archives the episodes on the live site (docs/record-proxy.md).
+            archives the episodes on the live site (docs/how-to/record-proxy.md).
         collection: name of the collection; the default is the task's, or the only one served.
         level: determinism level: "network", "clock" or "exact".
         observe: forms of observation, see `Observe`, with options as in "axtree:viewport,with_visible"
-            (docs/observations.md).
+            (docs/reference/observations.md).
         browser: browser to share, started with the server's SPKI hashes; by default the Env starts its own.
         off_path: overrides `EnvOptions.off_path`.
         options: see `EnvOptions`.

@@ -40,7 +40,7 @@ class EnvOptions:
             "stay", and the episode is truncated. "follow": the tab shows an empty error page. None: "stay" on
             a server that supports it, otherwise "follow".
         ahead: number of prefetched starts for the next resets, at level "exact" only; each takes the memory
-            of a session (docs/vector.md).
+            of a session (docs/how-to/vector.md).
     """
 
     max_steps: Annotated[

@@ -6,8 +6,8 @@ bytes. The native server, the `--on-miss` front and the workers' router use this
 same one behind each of them.
 
 CONNECT is accepted without asking where to: the tunnel ends here. The first byte of a connection, and of a
-tunnel, distinguishes TLS from plain HTTP (`ws:` arrives in a plain tunnel). docs/replay-connection.md draws
-the table.
+tunnel, distinguishes TLS from plain HTTP (`ws:` arrives in a plain tunnel). docs/reference/connection.md
+draws the table.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `resolve` is pure and total: equal arguments give an equal `Match`, the pack's mmap is the only I/O, and a
 miss is a value. It is strict: a wrong 200 is worse than a miss, so it guesses nothing unless the policy
-allows it. docs/matching.md documents the tiers.
+allows it. docs/explanation/matching.md documents the tiers.
 
 Order: CORS preflights are synthetic; then the exact key (a HEAD takes the GET's response); then the other
 scheme, since browsers upgrade http; then the request without its volatile parts; then noise; then, only if

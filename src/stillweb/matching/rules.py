@@ -1,6 +1,6 @@
 """Rules of a collection: which parts of its requests are volatile, and which reads are polls.
 
-Users read and edit `rules.yaml` (docs/volatility.md); the defaults for every site are in `volatile.yaml`
+Users read and edit `rules.yaml` (docs/reference/rules.md); the defaults for every site are in `volatile.yaml`
 beside this file. A volatile rule names one location in a request and the shape that its value must have, both
 when recorded and when requested. `Rules.aliases` returns the keys of a request without its volatile values: a
 pack finds an entry under them too, and replay looks them up after the exact key.
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 VERSION = "1"
-_HINT = "docs/volatility.md describes the format of a rule"
+_HINT = "docs/reference/rules.md describes the format of a rule"
 _BARE = re.compile(r"[A-Za-z0-9_/.][A-Za-z0-9_/.-]*")
 _SECTIONS = ("version", "defaults", "volatile", "polls")
 _KNOWN = {

@@ -29,7 +29,7 @@ class SecretsOptions:
         bool,
         Option(
             "Store passwords, Authorization, cookies and tokens unredacted: anyone with the collection can "
-            "log in with them. By default the recorder stores placeholders (docs/secrets.md).",
+            "log in with them. By default the recorder stores placeholders (docs/reference/secrets.md).",
             "--keep-secrets",
         ),
     ] = False

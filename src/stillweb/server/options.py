@@ -82,7 +82,8 @@ class ServeOptions:
     observe: Annotated[
         tuple[str, ...],
         Option(
-            "Form of observation: axtree, screenshot, ... (docs/observations.md). Repeatable.", metavar="FORM"
+            "Form of observation: axtree, screenshot, ... (docs/reference/observations.md). Repeatable.",
+            metavar="FORM",
         ),
     ] = ("axtree",)
     collection: Annotated[

@@ -5,7 +5,7 @@
         stillweb_page.goto("https://shop.example/")
 
 pytest loads `plugin` through its entry point. The plugin does nothing until a test requests one of its
-fixtures: a replayed collection, a page in its proxy, an environment. See docs/testing.md.
+fixtures: a replayed collection, a page in its proxy, an environment. See docs/how-to/pytest.md.
 """
 
 import lazy_loader

@@ -34,7 +34,7 @@ __all__ = ["StillwebAction", "StillwebEnvironment", "StillwebObservation", "envi
 
 
 class StillwebAction(Action):  # type: ignore[misc]
-    """An action with the fields of docs/actions.md; or its text in `call`, such as `click('a12')`."""
+    """An action with the fields of docs/reference/actions.md, or its text in `call`: `click('a12')`."""
 
     action: str = ""
     call: str = ""

@@ -6,7 +6,7 @@
         [a4] checkbox 'Gift', box="(8,60,21,73)", center="(14,66)", clickable, visible, checked='false'
 
 Option names and their output are BrowserGym's. The choice of nodes is stillweb's (`axtree`);
-docs/observations.md lists the differences.
+docs/reference/observations.md lists the differences.
 """
 
 from __future__ import annotations

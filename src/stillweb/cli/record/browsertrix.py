@@ -80,7 +80,7 @@ def uses_browsertrix(ctx: click.Context, given: dict[str, Any]) -> bool:
                     f"{spelt} requires --engine {BROWSERTRIX}", hint=f"add --engine {BROWSERTRIX}"
                 )
             why = _WHY.get(name, "it has no equivalent")
-            hint = f"remove it, or record with --engine {BROWSER}; docs/browsertrix.md"
+            hint = f"remove it, or record with --engine {BROWSER}; docs/how-to/browsertrix.md"
             raise UsageError(f"{spelt} is not supported by --engine {BROWSERTRIX}: {why}", hint=hint)
     return chosen
 

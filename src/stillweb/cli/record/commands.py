@@ -93,7 +93,8 @@ _SECTIONS = {
     "--explore",
     type=click.IntRange(1),
     metavar="BUDGET",
-    help="Then explore the recorded pages as an agent would, with at most BUDGET actions (docs/explore.md).",
+    help="Then explore the recorded pages as an agent would, with at most BUDGET actions "
+    "(docs/how-to/explore.md).",
 )
 @explore_options
 @twice_options

@@ -88,8 +88,8 @@ def explore(name: str, options: ExploreOptions, reach: CrawlOptions, **given: An
     """Try the actions that an agent can take on the pages of a collection, and record the requests.
 
     The explorer tries each control of each state once and sends forms with --values. It avoids controls whose
-    effect cannot be undone (docs/explore.md). It writes reachability.jsonl, which `stillweb collections
-    reachability NAME` shows. The same command resumes an exploration that ended or was stopped.
+    effect cannot be undone (docs/how-to/explore.md). It writes reachability.jsonl, which `stillweb
+    collections reachability NAME` shows. The same command resumes an exploration that ended or was stopped.
 
     \b
     Example:

@@ -37,7 +37,9 @@ def login_options(command: F) -> F:
             help="Sign on a page that the login is still valid; checked again during the recording.",
         ),
         click.option(
-            "--login", type=_FILE, help="YAML file with the steps that log in to the site (docs/login.md)."
+            "--login",
+            type=_FILE,
+            help="YAML file with the steps that log in to the site (docs/how-to/login.md).",
         ),
         click.option(
             "--storage-state",

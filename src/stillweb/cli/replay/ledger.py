@@ -102,8 +102,8 @@ def misses(
     SOURCE is the URL of a server, which includes recently closed sessions, or a file that
     `stillweb replay NAME --ledger FILE` wrote; the default is http://127.0.0.1:8080. If the collection is in
     --collections, a miss that also failed in its recording is marked as explained. With --json or --out the
-    output is a file of misses (docs/ledger.md) for `stillweb record amend`. It contains request bodies as
-    pages sent them.
+    output is a file of misses (docs/reference/ledger.md) for `stillweb record amend`. It contains request
+    bodies as pages sent them.
 
     \b
     Example:

@@ -9,8 +9,8 @@ Both records name the response in WARC-Concurrent-To.
 Only the handshake is in the index, under its unchanged URL: its SURT key would equal that of the page at the
 same host and path. The record after it is found by its position.
 
-Pure. docs/recording.md documents the format and its open points. `write_*` and `read_*` are exact inverses;
-readers ignore unknown members, fields and types of lines.
+Pure. docs/reference/recording.md documents the format and its open points. `write_*` and `read_*` are exact
+inverses; readers ignore unknown members, fields and types of lines.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def shown(metric: str, value: float) -> str:
 
 FILE = "diff.yaml"
 _VERSION = 1
-_HINT = "docs/diff.md lists the keys of diff.yaml"
+_HINT = "docs/how-to/diff.md lists the keys of diff.yaml"
 
 
 @dataclass(frozen=True, slots=True)

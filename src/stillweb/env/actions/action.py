@@ -323,7 +323,7 @@ def action_schema() -> dict[str, Any]:
 def parse(raw: object) -> Action | InvalidAction:
     """Read an action from a JSON object, its text, or a call such as `click('a42')`.
 
-    Names and fields of BrowserGym, WebServ and WebGym are accepted, too; docs/actions.md lists them.
+    Names and fields of BrowserGym, WebServ and WebGym are accepted (docs/reference/actions.md).
     """
     given = read_call(raw, {name: spec.takes for name, spec in _ACTIONS.items()})
     if isinstance(given, Untranslatable):

@@ -3,8 +3,8 @@
 Accepted are our own objects, BrowserGym's function calls as text (`click('a42', button='right')`), WebServ's
 objects (`{"action": "click", "target": "login"}`), WebGym's commands (`{"click_coords": {"x": 10, "y": 20}}`)
 and tool calls of models (`{"name": "click", "arguments": {...}}`). Python's parser reads a call as literals;
-nothing is evaluated. `ALIASES` is the only table of names and arguments, and docs/actions.md is checked
-against it.
+nothing is evaluated. `ALIASES` is the only table of names and arguments; a test compares
+docs/reference/actions.md with it.
 
 The translation does not validate: values are passed on, and `action.parse` reports the problems.
 """

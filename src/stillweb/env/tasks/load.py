@@ -70,7 +70,7 @@ def load_tasks(
     if not isinstance(entries, list):
         raise TaskError(
             f"{path}: a {type(entries).__name__} where a list of tasks is expected",
-            hint="the forms of a task file: docs/tasks.md",
+            hint="the forms of a task file: docs/reference/tasks.md",
         )
     if _is_webarena(entries):
         return webarena_tasks(entries, sites=sites or {}, collections=collections or {}, source=str(path))
@@ -148,7 +148,9 @@ class _FieldReader:
 
     def object(self, name: str) -> _FieldReader:
         if name not in self._value:
-            raise TaskError(f"{self._where}: {name!r} is missing", hint="the form of a task: docs/tasks.md")
+            raise TaskError(
+                f"{self._where}: {name!r} is missing", hint="the form of a task: docs/reference/tasks.md"
+            )
         return _FieldReader(self._value[name], f"{self._where}: {name}")
 
     def first(self, name: str) -> _FieldReader:

@@ -91,7 +91,9 @@ def native_tasks(text: str, *, source: str) -> list[Task]:
         file = _TaskFile.model_validate(loaded)
     except ValidationError as error:
         problems = [f"{source}:{_line(lines, each['loc'])}: {problem_of(each)}" for each in error.errors()]
-        raise TaskError("\n".join(problems), hint="the form of a task file: docs/tasks.md") from error
+        raise TaskError(
+            "\n".join(problems), hint="the form of a task file: docs/reference/tasks.md"
+        ) from error
     tasks = [
         _task(entry, file.defaults, f"{source}:{_line(lines, ('tasks', index))}")
         for index, entry in enumerate(file.tasks)

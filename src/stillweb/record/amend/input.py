@@ -1,4 +1,4 @@
-"""Readers for the requests to fetch: a file of misses (docs/ledger.md), a HAR, or a list of URLs.
+"""Readers for the requests to fetch: a file of misses (docs/reference/ledger.md), a HAR, or a list of URLs.
 
 From a HAR, requests with complete responses are taken, as by an import. Cookies and authorization are
 dropped, because a ledger does not hold them either.

@@ -1,7 +1,7 @@
 """A second recording of the same pages with another time and seed, from which volatile values are learned.
 
 The second recording is stored as the version `twice` of the collection. It is deleted when the rules are
-learned, unless the caller keeps it. An interrupted one is resumed (docs/volatility.md).
+learned, unless the caller keeps it. An interrupted one is resumed (docs/reference/rules.md).
 """
 
 from __future__ import annotations

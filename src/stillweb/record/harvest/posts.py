@@ -2,8 +2,8 @@
 
 A visit fetches the page anew, for its cookies and CSRF token, sends one form as the page has it, and
 follows the redirects. Its exchanges are written together: replay shows a session that sent the form what
-was recorded next (docs/matching.md). Forms that need text of the user, and forms that log out, delete or
-order, are not sent.
+was recorded next (docs/explanation/matching.md). Forms that need text of the user, and forms that log out,
+delete or order, are not sent.
 """
 
 from __future__ import annotations

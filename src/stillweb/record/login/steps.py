@@ -213,9 +213,9 @@ def read_login(path: Path, environment: Mapping[str, str] | None = None) -> Logi
     try:
         content = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}", hint="docs/login.md shows one") from error
+        raise UsageError(f"{path}: cannot be read: {error}", hint="docs/how-to/login.md shows one") from error
     if not isinstance(content, dict) or not isinstance(content.get("steps"), list) or not content["steps"]:
-        raise UsageError(f"{path}: no list of steps", hint="docs/login.md shows one")
+        raise UsageError(f"{path}: no list of steps", hint="docs/how-to/login.md shows one")
     if unknown := sorted(map(str, content.keys() - {"steps", "logged_in"})):
         raise UsageError(f"{path}: unknown key {unknown[0]!r}", hint="use steps and logged_in")
     used: list[str] = []
@@ -249,7 +249,9 @@ def _read(model: type[Any], raw: Any, location: str, environment: Mapping[str, s
     try:
         return model.model_validate(_filled(raw, location, environment, used))
     except ValidationError as error:
-        raise UsageError(f"{location}: {_first_error(error)}", hint="docs/login.md lists the steps") from None
+        raise UsageError(
+            f"{location}: {_first_error(error)}", hint="docs/how-to/login.md lists the steps"
+        ) from None
 
 
 def _filled(raw: Any, location: str, environment: Mapping[str, str], used: list[str]) -> Any:

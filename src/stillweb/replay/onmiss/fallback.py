@@ -7,7 +7,7 @@ Both listen on loopback ports that only the front knows, and the front connects 
 hermetic server holds the sessions, their cursors and their ledgers. The front gives each session a port of
 its own and passes control requests on. The hermetic server marks its misses and holds them off the ledger
 until the front reports their outcome: tier `pywb`, or a miss as before. Noise, synthetic responses and
-recorded errors carry no mark and never reach pywb. docs/replay-backends.md says what to expect.
+recorded errors carry no mark and never reach pywb. docs/explanation/backends.md says what to expect.
 """
 
 from __future__ import annotations

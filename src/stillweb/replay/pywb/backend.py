@@ -57,7 +57,7 @@ class PywbOptions:
     fuzzy: Annotated[
         bool,
         Option(
-            "Let pywb's own rules serve similar requests: often a wrong 200 (docs/replay-backends.md).",
+            "Let pywb's own rules serve similar requests: often a wrong 200 (docs/explanation/backends.md).",
             "--pywb-fuzzy",
         ),
     ] = False

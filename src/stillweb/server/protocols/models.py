@@ -69,7 +69,7 @@ class StepRequest(_Request):
     """An action."""
 
     action: dict[str, Any] | str = Field(
-        description="Action of docs/actions.md: an object, or a call as text"
+        description="Action of docs/reference/actions.md: an object, or a call as text"
     )
     inline_pictures: bool = False
     request_id: str = Field(
@@ -80,7 +80,7 @@ class StepRequest(_Request):
 class ObserveRequest(_Request):
     """An observation of the current page."""
 
-    observe: list[str] = Field(min_length=1, description="Forms of docs/observations.md")
+    observe: list[str] = Field(min_length=1, description="Forms of docs/reference/observations.md")
     inline_pictures: bool = False
 
 

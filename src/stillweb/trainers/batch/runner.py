@@ -142,7 +142,9 @@ class BatchOptions:
     off_path: Annotated[OffPathMode | None, OFF_PATH] = None
     observe: Annotated[
         tuple[str, ...],
-        Option("Form of observation for the agent (docs/observations.md). Repeatable.", metavar="FORM"),
+        Option(
+            "Form of observation for the agent (docs/reference/observations.md). Repeatable.", metavar="FORM"
+        ),
     ] = ("axtree",)
     collection: Annotated[str, Option("Collection of tasks that name none.", "-c --collection", "NAME")] = ""
     max_steps: Annotated[
