@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import ssl
 from pathlib import Path
@@ -43,15 +42,28 @@ def record_again(collection: Collection, extra: bytes) -> None:
     ensure_sealed(collection)
 
 
+_BLOCK = 16
+_blocks: list[socket.socket] = []
+
+
 def free_ports(count: int) -> range:
-    """A range that is free, below the ports that the system gives away."""
-    for first in range(21000 + os.getpid() % 5000, 32000, count):
+    """Reserve a range of free ports below the ephemeral ones for the life of this process.
+
+    Test processes run side by side. A Unix socket in the abstract namespace locks each block, so two
+    processes never take the same block.
+    """
+    assert count <= _BLOCK
+    for first in range(21000, 32000, _BLOCK):
+        lock = socket.socket(socket.AF_UNIX)
         try:
+            lock.bind(f"\0stillweb-tests-{first}")
             for port in range(first, first + count):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port))
         except OSError:
+            lock.close()
             continue
+        _blocks.append(lock)
         return range(first, first + count)
     raise AssertionError("no free ports")
 
