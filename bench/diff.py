@@ -3,10 +3,10 @@
     python bench/diff.py --root DIR [--name docs] [--record] [--runs 10] [--altered 0.2] [--jobs 4]
 
 DIR/collections/NAME is what is compared, with DIR/certs; `--record` makes it first, of docs.test (180 pages;
-the shared sites must be up). Times: one comparison of the recording as it is, and one of a copy in which
-the documents of a share of the pages are altered (a paragraph and a rule for headings), so that
-equality is no short cut. Then `--runs` comparisons in a row, of `--run-pages` pages each: a finding in any is
-a false one. Prints JSON; the target is 90 s for 180 pages with all scores on 2 cores.
+the shared sites must be up). Times: one comparison of the recording as it is, and one of a copy in which the
+documents of a share of the pages are altered (a paragraph and a rule for headings), so that equality is no
+short cut. Then `--runs` comparisons in a row, of `--run-pages` pages each: a finding in any is a false one.
+Prints JSON; the target is 90 s for 180 pages with all scores on 2 cores.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """One stream per trace: how often scripted traces differ, at 1, 8 and 32 sessions, machine loaded and not.
 
 For each collection (recorded sites of `--collections`, archives of `--shared`) the traces of
-`bench/traces/<collection>/` are certified (`stillweb certify`): at the level under test on native
-replay (`exact`), for contrast as a plain Playwright would have it (`plain`: nothing pinned, waiting until
-network and DOM have been quiet for 500 ms of real time), and at the level under test through the pywb
-sidecar (`pywb`). Where a collection has no traces yet, they are made by exploring and written there.
+`bench/traces/<collection>/` are certified (`stillweb certify`): at the level under test on native replay
+(`exact`), for contrast as a plain Playwright would have it (`plain`: nothing pinned, waiting until network
+and DOM have been quiet for 500 ms of real time), and at the level under test through the pywb sidecar
+(`pywb`). Where a collection has no traces yet, they are made by exploring and written there.
 
     python bench/exact.py --collections DIR [--shared ../shared] [--work out/exact] [--level exact]
         [--only shop,wiki] [--kinds exact,plain,pywb] [--runs 20] [--jobs 1,8,32] [--traces 3] [--steps 20]

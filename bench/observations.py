@@ -1,8 +1,8 @@
 """What each form of observation costs on a large page, of the whole page and of the viewport.
 
-The page is the 30,000-node `library/typing.html` of the Python docs, in a collection made by
-`stillweb record crawl https://docs.test/library/typing.html -c docs --scope page` with `--resolve`; and
-pages of 5,000, 20,000 and 50,000 buttons, made in the browser.
+The page is the 30,000-node `library/typing.html` of the Python docs, in a collection made by `stillweb record
+crawl https://docs.test/library/typing.html -c docs --scope page` with `--resolve`; and pages of 5,000, 20,000
+and 50,000 buttons, made in the browser.
 
     python bench/observations.py --collection DIR/docs --certs DIR [--level exact] [--runs 15]
         [--buttons 5000 20000 50000]

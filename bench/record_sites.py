@@ -7,11 +7,11 @@ it in pywb.
 DIR/collections/SITE is recorded from the URLs that `sites.py urls` gives (the shared sites must be up; a
 collection that is there already is not recorded again, and what its crawl said is read from DIR/record).
 Everything after that is done with `--resolve` gone and on loopback alone: `stillweb diff` at its default
-gates on native and on pywb, both of which have no way to the sites. *Unexplained* are misses, noise aside,
-of what the recording did not see fail. Of pywb is said how many pages it loaded with the recorded status,
-and what of their requests it answered. `collections check` says whether the archive is whole. A page that
-breaks a gate is listed with its findings. Prints
-JSON; exit status 1 if a site breaks a gate on native or misses something.
+gates on native and on pywb, both of which have no way to the sites. *Unexplained* are misses, noise aside, of
+what the recording did not see fail. Of pywb is said how many pages it loaded with the recorded status, and
+what of their requests it answered. `collections check` says whether the archive is whole. A page that breaks
+a gate is listed with its findings. Prints JSON; exit status 1 if a site breaks a gate on native or misses
+something.
 """
 
 from __future__ import annotations

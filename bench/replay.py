@@ -11,9 +11,9 @@ Twelve documents and assets of the Python manual (from the shared archive docs25
     python bench/replay.py [--shared ../shared] [--seconds 2] [--rounds 3] [--pywb stock] [--no-memo]
 
 Servers take turns within a round, so that a disturbance hits all; ratios are medians over rounds of
-neighbours in time. Client and server share the machine: read ratios, not absolutes. Prints JSON;
-`floors` says which floor is met. Needs a C compiler with OpenSSL's headers (libssl-dev); what is
-missing (pywb, nginx) is said and left out.
+neighbours in time. Client and server share the machine: read ratios, not absolutes. Prints JSON; `floors`
+says which floor is met. Needs a C compiler with OpenSSL's headers (libssl-dev); what is missing (pywb, nginx)
+is said and left out.
 """
 
 from __future__ import annotations

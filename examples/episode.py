@@ -1,7 +1,7 @@
 """One episode on a replayed page: look, click the first link, look again.
 
-stillweb replay NAME                 # in another terminal
-python examples/episode.py http://127.0.0.1:8080 https://site.example/
+stillweb replay NAME                 # in another terminal python examples/episode.py http://127.0.0.1:8080
+https://site.example/
 """
 
 import asyncio

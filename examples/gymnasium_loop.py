@@ -1,7 +1,7 @@
 """A Gymnasium loop over the tasks of a file, by their names in its registry.
 
-stillweb replay site                 # in another terminal
-python examples/gymnasium_loop.py http://127.0.0.1:8080 examples/tasks.yaml
+stillweb replay site                 # in another terminal python examples/gymnasium_loop.py
+http://127.0.0.1:8080 examples/tasks.yaml
 """
 
 import json

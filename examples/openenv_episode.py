@@ -1,7 +1,7 @@
 """An episode by OpenEnv's own client, in an environment with openenv alone.
 
-stillweb serve site --tasks examples/tasks.yaml    # in another terminal, or elsewhere
-python examples/openenv_episode.py http://127.0.0.1:7000 next-page
+stillweb serve site --tasks examples/tasks.yaml    # in another terminal, or elsewhere python
+examples/openenv_episode.py http://127.0.0.1:7000 next-page
 """
 
 import sys

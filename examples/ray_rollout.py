@@ -1,7 +1,7 @@
 """Tasks played on the workers of a Ray cluster, which find their pack by digest.
 
-stillweb collections push site file:///share/packs        # once, where it was recorded
-python examples/ray_rollout.py file:///share/packs site examples/tasks.yaml 2 4
+stillweb collections push site file:///share/packs        # once, where it was recorded python
+examples/ray_rollout.py file:///share/packs site examples/tasks.yaml 2 4
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Groups of episodes and their advantages, as GRPO wants them: of a task, and from the middle of an episode.
 
-stillweb replay site                 # in another terminal
-python examples/rollout_groups.py http://127.0.0.1:8080 examples/tasks.yaml 4
+stillweb replay site                 # in another terminal python examples/rollout_groups.py
+http://127.0.0.1:8080 examples/tasks.yaml 4
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """An episode by SkyRL-gym, in an environment with skyrl-gym, httpx and Pillow.
 
-stillweb serve site --tasks examples/tasks.yaml    # in another terminal, or elsewhere
-python examples/skyrl_episode.py http://127.0.0.1:7000 next-page
+stillweb serve site --tasks examples/tasks.yaml    # in another terminal, or elsewhere python
+examples/skyrl_episode.py http://127.0.0.1:7000 next-page
 """
 
 import json

@@ -1,7 +1,7 @@
 """Tasks of a file, played by an agent of four lines, written down and scored again without a browser.
 
-stillweb replay site                 # in another terminal
-python examples/tasks.py http://127.0.0.1:8080 examples/tasks.yaml trajectories/
+stillweb replay site                 # in another terminal python examples/tasks.py http://127.0.0.1:8080
+examples/tasks.yaml trajectories/
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The rows of verl's dataset, of a task file: one line of JSON each.
 
-python examples/verl_rows.py tasks.json > rows.jsonl
-python -c "import pandas; pandas.read_json('rows.jsonl', lines=True).to_parquet('train.parquet')"
+python examples/verl_rows.py tasks.json > rows.jsonl python -c "import pandas; pandas.read_json('rows.jsonl',
+lines=True).to_parquet('train.parquet')"
 """
 
 import json

@@ -1,11 +1,8 @@
-"""A web held still, so that agents can learn in it.
+"""Record web sites, replay them deterministically, and run agents' episodes on the replay.
 
-stillweb records task sites into web-archive collections, serves them back through a
-MITM replay proxy so that real URLs replay frozen, and gives trainers an asynchronous
-Playwright environment whose episodes are identical, run after run.
-
-The rooms are sub-packages: `certs`, `collections`, `browser`, `record`, `replay`, `env`,
-`diff`; `ARCHITECTURE.md` draws how they connect. Importing this package does no work.
+Subpackages: `certs`, `collections`, `browser`, `record`, `replay`, `env`, `diff`, `coverage`, `server`,
+`trainers` and `cli`. ARCHITECTURE.md describes how they depend on each other. Importing this package does no
+work.
 """
 
 __version__ = "0.1.0"

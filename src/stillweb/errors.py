@@ -33,9 +33,9 @@
         ├── ForkDiverged        repeating the prefix of actions led to another state
         └── InfraError          our fault; never score it as reward 0
 
-An action that fails on a page and a request that the archive does not hold are values, not
-exceptions (`ActionResult`, `Match`). A message says what happened and to what (file:offset or
-URL); `hint` says what to do next, usually a command.
+An action that fails on a page and a request that the archive does not hold are values, not exceptions
+(`ActionResult`, `Match`). A message says what happened and to what (file:offset or URL); `hint` says what to
+do next, usually a command.
 """
 
 from __future__ import annotations

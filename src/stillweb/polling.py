@@ -1,7 +1,7 @@
 """Polling for conditions that cannot be awaited, such as the port of a program that is starting.
 
-Separate from `clock`, because packages without asyncio use that module. Code awaits everything
-that can notify.
+Separate from `clock`, because packages without asyncio use that module. Code awaits everything that can
+notify.
 """
 
 from __future__ import annotations

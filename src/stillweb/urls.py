@@ -1,9 +1,8 @@
 """URLs in archives: SURT urlkeys, 14-digit timestamps, and wire URLs.
 
-Two spellings must not be mixed. The **urlkey** (SURT, made by the Internet Archive's `surt`
-library, as pywb and cdxj-indexer make it) folds case, drops `www.` and sorts the query; it
-indexes archives. The **wire URL** keeps everything that a server could distinguish; strict
-replay matches on it.
+Two spellings must not be mixed. The **urlkey** (SURT, made by the Internet Archive's `surt` library, as pywb
+and cdxj-indexer make it) folds case, drops `www.` and sorts the query; it indexes archives. The **wire URL**
+keeps everything that a server could distinguish; strict replay matches on it.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ def urlkey(url: str) -> str:
 def wire_url(url: str) -> str:
     """Return the absolute URL as a browser would send it, without fragment.
 
-    Scheme and host are in lower case, the default port is dropped, an empty path becomes `/`, and
-    characters that a request line cannot contain are percent-encoded. Path, query order
-    and existing escapes stay unchanged, since a server may distinguish them.
+    Scheme and host are in lower case, the default port is dropped, an empty path becomes `/`, and characters
+    that a request line cannot contain are percent-encoded. Path, query order and existing escapes stay
+    unchanged, since a server may distinguish them.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:

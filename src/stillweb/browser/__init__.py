@@ -2,8 +2,8 @@
 
 Recording, episodes and comparison share this package: flags, profile, clock, waiting and observation must be
 equal, or the replay differs from the recording. `launch` starts a browser. `open_context` opens a context
-that is
-pinned to a seed and a time and sends all traffic through one proxy. `settle` waits until a page has settled.
+that is pinned to a seed and a time and sends all traffic through one proxy. `settle` waits until a page has
+settled.
 """
 
 from stillweb.browser.activity import Activity, Requested

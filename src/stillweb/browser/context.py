@@ -1,10 +1,8 @@
 """Pinned browser contexts: equal pinning and profile give the page an equal environment.
 
-CDP gives the scripts in `js/` to every new document before the page's own. They never appear in the HTML,
-so that
-bodies stay as recorded and content security policies stay intact. Below EXACT no request is intercepted,
-since
-Playwright's `route` disables the HTTP cache.
+CDP gives the scripts in `js/` to every new document before the page's own. They never appear in the HTML, so
+that bodies stay as recorded and content security policies stay intact. Below EXACT no request is intercepted,
+since Playwright's `route` disables the HTTP cache.
 
 Not pinned below EXACT: time and randomness of workers, `crypto.subtle` key generation, video, and the order
 of

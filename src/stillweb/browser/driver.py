@@ -17,8 +17,7 @@ def is_driver_gone(error: BaseException) -> bool:
     """Return True if an error says that the driver's pipe is closed.
 
     Playwright fails its calls once it has noticed that. Before, a call writes into the pipe: asyncio's own
-    loop
-    drops the data, uvloop raises a bare RuntimeError (uvloop/handles/handle.pyx, `_ensure_alive`).
+    loop drops the data, uvloop raises a bare RuntimeError (uvloop/handles/handle.pyx, `_ensure_alive`).
     """
     return isinstance(error, RuntimeError) and "the handler is closed" in str(error)
 

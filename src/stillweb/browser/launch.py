@@ -1,12 +1,10 @@
 """Find and start the browser that recording, episodes and comparison share.
 
-All of them use the same flags, since another browser receives other pages. The flags have three purposes.
-The certificate authority is trusted by the hash of its key (`--ignore-certificate-errors-spki-list`),
-because Playwright's
-`ignore_https_errors` disables the HTTP cache and breaks service workers. The browser's own requests and
-name lookups
-are disabled, so that all traffic reaches the proxy. Rendering does not depend on screen, font hinting or
-frame timing.
+All of them use the same flags, since another browser receives other pages. The flags have three purposes. The
+certificate authority is trusted by the hash of its key (`--ignore-certificate-errors-spki-list`), because
+Playwright's `ignore_https_errors` disables the HTTP cache and breaks service workers. The browser's own
+requests and name lookups are disabled, so that all traffic reaches the proxy. Rendering does not depend on
+screen, font hinting or frame timing.
 
 Proxies are set per context (`stillweb.browser.open_context`), never here.
 """

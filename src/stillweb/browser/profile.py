@@ -1,8 +1,7 @@
 """Values that describe a browser context: what sites see of it, and what is pinned.
 
 A collection's manifest stores the `Profile`, so that replay requests pages exactly as the recording did. A
-`Pinning`
-names the level, the seed and the start time.
+`Pinning` names the level, the seed and the start time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """CDP connection to a browser over one WebSocket, beside Playwright's.
 
 Level EXACT needs what Playwright's CDP sessions do not offer: targets reported at their creation, before
-their
-first instruction (pages, popups, workers), and thousands of small commands a second, which cost several
-times
-as much through Playwright's driver. One `CdpConnection` serves all contexts of a browser. Each target goes
-to the
-owner of its context, and is detached immediately if the context has none.
+their first instruction (pages, popups, workers), and thousands of small commands a second, which cost several
+times as much through Playwright's driver. One `CdpConnection` serves all contexts of a browser. Each target
+goes to the owner of its context, and is detached immediately if the context has none.
 
 A browser has such a connection only if `launch` requested level EXACT. The port is on loopback, chosen per
 browser.

@@ -1,10 +1,8 @@
 """CDP access to one page, invisible to the page itself.
 
-`PageProbe.of(page)` attaches once per page: a CDP session of its own, and `js/eye.js` in an isolated world
-of every
-frame. Site isolation is off (`launch`), so that one session sees all frames. Observation and settling use
-the
-probe; every wait ends by the caller's deadline.
+`PageProbe.of(page)` attaches once per page: a CDP session of its own, and `js/eye.js` in an isolated world of
+every frame. Site isolation is off (`launch`), so that one session sees all frames. Observation and settling
+use the probe; every wait ends by the caller's deadline.
 """
 
 from __future__ import annotations
@@ -223,8 +221,7 @@ class PageProbe:
         """Return the frames, parents first, in order of creation.
 
         Asks the browser only after a frame was added, removed or navigated; the browser reports that before
-        it
-        responds to later commands.
+        it responds to later commands.
         """
         if self._frames:
             return list(self._frames)

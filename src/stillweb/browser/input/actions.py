@@ -7,8 +7,7 @@ it into a value.
 No function waits for the page; call `settle` for that.
 
 Apart from mouse moves and wheel (`pointer`), no function uses the page's timers or waits for frames, so a
-stopped
-clock blocks nothing.
+stopped clock blocks nothing.
 """
 
 from __future__ import annotations

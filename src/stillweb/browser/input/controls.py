@@ -1,15 +1,12 @@
 """Controls of a page with identifiers that outlive a load, and a digest of the page's state.
 
 Both are computed from a survey, without a browser. A control has three identifiers. Its **key** finds it
-again
-after its state was reached anew. Similar controls (rows of a table, pages of a list) share a **kind**.
+again after its state was reached anew. Similar controls (rows of a table, pages of a list) share a **kind**.
 The same control on different pages (the search field of a header) shares **same**.
 
 The **digest** distinguishes states as an agent would: by URL, available controls, headings and page
-structure. It ignores form
-values (a filled field is a new state only once it is sent), digits (clocks, counters), and elements that
-declare
-themselves as advertisements.
+structure. It ignores form values (a filled field is a new state only once it is sent), digits (clocks,
+counters), and elements that declare themselves as advertisements.
 """
 
 from __future__ import annotations

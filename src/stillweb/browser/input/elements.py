@@ -2,8 +2,8 @@
 
 An element is scrolled into view. The uppermost element at the chosen point must be the element itself, a
 descendant, or its label. If its middle is covered, its corners are tried. If all of it is covered, it is
-scrolled to the
-middle of the window, since sticky bars cover what was scrolled to the edge. A remaining obstacle is named.
+scrolled to the middle of the window, since sticky bars cover what was scrolled to the edge. A remaining
+obstacle is named.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Walks a site by its controls: open, observe, act, and list the requests.
 
 One `Walker` is one fresh context through one proxy. The explorer walks on the recording proxy; the check of
-its map
-walks on the replay, by the same steps. Dialogs are dismissed by default: a confirmation usually precedes an
-action
-that cannot be undone.
+its map walks on the replay, by the same steps. Dialogs are dismissed by default: a confirmation usually
+precedes an action that cannot be undone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Element names for actions.
 
 A **bid** stays with a node for the life of its document. Bids are assigned in tree order on first sight, so
-equal
-traces give equal bids. Each frame has its own letter, in order of appearance, and keeps it across documents.
-An element may also have a **semantic name** (`compact.py`), which lasts as long as its components.
+equal traces give equal bids. Each frame has its own letter, in order of appearance, and keeps it across
+documents. An element may also have a **semantic name** (`compact.py`), which lasts as long as its components.
 """
 
 from __future__ import annotations

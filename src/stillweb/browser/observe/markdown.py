@@ -1,8 +1,7 @@
 """A page as Markdown: rendered headings, lists, tables, code and links.
 
 Made from the survey, not from HTML by a library: HTML does not say what is hidden, and contains neither
-frames nor shadow
-trees nor field values. Links are absolute.
+frames nor shadow trees nor field values. Links are absolute.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Set of marks: numbered boxes around interactive elements, drawn on the screenshot and never in the page.
 
 Marks count from 1 in tree order over visible, reachable elements, so that equal pages have equal marks.
-Colours
-follow the number. A label takes the position that hides least: no other label if possible, and little of
-elements.
+Colours follow the number. A label takes the position that hides least: no other label if possible, and little
+of elements.
 """
 
 from __future__ import annotations

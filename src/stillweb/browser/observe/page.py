@@ -30,9 +30,8 @@ _CAP = 15.0  # seconds; a screenshot takes about a tenth of one
 async def page_address(page: Page) -> str:
     """Return a page's URL.
 
-    At level EXACT it comes from the browser itself: Playwright may learn of a navigation only after the
-    page has
-    settled on a busy machine.
+    At level EXACT it comes from the browser itself: Playwright may learn of a navigation only after the page
+    has settled on a busy machine.
 
     Raises:
         InfraError: if the page is closed or has crashed.

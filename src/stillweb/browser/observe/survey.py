@@ -1,12 +1,9 @@
 """Elements and texts of a page as one list, from which all observations except the tree are made.
 
 `survey(page, bids)` runs `js/survey.js` once in each visible frame, in one round trip each, and joins the
-frames' lists.
-Boxes are in CSS pixels of the main viewport; scrolling and clipping containers are taken into account. A
-survey of the
-viewport reads only what is in it and checks boxes of the rest: milliseconds on pages whose accessibility
-tree takes
-seconds. Interactive elements have the same bids as in the tree.
+frames' lists. Boxes are in CSS pixels of the main viewport; scrolling and clipping containers are taken into
+account. A survey of the viewport reads only what is in it and checks boxes of the rest: milliseconds on pages
+whose accessibility tree takes seconds. Interactive elements have the same bids as in the tree.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ or alias leads to the entry.
 
 Everything is verified. At open, the manifest is compared with its digest and files with their sizes. A block
 of the index is verified on first use, an entry's record on each read, a body when it is first served.
-`verify` reads everything. Bodies
-are in the store of the collection's root (`bodies`).
+`verify` reads everything. Bodies are in the store of the collection's root (`bodies`).
 
 A pack may be replaced while it is open: open instances keep the old files, and `pack_stamp` shows the change.
 """

@@ -2,8 +2,7 @@
 
 There is one coroutine per action name. A failure caused by the page is an `ActionResult` with status
 `action_failed`: a hidden or covered element, a missing option, no page to go back to. A failure of browser or
-proxy is an `InfraError`. These functions do not wait for the page's reaction; `settle` does
-after every step.
+proxy is an `InfraError`. These functions do not wait for the page's reaction; `settle` does after every step.
 """
 
 from __future__ import annotations

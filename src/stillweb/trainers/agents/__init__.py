@@ -1,9 +1,9 @@
 """Agents by name, for the command line.
 
 random              draws actions that the page offers, by seed, task and episode (`agents/random.py`)
-scripted:PATH       plays a trace, or the trace that a folder holds for the task (`agents/scripted.py`)
-openai              asks a model at an OpenAI-compatible endpoint (`agents/endpoint.py`)
-MODULE:NAME         your own function from a task to a policy (`stillweb.env.vector.rollout.Agent`)
+scripted:PATH       plays a trace, or the trace that a folder holds for the task (`agents/scripted.py`) openai
+asks a model at an OpenAI-compatible endpoint (`agents/endpoint.py`) MODULE:NAME         your own function
+from a task to a policy (`stillweb.env.vector.rollout.Agent`)
 """
 
 from __future__ import annotations
