@@ -37,6 +37,8 @@ check: setup     ## lint, types, layers, structure, prose, generated documents
 	$(BIN)/python docs/cli_reference.py --check
 	$(BIN)/python docs/connection_diagram.py --check
 
+# Tests start hundreds of Python programs. Without bytecode files each would compile the package again (0.4 s).
+test: export PYTHONDONTWRITEBYTECODE =
 test: setup      ## all tests; tests without their prerequisites (Docker, shared archives) are skipped with a reason
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder -m "not docker"; status=$$?; \
 	  $(BIN)/pytest -m docker && exit $$status

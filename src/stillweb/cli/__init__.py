@@ -13,7 +13,8 @@ import gc
 import importlib
 import logging
 import sys
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import click
 
@@ -21,74 +22,68 @@ from stillweb import __version__
 from stillweb.cli.extras import extra_not_installed
 from stillweb.errors import StillwebError
 
-# name -> (module, attribute, one line for --help)
+# name -> (module, one line for --help)
 COMMANDS = {
-    "demo": (
-        "stillweb.cli.demo",
-        "demo",
-        "Record, seal, replay, run 8 episodes and compare: the whole pipeline.",
-    ),
-    "doctor": ("stillweb.cli.doctor", "doctor", "Check this machine for everything that stillweb needs."),
-    "setup": ("stillweb.cli.setup", "setup", "Install a browser, or pywb in a separate environment."),
-    "certs": ("stillweb.cli.certs", "certs", "Create, show and trust the certificate authority."),
-    "record": ("stillweb.cli.record.commands", "record", "Record sites into a collection."),
+    "demo": ("stillweb.cli.demo", "Record, seal, replay, run 8 episodes and compare: the whole pipeline."),
+    "doctor": ("stillweb.cli.doctor", "Check this machine for everything that stillweb needs."),
+    "setup": ("stillweb.cli.setup", "Install a browser, or pywb in a separate environment."),
+    "certs": ("stillweb.cli.certs", "Create, show and trust the certificate authority."),
+    "record": ("stillweb.cli.record.commands", "Record sites into a collection."),
     "collections": (
         "stillweb.cli.collections.commands",
-        "collections",
         "Import, check, learn, seal, share and export collections.",
     ),
-    "replay": (
-        "stillweb.cli.replay.commands",
-        "replay",
-        "Serve collections as a proxy that replays real URLs.",
-    ),
-    "env": ("stillweb.cli.env", "env", "Check tasks and try actions on a replayed collection."),
-    "serve": (
-        "stillweb.cli.serve",
-        "serve",
-        "Serve episodes to trainers over HTTP: leases, steps, screenshots.",
-    ),
-    "monitor": ("stillweb.cli.monitor", "monitor", "Show the state of a rollout server."),
-    "cdp": (
-        "stillweb.cli.cdp",
-        "cdp",
-        "Start a browser on a replay session, for harnesses that use CDP.",
-    ),
-    "rollout": ("stillweb.cli.rollout", "rollout", "Play tasks with an agent, and store every episode."),
-    "tasks": ("stillweb.cli.tasks", "tasks", "Write evaluators for tasks from recorded requests."),
-    "rescore": ("stillweb.cli.rescore", "rescore", "Score stored trajectories again, without a browser."),
-    "coverage": ("stillweb.cli.coverage", "coverage", "Measure how often agents leave a recording, and why."),
-    "diff": ("stillweb.cli.diff", "diff", "Compare a recording with its replay, page by page."),
-    "certify": (
-        "stillweb.cli.certify",
-        "certify",
-        "Run traces repeatedly; certify that nothing differs.",
-    ),
+    "replay": ("stillweb.cli.replay.commands", "Serve collections as a proxy that replays real URLs."),
+    "env": ("stillweb.cli.env", "Check tasks and try actions on a replayed collection."),
+    "serve": ("stillweb.cli.serve", "Serve episodes to trainers over HTTP: leases, steps, screenshots."),
+    "monitor": ("stillweb.cli.monitor", "Show the state of a rollout server."),
+    "cdp": ("stillweb.cli.cdp", "Start a browser on a replay session, for harnesses that use CDP."),
+    "rollout": ("stillweb.cli.rollout", "Play tasks with an agent, and store every episode."),
+    "tasks": ("stillweb.cli.tasks", "Write evaluators for tasks from recorded requests."),
+    "rescore": ("stillweb.cli.rescore", "Score stored trajectories again, without a browser."),
+    "coverage": ("stillweb.cli.coverage", "Measure how often agents leave a recording, and why."),
+    "diff": ("stillweb.cli.diff", "Compare a recording with its replay, page by page."),
+    "certify": ("stillweb.cli.certify", "Run traces repeatedly; certify that nothing differs."),
 }
 
 
 class LazyGroup(click.Group):
-    """A click group that imports a command when it is looked up."""
+    """A group that imports some of its commands when they are looked up.
+
+    Args:
+        lazy: module of each of these commands; its attribute has the command's name.
+    """
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str] | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._lazy = lazy or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of the pipeline."""
-        return list(COMMANDS)
+        return sorted([*self.commands, *self._lazy])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command; None for an unknown name."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        if cmd_name not in self._lazy:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(importlib.import_module(self._lazy[cmd_name]), cmd_name)
         return command
 
+
+class _Pipeline(LazyGroup):
+    """All commands in the order of the pipeline; their list needs no import of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of commands without importing any."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Pipeline,
+    lazy={name: module for name, (module, _) in COMMANDS.items()},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "-V",
     "--version",

@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stillweb.collections.defects import NEEDS_REWRITE, Defect, Report, Severity
-from stillweb.collections.importers.importer import rewrite_records
-from stillweb.collections.indexing import index_file, reindex
+from stillweb.collections.indexing import index_file, reindex, rewrite_records
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import RULES, rules_text

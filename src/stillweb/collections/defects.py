@@ -46,6 +46,11 @@ class Defect:
 Report = Callable[[Defect], None]
 """Receives defects as they are found."""
 
+
+def ignore(defect: Defect) -> None:
+    """Ignore a defect: it was reported before, or only complete records matter."""
+
+
 NEEDS_REWRITE = frozenset(
     {
         "plain",

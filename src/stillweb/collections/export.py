@@ -1,4 +1,6 @@
-"""Export of a collection as WACZ 1.1.1: the same collection gives the same bytes.
+"""Export of a collection as WACZ 1.1.1 or HAR 1.2: the same collection gives the same bytes.
+
+A WACZ holds
 
     archive/*.warc.gz                 the WARC files
     indexes/index.cdx.gz, index.idx   the CDXJ lines in gzip blocks, and the first key of each block, as in
@@ -10,37 +12,42 @@
 
 Members are stored, not deflated (WACZ 1.1.1 §5.1: readers seek in them), in a fixed order with the oldest
 date of the ZIP format. Only members beyond 2 GiB have ZIP64 fields: wabac.js cannot read a local ZIP64 field.
+
+A HAR holds content, entry by entry in recorded order. Bodies are decoded, as HAR demands: text in UTF-8 as
+text, all else in base64. WebSocket messages are in `_webSocketMessages`, as Chrome writes them. A HAR has no
+rules, baselines or manifest.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from stillweb import __version__
-from stillweb.collections.export_har import write_har
 from stillweb.collections.importers.pagefinder import page_text
+from stillweb.collections.importers.wacz import EXTRA_FOLDER, EXTRAS
 from stillweb.collections.layout import Collection, page_members
+from stillweb.collections.pack.frames import frame_entry
+from stillweb.collections.warc.frames import BINARY, TEXT, is_socket_url, read_frames
 from stillweb.collections.warc.reader import gzip_member
+from stillweb.collections.warc.records import iso_date
 from stillweb.errors import CollectionError, UsageError
-from stillweb.model import Capture, Page
-from stillweb.urls import wire_url
+from stillweb.http.codec import decode
+from stillweb.model import Capture, Exchange, Headers, Page, header
+from stillweb.urls import from_timestamp, wire_url
 
-__all__ = ["export", "extra_path"]
+__all__ = ["export"]
 
-_EXTRA_FOLDER = "stillweb"
-_EXTRAS = re.compile(
-    r"(?:rules|diff)\.yaml|amends\.json|(?:reachability|redactions)\.jsonl|certificate-[\w.-]+\.json"
-    r"|tasks\.(?:yaml|json|jsonl)|(?:baseline|traces|tasks)/(?:[\w@+-][\w.@+-]*/){0,3}[\w@+-][\w.@+-]*"
-)
-"""Further files of a collection that travel in a WACZ, as paths relative to the collection."""
 
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o644 << 16
@@ -85,7 +92,7 @@ def export(collection: Collection, target: Path) -> Path:
     """
     _require_index(collection)
     if target.suffix == ".har":
-        return write_har(collection, target)
+        return _write_har(collection, target)
     pages = list(_page_lines(collection))
     members = list(_members(collection, pages))
     package = (
@@ -204,16 +211,8 @@ def _text_of(collection: Collection, page: Page, capture: Capture | None) -> str
 
 def _extra_name(path: str) -> str:
     """Return a name one folder deep: py-wacz finds no deeper file in datapackage.json."""
-    folder, _, name = f"{_EXTRA_FOLDER}/{path}".rpartition("/")
+    folder, _, name = f"{EXTRA_FOLDER}/{path}".rpartition("/")
     return f"{folder.replace('/', ',')}/{name}"
-
-
-def extra_path(name: str) -> str:
-    """Return the path in the collection of a member that `export` added; "" for others."""
-    folder, _, file = name.rpartition("/")
-    top, *parts = folder.split(",")
-    path = "/".join([*parts, file])
-    return path if top == _EXTRA_FOLDER and "/" not in folder and _EXTRAS.fullmatch(path) else ""
 
 
 def _extras(collection: Collection) -> Iterator[tuple[str, Path]]:
@@ -222,7 +221,7 @@ def _extras(collection: Collection) -> Iterator[tuple[str, Path]]:
         found += (collection.path / folder).rglob("*")
     for path in found:
         name = path.relative_to(collection.path).as_posix()
-        if path.is_file() and _EXTRAS.fullmatch(name):
+        if path.is_file() and EXTRAS.fullmatch(name):
             yield name, path
 
 
@@ -250,3 +249,131 @@ def _package(
         package["mainPageUrl"] = pages[0]["url"]
         package["mainPageDate"] = pages[0]["ts"]
     return {name: value for name, value in package.items() if value}
+
+
+# --- HAR ---------------------------------------------------------------------------------------------
+
+
+def _write_har(collection: Collection, target: Path) -> Path:
+    """Write a collection to a HAR file, atomically; return its path.
+
+    Captures that cannot be read are left out: `collections check` reports them.
+    """
+    pages = collection.page_list()
+    creator = {"name": "stillweb", "version": __version__}
+    head = {"version": "1.2", "creator": creator, "pages": [_page(*each) for each in enumerate(pages, 1)]}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    with part.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
+        out.write('{"log": ' + json.dumps(head, ensure_ascii=False)[:-1] + ', "entries": [')
+        for number, entry in enumerate(_entries(collection, pages)):
+            out.write(("," if number else "") + "\n" + json.dumps(entry, ensure_ascii=False))
+        out.write("\n]}}\n")
+    part.replace(target)
+    return target
+
+
+def _page(number: int, page: Page) -> dict[str, Any]:
+    return {
+        "startedDateTime": iso_date(page.timestamp),
+        "id": _page_id(number),
+        "title": page.title or page.url,
+        "pageTimings": {},
+    }
+
+
+def _page_id(number: int) -> str:
+    return f"page_{number}"
+
+
+def _entries(collection: Collection, pages: list[Page]) -> Iterator[dict[str, Any]]:
+    # An import takes a page's URL from the first entry that refers to it, so only that entry does.
+    waiting = {wire_url(page.url): _page_id(number) for number, page in reversed([*enumerate(pages, 1)])}
+    captures = sorted(collection.captures(), key=lambda each: (each.timestamp, each.source, each.offset))
+    for capture in captures:
+        try:
+            entry = _entry(collection, capture, collection.read_capture(capture))
+        except CollectionError:
+            continue
+        if capture.method == "GET" and (page := waiting.pop(wire_url(capture.url), None)):
+            entry["pageref"] = page
+        yield entry
+
+
+def _entry(collection: Collection, capture: Capture, exchange: Exchange) -> dict[str, Any]:
+    request, response = exchange.request, exchange.response
+    version = "HTTP/2" if exchange.protocol == "h2" else "HTTP/1.1"
+    common = {"httpVersion": version, "cookies": [], "headersSize": -1}
+    request_entry = {
+        "method": request.method,
+        "url": request.url,
+        "headers": _fields(request.headers),
+        "queryString": [
+            {"name": name, "value": value} for name, value in parse_qsl(urlsplit(request.url).query, True)
+        ],
+        "bodySize": len(request.raw_body),
+        **common,
+    }
+    if request.raw_body:
+        content_type = header(request.headers, "content-type")
+        request_entry["postData"] = {"mimeType": content_type, **_text(request.raw_body, content_type)}
+    entry = {
+        "startedDateTime": iso_date(exchange.timestamp),
+        "time": 0,
+        "request": request_entry,
+        "response": {
+            "status": response.status,
+            "statusText": response.reason,
+            "headers": _fields(response.headers),
+            "content": _content(exchange),
+            "redirectURL": header(response.headers, "location"),
+            "bodySize": len(response.raw_body),
+            **common,
+        },
+        "cache": {},
+        "timings": {"send": 0, "wait": 0, "receive": 0},
+        "serverIPAddress": exchange.remote_ip,
+    }
+    if is_socket_url(request.url):
+        entry |= {"_resourceType": "websocket", "_webSocketMessages": _messages(collection, capture)}
+    return entry
+
+
+def _fields(headers: Headers) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in headers]
+
+
+def _content(exchange: Exchange) -> dict[str, Any]:
+    response = exchange.response
+    body = decode(response.raw_body, header(response.headers, "content-encoding"))
+    body = response.raw_body if body is None else body
+    content_type = header(response.headers, "content-type")
+    return {"size": len(body), "mimeType": content_type, **_text(body, content_type)}
+
+
+def _text(body: bytes, content_type: str) -> dict[str, str]:
+    """Return a body as `text`; in base64 unless a reader certainly encodes the text to the same bytes."""
+    charset = content_type.lower().partition("charset=")[2].strip("\"' ;")
+    if charset in ("", "utf-8", "utf8"):
+        try:
+            return {"text": body.decode("utf-8")}
+        except UnicodeDecodeError:
+            pass
+    return {"text": base64.b64encode(body).decode("ascii"), "encoding": "base64"}
+
+
+def _messages(collection: Collection, capture: Capture) -> list[dict[str, Any]]:
+    entry = frame_entry(collection, capture)
+    start = from_timestamp(capture.timestamp)
+    return [
+        {
+            "type": "send" if frame.sent else "receive",
+            "time": (start + timedelta(milliseconds=frame.ms)).timestamp(),
+            "opcode": frame.opcode,
+            "data": frame.payload.decode("utf-8", "replace")
+            if frame.opcode == TEXT
+            else base64.b64encode(frame.payload).decode("ascii"),
+        }
+        for frame in (read_frames(entry.response.raw_body).frames if entry else ())
+        if frame.opcode in (TEXT, BINARY)
+    ]

@@ -13,18 +13,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stillweb.collections.defects import Defect, Report, Severity
-from stillweb.collections.layout import Collection
+from stillweb.collections.defects import Defect, Report, Severity, ignore
 from stillweb.collections.warc import methodquery
 from stillweb.collections.warc.cdxj import format_line, write_lines
 from stillweb.collections.warc.exchanges import REVISIT
 from stillweb.collections.warc.frames import is_socket_url
-from stillweb.collections.warc.reader import WarcRecord, read_records
+from stillweb.collections.warc.reader import WarcRecord, gzip_member, read_records, serialise
 from stillweb.http.messages import parse_request, parse_response, payload_start
 from stillweb.matching.keys import request_key
 from stillweb.model import Capture, Request, header
 from stillweb.urls import to_timestamp, urlkey
+
+if TYPE_CHECKING:
+    from stillweb.collections.layout import Collection
 
 _ANSWERS = ("response", "revisit", "resource")
 _INDEXED = ("http:", "https:", "ws:", "wss:")
@@ -61,12 +64,18 @@ class _ResponseSeen:
 
 def reindex(collection: Collection, report: Report | None = None) -> int:
     """Rebuild a collection's index from its archive; return the number of captures."""
-    lines = (line for path in collection.warc_files() for line in index_lines(path, report or _ignore))
+    lines = (line for path in collection.warc_files() for line in index_lines(path, report or ignore))
     return write_lines(collection.index_file, lines)
 
 
-def _ignore(defect: Defect) -> None:
-    """Ignore a defect: the index consists of the complete records."""
+def rewrite_records(path: Path, target: Path) -> int:
+    """Rewrite every complete record of a file, one gzip member each; return their number."""
+    count = 0
+    with target.open("wb") as out:
+        for record in read_records(path, ignore):
+            out.write(gzip_member(serialise(record)))
+            count += 1
+    return count
 
 
 def index_lines(path: Path, report: Report | None = None) -> list[bytes]:
@@ -95,7 +104,7 @@ def index_file(
             if note:
                 requests.append(note)
             continue
-        capture = _note_answer(path, record, report or _ignore)
+        capture = _note_answer(path, record, report or ignore)
         if capture:
             responses.append(
                 _ResponseSeen(position, record.id, record.concurrent_to, record.target_uri, capture)
@@ -104,7 +113,7 @@ def index_file(
     for answer, request in _pair(responses, requests):
         if request is None and _lost(answer, responses, requests):
             what = f"the request of {answer.uri} is not in the file: its method is unknown"
-            (report or _ignore)(Defect(Severity.ERROR, "no-request", str(path), answer.capture.offset, what))
+            (report or ignore)(Defect(Severity.ERROR, "no-request", str(path), answer.capture.offset, what))
             continue
         joined.append(_join(answer, request))
     return joined

@@ -12,14 +12,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from playwright.async_api import Page
 
 from stillweb.browser.cdp.session import FrameGone, PageProbe
 from stillweb.browser.input.pointer import Point
-from stillweb.browser.observe.axtree import Bids
 from stillweb.errors import InfraError
+
+if TYPE_CHECKING:
+    from stillweb.browser.observe.axtree import Bids
+
 
 Target = str | Point
 """A bid, or a point in CSS pixels of the viewport."""

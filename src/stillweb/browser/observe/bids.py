@@ -11,13 +11,16 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from playwright.async_api import Page
 
 from stillweb import clock
-from stillweb.browser.cdp.session import FrameInfo, PageProbe
+
+if TYPE_CHECKING:
+    from stillweb.browser.cdp.session import FrameInfo, PageProbe
+
 
 # Not touch: a click does not reach elements with touch listeners only.
 _POINTER = frozenset(

@@ -13,9 +13,7 @@ from typing import Any
 import click
 from rich.progress import Progress, TaskID
 
-from stillweb.cli.collections.learn import learn, print_volatile
-from stillweb.cli.collections.push import pull, push
-from stillweb.cli.collections.reachability import reachability
+from stillweb.cli import LazyGroup
 from stillweb.cli.collections.redactions import print_redactions
 from stillweb.cli.console import print_json, print_table, progress, stderr
 from stillweb.cli.options import collections_option, json_option
@@ -35,7 +33,15 @@ from stillweb.errors import CollectionError, UsageError
 _SHOWN = 20
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "learn": "stillweb.cli.collections.learn",
+        "pull": "stillweb.cli.collections.push",
+        "push": "stillweb.cli.collections.push",
+        "reachability": "stillweb.cli.collections.reachability",
+    },
+)
 def collections() -> None:
     """Import, check, learn, seal, share and export collections.
 
@@ -172,6 +178,8 @@ def show(name: str, show_captures: bool, volatile: bool, as_json: bool, root: Pa
     """  # noqa: D301
     collection = Collection.open(root, name)
     if volatile:
+        from stillweb.cli.collections.learn import print_volatile
+
         print_volatile(collection, as_json=as_json)
         return
     if show_captures:
@@ -353,9 +361,3 @@ def rm(names: tuple[str, ...], yes: bool, root: Path) -> None:
         with locked(collection):
             remove_collection(collection.path)
         click.echo(collection.path)
-
-
-collections.add_command(learn)
-collections.add_command(reachability)
-collections.add_command(push)
-collections.add_command(pull)

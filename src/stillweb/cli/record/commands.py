@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from stillweb.certs import CertAuthority
+from stillweb.cli import LazyGroup
 from stillweb.cli.console import Sectioned, print_json, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
-from stillweb.cli.record.amend import amend
 from stillweb.cli.record.browsertrix import (
     BROWSERTRIX,
     browsertrix_options,
@@ -25,13 +25,10 @@ from stillweb.cli.record.explore import (
     explore_options,
     print_explored,
 )
-from stillweb.cli.record.harvest import harvest
 from stillweb.cli.record.login import login, login_from, login_options
-from stillweb.cli.record.proxy import proxy
 from stillweb.cli.record.report import CrawlProgress, print_crawl
 from stillweb.cli.record.shared import LISTENING, check_record_options, name_options, refuse_without
 from stillweb.cli.record.twice import print_twice, twice_after, twice_options
-from stillweb.cli.record.until import until
 from stillweb.errors import UsageError
 from stillweb.record.browsertrix.settings import Container
 from stillweb.record.crawl.crawl import crawl as crawl_pages
@@ -40,7 +37,10 @@ from stillweb.record.options import CrawlOptions
 from stillweb.record.recording import collection_to_fill
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    lazy={name: f"stillweb.cli.record.{name}" for name in ("amend", "harvest", "proxy", "until")},
+)
 def record() -> None:
     """Record sites into a collection.
 
@@ -52,12 +52,8 @@ def record() -> None:
     """  # noqa: D301  click reads \b itself
 
 
-record.add_command(proxy)
 record.add_command(login)
-record.add_command(amend)
 record.add_command(explore)
-record.add_command(harvest)
-record.add_command(until)
 
 
 _SECTIONS = {

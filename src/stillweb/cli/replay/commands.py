@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import click
 
+from stillweb.cli import LazyGroup
 from stillweb.cli.console import on_signals, print_json, stderr
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
-from stillweb.cli.replay.ledger import ledger, misses, sessions
 from stillweb.cli.replay.started import seal_shown
 from stillweb.replay import ReplayOptions
 from stillweb.replay.pywb.backend import PywbOptions
@@ -28,17 +28,21 @@ if TYPE_CHECKING:
     from stillweb.replay import ReplayCluster, ReplayServer
 
 
-class ServeByDefault(click.Group):
+class ServeByDefault(LazyGroup):
     """A group in which `replay shop` means `replay serve shop`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert `serve` before an argument that is not a command."""
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+        if args and args[0] not in self.list_commands(ctx) and args[0] not in ctx.help_option_names:
             args = ["serve", *args]
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=ServeByDefault, no_args_is_help=True)
+@click.group(
+    cls=ServeByDefault,
+    lazy=dict.fromkeys(("ledger", "misses", "sessions"), "stillweb.cli.replay.ledger"),
+    no_args_is_help=True,
+)
 def replay() -> None:
     """Serve collections as a proxy in which real URLs replay frozen.
 
@@ -317,8 +321,3 @@ def _announce(facts: dict[str, str], collections: list[Collection], ca: CertAuth
     for name, value in rows.items():
         click.echo(f"{name.replace('_', ' '):<14}{value}")
     stderr().print("Ctrl-C ends it")
-
-
-replay.add_command(sessions)
-replay.add_command(ledger)
-replay.add_command(misses)

@@ -17,20 +17,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stillweb import clock
-from stillweb.collections.defects import NEEDS_REWRITE, Defect, Severity
+from stillweb.collections.defects import NEEDS_REWRITE, Defect, Severity, ignore
 from stillweb.collections.importers import browsertrix, wacz
 from stillweb.collections.importers.har import HarFile
 from stillweb.collections.importers.pagefinder import complete_manifest, find_pages
-from stillweb.collections.indexing import index_file, index_lines, reindex
+from stillweb.collections.indexing import index_file, index_lines, reindex, rewrite_records
 from stillweb.collections.layout import Collection, check_name, read_pages
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.warc.cdxj import format_line, read_cdxj, write_lines
 from stillweb.collections.warc.reader import (
     GZIP_MAGIC,
     WarcRecord,
-    gzip_member,
-    read_records,
-    serialise,
     sniff,
 )
 from stillweb.collections.warc.writer import CollectionWriter
@@ -223,7 +220,7 @@ class _Staging:
             final.unlink()
             return FileReport(str(path), kind, 0, 0, rewrite, tuple(defects))
         if rewrite:
-            self.lines += index_lines(final, _ignore)
+            self.lines += index_lines(final, ignore)
         else:
             named = ((replace(capture, source=final.name), query) for capture, query in captures)
             self.lines += [format_line(capture, query) for capture, query in named]
@@ -372,10 +369,6 @@ class _Staging:
         self.target.write_manifest(self.collection.manifest())
 
 
-def _ignore(defect: Defect) -> None:
-    """Ignore a defect that was already reported for the source."""
-
-
 def _distinct(pages: list[Page]) -> list[Page]:
     return list({(page.url, page.timestamp): page for page in reversed(pages)}.values())[::-1]
 
@@ -414,13 +407,3 @@ def _unknown(path: Path) -> CollectionError:
         head = file.read(16)
     what = f"neither WARC, ARC, WACZ, HAR nor a page list: starts with {head!r}" if head else "is empty"
     return MalformedWarc(what, path=path)
-
-
-def rewrite_records(path: Path, target: Path) -> int:
-    """Rewrite every complete record of a file, one gzip member each; return their number."""
-    count = 0
-    with target.open("wb") as out:
-        for record in read_records(path, _ignore):
-            out.write(gzip_member(serialise(record)))
-            count += 1
-    return count

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import lzma
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -19,16 +20,30 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stillweb.collections.defects import Defect, Report, Severity
-from stillweb.collections.export import extra_path
 from stillweb.collections.limits import unpacked_pieces
 from stillweb.collections.manifest import Manifest
 from stillweb.errors import MalformedWacz
+
+EXTRA_FOLDER = "stillweb"
+EXTRAS = re.compile(
+    r"(?:rules|diff)\.yaml|amends\.json|(?:reachability|redactions)\.jsonl|certificate-[\w.-]+\.json"
+    r"|tasks\.(?:yaml|json|jsonl)|(?:baseline|traces|tasks)/(?:[\w@+-][\w.@+-]*/){0,3}[\w@+-][\w.@+-]*"
+)
+"""Further files of a collection that travel in a WACZ, as paths relative to the collection."""
 
 _PAGE_LISTS = ("pages.jsonl", "extraPages.jsonl")
 _MAX_DEPTH = 4
 # What zipfile lets through of a damaged file: EINVAL for a place before the first byte, RuntimeError for a
 # member that seems encrypted, and the errors of its decoders (bz2's is an OSError without a number).
 _BROKEN = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, lzma.LZMAError, zlib.error)
+
+
+def extra_path(name: str) -> str:
+    """Return the path in the collection of a member that an export added; "" for others."""
+    folder, _, file = name.rpartition("/")
+    top, *parts = folder.split(",")
+    path = "/".join([*parts, file])
+    return path if top == EXTRA_FOLDER and "/" not in folder and EXTRAS.fullmatch(path) else ""
 
 
 @dataclass(frozen=True, slots=True)

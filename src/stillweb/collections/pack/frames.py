@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stillweb.collections.layout import Collection
 from stillweb.collections.pack.entry import PackEntry
 from stillweb.collections.warc.frames import (
     EVENT_STREAM,
@@ -41,6 +41,9 @@ from stillweb.errors import MissingRecord
 from stillweb.matching.captures import Entry, vary_digest
 from stillweb.matching.keys import request_key
 from stillweb.model import Capture, Exchange, Request, header
+
+if TYPE_CHECKING:
+    from stillweb.collections.layout import Collection
 
 __all__ = [
     "EVENTSTREAM",

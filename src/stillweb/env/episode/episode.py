@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from playwright.async_api import Browser, BrowserContext, Page
 from playwright.async_api import Error as PlaywrightError
@@ -28,7 +28,6 @@ from stillweb.browser.state import state_of
 from stillweb.env.episode.offpath import OffPath
 from stillweb.env.episode.tabs import Tabs, closed_itself
 from stillweb.env.tasks.task import Task
-from stillweb.env.trajectories.log import TrajectoryLog
 from stillweb.errors import (
     InfraError,
     PeerError,
@@ -40,6 +39,10 @@ from stillweb.errors import (
 )
 from stillweb.model import GUESSES, Tier
 from stillweb.replay import OpenSession, ReplayClient, ReplayInfo
+
+if TYPE_CHECKING:
+    from stillweb.env.trajectories.log import TrajectoryLog
+
 
 __all__ = [
     "ContextOptions",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha1
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
@@ -46,7 +46,10 @@ from stillweb.model import Match, Request, Tier, header
 from stillweb.replay.server import answer as answers
 from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
 from stillweb.replay.server.gates import Gate, SessionGates, gates_of
-from stillweb.replay.server.session import ServedRequest, Session
+
+if TYPE_CHECKING:
+    from stillweb.replay.server.session import ServedRequest, Session
+
 
 __all__ = ["LARGEST", "SocketScript", "begin"]
 

@@ -15,7 +15,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -25,7 +25,10 @@ from stillweb.replay.client import ReplayClient
 from stillweb.replay.server.metrics import ReplayMetrics, WorkerMetrics
 from stillweb.replay.server.process import error_from_json
 from stillweb.replay.workers.channel import Channel, pair
-from stillweb.replay.workers.worker import ReplayWorkerConfig
+
+if TYPE_CHECKING:
+    from stillweb.replay.workers.worker import ReplayWorkerConfig
+
 
 __all__ = ["Worker"]
 
