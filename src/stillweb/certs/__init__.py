@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 from stillweb.certs.authority import CertAuthority
-from stillweb.certs.trust import TARGETS, Recipe, install_nss, recipe, spki_flag, write_bundle
+from stillweb.certs.trust import (
+    TARGETS,
+    Recipe,
+    install_nss,
+    recipe,
+    spki_flag,
+    write_bundle,
+    write_java_truststore,
+)
 
-__all__ = ["TARGETS", "CertAuthority", "Recipe", "install_nss", "recipe", "spki_flag", "write_bundle"]
+__all__ = [
+    "TARGETS",
+    "CertAuthority",
+    "Recipe",
+    "install_nss",
+    "recipe",
+    "spki_flag",
+    "write_bundle",
+    "write_java_truststore",
+]

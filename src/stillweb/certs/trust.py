@@ -6,8 +6,11 @@ other clients of the proxy: other browsers, curl, Node, Python, images.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import ssl
+import struct
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +21,12 @@ import certifi
 from stillweb.certs.authority import CertAuthority
 from stillweb.certs.keyfiles import PUBLIC, write_file
 from stillweb.errors import CertError, ProgramNotFound
+
+INTERNAL_HOST = "stillweb.internal"
+"""Host that a recording or replaying proxy answers itself: it offers the CA's certificate."""
+
+CERTIFICATE_TYPE = "application/x-x509-ca-cert"
+"""Media type of a certificate; phones then offer to install it."""
 
 NICKNAME = "stillweb-replay"
 BUNDLE_FILE = "python-bundle.pem"
@@ -76,6 +85,38 @@ def write_bundle(ca: CertAuthority, path: Path | None = None) -> Path:
         roots = roots.rstrip() + b"\n" + ours + b"\n"
     write_file(target, roots, PUBLIC)
     return target
+
+
+def certificate_file(ca_pem: bytes, path: str) -> bytes | None:
+    """Return the certificate for a path of `INTERNAL_HOST`: as PEM, or as DER for Windows; else None."""
+    match path.partition("?")[0]:
+        case "/stillweb-ca.pem":
+            return ca_pem
+        case "/stillweb-ca.crt":
+            return ssl.PEM_cert_to_DER_cert(ca_pem.decode("ascii"))
+    return None
+
+
+def write_java_truststore(ca: CertAuthority, path: Path, password: str) -> None:
+    """Write a Java key store (JKS, version 2) that holds the CA only.
+
+    The format: `sun.security.provider.JavaKeyStore` of OpenJDK. Its digest protects against damage, and the
+    certificate is public.
+
+    Raises:
+        CertError: if the file cannot be written.
+    """
+    der = ssl.PEM_cert_to_DER_cert(ca.cert_pem.decode("ascii"))
+    magic, version, certificate, created = 0xFEEDFEED, 2, 2, 0
+    store = struct.pack(">III", magic, version, 1)
+    store += struct.pack(">I", certificate) + _java_text(NICKNAME) + struct.pack(">Q", created)
+    store += _java_text("X.509") + struct.pack(">I", len(der)) + der
+    digest = hashlib.sha1(password.encode("utf-16-be") + b"Mighty Aphrodite" + store, usedforsecurity=False)
+    write_file(path, store + digest.digest(), PUBLIC)
+
+
+def _java_text(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode("ascii")
 
 
 def install_nss(ca: CertAuthority, database: Path) -> None:

@@ -34,6 +34,7 @@ COMMANDS = {
         "Import, check, learn, seal, share and export collections.",
     ),
     "replay": ("stillweb.cli.replay.commands", "Serve collections as a proxy that replays real URLs."),
+    "run": ("stillweb.cli.run", "Run a command whose HTTP traffic goes to a replay."),
     "env": ("stillweb.cli.env", "Check tasks and try actions on a replayed collection."),
     "serve": ("stillweb.cli.serve", "Serve episodes to trainers over HTTP: leases, steps, screenshots."),
     "monitor": ("stillweb.cli.monitor", "Show the state of a rollout server."),

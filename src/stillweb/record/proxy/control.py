@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hmac
 import html
-import ssl
 from base64 import b64decode
 from binascii import Error as Base64Error
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from stillweb import __version__
+from stillweb.certs.trust import CERTIFICATE_TYPE, INTERNAL_HOST, certificate_file
 from stillweb.errors import CollectionNotFound, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
@@ -90,7 +90,7 @@ def is_loopback(address: str) -> bool:
         return address.lower() == "localhost"
 
 
-HOST = "stillweb.internal"
+HOST = INTERNAL_HOST
 
 _NO_STORE = (("Cache-Control", "no-store"),)
 
@@ -107,19 +107,14 @@ class ControlAnswer:
 
 def welcome(path: str, *, ca_pem: bytes, fingerprint: str, collection: str) -> ControlAnswer | None:
     """Return the response for a path of the page, None for any other path."""
-    match path.partition("?")[0]:
-        case "/":
-            page = Template(files("stillweb.record.proxy").joinpath("welcome.html").read_text("utf-8"))
-            text = page.substitute(
-                collection=html.escape(collection), fingerprint=html.escape(_grouped(fingerprint))
-            )
-            return ControlAnswer(200, "text/html; charset=utf-8", text.encode("utf-8"), _NO_STORE)
-        case "/stillweb-ca.pem":
-            # This media type makes phones offer to install the certificate.
-            return ControlAnswer(200, "application/x-x509-ca-cert", ca_pem, _attachment("stillweb-ca.pem"))
-        case "/stillweb-ca.crt":
-            der = ssl.PEM_cert_to_DER_cert(ca_pem.decode("ascii"))
-            return ControlAnswer(200, "application/x-x509-ca-cert", der, _attachment("stillweb-ca.crt"))
+    if path.partition("?")[0] == "/":
+        page = Template(files("stillweb.record.proxy").joinpath("welcome.html").read_text("utf-8"))
+        text = page.substitute(
+            collection=html.escape(collection), fingerprint=html.escape(_grouped(fingerprint))
+        )
+        return ControlAnswer(200, "text/html; charset=utf-8", text.encode("utf-8"), _NO_STORE)
+    if certificate := certificate_file(ca_pem, path):
+        return ControlAnswer(200, CERTIFICATE_TYPE, certificate, _attachment(path.partition("?")[0][1:]))
     return None
 
 

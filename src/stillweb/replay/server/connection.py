@@ -25,7 +25,7 @@ from typing import Any, cast
 from stillweb import clock
 from stillweb.certs import CertAuthority
 from stillweb.errors import BadHostname
-from stillweb.http.control import ControlBackend, answer, render
+from stillweb.http.control import DEFAULT_SESSION, ControlBackend, answer, render
 from stillweb.http.tls import ServerContexts, log_failure
 from stillweb.http.tunnel import ProxyConnection, State, Trigger, is_control, proxy_user, request_url
 from stillweb.http.wire import (
@@ -39,9 +39,9 @@ from stillweb.http.wire import (
     UpgradeReceived,
     refusal,
 )
-from stillweb.model import Headers, Request
+from stillweb.model import Headers, Match, Request, Tier
 from stillweb.replay.server import websocket
-from stillweb.replay.server.answer import ScriptedResponse
+from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
 from stillweb.replay.server.cache import may_repeat
 from stillweb.replay.server.session import ServedRequest, Session
 from stillweb.replay.server.takeover import ClosingDelay, Takeover
@@ -94,6 +94,10 @@ class BodyBudget:
         return within or after <= before
 
 
+def _no_page(_: Request) -> None:
+    return None
+
+
 @dataclass(eq=False, slots=True)
 class ListenerTarget:
     """Destination of a listener's connections.
@@ -105,6 +109,7 @@ class ListenerTarget:
         by_user: returns the session that a proxy user name stands for; None where user names are ignored.
         control: answers control requests; None where only traffic is accepted.
         advice: body of the response to traffic where none is accepted.
+        about: responds to a request of the default session for stillweb's own host; None for any other.
         refusal_timeout: seconds that a refused client has to read the response.
         limits: of its connections.
         budget: of request bodies; one for all listeners of a server.
@@ -119,6 +124,7 @@ class ListenerTarget:
     by_user: Callable[[str], Session | None] | None = None
     control: ControlBackend | None = None
     advice: str = ""
+    about: Callable[[Request], PreparedResponse | None] = _no_page
     refusal_timeout: float = 5.0
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     budget: BodyBudget = field(default_factory=BodyBudget)
@@ -353,9 +359,16 @@ class Connection(asyncio.Protocol):
             return self._refuse(400)
         else:
             request = Request(event.method, url, event.headers, event.raw_body)
-            begin = websocket.begin if isinstance(event, UpgradeReceived) else Session.begin
-            self._send(session, begin(session, request), event.keep_alive)
+            self._send(session, self._begin(session, request, event), event.keep_alive)
         return None
+
+    def _begin(self, session: Session, request: Request, event: RequestReceived) -> ServedRequest:
+        # Sessions of episodes never reach the page: replayed sites must not see that they are replayed.
+        own = self._target.about(request) if session.id == DEFAULT_SESSION else None
+        if own is not None:
+            return session.begin_as(request, Match(Tier.SYNTHETIC, reason="stillweb's own page"), own)
+        begin = websocket.begin if isinstance(event, UpgradeReceived) else Session.begin
+        return begin(session, request)
 
     def _select_session(self, headers: Headers) -> bool:
         """Select the session that the proxy user names, else the listener's; return False if unknown."""

@@ -43,6 +43,7 @@ from stillweb.matching.resolver import Policy
 from stillweb.options import Option
 from stillweb.polling import poll
 from stillweb.replay.ledger.file import LedgerFile
+from stillweb.replay.server.about import AboutPage
 from stillweb.replay.server.connection import BodyBudget, Connection, ConnectionLimits, ListenerTarget
 from stillweb.replay.server.listeners import (
     ExpiryTimer,
@@ -213,7 +214,10 @@ class ReplayServer(ControlBackend):
         self._sessions: dict[str, _OpenSession] = {}
         self._closed = ClosedSessions()
         self._budget = BodyBudget(options.limits)
-        self.public, self.named = (self._target(by_user=self._by_user) for _ in range(2))
+        self._about = AboutPage(self._registries, ca)
+        self.public, self.named = (
+            self._target(by_user=self._by_user, about=self._about.respond) for _ in range(2)
+        )
         self._expiry = ExpiryTimer(self._targets)
 
     async def start(self) -> None:
@@ -224,7 +228,7 @@ class ReplayServer(ControlBackend):
         """
         self._ports.check(self.options.host)
         session, handle = self._new_session(DEFAULT_SESSION, next(iter(self._registries)))
-        target = self._target(session=session, by_user=self._by_user, control=self)
+        target = self._target(session=session, by_user=self._by_user, control=self, about=self._about.respond)
         self.public.session = session
         if self.options.private is not None:
             listener = await listen_unix(target, self.options.private)

@@ -1,0 +1,87 @@
+"""The page at http://stillweb.internal/ of a replay server: served collections, and how to trust the CA.
+
+The proxy's own port serves it to the default session only, so no episode can open it. All text from
+collections is escaped, and the page has no script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from itertools import islice
+from string import Template
+from urllib.parse import urlsplit
+
+from stillweb.certs import CertAuthority
+from stillweb.certs.trust import CERTIFICATE_TYPE, INTERNAL_HOST, certificate_file
+from stillweb.http.wire import simple_head
+from stillweb.model import Headers, Request
+from stillweb.replay.server.answer import PreparedResponse
+from stillweb.replay.server.registry import PackRegistry
+
+__all__ = ["AboutPage"]
+
+_LISTED = 200  # pages of a collection
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_READS = ("GET", "HEAD")
+
+
+class AboutPage:
+    """The responses of stillweb's own host.
+
+    Args:
+        registries: served packs by collection; the first is the default.
+        ca: the authority that signs for replayed hosts.
+    """
+
+    def __init__(self, registries: Mapping[str, PackRegistry], ca: CertAuthority) -> None:
+        self._registries = registries
+        self._ca = ca
+
+    def respond(self, request: Request) -> PreparedResponse | None:
+        """Return the response to a request for stillweb's own host; None for any other host."""
+        if INTERNAL_HOST not in request.url:  # cheap, since this runs for every request
+            return None
+        parts = urlsplit(request.url)
+        if parts.hostname != INTERNAL_HOST:
+            return None
+        if request.method in _READS:
+            if certificate := certificate_file(self._ca.cert_pem, parts.path):
+                name = parts.path.removeprefix("/")
+                disposition = ("Content-Disposition", f'attachment; filename="{name}"')
+                return _response(request, 200, certificate, CERTIFICATE_TYPE, (disposition,))
+            if parts.path in ("", "/"):
+                policy = ("Content-Security-Policy", _POLICY)
+                return _response(request, 200, self._page(), "text/html; charset=utf-8", (policy,))
+        return _response(request, 404, b"", "text/plain")
+
+    def _page(self) -> bytes:
+        page = Template(files("stillweb.replay.server").joinpath("about.html").read_text("utf-8"))
+        shown = [_described(each, i == 0) for i, each in enumerate(self._registries.values())]
+        text = page.substitute(collections="\n".join(shown), fingerprint=escape(self._ca.fingerprint))
+        return text.encode("utf-8", "replace")
+
+
+def _described(registry: PackRegistry, default: bool) -> str:
+    pack = registry.current.pack
+    facts = f"{pack.manifest['entries']} answers, environment <code>{escape(pack.environment_id[:16])}</code>"
+    note = "" if default else "<p>Not the default collection: clients reach it through a session.</p>"
+    pages = registry.collection.each_page() if registry.collection else iter(())
+    links = "\n".join(_link(page.url, page.title) for page in islice(pages, _LISTED))
+    return f"<h2>{escape(registry.name)}</h2>\n<p>{facts}</p>\n{note}<ul>\n{links}\n</ul>"
+
+
+def _link(url: str, title: str) -> str:
+    shown = escape(title or url)
+    if not url.startswith(("http://", "https://")):
+        return f"<li>{shown}</li>"
+    return f'<li><a href="{escape(url)}">{shown}</a> <code>{escape(url)}</code></li>'
+
+
+def _response(
+    request: Request, status: int, body: bytes, media_type: str, fields: Headers = ()
+) -> PreparedResponse:
+    head = simple_head(status, (("Content-Type", media_type), ("Cache-Control", "no-store"), *fields))
+    head += b"Content-Length: %d\r\n" % len(body)
+    return PreparedResponse(status, head, b"" if request.method == "HEAD" else body)
