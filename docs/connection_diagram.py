@@ -13,25 +13,22 @@ HEAD = """\
 Written by `make docs` from `stillweb.http.tunnel`; do not edit.
 
 Every client connection of replay follows this table: those of the native server, of its workers and of the
-`--on-miss` front. The diagram omits the triggers that end a connection from most states; the table has all.
+`--on-miss` front. The first table omits the triggers that end a connection from most states; the last table has all.
 """
-# Triggers that would draw an arrow from nearly every state.
+# Triggers that lead somewhere from nearly every state.
 _COMMON = frozenset({Trigger.END_OF_DATA, Trigger.SHUTDOWN, Trigger.CLOSE, Trigger.TLS_ERROR, Trigger.REFUSE})
 
 
 def diagram() -> Iterator[str]:
-    """Yield the lines of a Mermaid state diagram."""
-    yield "```mermaid"
-    yield "stateDiagram-v2"
-    yield f"    [*] --> {State.START.name}"
+    """Yield a line for each state: the states that follow it, and the triggers between them."""
+    yield "| from | trigger | to |"
+    yield "|---|---|---|"
     for state, row in TRANSITIONS.items():
         for trigger, after in row.items():
             if trigger not in _COMMON and after is not state:
-                yield f"    {state.name} --> {after.name}: {trigger.name}"
+                yield f"| {state.name} | {trigger.name} | {after.name} |"
     for after in (State.CLOSING, State.FINAL, State.REFUSED):
-        yield f"    {after.name} --> {State.CLOSED.name}: {Trigger.CLOSE.name}"
-    yield f"    {State.CLOSED.name} --> [*]"
-    yield "```"
+        yield f"| {after.name} | {Trigger.CLOSE.name} | {State.CLOSED.name} |"
 
 
 def table() -> Iterator[str]:
@@ -54,7 +51,7 @@ def legend(kind: type[State] | type[Trigger], title: str) -> Iterator[str]:
 def page() -> str:
     """Return the page."""
     parts = (
-        ("Diagram", diagram()),
+        ("Usual path", diagram()),
         ("States", legend(State, "state")),
         ("Triggers", legend(Trigger, "trigger")),
         ("Transitions", table()),
