@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 
 REPO = Path(__file__).resolve().parents[1]
 LONG = 25
-GENERATED = ("cli.md", "api.md", "connection.md", "replay-connection.md", "CHANGELOG.md")
+GENERATED = ("cli.md", "api.md", "openapi.md", "connection.md", "replay-connection.md", "CHANGELOG.md")
 
 _FENCE = re.compile(r"(?ms)^ *(```|~~~).*?^ *\1[^\n]*$")
 _NOT_PROSE = re.compile(r"^ *(?:#|\||<|!!!|\?\?\?|===|::: |\[\w+\]: |---)|^    \S(?=.*)")
@@ -114,7 +114,9 @@ def main() -> int:
     parser.add_argument("--pages", action="store_true", help="a line for each page")
     parser.add_argument("--sentences", action="store_true", help="print every long sentence")
     parser.add_argument("--at", default="", metavar="COMMIT", help="documents of this commit")
-    parser.add_argument("--max-share", type=float, metavar="PERCENT", help="permitted share of long sentences")
+    parser.add_argument(
+        "--max-share", type=float, metavar="PERCENT", help="permitted share of long sentences"
+    )
     options = parser.parse_args()
     rows: dict[str, Measure] = {}
     for name, text in documents(options.at):

@@ -25,8 +25,9 @@ document.getElementById("offer").textContent = Math.floor(Math.random() * 1000);
 
 
 def page(title: str, body: str) -> str:
-    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>
-<nav><a href="/">Lamps</a><a href="/basket">Basket</a><a href="/help">Help</a></nav><h1>{title}</h1>
+    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>{STYLE}</style><nav><a href="/">Lamps</a><a href="/basket">Basket</a><a href="/help">Help</a></nav>
+<h1>{title}</h1>
 <form action="/search"><input name="q" aria-label="Search"> <button>Search</button></form>{body}
 <footer>It is <span id="now"></span>, visitor <span id="offer"></span></footer><script>{SCRIPT}</script>"""
 
@@ -49,8 +50,8 @@ class Shop(BaseHTTPRequestHandler):
             self.send("Search", listed([key for key, (name, _) in LAMPS.items() if words in name.lower()]))
         elif key in LAMPS:
             name, price = LAMPS[key]
-            add = f'<form method="post" action="/basket"><button name="lamp" value="{key}">Add to basket</button>'
-            self.send(name, f"<p>${price:.2f}</p>{add}</form>")
+            add = f'<button name="lamp" value="{key}">Add to basket</button>'
+            self.send(name, f'<p>${price:.2f}</p><form method="post" action="/basket">{add}</form>')
         elif url.path == "/basket":
             self.send("Basket", listed([key for key in self.basket() if key in LAMPS]))
         elif url.path == "/help":

@@ -3,8 +3,8 @@
 stillweb replay lamps                 # in another terminal
 python examples/tutorial/train.py http://127.0.0.1:8080
 
-The policy is a table: a preference for each pair of page title and element. It plays groups of episodes of the
-task `basket`, and raises the preference of choices that scored better than the mean of their group (as GRPO does).
+The policy is a table: a preference for each pair of page title and element. It plays groups of episodes of
+the task `basket`. Choices that scored better than the mean of their group gain preference, as in GRPO.
 """
 
 import asyncio
@@ -55,7 +55,10 @@ async def main(proxy: str) -> None:
                 for choice in chosen[number]:
                     preferences[choice] += RATE * advantage / GROUP
             scored = [reward for reward in rewards if reward is not None]
-            print(f"round {seed}: success {sum(scored) / len(scored):4.0%} of {len(scored)} episodes", flush=True)
+            print(
+                f"round {seed}: success {sum(scored) / len(scored):4.0%} of {len(scored)} episodes",
+                flush=True,
+            )
     for title, element in sorted(preferences, key=preferences.__getitem__, reverse=True)[:2]:
         print(f"learned on {title!r}: click {element}")
 
