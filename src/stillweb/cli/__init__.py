@@ -40,7 +40,7 @@ COMMANDS = {
     "monitor": ("stillweb.cli.monitor", "Show the state of a rollout server."),
     "cdp": ("stillweb.cli.cdp", "Start a browser on a replay session, for harnesses that use CDP."),
     "rollout": ("stillweb.cli.rollout", "Play tasks with an agent, and store every episode."),
-    "tasks": ("stillweb.cli.tasks", "Write evaluators for tasks from recorded requests."),
+    "tasks": ("stillweb.cli.tasks", "Make proved tasks from recordings, and audit task files."),
     "rescore": ("stillweb.cli.rescore", "Score stored trajectories again, without a browser."),
     "coverage": ("stillweb.cli.coverage", "Measure how often agents leave a recording, and why."),
     "diff": ("stillweb.cli.diff", "Compare a recording with its replay, page by page."),

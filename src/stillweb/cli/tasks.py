@@ -1,25 +1,181 @@
-"""`stillweb tasks`: help with writing tasks."""
+"""`stillweb tasks`: make tasks from recordings, audit task files, write evaluators."""
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import yaml
 
-from stillweb.cli.console import print_json, print_table, stderr
-from stillweb.cli.options import collections_option, json_option
-from stillweb.collections.layout import Collection
+from stillweb.benchmarks import AuditOptions, AuditReport, MadeTasks, MakeOptions, audit_tasks, make_tasks
+from stillweb.cli.console import print_json, print_table, progress, stderr, until_signal
+from stillweb.cli.options import certs_option, collections_option, json_option, options_from, sites_option
+from stillweb.cli.replay.started import replayed, replayed_together
+from stillweb.collections.layout import Collection, list_collections
+from stillweb.env import Task, load_tasks
+from stillweb.env.tasks.native import native_file
 from stillweb.env.tasks.requests import WriteRequest, pattern_of, recorded_write
 from stillweb.errors import UsageError
 from stillweb.matching.rules import Rules
 from stillweb.model import MUTATIONS
+from stillweb.replay import ReplayClient
 
 
 @click.group()
 def tasks() -> None:
-    """Write tasks."""
+    """Make tasks from recordings, audit task files, and write evaluators."""
+
+
+@tasks.command()
+@click.argument("name")
+@options_from(MakeOptions())
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="Task file to write (YAML).",
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write an HTML report with pictures of start and end to this file.",
+)
+@click.option(
+    "--proxy", default="", metavar="URL", help="Control URL of a running replay server.  [default: start one]"
+)
+@json_option
+@collections_option
+@certs_option
+@click.pass_context
+def make(ctx: click.Context, /, name: str, options: MakeOptions, **given: Any) -> None:
+    """Make proved tasks from a recording, without a language model.
+
+    Each task has an oracle that solved it in several runs with equal observations. Doing nothing, values near
+    the answer, and random walks score 0. Exit status 1 if fewer tasks than requested were made.
+
+    \b
+    Example:
+      stillweb tasks make shop -n 200 --seed 7 --out tasks.yaml
+      stillweb tasks make shop -n 50 --families report,form --out tasks.yaml --report tasks.html
+    """  # noqa: D301
+    collection = Collection.open(given["root"], name)
+    options = replace(options, pictures=given["report"] is not None)
+    made = until_signal(_make(collection, options, given))
+    text = yaml.safe_dump(native_file(made.tasks), sort_keys=False, allow_unicode=True, width=110)
+    given["out"].write_text(text, encoding="utf-8")
+    if given["report"]:
+        from stillweb.benchmarks.report import write_made_report  # jinja2 and Pillow are slow to import
+
+        write_made_report(made, given["report"])
+    if given["as_json"]:
+        print_json(made.to_dict())
+    else:
+        _print_made(made)
+    ctx.exit(0 if len(made.made) >= options.n else 1)
+
+
+async def _make(collection: Collection, options: MakeOptions, given: dict[str, Any]) -> MadeTasks:
+    with progress() as bar:
+        task = bar.add_task(f"random walks on {collection.name}", total=options.n)
+
+        def show(made: MadeTasks) -> None:
+            tried = sum(made.tried.values())
+            bar.update(task, completed=len(made.made), description=f"{tried} candidates tried")
+
+        async with (
+            replayed(collection, given["certs_dir"], proxy=given["proxy"]) as url,
+            ReplayClient(url) as client,
+        ):
+            return await make_tasks(collection, client, options, show)
+
+
+def _print_made(made: MadeTasks) -> None:
+    rows = []
+    for row in made.families():
+        dropped = ", ".join(f"{count} {proof}" for proof, count in row["dropped"].items())
+        seconds = "" if row["seconds"] is None else row["seconds"]
+        rows.append((row["family"], row["tried"], row["made"], row["train"], row["test"], seconds, dropped))
+    columns = ("family", "#candidates", "#made", "#train", "#test", "#seconds a task", "dropped by")
+    print_table(columns, rows, title=made.collection)
+    stderr().print(
+        f"{len(made.made)} tasks from {made.pages} pages in {made.seconds:.0f} s, "
+        f"{made.walk_seconds:.0f} s of it for random walks",
+        highlight=False,
+    )
+
+
+@tasks.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@options_from(AuditOptions())
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write an HTML report to this file.",
+)
+@click.option(
+    "--proxy",
+    default="",
+    metavar="URL",
+    help="Control URL of a running replay server.  [default: start one with the tasks' collections]",
+)
+@sites_option
+@json_option
+@collections_option
+@certs_option
+@click.pass_context
+def audit(ctx: click.Context, /, file: Path, options: AuditOptions, **given: Any) -> None:
+    """Check the tasks of a file: what they score untouched, and what their graders accept.
+
+    Reads the project's own files, WARC-Bench, WebArena, and what `stillweb env miniwob` prints. Tasks whose
+    collection is missing are checked without a browser. Tasks with an oracle are proved as by `make`. Exit
+    status 1 if a task has a finding of the severity "error".
+
+    \b
+    Example:
+      stillweb tasks audit tasks.yaml
+      stillweb tasks audit warc_bench_public.json --report audit.html --json
+    """  # noqa: D301
+    found = load_tasks(file, sites=given["sites"])
+    if not found:
+        raise UsageError(f"{file} has no task", hint="stillweb env tasks FILE lists tasks")
+    report = until_signal(_audit(file, found, options, given))
+    if given["report"]:
+        from stillweb.benchmarks.report import write_audit_report  # jinja2 is slow to import
+
+        write_audit_report(report.to_dict(), given["report"])
+    if given["as_json"]:
+        print_json(report.to_dict())
+    else:
+        _print_audit(report)
+    ctx.exit(1 if report.errors else 0)
+
+
+async def _audit(file: Path, found: list[Task], options: AuditOptions, given: dict[str, Any]) -> AuditReport:
+    with progress() as bar:
+        task = bar.add_task(f"auditing {file.name}", total=len(found))
+        names = {each.collection for each in found}
+        held = [each for each in list_collections(given["root"]) if each.name in names]
+        async with AsyncExitStack() as stack:
+            url = given["proxy"]
+            if not url and held:
+                url = await stack.enter_async_context(replayed_together(held, given["certs_dir"]))
+            client = await stack.enter_async_context(ReplayClient(url)) if url else None
+            return await audit_tasks(str(file), found, client, options, held, lambda: bar.advance(task))
+
+
+def _print_audit(report: AuditReport) -> None:
+    rows = [
+        (row["severity"], row["kind"], row["tasks"], ", ".join(row["examples"])) for row in report.kinds()
+    ]
+    print_table(("severity", "finding", "#tasks", "examples"), rows, title=report.source)
+    stderr().print(
+        f"{report.played} of {report.tasks} tasks played, {len(report.errors)} with errors, "
+        f"{report.seconds:.0f} s",
+        highlight=False,
+    )
 
 
 @tasks.command()

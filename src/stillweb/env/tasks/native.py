@@ -27,7 +27,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from stillweb.env.tasks.evaluators import AllEvaluator, AnswerEvaluator, TaskEvaluator
 from stillweb.env.tasks.evidence import Texts
-from stillweb.env.tasks.task import Task, problem_of, task_to_dict
+from stillweb.env.tasks.task import Task, TaskOrigin, problem_of, task_to_dict
 from stillweb.errors import TaskError
 
 __all__ = ["VERSION", "native_file", "native_schema", "native_tasks"]
@@ -66,6 +66,7 @@ class _TaskEntry(_Defaults):
     tabs: tuple[_Web, ...] = ()
     setup: Texts = ()
     goal_script: str = ""
+    origin: TaskOrigin | None = None
 
 
 class _TaskFile(_FileModel):
@@ -201,7 +202,7 @@ def native_file(tasks: Iterable[Task]) -> dict[str, Any]:
 
 def _entry(task: Task) -> dict[str, Any]:
     default = task_to_dict(Task("", "", ""))
-    given = {name: value for name, value in task_to_dict(task).items() if value != default[name]}
+    given = {name: value for name, value in task_to_dict(task).items() if value != default.get(name)}
     given.pop("source", None)
     if evaluation := given.pop("evaluation", None):
         given["evaluate"] = evaluation["parts"] if evaluation["type"] == "every" else [evaluation]

@@ -7,16 +7,42 @@ Loaders (`tasks/load.py`) check every entry, so that a bad one is a `TaskError` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, PlainSerializer, TypeAdapter, ValidationError
 
 from stillweb.env.tasks.evaluators import TaskEvaluator
 from stillweb.errors import TaskError
 
-__all__ = ["Task", "problem_of", "task_from_dict", "task_to_dict"]
+__all__ = ["Task", "TaskOrigin", "problem_of", "task_from_dict", "task_to_dict"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOrigin:
+    """How a task was made, for reports, audits and splits (docs/how-to/make-tasks.md).
+
+    Attributes:
+        family: kind of task, such as "report" or "form".
+        template: template of the goal.
+        length: steps of the oracle, `terminate` included.
+        pages: pages that the oracle opens.
+        oracle: actions that solve the task; a control is named by `role`, `name` and `nth` instead of a bid.
+        wrong: answers that are near the right one and must score 0.
+        proofs: result of each proof, by name.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    family: str = ""
+    template: str = ""
+    split: Literal["", "train", "test"] = ""
+    length: int = 0
+    pages: tuple[str, ...] = ()
+    oracle: tuple[Mapping[str, str | int | bool], ...] = ()
+    wrong: tuple[str, ...] = ()
+    proofs: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +64,7 @@ class Task:
         tabs: URLs opened beside the start page, which stays the active one.
         setup: scripts run in the start page before the first observation; functions get `{seed}`.
         goal_script: script that returns the goal after the setup; "" leaves `goal` as it is.
+        origin: how the task was made; None for a task that a person wrote.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -56,6 +83,7 @@ class Task:
     tabs: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
     goal_script: str = ""
+    origin: TaskOrigin | None = None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -72,6 +100,8 @@ _TASK = TypeAdapter(Task)
 def task_to_dict(task: Task) -> dict[str, Any]:
     """Return a task as JSON, for traces and trajectories."""
     dumped: dict[str, Any] = _TASK.dump_python(task, mode="json")
+    if task.origin is None:
+        del dumped["origin"]  # as in trajectories of earlier versions
     return dumped
 
 

@@ -1,0 +1,5 @@
+"""Tasks with proof: made from recordings, and audits of task files."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

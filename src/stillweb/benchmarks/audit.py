@@ -1,0 +1,378 @@
+"""Audit of task files: what a task scores untouched, and what its grader accepts.
+
+Findings of one task, most of them by playing it from its start page:
+
+- error `untouched`: doing nothing scores more than 0;
+- error `accepts anything`: an answer without any relation to the task scores more than 0;
+- error `start`: the collection does not hold the start page, or the setup of the task fails;
+- error `ended`: the page ends the episode before the first action;
+- error `grader`: the evaluator raises, or cannot be run on any recording;
+- error `rejects reference`: the evaluator rejects the answer that it expects;
+- error `oracle`: the task has an oracle, and a proof of it fails (`benchmarks/proof`);
+- error `contradicts`: another task has the same goal and start page, but expects something else;
+- warning `accepts whole page`: all texts of the start page together are accepted as the answer;
+- warning `unknown selector`: the evaluator's script looks for an id or class that no response mentions;
+- warning `misses`: the start page requests what the collection does not hold;
+- warning `duplicate`: another task has the same goal, start page and evaluator;
+- note `no oracle`, `needs judge`, `not played`: what the audit cannot decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+from stillweb import clock
+from stillweb.benchmarks.oracle import OracleRun, run_oracle
+from stillweb.benchmarks.site import read_texts
+from stillweb.browser.launch import launch
+from stillweb.browser.profile import LEVEL
+from stillweb.collections.layout import Collection
+from stillweb.env import Env, EnvOptions, EvalKind, Evaluation, Evidence, Observation, Task
+from stillweb.env.tasks.evaluators import AnswerEvaluator, JsonEvaluator, ScriptEvaluator
+from stillweb.env.tasks.evidence import Evaluator
+from stillweb.errors import InfraError
+from stillweb.options import Option
+from stillweb.replay import ReplayClient
+
+__all__ = ["AuditFinding", "AuditOptions", "AuditReport", "audit_tasks", "static_findings"]
+
+Severity = Literal["error", "warning", "note"]
+
+ABSURD = ("stillweb audit: no such answer", "N/A", "0", "yes", "true", "[]", "{}")
+"""Answers without any relation to a task."""
+
+_NEVER = ("site_api", "site_url")  # prerequisites that no recording has
+_EXAMPLES = 5
+_LITERAL = re.compile(r"""(?:querySelector(?:All)?|closest|matches)\(\s*(['"`])(.*?)\1""")
+_NAMED = re.compile(r"""(?:getElementById|getElementsByClassName)\(\s*(['"`])([\w-]+)\1""")
+_SELECTED = re.compile(r"([#.])([A-Za-z_][\w-]*)")
+_LONGEST = 300
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """How tasks are audited."""
+
+    jobs: Annotated[int, Option("Tasks to play at a time.", min=1)] = 4
+    runs: Annotated[int, Option("Runs of each oracle.", min=1)] = 3
+    level: Annotated[str, LEVEL] = "exact"
+    limit: Annotated[int | None, Option("Audit the first N tasks only.", min=1)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """Something about one task."""
+
+    task: str
+    severity: Severity
+    kind: str
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """Findings about a task file.
+
+    Attributes:
+        tasks, played: number of tasks, and of those that were played in the browser.
+    """
+
+    source: str
+    tasks: int
+    played: int = 0
+    findings: list[AuditFinding] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def errors(self) -> list[str]:
+        """Tasks with an error."""
+        return list(dict.fromkeys(each.task for each in self.findings if each.severity == "error"))
+
+    def kinds(self) -> list[dict[str, Any]]:
+        """Return a row for each kind of finding: its severity, number of tasks, and the first of them."""
+        found: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+        for each in self.findings:
+            found[each.severity, each.kind][each.task] = None
+        order = {"error": 0, "warning": 1, "note": 2}
+        return [
+            {"severity": severity, "kind": kind, "tasks": len(tasks), "examples": list(tasks)[:_EXAMPLES]}
+            for (severity, kind), tasks in sorted(
+                found.items(), key=lambda each: (order[each[0][0]], each[0])
+            )
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return {
+            "source": self.source,
+            "tasks": self.tasks,
+            "played": self.played,
+            "errors": len(self.errors),
+            "seconds": round(self.seconds, 1),
+            "kinds": self.kinds(),
+            "findings": [asdict(each) for each in self.findings],
+        }
+
+
+async def audit_tasks(
+    source: str,
+    tasks: Sequence[Task],
+    client: ReplayClient | None,
+    options: AuditOptions,
+    collections: Sequence[Collection] = (),
+    on_task: Callable[[], None] = lambda: None,
+) -> AuditReport:
+    """Audit tasks; those whose collection the server does not hold are checked without a browser.
+
+    Args:
+        source: name of the task file, for the report.
+        tasks: tasks with different ids.
+        client: client of a replay server; None to check all tasks without a browser.
+        options: see `AuditOptions`.
+        collections: the recordings, to look up what the tasks' scripts select.
+        on_task: called after each task that was played.
+
+    Raises:
+        InfraError: if the browser does not start or does not keep the level.
+    """
+    began = clock.perf()
+    tasks = tasks[: options.limit]
+    report = AuditReport(source, len(tasks))
+    report.findings += static_findings(tasks)
+    report.findings += await asyncio.to_thread(selector_findings, tasks, collections)
+    async with AsyncExitStack() as stack:
+        served: Mapping[str, str] = {}
+        envs: list[Env] = []
+        if client:
+            info = await client.info()
+            served = info.collections
+            browser = await stack.enter_async_context(launch(spki=info.spki, exact=options.level == "exact"))
+            for _ in range(min(options.jobs, len(tasks))):
+                env = Env(client.url, level=options.level, browser=browser, options=EnvOptions(max_steps=100))
+                envs.append(await stack.enter_async_context(env))
+        todo = iter(tasks)
+        found: dict[str, list[AuditFinding]] = {}  # by task
+
+        async def work(env: Env) -> None:
+            for task in todo:
+                found[task.id] = await _TaskAudit(env, task, options).findings()
+                on_task()
+
+        missing = [task for task in tasks if not _is_served(task, served)]
+        todo = iter([task for task in tasks if _is_served(task, served)])
+        async with asyncio.TaskGroup() as group:
+            for env in envs:
+                group.create_task(work(env))
+    for task in missing:
+        name = task.collection or "of the task"
+        found[task.id] = [AuditFinding(task.id, "note", "not played", f"no collection {name}")]
+    report.played = len(tasks) - len(missing)
+    report.findings += [finding for task in tasks for finding in found[task.id]]
+    report.seconds = clock.perf() - began
+    return report
+
+
+def _is_served(task: Task, served: Mapping[str, str]) -> bool:
+    return task.collection in served if task.collection else len(served) == 1
+
+
+# --- without a browser -----------------------------------------------------------------------------
+
+
+def static_findings(tasks: Sequence[Task]) -> list[AuditFinding]:
+    """Return what can be found by reading the tasks."""
+    found = [*_repetitions(tasks)]
+    for task in tasks:
+        evaluation = task.evaluation
+        if evaluation is None:
+            found.append(AuditFinding(task.id, "note", "not scored"))
+            continue
+        never = sorted(task.needs.intersection(_NEVER))
+        if never:
+            found.append(AuditFinding(task.id, "error", "grader", f"needs {', '.join(never)}"))
+        if "judge" in task.needs:
+            found.append(AuditFinding(task.id, "note", "needs judge"))
+        if task.origin is None or not task.origin.oracle:
+            found.append(AuditFinding(task.id, "note", "no oracle"))
+        for part in parts_of(evaluation):
+            found += _answer_findings(task, part)
+    return found
+
+
+def parts_of(evaluation: Evaluator) -> list[Evaluator]:
+    """Return an evaluator and all evaluators in it."""
+    return [evaluation, *(each for part in evaluation.parts_in for each in parts_of(part))]
+
+
+def _repetitions(tasks: Sequence[Task]) -> list[AuditFinding]:
+    alike: defaultdict[tuple[str, ...], list[Task]] = defaultdict(list)
+    for task in tasks:
+        alike[task.goal, task.start_url, task.collection, repr(task.start), repr(task.setup)].append(task)
+    found = []
+    for same in alike.values():
+        for task in same[1:]:
+            equal = next(
+                (each for each in same if each is not task and each.evaluation == task.evaluation), None
+            )
+            if equal is not None:
+                found.append(AuditFinding(task.id, "warning", "duplicate", f"as {equal.id}"))
+            else:
+                detail = f"{same[0].id} has the same goal and start page: {task.goal}"
+                found.append(AuditFinding(task.id, "error", "contradicts", detail))
+    return found
+
+
+def reference_of(evaluator: Evaluator) -> str | None:
+    """Return the answer that an evaluator of the answer expects, None for other evaluators."""
+    match evaluator:
+        case AnswerEvaluator(exact=str(exact)):
+            return exact
+        case AnswerEvaluator(include=(_, *_) as texts):
+            return " ".join(texts)
+        case JsonEvaluator(expected=expected):
+            return json.dumps(expected)
+        case Evaluation(kind=EvalKind.STRING | EvalKind.JSON, expected=text):
+            return text
+    return None
+
+
+def _answer_findings(task: Task, part: Evaluator) -> list[AuditFinding]:
+    """Return what is wrong with an evaluator of the answer."""
+    reference = reference_of(part)
+    if reference is None or "judge" in part.needs:
+        return []
+    found = []
+    if not part.score(Evidence(answer=reference)).reward:
+        found.append(AuditFinding(task.id, "error", "rejects reference", reference))
+    for absurd in ABSURD:
+        if absurd.casefold() != reference.strip().casefold() and part.score(Evidence(answer=absurd)).reward:
+            found.append(AuditFinding(task.id, "error", "accepts anything", absurd))
+            break
+    if part.score(Evidence(answer="")).reward and reference.strip():
+        found.append(AuditFinding(task.id, "error", "accepts anything", "an empty answer"))
+    return found
+
+
+def selector_findings(tasks: Sequence[Task], collections: Sequence[Collection]) -> list[AuditFinding]:
+    """Return the tasks whose scripts select an id or class that no recorded text mentions."""
+    texts: dict[str, str] = {}
+    by_name = {each.name: each for each in collections if not each.is_only_pack}
+    found = []
+    for task in tasks:
+        names = {name for script in _scripts(task) for name in selected_names(script)}
+        if not names or task.collection not in by_name:
+            continue
+        if task.collection not in texts:
+            texts[task.collection] = read_texts(by_name[task.collection])
+        if unknown := sorted(name for name in names if name not in texts[task.collection]):
+            found.append(AuditFinding(task.id, "warning", "unknown selector", ", ".join(unknown)))
+    return found
+
+
+def _scripts(task: Task) -> list[str]:
+    scripts = []
+    for part in parts_of(task.evaluation) if task.evaluation else ():
+        match part:
+            case Evaluation(kind=EvalKind.JS, expected=script) | ScriptEvaluator(script=script):
+                scripts.append(script)
+    return scripts
+
+
+# --- in the browser --------------------------------------------------------------------------------
+
+
+class _TaskAudit:
+    def __init__(self, env: Env, task: Task, options: AuditOptions) -> None:
+        self._env = env
+        self._task = task
+        self._options = options
+        self._found: list[AuditFinding] = []
+        self._seen: list[Observation] = []
+
+    def _add(self, severity: Severity, kind: str, detail: str = "") -> None:
+        self._found.append(AuditFinding(self._task.id, severity, kind, detail[:_LONGEST]))
+
+    async def findings(self) -> list[AuditFinding]:
+        try:
+            await self._untouched()
+            if self._task.origin and self._task.origin.oracle:
+                await self._oracle(self._task.origin.oracle, self._task.origin.wrong)
+        except InfraError as error:
+            self._add("error", "infrastructure", str(error))
+        return self._found
+
+    async def _play(self, oracle: Sequence[Mapping[str, Any]]) -> OracleRun:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return await run_oracle(self._env, self._task, oracle, on_page=self._seen.append)
+            except InfraError:
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _untouched(self) -> None:
+        """Play `terminate` alone, with no answer and with one that no task expects."""
+        if self._task.needs:
+            run = await self._play(())
+        else:
+            run = await self._play(({"action": "terminate"},))
+        if run.kind == "task":
+            self._add("error", "grader" if run.steps else "start", run.trouble)
+            return
+        if run.reward is not None and run.reward > 0:
+            self._add("error", "untouched", f"reward {run.reward:g}: {'; '.join(run.reasons)}")
+        misses = run.start["traffic"]["missed"]
+        if misses:
+            self._add("warning", "misses", ", ".join(misses))
+        if any("no JavaScript" in reason for reason in run.reasons):
+            self._add("error", "grader", "; ".join(run.reasons))
+        self._check_texts()
+
+    def _check_texts(self) -> None:
+        """Score all texts of the start page together as the answer."""
+        if not self._seen or self._task.evaluation is None:
+            return
+        whole = " ".join(node.name for node in self._seen[0].nodes if node.name)
+        for part in parts_of(self._task.evaluation):
+            if reference_of(part) is None or "judge" in part.needs:
+                continue
+            if part.score(Evidence(answer=whole)).reward:
+                self._add("warning", "accepts whole page", reference_of(part) or "")
+
+    async def _oracle(self, oracle: Sequence[Mapping[str, Any]], wrong: Sequence[str]) -> None:
+        first = await self._play(oracle)
+        if first.reward != 1.0:
+            reason = first.trouble or "; ".join(first.reasons)
+            self._add("error", "oracle", f"reward {first.reward}: {reason}")
+            return
+        for _ in range(1, self._options.runs):
+            run = await self._play(oracle)
+            if (run.steps, run.reward) != (first.steps, first.reward):
+                self._add("error", "oracle", "two runs have different observations")
+                return
+        answer = str(oracle[-1].get("answer", ""))
+        if not answer and len(oracle) > 2:
+            cut = await self._play((*oracle[:-2], oracle[-1]))
+            if cut.reward:
+                self._add("error", "oracle", f"without its last act it scores {cut.reward:g}")
+        assert self._task.evaluation is not None
+        for text in wrong if answer else ():
+            if self._task.evaluation.score(Evidence(answer=text)).reward:
+                self._add("error", "accepts anything", text)
+
+
+def selected_names(script: str) -> set[str]:
+    """Return the ids and classes that a script's selectors name."""
+    names = {name for _, name in _NAMED.findall(script)}
+    for _, selector in _LITERAL.findall(script):
+        plain = re.sub(r"\[[^\]]*\]|:[\w-]+\([^)]*\)", "", selector)
+        names.update(name for _, name in _SELECTED.findall(plain))
+    return names

@@ -1,0 +1,609 @@
+"""Candidates of tasks: goal, evaluator, and what an oracle does, found in the pages of a recording. Pure.
+
+Each family is a generator. A candidate is a claim that `proof` tests in the browser; here it is only made
+sure that the question has one answer in the whole recording:
+
+- a subject names one page, or all its pages give the same value for the attribute;
+- a description fits one page.
+
+Goals use the site's own words, in quotation marks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from functools import cached_property
+from typing import Any
+
+from stillweb import clock
+from stillweb.benchmarks.pages import PRICE, SiteFact, SiteItem, SitePage, SiteTable, fold, same_path
+from stillweb.benchmarks.site import SiteMap
+from stillweb.env.tasks.evaluators import AnswerEvaluator, TaskEvaluator, UrlEvaluator
+
+__all__ = ["FAMILIES", "SiteFacts", "TaskCandidate"]
+
+NOT_FOUND = "N/A"
+_NOT_SAID = f"Answer “{NOT_FOUND}” if the site does not say."
+_WRONG = 20  # wrong answers of a candidate
+_VALUE = 60  # characters of an answer
+_ACRONYM = re.compile(r"^[A-Z]{2,}|^[A-Z]\d|^[a-z]*[A-Z].*[A-Z]")
+_WORDY = re.compile(r"[^\W_]")
+_LETTERS = re.compile(r"[^\W\d_]{2,}")
+_ATTRIBUTE = re.compile(r"[^\W\d_][^\W_]*(?:[ '-][^\W_]+)*(?: \([^()]+\))?")
+_COUNTERS = ("link", "rowid", "row", "row id", "number", "index")  # columns that only count rows
+_WORDS_OF_VALUE = 8
+_TIME_LIKE = re.compile(r"\b\d{1,2}:\d{2}(:\d{2})?\b|\bago\b", re.IGNORECASE)
+
+Act = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCandidate:
+    """A possible task.
+
+    Attributes:
+        slots: what the template was filled with; equal slots are the same instance.
+        visits: pages that the oracle opens in order; it acts on the last one.
+        acts: actions after the visits, with role and name instead of a bid; the answer is not among them.
+        answer: that the oracle gives at the end.
+        wrong: answers that must score 0.
+        shows: texts that the oracle must have seen on its way.
+        neighbours: other actions instead of `acts` that must score 0.
+        lands: further pages that the acts lead to.
+    """
+
+    family: str
+    template: str
+    slots: tuple[str, ...]
+    goal: str
+    evaluation: TaskEvaluator
+    visits: tuple[str, ...]
+    acts: tuple[Act, ...] = ()
+    answer: str = ""
+    wrong: tuple[str, ...] = ()
+    shows: tuple[str, ...] = ()
+    neighbours: tuple[tuple[Act, ...], ...] = ()
+    lands: tuple[str, ...] = ()
+
+
+@dataclass
+class SiteFacts:
+    """Facts of a site by question, and which of them have one answer."""
+
+    site: SiteMap
+    seed: int
+    pages: Sequence[SitePage] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pages = list(self.site.pages.values())
+
+    def shuffled(self, items: Sequence[Any], *salt: str) -> list[Any]:
+        """Return items in an order that the seed determines."""
+        return clock.seeded("tasks", self.seed, *salt).sample(list(items), len(items))
+
+    @cached_property
+    def subjects(self) -> Mapping[str, tuple[str, ...]]:
+        """Pages by folded subject."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for page in self.pages:
+            found[fold(page.subject)].append(page.url)
+        return {subject: tuple(urls) for subject, urls in found.items()}
+
+    @cached_property
+    def questions(self) -> Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]]:
+        """For each question (shape, subject, attribute, context) its values, with the pages of each."""
+        found: defaultdict[tuple[str, ...], defaultdict[str, list[str]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        for page in self.pages:
+            for fact in page.facts:
+                found[question_of(fact)][fact.value].append(page.url)
+        return {key: {value: tuple(urls) for value, urls in values.items()} for key, values in found.items()}
+
+    @cached_property
+    def columns(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        """All values of an attribute, by shape and folded attribute."""
+        found: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+        for page in self.pages:
+            for fact in page.facts:
+                found[fact.shape, fold(fact.attribute)][fact.value] = None
+        return {key: tuple(values) for key, values in found.items()}
+
+    @cached_property
+    def prices(self) -> Mapping[str, str]:
+        """Price of each listed item that has one price and one URL everywhere, by its name."""
+        prices: defaultdict[str, set[str]] = defaultdict(set)
+        urls: defaultdict[str, set[str]] = defaultdict(set)
+        for page in self.pages:
+            for item in page.items:
+                prices[item.name].add(item.price)
+                urls[item.name].add(item.url)
+        return {
+            name: next(iter(found))
+            for name, found in prices.items()
+            if len(found) == 1 and len(urls[name]) == 1 and _is_name(name)
+        }
+
+    def is_clear(self, fact: SiteFact) -> bool:
+        """Return whether the recording has one answer to the question of a fact."""
+        if len(self.questions[question_of(fact)]) != 1:
+            return False
+        if fact.shape == "pair":
+            return fact.attribute[0].isupper() and self._given[fold(fact.attribute)] > 1
+        if fact.shape == "cell":
+            return _is_name(fact.context) and bool(_LETTERS.search(fact.subject))
+        return self.prices.get(fact.subject) == fact.value
+
+    @cached_property
+    def _given(self) -> Counter[str]:
+        """Number of subjects that have an attribute as a pair: one that only one has is rarely a property."""
+        pairs = {
+            (fold(f.attribute), fold(f.subject)) for p in self.pages for f in p.facts if f.shape == "pair"
+        }
+        return Counter(attribute for attribute, _ in pairs)
+
+    @cached_property
+    def tables(self) -> Mapping[str, set[frozenset[tuple[str, ...]]]]:
+        """Different contents of the tables of a name, by the name folded."""
+        found: defaultdict[str, set[frozenset[tuple[str, ...]]]] = defaultdict(set)
+        for page in self.pages:
+            for table in page.tables:
+                found[fold(table.name)].add(frozenset(table.rows))
+        return found
+
+    def alike(self, page: SitePage) -> tuple[str, ...]:
+        """Return the URLs under which a page was recorded: those of pages with the same text."""
+        return self._urls_of_text[page.content]
+
+    @cached_property
+    def _urls_of_text(self) -> Mapping[str, tuple[str, ...]]:
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for page in self.pages:
+            found[page.content].append(page.url)
+        return {text: tuple(urls) for text, urls in found.items()}
+
+    @cached_property
+    def headings(self) -> Counter[str]:
+        """Number of different pages that have a heading, by the heading folded."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for page in self.pages:
+            for _, text in page.headings:
+                found[fold(text)].add(page.content)
+        return Counter({text: len(pages) for text, pages in found.items()})
+
+    def others(self, fact: SiteFact) -> tuple[str, ...]:
+        """Return other values of a fact's attribute, values of other attributes, and "not found"."""
+        column = [v for v in self.columns[fact.shape, fold(fact.attribute)] if fold(v) != fold(fact.value)]
+        return tuple(dict.fromkeys([*column[:_WRONG], fact.subject, fact.attribute, NOT_FOUND]))
+
+
+def question_of(fact: SiteFact) -> tuple[str, ...]:
+    """Return what identifies the question that a fact answers."""
+    return (fact.shape, *map(fold, (fact.subject, fact.attribute, fact.context)))
+
+
+def _is_name(text: str) -> bool:
+    return 3 <= len(text) <= 90 and bool(_WORDY.search(text)) and "“" not in text and "”" not in text
+
+
+def _is_value(text: str) -> bool:
+    """Return whether a text is a good answer: short, and no time of day, which a session may change."""
+    return (
+        0 < len(text) <= _VALUE
+        and len(text.split()) <= _WORDS_OF_VALUE
+        and not re.search(r"\w\w\. ?$", text)
+        and bool(re.search(r"[^\W_]", text))
+        and not _TIME_LIKE.search(text)
+        and "“" not in text
+        and fold(text) not in ("n/a", "none", "unknown", "yes", "no", "true", "false")
+    )
+
+
+def _is_attribute(text: str) -> bool:
+    return (
+        fold(text) not in _COUNTERS
+        and 2 < len(text) <= 40
+        and len(text.split()) <= 5
+        and bool(_ATTRIBUTE.fullmatch(text))
+    )
+
+
+def _noun(attribute: str) -> str:
+    """Return an attribute as it stands within a sentence: in small letters, except acronyms."""
+    return " ".join(word if _ACRONYM.match(word) else word.lower() for word in attribute.split())
+
+
+def answer_evaluator(value: str) -> AnswerEvaluator:
+    """Return the evaluator of an answer; the currency sign of a price may be left out."""
+    if match := PRICE.fullmatch(value.strip()):
+        number = match["number"] or match["after"]
+        sign = match["before"] or "€"
+        plain = re.escape(number.replace(",", "")) if match["number"] else re.escape(number)
+        spellings = "|".join(dict.fromkeys((re.escape(number), plain)))
+        return AnswerEvaluator(regex=rf"(?:{re.escape(sign)}\s?)?(?:{spellings})(?:\s?{re.escape(sign)})?")
+    return AnswerEvaluator(exact=value)
+
+
+# --- find and report a value -----------------------------------------------------------------------
+
+
+def report_values(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield questions for a value of a table, a definition list or a product card."""
+    found = [(page, fact) for page in facts.pages for fact in page.facts]
+    for page, fact in facts.shuffled(found, "report"):
+        clear = _is_value(fact.value) and _is_attribute(fact.attribute) and _is_name(fact.subject)
+        if not clear or not facts.is_clear(fact):
+            continue
+        number = len(fact.subject) % 2
+        template, goal = _goal_of(page, fact, number)
+        if fold(fact.value) in fold(goal):
+            continue  # the question gives the answer away
+        yield TaskCandidate(
+            "report",
+            template,
+            (fact.subject, fact.attribute, fact.context),
+            f"{goal} {_NOT_SAID}",
+            answer_evaluator(fact.value),
+            (page.url,),
+            answer=fact.value,
+            wrong=facts.others(fact),
+            shows=(fact.value,),
+        )
+
+
+def _goal_of(page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
+    if fact.shape == "price":
+        goals = (f"How much does “{fact.subject}” cost?", f"What is the price of “{fact.subject}”?")
+        return f"report/price/{number}", goals[number]
+    if fact.shape == "cell":
+        column = page_column(page, fact)
+        goals = (
+            f"In the table “{fact.context}”, find the row whose {column} is “{fact.subject}”. "
+            f"What does it have under “{fact.attribute}”?",
+            f"What is the entry under “{fact.attribute}” in the row of the table “{fact.context}” "
+            f"whose {column} is “{fact.subject}”?",
+        )
+        return f"report/cell/{number}", goals[number]
+    noun = _noun(fact.attribute)
+    if re.match(r"(number|count) of ", noun):
+        counted = noun.partition(" of ")[2]
+        return "report/number", f"How many {counted} does “{fact.subject}” have?"
+    goals = (
+        f"What is the {noun} of “{fact.subject}”?",
+        f"Find the page “{fact.subject}”. Which {noun} does it give?",
+    )
+    return f"report/pair/{number}", goals[number]
+
+
+def page_column(page: SitePage, fact: SiteFact) -> str:
+    """Return the name of the column that names the rows of a fact's table, in quotation marks."""
+    table = next(each for each in page.tables if each.name == fact.context)
+    column = table.columns[table.key or 0]
+    return f"“{column}”" if column else "name"
+
+
+def report_sections(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield questions for the section that follows another one."""
+    for page in facts.shuffled(facts.pages, "sections"):
+        if not _is_name(page.subject) or len(facts.subjects[fold(page.subject)]) != 1:
+            continue
+        texts = Counter(fold(text) for _, text in page.headings)
+        for (level, text), (after, answer) in zip(page.headings, page.headings[1:], strict=False):
+            single = texts[fold(text)] == 1 == texts[fold(answer)]
+            single = single and facts.headings[fold(text)] == 1 == facts.headings[fold(answer)]
+            if level != after or level not in (2, 3) or not single or not _is_value(answer):
+                continue
+            if not _is_name(text) or fold(text) in fold(page.subject) or fold(answer) in fold(page.subject):
+                continue
+            others = [each for _, each in page.headings if each not in (text, answer)]
+            yield TaskCandidate(
+                "report",
+                "report/next-section",
+                (page.subject, text),
+                f"On the page “{page.subject}”, which section comes right after “{text}”? "
+                "Answer with its heading.",
+                AnswerEvaluator(exact=answer),
+                (page.url,),
+                answer=answer,
+                wrong=(*others[:_WRONG], text, page.subject, NOT_FOUND),
+                shows=(text, answer),
+            )
+            break
+
+
+# --- open a page -----------------------------------------------------------------------------------
+
+
+def open_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield requests to open a page that its content describes."""
+    done: set[str] = set()
+    for page in facts.shuffled(facts.pages, "open"):
+        urls = facts.alike(page)
+        if page.content in done or not _is_name(page.subject) or len(page.text) < 20:
+            continue
+        done.add(page.content)
+        evaluation = UrlEvaluator(regex=f"({'|'.join(map(re.escape, urls))})(#.*)?")
+        alone = set(facts.subjects[fold(page.subject)]) <= set(urls)
+        sections = [
+            text
+            for level, text in page.headings
+            if level > 1 and facts.headings[fold(text)] == 1 and _is_name(text) and " " in text
+        ]
+        known = [
+            fact
+            for fact in page.facts
+            if fact.shape == "pair"
+            and facts.is_clear(fact)
+            and _is_value(fact.value)
+            and _is_attribute(fact.attribute)
+            and len(fact.value) > 3
+            and sum(fold(fact.value) == fold(v) for v in facts.columns["pair", fold(fact.attribute)]) == 1
+            and facts.site.folded_text.count(fold(fact.value)) == 1
+        ]
+        goals: list[tuple[str, tuple[str, ...], str, str]] = []
+        if sections:
+            text = facts.shuffled(sections, page.url)[0]
+            goals.append(("open/section", (text,), f"Open the page that has a section “{text}”.", text))
+        if known:
+            fact = facts.shuffled(known, page.url)[0]
+            goal = f"Open the page of the entry whose {_noun(fact.attribute)} is “{fact.value}”."
+            goals.append(("open/fact", (fact.attribute, fact.value), goal, fact.value))
+        if alone and not goals:
+            goals.append(("open/title", (page.subject,), f"Open the page “{page.subject}”.", page.subject))
+        for template, slots, goal, shown in goals[:1]:
+            yield TaskCandidate(
+                "open", template, slots, goal, evaluation, (page.url,), shows=(shown,), wrong=(NOT_FOUND,)
+            )
+
+
+# --- compare and sort ------------------------------------------------------------------------------
+
+
+def compare_items(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield questions for the cheapest or most expensive item of a list."""
+    for page in facts.shuffled(facts.pages, "compare"):
+        items = [item for item in page.items if _is_name(item.name)]
+        others = [facts.site.pages[url].items for url in facts.subjects[fold(page.subject)]]
+        alone = len({frozenset(each) for each in others if each}) == 1
+        if len(items) < 3 or len(items) < len(page.items) or page.paginated or not alone:
+            continue
+        prices = {item.name: _amount(item.price) for item in items}
+        if len(prices) < len(items) or None in prices.values():
+            continue
+        for least in facts.shuffled([True, False], page.url):
+            best = (min if least else max)(prices, key=lambda name: prices[name] or Decimal())
+            if sum(amount == prices[best] for amount in prices.values()) != 1:
+                continue
+            word = "cheapest" if least else "most expensive"
+            yield TaskCandidate(
+                "compare",
+                f"compare/{'least' if least else 'most'}",
+                (page.subject, word),
+                f"Which of the items that the page “{page.subject}” lists is the {word}? "
+                "Answer with its name.",
+                AnswerEvaluator(exact=best),
+                (page.url,),
+                answer=best,
+                wrong=(*[name for name in prices if name != best][:_WRONG], page.subject, NOT_FOUND),
+                shows=(best,),
+            )
+            break
+
+
+def compare_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield questions for the row of a table with the highest or lowest number in a column."""
+    found = [(page, table) for page in facts.pages for table in page.tables]
+    for page, table in facts.shuffled(found, "rows"):
+        if not _is_name(table.name) or len(facts.tables[fold(table.name)]) != 1 or page.paginated:
+            continue
+        if table.key is None or not _is_attribute(table.columns[table.key]):
+            continue
+        keys = [row[table.key] for row in table.rows]
+        if len(keys) < 3 or not all(_is_value(key) for key in keys):
+            continue
+        numeric = [
+            (column, [_number(row[index]) for row in table.rows])
+            for index, column in enumerate(table.columns)
+            if _is_attribute(column) and all(_number(row[index]) is not None for row in table.rows)
+        ]
+        for column, numbers in facts.shuffled(numeric, page.url, table.name)[:1]:
+            top = max(numbers)
+            best = keys[numbers.index(top)]
+            if numbers.count(top) != 1:
+                continue
+            yield TaskCandidate(
+                "compare",
+                "compare/highest",
+                (table.name, column),
+                f"Which row of the table “{table.name}” has the highest number under “{column}”? "
+                f"Answer with its “{table.columns[table.key]}”.",
+                AnswerEvaluator(exact=best),
+                (page.url,),
+                answer=best,
+                wrong=(*[key for key in keys if key != best][:_WRONG], column, NOT_FOUND),
+                shows=(best,),
+            )
+
+
+def sort_tables(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield requests to sort a table by a click on the head of a column, and to read its first row."""
+    found = [(page, table) for page in facts.pages for table in page.tables if any(table.sorters)]
+    for page, table in facts.shuffled(found, "sort"):
+        if "?" in page.url:
+            continue
+        for column, sorter in zip(table.columns, table.sorters, strict=True):
+            target = facts.site.landing(sorter)
+            if (
+                not target
+                or target == page.url
+                or not same_path(target, page.url)
+                or not _is_attribute(column)
+            ):
+                continue
+            after = next(
+                (t for t in facts.site.pages[target].tables if len(t.columns) == len(table.columns)), None
+            )
+            if after is None or after.rows[0] == table.rows[0]:
+                continue
+            yield from _sorted(facts, page, (table, after), column, target)
+
+
+def _sorted(
+    facts: SiteFacts, page: SitePage, tables: tuple[SiteTable, SiteTable], column: str, target: str
+) -> Iterator[TaskCandidate]:
+    before, after = tables
+    for index, read in enumerate(before.columns):
+        value, old = after.rows[0][index], before.rows[0][index]
+        if read == column or not _is_attribute(read) or not _is_value(value) or fold(value) == fold(old):
+            continue
+        others = [row[index] for row in (*before.rows, *after.rows[1:]) if fold(row[index]) != fold(value)]
+        yield TaskCandidate(
+            "sort",
+            "sort/table",
+            (page.url, column, read),
+            f"On the page “{page.subject}”, sort the table by a click on “{column}”. "
+            f"What does the first row then have under “{read}”?",
+            AnswerEvaluator(exact=value),
+            (page.url, target),
+            answer=value,
+            wrong=(*dict.fromkeys(others[:_WRONG]), column, NOT_FOUND),
+            shows=(value,),
+        )
+        return
+
+
+# --- chains ----------------------------------------------------------------------------------------
+
+
+def chain_prices(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield questions that need the prices of two items from different pages."""
+    shown: defaultdict[str, list[str]] = defaultdict(list)
+    items: dict[str, SiteItem] = {}
+    for page in facts.pages:
+        for item in page.items:
+            if item.name in facts.prices and _amount(item.price) is not None:
+                shown[item.name].append(page.url)
+                items[item.name] = item
+    names = facts.shuffled(sorted(items), "chain")
+    pairs = [(one, other) for turn in (1, 2, 3) for one, other in zip(names, names[turn:], strict=False)]
+    for number, (one, other) in enumerate(pairs):
+        a, b = _amount(items[one].price), _amount(items[other].price)
+        apart = [(p, q) for p in shown[one] for q in shown[other] if p != q and q not in shown[one]]
+        sign = _sign(items[one].price)
+        if a is None or b is None or not apart or a == b or sign != _sign(items[other].price):
+            continue
+        total, difference = f"{a + b:.2f}", f"{abs(a - b):.2f}"
+        dear, cheap = (one, other) if a > b else (other, one)
+        chosen = (
+            ("chain/sum", f"What do “{one}” and “{other}” cost together?", total),
+            ("chain/difference", f"How much more does “{dear}” cost than “{cheap}”?", difference),
+        )[number % 2]
+        wrong = [str(a), str(b), items[one].price, items[other].price, NOT_FOUND]
+        wrong.append(difference if chosen[2] == total else total)
+        yield TaskCandidate(
+            "chain",
+            chosen[0],
+            (one, other),
+            f"{chosen[1]} Answer with the amount in {sign}.",
+            answer_evaluator(f"{sign}{chosen[2]}"),
+            apart[0],
+            answer=f"{sign}{chosen[2]}",
+            wrong=tuple(each for each in wrong if each.lstrip(sign) != chosen[2]),
+            shows=(items[one].price, items[other].price),
+        )
+
+
+def chain_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield questions whose answer is on the page that a value of another page names."""
+    by_subject = {subject: urls[0] for subject, urls in facts.subjects.items() if len(urls) == 1}
+    found = [(page, fact) for page in facts.pages for fact in page.facts if fact.shape in ("pair", "cell")]
+    for page, fact in facts.shuffled(found, "join"):
+        target = by_subject.get(fold(fact.value), "")
+        if not target or target == page.url or not facts.is_clear(fact) or not _is_attribute(fact.attribute):
+            continue
+        for last in facts.shuffled(facts.site.pages[target].facts, page.url):
+            named = last.shape == "pair" and _is_attribute(last.attribute) and _is_value(last.value)
+            if not named or not facts.is_clear(last) or not _is_name(fact.subject):
+                continue
+            yield TaskCandidate(
+                "chain",
+                "chain/join",
+                (fact.subject, fact.attribute, last.attribute),
+                f"Find the {_noun(fact.attribute)} of “{fact.subject}”. "
+                f"What is the {_noun(last.attribute)} of that {_noun(fact.attribute)}?",
+                answer_evaluator(last.value),
+                (page.url, target),
+                answer=last.value,
+                wrong=(*facts.others(last), fact.value),
+                shows=(fact.value, last.value),
+            )
+            break
+
+
+# --- impossible ------------------------------------------------------------------------------------
+
+
+def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield questions that no recorded page answers: of an invented subject, or of a missing attribute."""
+    pairs = [(page, fact) for page in facts.pages for fact in page.facts if fact.shape in ("pair", "price")]
+    pairs = [
+        (page, fact)
+        for page, fact in facts.shuffled(pairs, "impossible")
+        if _is_name(fact.subject) and _is_attribute(fact.attribute) and len(fact.subject.split()) > 1
+    ]
+    for (page, one), (_, other) in zip(pairs[::2], pairs[1::2], strict=False):
+        first, second = one.subject.split(), other.subject.split()
+        invented = " ".join([*first[:-1], second[-1]])
+        if len(first) != len(second) or not _is_name(invented) or fold(invented) in facts.site.folded_text:
+            continue
+        template, goal = _goal_of(page, SiteFact(invented, one.attribute, "", one.shape), len(invented) % 2)
+        yield TaskCandidate(
+            "impossible",
+            f"impossible/{template.partition('/')[2]}",
+            (invented, one.attribute),
+            f"{goal} {_NOT_SAID}",
+            AnswerEvaluator(exact=NOT_FOUND),
+            (page.url,),
+            answer=NOT_FOUND,
+            wrong=tuple(dict.fromkeys((one.value, other.value, invented))),
+        )
+
+
+# --- numbers ---------------------------------------------------------------------------------------
+
+
+def _amount(price: str) -> Decimal | None:
+    match = PRICE.fullmatch(price.strip())
+    if match is None:
+        return None
+    if match["number"]:
+        return Decimal(match["number"].replace(",", ""))
+    return Decimal(match["after"].replace(".", "").replace(",", "."))
+
+
+def _sign(price: str) -> str:
+    match = PRICE.fullmatch(price.strip())
+    return (match["before"] or "€") if match else ""
+
+
+def _number(text: str) -> Decimal | None:
+    try:
+        number = Decimal(text.replace(",", "").strip())
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+FAMILIES: Mapping[str, tuple[Callable[[SiteFacts], Iterator[TaskCandidate]], ...]] = {
+    "report": (report_values, report_sections),
+    "open": (open_pages,),
+    "compare": (compare_items, compare_rows),
+    "sort": (sort_tables,),
+    "chain": (chain_prices, chain_pages),
+    "impossible": (impossible,),
+}
+"""Generators of each family, beside the forms (`benchmarks/forms.py`)."""

@@ -1,0 +1,318 @@
+"""Candidates of tasks that fill and send a form, scored by the request that the form sends. Pure.
+
+The result page of a form with new values is in no recording. The evaluator `request` judges what was sent,
+so that any form of a recorded page makes a task. Forms with passwords or files, and those with a required
+field that the page gives no name, are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from stillweb import clock
+from stillweb.benchmarks.candidates import Act, SiteFacts, TaskCandidate
+from stillweb.benchmarks.pages import SiteControl, SiteForm, SitePage, fold
+from stillweb.env.tasks.evaluators import AnswerEvaluator
+from stillweb.env.tasks.requests import RequestEvaluator
+
+__all__ = ["choose_options", "press_buttons", "search_words", "send_forms"]
+
+_SEARCH = re.compile(r"\b(search|query|find|q)\b", re.IGNORECASE)
+_UNSUITED = ("password", "file", "date", "datetime-local", "time", "color", "range")
+_SECRET = re.compile(r"passw|captcha|token|card.?number|cvv", re.IGNORECASE)
+_FILLED = ("text", "email", "tel", "url", "number", "textarea", "search")
+_MOST_FIELDS = 4
+_PEOPLE = ("Ada Lovelace", "Alan Turing", "Grace Hopper", "Mary Jackson", "Emmy Noether", "Niels Bohr")
+_TEXTS = (
+    "Please send me the details by post",
+    "Delivery before noon would be best",
+    "The second page has a spelling mistake",
+    "Is this also available in green",
+    "Thank you for the quick reply",
+    "We need twelve copies next month",
+)
+_CITIES = ("Lisbon", "Toronto", "Helsinki", "Nairobi", "Melbourne", "Cracow")
+_ADD = re.compile(r"add to (?:my |your |the )?(\w+)", re.IGNORECASE)
+_WORD = re.compile(r"[^\W\d_]{5,14}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """A control, and what is put into it: the text for the reader and the value that is sent."""
+
+    control: SiteControl
+    text: str
+    sent: str
+
+    @property
+    def act(self) -> Act:
+        verb = "select" if self.control.kind == "select" else "fill"
+        return {
+            "action": verb,
+            "role": self.control.role,
+            "name": self.control.label,
+            "value": self.text,
+        }
+
+
+def send_forms(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield requests to fill and send a form by POST."""
+    for page, form in _forms_of(facts, "send", "POST"):
+        button = form.button
+        fields = _fillable(form)
+        if button is None or not fields or not _is_single(facts, page, form) or not _is_plain(form):
+            continue
+        rng = clock.seeded("tasks", facts.seed, page.url, form.action)
+        for _ in range(3):
+            fillings = [_filled(each, rng) for each in fields]
+            other = _filled(fields[-1], rng, unlike=fillings[-1])
+            yield _sent(page, form, fillings, other)
+
+
+def _sent(page: SitePage, form: SiteForm, fillings: Sequence[_Filling], other: _Filling) -> TaskCandidate:
+    button = form.button
+    assert button is not None
+    press: Act = {"action": "click", "role": "button", "name": button.label}
+    wanted = _listed([f"“{each.text}” under “{each.control.label}”" for each in fillings])
+    acts = (*(each.act for each in fillings), press)
+    return TaskCandidate(
+        "form",
+        "form/send",
+        (page.url, form.action, *(each.text for each in fillings)),
+        f"On the page “{page.subject}”, fill in the form with the button “{button.label}” and send it. "
+        f"Enter {wanted}.",
+        _request(form, {each.control.name: each.sent for each in fillings}),
+        (page.url,),
+        acts,
+        wrong=(),
+        neighbours=((*(each.act for each in fillings[:-1]), other.act, press),),
+    )
+
+
+def press_buttons(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield requests to send a form that needs no text, such as "Add to basket" of one product."""
+    for page, form in _forms_of(facts, "press", "POST"):
+        button = form.button
+        sent = {each.name: each.value for each in form.controls if each.name and each.kind == "hidden"}
+        sent = {name: value for name, value in sent.items() if not re.search("csrf|token|next", name, re.I)}
+        others = [each for each in _fillable(form) if each.kind != "number"]
+        if button is None or others or not _is_single(facts, page, form) or not _is_plain(form):
+            continue
+        match = _ADD.match(button.label)
+        numbers = [each for each in _fillable(form) if each.kind == "number"]
+        if match is None:
+            continue
+        rng = clock.seeded("tasks", facts.seed, page.url, form.action)
+        press: Act = {"action": "click", "role": "button", "name": button.label}
+        if not numbers:
+            goal, template = f"Add “{page.subject}” to the {match[1].lower()}.", "form/add"
+            acts: tuple[Act, ...] = (press,)
+            neighbours: tuple[tuple[Act, ...], ...] = ()
+        else:
+            count = rng.randint(2, 5)
+            sent[numbers[0].name] = str(count)
+            goal = f"Add “{page.subject}” to the {match[1].lower()}, {count} times. Use “{numbers[0].label}”."
+            acts = (_Filling(numbers[0], str(count), str(count)).act, press)
+            neighbours, template = ((press,),), "form/add-several"
+        yield TaskCandidate(
+            "form",
+            template,
+            (page.url, form.action, *sent.values()),
+            goal,
+            _request(form, sent),
+            (page.url,),
+            acts,
+            neighbours=neighbours,
+        )
+
+
+def search_words(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield requests to search the site for a word."""
+    words = sorted({word for page in facts.pages for word in _WORD.findall(page.subject)})
+    words = facts.shuffled(words, "words")
+    actions = Counter(form.action for page in facts.pages for form in page.forms)
+    for number, (page, form) in enumerate(_forms_of(facts, "search", "GET")):
+        texts = [each for each in _fillable(form) if each.kind in ("text", "search")]
+        if (
+            len(texts) != 1
+            or len(words) < 2
+            or actions[form.action] < 3
+            or not _SEARCH.search(f"{texts[0].name} {texts[0].label}")
+        ):
+            continue
+        word, other = words[number % len(words)], words[(number + 1) % len(words)]
+        acts, neighbour = _searching(texts[0], word), _searching(texts[0], other)
+        yield TaskCandidate(
+            "form",
+            "form/search",
+            (form.action, word),
+            (f"Search the site for “{word}”.", f"Use the site's search to look for “{word}”.")[number % 2],
+            _request(form, {texts[0].name: {"ignore_case": word}}),
+            (page.url,),
+            acts,
+            neighbours=(neighbour,),
+        )
+
+
+def _searching(control: SiteControl, word: str) -> tuple[Act, ...]:
+    named = {"role": control.role, "name": control.label}
+    return {"action": "fill", **named, "value": word}, {"action": "press", **named, "key": "Enter"}
+
+
+def choose_options(facts: SiteFacts) -> Iterator[TaskCandidate]:
+    """Yield requests to choose an option of a form that filters or sorts the page."""
+    for page, form in _forms_of(facts, "choose", "GET"):
+        lists = [each for each in form.controls if each.kind == "select" and each.label and each.name]
+        if len(lists) != 1 or _count(page, lists[0].label) > 1 or "?" in page.url or len(page.subject) < 3:
+            continue
+        alike = [facts.site.pages[url] for url in facts.subjects[fold(page.subject)]]
+        same = {
+            each.action.partition("?")[0] for o in alike for each in o.forms if lists[0].name in _names(each)
+        }
+        if len(same) > 1:
+            continue
+        options = [(value, label) for value, label in lists[0].options if value != lists[0].value and label]
+        if len(options) < 2:
+            continue
+        (value, label), (other_value, other_label) = facts.shuffled(options, page.url)[:2]
+        button = form.button
+        press: tuple[Act, ...] = ()
+        if button is not None:
+            press = ({"action": "click", "role": "button", "name": button.label},)
+        pressed = f" and press “{button.label}”" if button else ""
+        result = facts.site.landing(_target(form, lists[0], value))
+        first = facts.site.pages[result].items if result else ()
+        others = dict.fromkeys(each.name for each in (*first[1:10], *page.items[:5]))
+        if len(first) > 2 and page.items and first[0].name != page.items[0].name:
+            yield TaskCandidate(
+                "sort",
+                "sort/option",
+                (page.subject, lists[0].name, value),
+                f"On the page “{page.subject}”, set “{lists[0].label}” to “{label}”{pressed}. "
+                "Which item is then listed first? Answer with its name.",
+                AnswerEvaluator(exact=first[0].name),
+                (page.url,),
+                (_Filling(lists[0], label, value).act, *press),
+                answer=first[0].name,
+                wrong=tuple(name for name in others if name != first[0].name),
+                shows=(first[0].name,),
+                lands=(result,),
+            )
+        yield TaskCandidate(
+            "filter",
+            "filter/option",
+            (form.action, lists[0].name, value),
+            f"On the page “{page.subject}”, set “{lists[0].label}” to “{label}”{pressed}.",
+            _request(form, {lists[0].name: value}),
+            (page.url,),
+            (_Filling(lists[0], label, value).act, *press),
+            neighbours=((_Filling(lists[0], other_label, other_value).act, *press),),
+        )
+
+
+def _names(form: SiteForm) -> set[str]:
+    return {each.name for each in form.controls}
+
+
+def _is_single(facts: SiteFacts, page: SitePage, form: SiteForm) -> bool:
+    """Return whether subject and button name one form of the site, on a page with one such button."""
+    button = form.button
+    if button is None or _count(page, button.label) != 1 or not 3 <= len(page.subject) <= 90:
+        return False
+    pages = (facts.site.pages[url] for url in facts.subjects[fold(page.subject)])
+    alike = (each for other in pages for each in other.forms if each.button)
+    return len({each.action for each in alike if each.button and each.button.label == button.label}) == 1
+
+
+def _target(form: SiteForm, chosen: SiteControl, value: str) -> str:
+    """Return the URL that a GET form requests with another option of a list (HTML §4.10.21.4)."""
+    pairs = [
+        (each.name, value if each is chosen else each.value)
+        for each in form.controls
+        if each.name and each.kind not in ("submit", "image", "button", "reset", "file")
+        if each.kind not in ("checkbox", "radio") or each.checked
+    ]
+    return f"{form.action.partition('?')[0]}?{urlencode(pairs)}"
+
+
+def _forms_of(facts: SiteFacts, salt: str, method: str) -> Iterator[tuple[SitePage, SiteForm]]:
+    for page in facts.shuffled(facts.pages, "forms", salt):
+        for form in page.forms:
+            if form.method == method:
+                yield page, form
+
+
+def _count(page: SitePage, label: str) -> int:
+    """Return the number of controls of a page with a label."""
+    return sum(fold(each.label) == fold(label) for form in page.forms for each in form.controls)
+
+
+def _is_plain(form: SiteForm) -> bool:
+    """Return whether every field can be filled or left as it is."""
+    for each in form.controls:
+        if each.kind in _UNSUITED or (_SECRET.search(f"{each.name} {each.label}") and each.kind != "hidden"):
+            return False
+        if each.required and not each.label and not each.value and each.kind != "hidden":
+            return False
+    return True
+
+
+def _fillable(form: SiteForm) -> list[SiteControl]:
+    """Return the fields to fill: required ones and the first others, each with a label of its own."""
+    fields = [
+        each for each in form.controls if each.kind in (*_FILLED, "select") and each.name and each.label
+    ]
+    fields = [each for each in fields if each.kind != "select" or len(each.options) > 2]
+    labels = [fold(each.label) for each in fields]
+    fields = [each for each in fields if labels.count(fold(each.label)) == 1 and len(each.label) <= 50]
+    must = [each for each in fields if each.required]
+    return (must + [each for each in fields if not each.required])[: max(_MOST_FIELDS, len(must))]
+
+
+def _filled(control: SiteControl, rng: Any, unlike: _Filling | None = None) -> _Filling:
+    """Return a control with a value that suits it, another one than that of `unlike`."""
+    for _ in range(20):
+        filling = _drawn(control, rng)
+        if unlike is None or filling.sent != unlike.sent:
+            return filling
+    return filling
+
+
+def _drawn(control: SiteControl, rng: Any) -> _Filling:
+    named = f"{control.name} {control.label}".lower()
+    person = rng.choice(_PEOPLE)
+    if control.kind == "select":
+        value, label = rng.choice([o for o in control.options if o[1] and o[0] != control.value])
+        return _Filling(control, label, value)
+    if control.kind == "number":
+        text = str(rng.randint(2, 9))
+    elif control.kind == "email" or "mail" in named:
+        text = person.split()[1].lower() + "@mail.example"
+    elif control.kind == "url" or re.search(r"\burl\b|website|homepage", named):
+        text = f"https://{person.split()[1].lower()}.example/"
+    elif control.kind == "tel" or "phone" in named:
+        text = f"+1 555 01{rng.randint(10, 99)}"
+    elif re.search(r"city|town", named):
+        text = rng.choice(_CITIES)
+    elif re.search(r"name|user|author", named):
+        text = person
+    else:
+        text = rng.choice(_TEXTS)
+    return _Filling(control, text, text)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _request(form: SiteForm, values: Mapping[str, Any]) -> RequestEvaluator:
+    where = "query" if form.method == "GET" else "body"
+    pattern = {"method": form.method, "url": form.action.partition("?")[0], where: values}
+    return RequestEvaluator.model_validate(
+        {"type": "request", "requests": [pattern], "only": form.method != "GET"}
+    )

@@ -1,0 +1,279 @@
+"""Make tasks from a recording: find candidates, prove them, write the file.
+
+Generators take turns, so that no family crowds out the others. Candidates are proved in waves of a fixed
+order, and a wave's results count in that order: equal arguments give equal tasks, however long a proof takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from stillweb import clock
+from stillweb.benchmarks.candidates import FAMILIES, SiteFacts, TaskCandidate
+from stillweb.benchmarks.forms import choose_options, press_buttons, search_words, send_forms
+from stillweb.benchmarks.plan import TaskPlan, TaskPlanner
+from stillweb.benchmarks.proof import ProofOptions, ProofResult, TaskProver
+from stillweb.benchmarks.site import SiteMap, read_site, split_pages
+from stillweb.browser.launch import launch
+from stillweb.browser.profile import LEVEL
+from stillweb.collections.layout import Collection
+from stillweb.env import Env, EnvOptions, Task
+from stillweb.errors import UsageError
+from stillweb.options import Option, parse_list, parse_share
+from stillweb.replay import ReplayClient
+
+__all__ = ["ALL_FAMILIES", "MadeTask", "MadeTasks", "MakeOptions", "make_tasks"]
+
+_GENERATORS: dict[str, tuple[Callable[[SiteFacts], Iterator[TaskCandidate]], ...]] = {
+    **FAMILIES,
+    "form": (send_forms, press_buttons, search_words),
+    "filter": (choose_options,),
+}
+ALL_FAMILIES = ("report", "open", "compare", "sort", "filter", "form", "chain", "impossible")
+_PER_PAGE = 4  # tasks of a template on one page
+_MOST_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class MakeOptions:
+    """How tasks are made.
+
+    Attributes:
+        pictures: whether the report gets screenshots.
+    """
+
+    n: Annotated[int, Option("Number of tasks to make.", "-n --number", min=1)] = 200
+    seed: Annotated[int, Option("Seed of all choices.")] = 0
+    families: Annotated[
+        tuple[str, ...],
+        Option("Families of tasks.", metavar="NAME,...", parse=parse_list, format=",".join, repeat=False),
+    ] = ALL_FAMILIES
+    test_share: Annotated[
+        float,
+        Option(
+            "Share of the pages for the test part; the parts have no page in common.",
+            metavar="PERCENT",
+            parse=parse_share,
+            format="{:.0%}".format,
+        ),
+    ] = 0.3
+    starts: Annotated[int, Option("Start pages of each part.", min=1)] = 4
+    runs: Annotated[int, Option("Runs of each oracle.", min=2)] = 3
+    walks: Annotated[int, Option("Random walks from each start page.", min=0)] = 20
+    walk_steps: Annotated[int, Option("Steps of each random walk.", min=1)] = 8
+    jobs: Annotated[int, Option("Tasks to prove at a time.", min=1)] = 4
+    level: Annotated[str, LEVEL] = "exact"
+    pictures: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a family that does not exist."""
+        if unknown := set(self.families) - set(ALL_FAMILIES):
+            raise UsageError(
+                f"no family is called {', '.join(sorted(unknown))}", hint=f"one of: {', '.join(ALL_FAMILIES)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTask:
+    """A proved task, and what the proofs gave."""
+
+    task: Task
+    proof: ProofResult
+
+
+@dataclass(slots=True)
+class MadeTasks:
+    """Tasks of a collection.
+
+    Attributes:
+        pages: number of recorded pages.
+        tried: candidates that were proved or dropped, by family.
+        dropped: number of dropped candidates, by family and failed proof.
+        details: an example for each failed proof.
+        seconds: duration; `walk_seconds` of it until the random walks ended.
+    """
+
+    collection: str
+    environment_id: str
+    options: MakeOptions
+    pages: int = 0
+    starts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    made: list[MadeTask] = field(default_factory=list)
+    tried: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    details: dict[tuple[str, str], str] = field(default_factory=dict)
+    seconds: float = 0.0
+    walk_seconds: float = 0.0
+
+    @property
+    def tasks(self) -> list[Task]:
+        return [each.task for each in self.made]
+
+    def families(self) -> list[dict[str, Any]]:
+        """Return a row for each family: made, tried, dropped, splits, seconds of proof for each made task."""
+        rows = []
+        for family in self.options.families:
+            made = [each for each in self.made if each.task.origin and each.task.origin.family == family]
+            splits = Counter(each.task.origin.split for each in made if each.task.origin)
+            lengths = [each.task.origin.length for each in made if each.task.origin]
+            rows.append(
+                {
+                    "family": family,
+                    "tried": self.tried[family],
+                    "made": len(made),
+                    "train": splits["train"],
+                    "test": splits["test"],
+                    "lengths": [min(lengths), max(lengths)] if lengths else [],
+                    "seconds": round(sum(e.proof.seconds for e in made) / len(made), 2) if made else None,
+                    "dropped": {p: n for (f, p), n in sorted(self.dropped.items()) if f == family},
+                }
+            )
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return counts as JSON, without the tasks."""
+        return {
+            "collection": self.collection,
+            "environment_id": self.environment_id,
+            "pages": self.pages,
+            "made": len(self.made),
+            "tried": sum(self.tried.values()),
+            "seconds": round(self.seconds, 1),
+            "walk_seconds": round(self.walk_seconds, 1),
+            "starts": {part: list(urls) for part, urls in self.starts.items()},
+            "families": self.families(),
+        }
+
+
+async def make_tasks(
+    collection: Collection,
+    client: ReplayClient,
+    options: MakeOptions,
+    on_progress: Callable[[MadeTasks], None] = lambda _: None,
+) -> MadeTasks:
+    """Make proved tasks from a collection that a replay server serves.
+
+    Raises:
+        UsageError: if the collection has no page, or none that makes a task.
+        InfraError: if browser or proxy fail repeatedly.
+    """
+    began = clock.perf()
+    site = await asyncio.to_thread(read_site, collection)
+    parts = split_pages(site, options.seed, options.test_share)
+    planner = TaskPlanner(site, parts, collection.name, options.seed, options.starts)
+    info = await client.info()
+    environment = info.collections.get(collection.name, "")
+    made = MadeTasks(collection.name, environment, options, len(site.pages), dict(planner.starts))
+    async with AsyncExitStack() as stack:
+        browser = await stack.enter_async_context(launch(spki=info.spki, exact=options.level == "exact"))
+        envs = [
+            await stack.enter_async_context(
+                Env(
+                    client.url,
+                    collection.name,
+                    level=options.level,
+                    browser=browser,
+                    options=EnvOptions(max_steps=_MOST_STEPS),
+                )
+            )
+            for _ in range(options.jobs)
+        ]
+        prover = TaskProver(client, envs, _proofs(options))
+        await prover.walk_from(collection.name, [url for urls in planner.starts.values() for url in urls])
+        made.walk_seconds = clock.perf() - began
+        await _prove_all(prover, _candidates(site, planner, made, options), made, on_progress)
+    made.seconds = clock.perf() - began
+    return made
+
+
+def _proofs(options: MakeOptions) -> ProofOptions:
+    return ProofOptions(options.runs, options.walks, options.walk_steps, options.seed, options.pictures)
+
+
+async def _prove_all(
+    prover: TaskProver,
+    plans: Iterator[TaskPlan],
+    made: MadeTasks,
+    on_progress: Callable[[MadeTasks], None],
+) -> None:
+    options = made.options
+    while len(made.made) < options.n:
+        wave = _next(plans, min(options.n - len(made.made), 4 * options.jobs))
+        if not wave:
+            return
+        async with asyncio.TaskGroup() as group:
+            proving = [group.create_task(prover.prove(plan)) for plan in wave]
+        for plan, proved in zip(wave, proving, strict=True):
+            _note(made, plan, proved.result())
+        on_progress(made)
+
+
+def _next(plans: Iterator[TaskPlan], count: int) -> list[TaskPlan]:
+    return [plan for _, plan in zip(range(count), plans, strict=False)]
+
+
+def _note(made: MadeTasks, plan: TaskPlan, proof: ProofResult) -> None:
+    origin = plan.task.origin
+    assert origin is not None
+    made.tried[origin.family] += 1
+    if proof.failed:
+        made.dropped[origin.family, proof.failed] += 1
+        made.details.setdefault((origin.family, proof.failed), f"{plan.task.goal} ({proof.detail})")
+        return
+    number = sum(each.task.origin.family == origin.family for each in made.made if each.task.origin) + 1
+    task = replace(
+        plan.task,
+        id=f"{made.collection}.{origin.family}.{number:03}",
+        origin=replace(origin, proofs=dict(proof.proofs)),
+    )
+    made.made.append(MadeTask(task, proof))
+
+
+def _candidates(
+    site: SiteMap, planner: TaskPlanner, made: MadeTasks, options: MakeOptions
+) -> Iterator[TaskPlan]:
+    """Yield plans of the generators in turn; an instance and a goal occur once."""
+    facts = SiteFacts(site, options.seed)
+    running = [make(facts) for family in options.families for make in _GENERATORS[family]]
+    seen: set[Any] = set()
+    crowded: Counter[tuple[str, str]] = Counter()
+    while running:
+        for generator in list(running):
+            plan = _first_planned(generator, planner, made, seen, crowded)
+            if plan is None:
+                running.remove(generator)
+            else:
+                yield plan
+
+
+def _first_planned(
+    generator: Iterator[TaskCandidate],
+    planner: TaskPlanner,
+    made: MadeTasks,
+    seen: set[Any],
+    crowded: Counter[tuple[str, str]],
+) -> TaskPlan | None:
+    for candidate in generator:
+        keys = ((candidate.family, candidate.slots), candidate.goal)
+        place = (candidate.visits[-1], candidate.template)
+        if any(key in seen for key in keys) or crowded[place] >= _PER_PAGE:
+            continue
+        seen.update(keys)
+        plan = planner.plan(candidate, "candidate")
+        if plan is None:
+            made.tried[candidate.family] += 1
+            made.dropped[candidate.family, "plan: no way within a part"] += 1
+            continue
+        crowded[place] += 1
+        return plan
+    return None
+
+
+def selected(tasks: Sequence[Task], split: str) -> list[Task]:
+    """Return the tasks of a part."""
+    return [task for task in tasks if task.origin and task.origin.split == split]

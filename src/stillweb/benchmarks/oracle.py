@@ -1,0 +1,184 @@
+"""Oracles: solutions of tasks whose steps name controls by role and accessible name.
+
+    - {action: click, role: link, name: Travel}
+    - {action: fill, role: textbox, name: E-mail, value: ada@mail.example}
+    - {action: terminate, answer: "£51.77"}
+
+`nth` is the number of the control among those of equal role and name, from 0. A step has no bid, so it holds
+on the same page with another layout. `run_oracle` plays an oracle in an `Env`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stillweb.benchmarks.pages import fold
+from stillweb.env import Env, Observation, Task
+from stillweb.errors import InfraError, TaskError
+
+__all__ = ["OracleRun", "action_of", "run_oracle"]
+
+Step = Mapping[str, Any]
+
+_ALIKE = (
+    frozenset(("textbox", "searchbox", "combobox", "spinbutton")),
+    frozenset(("combobox", "listbox", "popUpButton", "ComboBoxMenuButton")),
+    frozenset(("button", "togglebutton")),
+)
+_OF_STEP = ("role", "name", "nth")
+
+
+@dataclass(frozen=True, slots=True)
+class OracleRun:
+    """An oracle's episode.
+
+    Attributes:
+        reward: None if the episode did not reach its end.
+        steps: for each observation from the reset on its digests, URL and status of the action.
+        texts: folded text of each observed page.
+        requests: number of requests of the start page, and of those that the collection does not hold.
+        trouble: why a step could not be done, "" if all were; `kind` names it in one word.
+        pictures: screenshots at the start and before the end, if they were requested.
+    """
+
+    reward: float | None = None
+    steps: tuple[tuple[Mapping[str, str], str, str], ...] = ()
+    texts: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    kind: str = ""
+    trouble: str = ""
+    start: Mapping[str, Any] = field(default_factory=dict)
+    pictures: tuple[bytes, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """Address of the last page."""
+        return self.steps[-1][1] if self.steps else ""
+
+
+def action_of(step: Step, observation: Observation) -> dict[str, Any]:
+    """Return a step as an action on the observed page.
+
+    Raises:
+        LookupError: if the page shows no such control.
+    """
+    action = {name: value for name, value in step.items() if name not in _OF_STEP}
+    if "role" not in step:
+        return action
+    roles = {step["role"]}.union(*(group for group in _ALIKE if step["role"] in group))
+    found = [
+        node.bid
+        for node in observation.nodes
+        if node.bid and node.role in roles and fold(node.name) == fold(str(step["name"]))
+    ]
+    number = int(step.get("nth", 0))
+    if len(found) <= number:
+        raise LookupError(f"{observation.url} shows no {step['role']} {step['name']!r}")
+    return {**action, "bid": found[number]}
+
+
+async def run_oracle(
+    env: Env,
+    task: Task,
+    oracle: Sequence[Step],
+    *,
+    pictures: bool = False,
+    on_page: Callable[[Observation], None] = lambda _: None,
+) -> OracleRun:
+    """Play an oracle in a new episode.
+
+    Failures of the task or of a step are in the result.
+
+    Args:
+        env: environment that observes `axtree`.
+        task: the task.
+        oracle: steps; the last one is `terminate`.
+        pictures: also take screenshots.
+        on_page: called with each observation.
+
+    Raises:
+        InfraError: if browser or proxy fail.
+    """
+    run = _OraclePlay(env, task, pictures)
+    try:
+        await run.play(oracle, on_page)
+    except TaskError as error:
+        run.kind, run.trouble = "task", str(error)
+    except LookupError as error:
+        run.kind, run.trouble = "control", str(error)
+    return run.result()
+
+
+class _OraclePlay:
+    def __init__(self, env: Env, task: Task, pictures: bool) -> None:
+        self.env = env
+        self.task = task
+        self.wants_pictures = pictures
+        self.pictures: list[bytes] = []
+        self.steps: list[tuple[Mapping[str, str], str, str]] = []
+        self.texts: list[str] = []
+        self.flags: list[str] = []
+        self.reasons: tuple[str, ...] = ()
+        self.start: Mapping[str, Any] = {}
+        self.reward: float | None = None
+        self.kind = self.trouble = ""
+
+    async def play(self, oracle: Sequence[Step], on_page: Callable[[Observation], None]) -> None:
+        observation, info = await self.env.reset(task=self.task)
+        self.start = info
+        self._note(observation, info)
+        on_page(observation)
+        await self._picture()
+        for step in oracle:
+            if step["action"] == "terminate":
+                await self._picture()
+            observation, reward, terminated, truncated, info = await self.env.step(
+                action_of(step, observation)
+            )
+            self._note(observation, info)
+            on_page(observation)
+            if terminated:
+                self.reward, self.reasons = reward, tuple(info["score"]["reasons"])
+                return
+            if truncated:
+                self.kind, self.trouble = "truncated", f"truncated after {info['step']} steps"
+                return
+            if info["action"]["status"] not in ("ok", "not_recorded"):
+                self.kind, self.trouble = "action", info["action"]["error"]
+                return
+
+    def _note(self, observation: Observation, info: Mapping[str, Any]) -> None:
+        self.steps.append((dict(observation.digests), observation.url, info["action"]["status"]))
+        self.texts.append(text_of(observation))
+        self.flags += info["determinism"].get("flags", ())
+
+    async def _picture(self) -> None:
+        if self.wants_pictures:
+            seen = await self.env.observe("screenshot")
+            self.pictures.append(seen.screenshot or b"")
+
+    def result(self) -> OracleRun:
+        return OracleRun(
+            self.reward,
+            tuple(self.steps),
+            tuple(self.texts),
+            tuple(self.flags),
+            self.reasons,
+            self.kind,
+            self.trouble,
+            self.start,
+            tuple(self.pictures),
+        )
+
+
+def text_of(observation: Observation) -> str:
+    """Return everything that a page's accessibility tree says, folded."""
+    return fold("\n".join(f"{node.name} {node.value}" for node in observation.nodes))
+
+
+def infra_kind(error: InfraError) -> str:
+    """Return the message of a failure without its details."""
+    return str(error).partition(":")[0]

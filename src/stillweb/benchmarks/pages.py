@@ -1,0 +1,434 @@
+"""Pages of a recording as a reader sees them: links, facts, tables, listings, forms. Pure.
+
+`read_page` parses one HTML document with Lexbor. It keeps what a task can be about and drops what no reader
+sees: scripts, templates, hidden elements. Texts have collapsed white space.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
+
+from stillweb.urls import wire_url
+
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborHTMLParser
+
+__all__ = [
+    "PRICE",
+    "SiteControl",
+    "SiteFact",
+    "SiteForm",
+    "SiteItem",
+    "SiteLink",
+    "SitePage",
+    "SiteTable",
+    "fold",
+    "read_page",
+]
+
+PRICE = re.compile(r"(?P<before>[£$€])\s?(?P<number>\d[\d,]*(?:\.\d\d)?)|(?P<after>\d[\d.]*,\d\d)\s?€")
+_INVISIBLE = "script, style, noscript, template, [hidden], [aria-hidden=true], svg, head > *:not(title)"
+_HIDDEN_STYLE = re.compile(r"display:\s*none|visibility:\s*hidden")
+_PERMALINK = re.compile(r"[¶#§🔗\ue000-\uf8ff]+")
+_CARDS = "article, li, tr, [class*=product], [class*=card], [class*=item]"
+_SENT = {"submit": "button", "image": "button"}
+_ROLES = {
+    "text": "textbox",
+    "email": "textbox",
+    "tel": "textbox",
+    "url": "textbox",
+    "search": "searchbox",
+    "number": "spinbutton",
+    "textarea": "textbox",
+    "select": "combobox",
+    "checkbox": "checkbox",
+    "radio": "radio",
+}
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_LONGEST = 400  # characters of a text that is kept
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLink:
+    """A link: URL without fragment, accessible name, and its number among the links of that name."""
+
+    url: str
+    name: str
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFact:
+    """A value that a page gives for an attribute of a subject.
+
+    Attributes:
+        shape: "pair" (label and value), "cell" (table cell) or "price" (of a listed item).
+        context: name of the table of a cell.
+    """
+
+    subject: str
+    attribute: str
+    value: str
+    shape: str
+    context: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteTable:
+    """A table with a header row; `sorters` has the URL behind each column's header, "" without a link."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    sorters: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> int | None:
+        """The first column whose entries are words and differ from each other; None without one."""
+        for index in range(len(self.columns)):
+            keys = [fold(row[index]) for row in self.rows]
+            if len(set(keys)) == len(keys) and all(_WORD.search(key) for key in keys):
+                return index
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteItem:
+    """An entry of a list with a price, such as a product."""
+
+    name: str
+    url: str
+    price: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiteControl:
+    """A field or button of a form.
+
+    Attributes:
+        role, label: accessible role and name; the label is "" if the page gives none.
+        name, value: as the form sends them.
+        kind: type of the control; "hidden", "select" and "textarea" included.
+        options: (value, label) of a drop-down list.
+    """
+
+    role: str
+    label: str
+    name: str
+    kind: str
+    value: str = ""
+    required: bool = False
+    checked: bool = False
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SiteForm:
+    """A form: absolute action without fragment, method in capitals, controls in order."""
+
+    action: str
+    method: str
+    controls: tuple[SiteControl, ...]
+
+    @property
+    def button(self) -> SiteControl | None:
+        """The first button that sends the form and has a name."""
+        return next((each for each in self.controls if each.kind == "submit" and each.label), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SitePage:
+    """A recorded page.
+
+    Attributes:
+        subject: what the page is about: its only main heading, or its title.
+        headings: (level, text) in order.
+        paginated: whether the page is one of several of a list.
+        text: all visible text.
+        content: digest of the text; pages with the same text are one page with several URLs.
+    """
+
+    url: str
+    title: str
+    subject: str
+    headings: tuple[tuple[int, str], ...] = ()
+    links: tuple[SiteLink, ...] = ()
+    facts: tuple[SiteFact, ...] = ()
+    tables: tuple[SiteTable, ...] = ()
+    items: tuple[SiteItem, ...] = ()
+    forms: tuple[SiteForm, ...] = ()
+    paginated: bool = False
+    text: str = ""
+    content: str = ""
+
+
+def fold(text: str) -> str:
+    """Return a text without white space, icon characters and case, as accessible names are compared."""
+    return "".join(text.split()).translate(_ICONS).casefold()
+
+
+_ICONS = dict.fromkeys([*range(0xE000, 0xF900), 0x200B, 0x200C, 0x200D, 0xFEFF, 0xAD])
+
+
+def read_page(url: str, html: str) -> SitePage:
+    """Return what a document shows to a reader."""
+    from selectolax.lexbor import LexborHTMLParser  # of the extra stillweb[record]
+
+    tree = LexborHTMLParser(html)
+    for node in tree.css(_INVISIBLE):
+        node.decompose()
+    for node in tree.css("[style]"):
+        if _HIDDEN_STYLE.search(_attribute(node, "style")):
+            node.decompose()
+    title = _text(tree.css_first("title"))
+    headings = tuple(_headings(tree))
+    main = [text for level, text in headings if level == 1]
+    subject = main[0] if len(main) == 1 else title
+    tables = tuple(_tables(tree, url, subject))
+    items = tuple(_items(tree, url))
+    facts = [*_pairs(tree, subject), *_cells(tables), *_prices(items)]
+    text = " ".join(tree.body.text(deep=True, separator=" ").split()) if tree.body else ""
+    return SitePage(
+        url=url,
+        title=title,
+        subject=subject,
+        headings=headings,
+        links=tuple(_links(tree, url)),
+        facts=tuple(dict.fromkeys(facts)),
+        tables=tables,
+        items=items,
+        forms=tuple(_forms(tree, url)),
+        paginated=_is_paginated(tree),
+        text=text,
+        content=sha256(fold(text).encode("utf-8", "replace")).hexdigest(),
+    )
+
+
+def _text(node: Any) -> str:
+    return _PERMALINK.sub("", " ".join(node.text(deep=True)[:_LONGEST].split())).strip() if node else ""
+
+
+def _attribute(node: Any, name: str) -> str:
+    return node.attributes.get(name) or ""
+
+
+def _joined(base: str, reference: str) -> str:
+    try:
+        joined = urljoin(base, reference.strip())
+        return wire_url(joined).partition("#")[0] if joined.startswith("http") else ""
+    except ValueError:
+        return ""
+
+
+def _headings(tree: LexborHTMLParser) -> Iterator[tuple[int, str]]:
+    for node in tree.css("h1, h2, h3, h4"):
+        if text := _text(node):
+            yield int(str(node.tag)[1]), text
+
+
+# --- links -----------------------------------------------------------------------------------------
+
+
+def _links(tree: LexborHTMLParser, base: str) -> Iterator[SiteLink]:
+    numbers: Counter[str] = Counter()
+    for node in tree.css("a[href]"):
+        name = _link_name(node)
+        if not name:
+            continue
+        number = numbers[fold(name)]
+        numbers[fold(name)] += 1
+        if _attribute(node, "target") not in ("", "_self"):
+            continue
+        reference = _attribute(node, "href")
+        if not reference.startswith("#") and (url := _joined(base, reference)):
+            yield SiteLink(url, name, number)
+
+
+def _link_name(node: Any) -> str:
+    if label := _attribute(node, "aria-label"):
+        return " ".join(label.split())
+    if text := " ".join(node.text(deep=True).split()):
+        return text
+    return " ".join(_attribute(each, "alt") for each in node.css("img")).strip()
+
+
+def _is_paginated(tree: LexborHTMLParser) -> bool:
+    if tree.css_first("a[rel=next], a[rel=prev], link[rel=next], .pagination, .pager, [class*=paginat]"):
+        return True
+    return any(
+        fold(_text(node))
+        in ("next", "next\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", "next»", "nextpage")
+        for node in tree.css("a[href]")
+    )
+
+
+# --- facts -----------------------------------------------------------------------------------------
+
+
+def _pairs(tree: LexborHTMLParser, subject: str) -> Iterator[SiteFact]:
+    """Yield the facts of two-column tables with row headers, and of definition lists."""
+    for row in tree.css("tr"):
+        cells = [node for node in row.iter() if node.tag in ("td", "th")]
+        if [cell.tag for cell in cells] == ["th", "td"]:
+            yield SiteFact(subject, _label(_text(cells[0])), _text(cells[1]), "pair")
+    for listed in tree.css("dl"):
+        parts = [node for node in listed.iter() if node.tag in ("dt", "dd")]
+        for term, value, after in zip(parts, parts[1:], [*parts[2:], None], strict=False):
+            single = after is None or after.tag == "dt"
+            if (term.tag, value.tag) == ("dt", "dd") and single:
+                yield SiteFact(subject, _label(_text(term)), _text(value), "pair")
+
+
+def _label(text: str) -> str:
+    return text.rstrip(" :").strip()
+
+
+def _tables(tree: LexborHTMLParser, base: str, subject: str) -> Iterator[SiteTable]:
+    for node in tree.css("table"):
+        if len(node.css("table")) > 1:
+            continue  # a table of the layout; `css` returns the node itself, too
+        rows = [[cell for cell in row.iter() if cell.tag in ("td", "th")] for row in node.css("tr")]
+        rows = [row for row in rows if row]
+        if len(rows) < 3 or len(rows[0]) < 2 or any(cell.tag == "td" for cell in rows[0]):
+            continue
+        if any(_attribute(cell, "colspan") or _attribute(cell, "rowspan") for row in rows for cell in row):
+            continue
+        body = [tuple(map(_text, row)) for row in rows[1:] if len(row) == len(rows[0])]
+        if len(body) == len(rows) - 1:
+            heads = [cell.css_first("a[href]") for cell in rows[0]]
+            sorters = tuple(_joined(base, _attribute(head, "href")) if head else "" for head in heads)
+            columns = tuple(_label(_text(cell)) for cell in rows[0])
+            name = _table_name(node)
+            name = name if re.match(r"[^\W\d_]", name) else subject  # not "44 rows"
+            yield SiteTable(name, columns, tuple(body), sorters)
+
+
+def _table_name(node: Any) -> str:
+    """Return a table's caption, or the heading before it, "" if it has neither."""
+    if caption := node.css_first("caption"):
+        return _text(caption)
+    while node is not None:
+        before = node.prev
+        while before is not None:
+            if before.tag in ("h1", "h2", "h3", "h4"):
+                return _text(before)
+            before = before.prev
+        node = node.parent
+    return ""
+
+
+def _cells(tables: tuple[SiteTable, ...]) -> Iterator[SiteFact]:
+    """Yield the cells of tables that have a column which names the rows."""
+    for table in tables:
+        key = table.key
+        if key is None or len(set(table.columns)) < len(table.columns):
+            continue
+        for row in table.rows:
+            for column, value in zip(table.columns, row, strict=True):
+                if column != table.columns[key]:
+                    yield SiteFact(row[key], column, value, "cell", table.name)
+
+
+# --- listings --------------------------------------------------------------------------------------
+
+
+def _items(tree: LexborHTMLParser, base: str) -> list[SiteItem]:
+    """Return listed items with a name, a link and exactly one price, the innermost element of each."""
+    found: dict[str, SiteItem] = {}
+    for node in tree.css(_CARDS):
+        text = " ".join(node.text(deep=True, separator=" ").split())
+        prices = {match[0] for match in PRICE.finditer(text)}
+        if len(prices) != 1 or len(text) > 4 * _LONGEST:
+            continue
+        links = [each for each in node.css("a[href]") if _item_name(each)]
+        targets = {_joined(base, _attribute(each, "href")) for each in links}
+        if len(targets) != 1 or not (url := targets.pop()):
+            continue
+        name = max(map(_item_name, links), key=len)
+        found[url] = SiteItem(name, url, prices.pop())
+    return list(found.values())
+
+
+def _item_name(link: Any) -> str:
+    text = " ".join(link.text(deep=True).split())
+    if text.endswith(("...", "…")):
+        return " ".join(_attribute(link, "title").split())
+    return "" if PRICE.search(text) else text
+
+
+def _prices(items: tuple[SiteItem, ...]) -> Iterator[SiteFact]:
+    for item in items:
+        yield SiteFact(item.name, "price", item.price, "price")
+
+
+# --- forms -----------------------------------------------------------------------------------------
+
+
+def _forms(tree: LexborHTMLParser, base: str) -> Iterator[SiteForm]:
+    for node in tree.css("form"):
+        action = _joined(base, _attribute(node, "action") or base)
+        controls = tuple(each for each in (_control(tree, c) for c in node.css(_FIELDS)) if each)
+        if action:
+            yield SiteForm(action, (_attribute(node, "method") or "get").upper(), controls)
+
+
+_FIELDS = "input:not([disabled]), button:not([disabled]), select:not([disabled]), textarea:not([disabled])"
+
+
+def _control(tree: LexborHTMLParser, node: Any) -> SiteControl | None:
+    kind = node.tag if node.tag in ("select", "textarea") else _attribute(node, "type").lower()
+    kind = kind or ("submit" if node.tag == "button" else "text")
+    value = _attribute(node, "value")
+    options: tuple[tuple[str, str], ...] = ()
+    if kind == "select":
+        options = tuple((_option(each), _text(each)) for each in node.css("option"))
+        chosen = next((each for each in node.css("option") if "selected" in each.attributes), None)
+        value = _option(chosen) if chosen else options[0][0] if options else ""
+    elif kind == "textarea":
+        value = node.text(deep=True)
+    return SiteControl(
+        role=_SENT.get(kind) or _ROLES.get(kind, ""),
+        label=_control_name(tree, node, kind),
+        name=_attribute(node, "name"),
+        kind=kind,
+        value=value,
+        required="required" in node.attributes,
+        checked="checked" in node.attributes,
+        options=options,
+    )
+
+
+def _option(node: Any) -> str:
+    value = node.attributes.get("value")
+    return _text(node) if value is None else str(value)
+
+
+def _control_name(tree: LexborHTMLParser, node: Any, kind: str) -> str:
+    """Return the accessible name, as far as attributes and labels give it (accname 1.2 §4.3)."""
+    if label := _attribute(node, "aria-label"):
+        return " ".join(label.split())
+    if kind in _SENT or node.tag == "button":
+        return " ".join((node.text(deep=True).strip() or _attribute(node, "value")).split())
+    identifier = _attribute(node, "id")
+    if identifier and re.fullmatch(r"[\w-]+", identifier):
+        labels = [_text(each) for each in tree.css(f'label[for="{identifier}"]')]
+        if any(labels):
+            return " ".join(filter(None, labels))
+    above = node.parent
+    while above is not None and above.tag != "form":
+        if above.tag == "label":
+            return _text(above)
+        above = above.parent
+    return " ".join((_attribute(node, "title") or _attribute(node, "placeholder")).split())
+
+
+def same_path(url: str, other: str) -> bool:
+    """Return whether two URLs differ in their query only."""
+    one, two = urlsplit(url), urlsplit(other)
+    return (one.netloc, one.path) == (two.netloc, two.path)

@@ -1,0 +1,255 @@
+"""The pages of a recording, and the ways between them by links. Pure, except for `read_site`.
+
+Pages are split into a training and a test part. A way stays within its part, so that tasks of different
+parts have no page in common. Pages with equal content belong to the same part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from urllib.parse import urljoin
+
+from stillweb import clock
+from stillweb.benchmarks.pages import SitePage, fold, read_page
+from stillweb.collections.layout import Collection
+from stillweb.errors import UsageError
+from stillweb.http.codec import decode
+from stillweb.model import Capture, Exchange, header
+from stillweb.urls import wire_url
+
+__all__ = ["SiteMap", "SiteStep", "SiteWay", "read_site", "read_texts", "split_pages"]
+
+MOST_PAGES = 2_000
+_CHARSET = re.compile(rb"""<meta[^>]+charset=["']?([\w-]+)""", re.IGNORECASE)
+_SUFFIX = re.compile(r"\s+(?=[|\u2013\u2014·:\[-])")
+_NAVIGATION = 0.3  # share of the pages that link to a page of the site's navigation
+_HUB = 5  # links of a page from which the test part grows
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteStep:
+    """A click on a link: the page before, name and number of the link, and the page after."""
+
+    page: str
+    name: str
+    number: int
+    target: str
+
+
+SiteWay = tuple[SiteStep, ...]
+
+
+@dataclass
+class SiteMap:
+    """Pages by URL.
+
+    Attributes:
+        redirects: URL of each recorded redirect, and where it leads.
+        starts: pages at which the recording began.
+        other_text: text of other responses that pages may show, such as JSON.
+    """
+
+    pages: Mapping[str, SitePage]
+    redirects: Mapping[str, str] = field(default_factory=dict)
+    starts: tuple[str, ...] = ()
+    other_text: str = ""
+
+    def landing(self, url: str) -> str:
+        """Return the URL that a request ends at, "" if that is no recorded page."""
+        for _ in range(5):
+            if url in self.pages:
+                return url
+            url = self.redirects.get(url, "")
+        return ""
+
+    @cached_property
+    def edges(self) -> Mapping[str, tuple[SiteStep, ...]]:
+        """Links to recorded pages, by page; of several links to one page the first with a unique name."""
+        found = {}
+        for url, page in self.pages.items():
+            counts: defaultdict[str, int] = defaultdict(int)
+            for link in page.links:
+                counts[fold(link.name)] += 1
+            steps: dict[str, SiteStep] = {}
+            for link in sorted(page.links, key=lambda each: counts[fold(each.name)] > 1):
+                target = self.landing(link.url)
+                if target and target != url and len(link.name) <= 120:
+                    steps.setdefault(target, SiteStep(url, link.name, link.number, target))
+            found[url] = tuple(steps.values())
+        return found
+
+    def ways_to(self, target: str, within: Container[str], longest: int) -> dict[str, SiteWay]:
+        """Return the shortest way to a page from each page of `within` that needs at most so many clicks."""
+        ways: dict[str, SiteWay] = {target: ()}
+        edge = [target]
+        for _ in range(longest):
+            reached = []
+            for page in edge:
+                for step in self._back.get(page, ()):
+                    if step.page not in ways and step.page in within:
+                        ways[step.page] = (step, *ways[page])
+                        reached.append(step.page)
+            edge = reached
+        return ways
+
+    def way(self, start: str, target: str, within: Container[str], longest: int = 4) -> SiteWay | None:
+        """Return the shortest way between two pages, None if there is none within so many clicks."""
+        ways: dict[str, SiteWay] = {start: ()}
+        todo = deque([start])
+        while todo:
+            page = todo.popleft()
+            if page == target:
+                return ways[page]
+            if len(ways[page]) == longest:
+                continue
+            for step in self.edges.get(page, ()):
+                if step.target not in ways and step.target in within:
+                    ways[step.target] = (*ways[page], step)
+                    todo.append(step.target)
+        return None
+
+    @cached_property
+    def _back(self) -> Mapping[str, tuple[SiteStep, ...]]:
+        found: defaultdict[str, list[SiteStep]] = defaultdict(list)
+        for steps in self.edges.values():
+            for step in steps:
+                found[step.target].append(step)
+        return {target: tuple(steps) for target, steps in found.items()}
+
+    @cached_property
+    def folded_text(self) -> str:
+        """Text of all pages and other responses, folded."""
+        texts = [page.text for page in self.pages.values()] + [page.title for page in self.pages.values()]
+        return "\n".join(map(fold, [*texts, self.other_text]))
+
+
+def read_site(collection: Collection) -> SiteMap:
+    """Read the pages that replay serves: of each URL the first recorded document.
+
+    Raises:
+        UsageError: if the collection has no HTML page.
+    """
+    collection.require_archive()
+    pages: dict[str, SitePage] = {}
+    redirects: dict[str, str] = {}
+    other: list[str] = []
+    for capture in sorted(collection.captures(), key=lambda each: each.timestamp):
+        url = capture.url.partition("#")[0]
+        if capture.method != "GET" or url in pages or url in redirects:
+            continue
+        if capture.status in _REDIRECTS:
+            location = header(_read(collection, capture).response.headers, "location")
+            redirects[url] = wire_url(urljoin(url, location)).partition("#")[0]
+        elif capture.status == 200 and "html" in capture.mime and len(pages) < MOST_PAGES:
+            if page := _page(url, _read(collection, capture)):
+                pages[url] = page
+        elif capture.status == 200 and "json" in capture.mime:
+            other.append(_decoded(_read(collection, capture)))
+    if not pages:
+        raise UsageError(f"{collection.name} holds no HTML page", hint="record pages of the site")
+    seeds = [each.url.partition("#")[0] for each in collection.page_list() if each.seed]
+    site = SiteMap(with_subjects(pages), redirects, other_text=" ".join(other))
+    site.starts = tuple(dict.fromkeys(filter(None, map(site.landing, seeds))))
+    return site
+
+
+def with_subjects(pages: Mapping[str, SitePage]) -> dict[str, SitePage]:
+    """Return pages whose subject is the main heading or title without what most pages of the site share."""
+    most = max(2, len(pages) // 2)
+    main = Counter(
+        text for page in pages.values() for text in {t for level, t in page.headings if level == 1}
+    )
+    suffixes = Counter(
+        page.title[match.start() :] for page in pages.values() for match in _SUFFIX.finditer(page.title)
+    )
+    heads = Counter(page.title.partition(" | ")[0] for page in pages.values() if " | " in page.title)
+    shared = sorted((text for text, count in suffixes.items() if count >= most), key=len, reverse=True)
+    found = {}
+    for url, page in pages.items():
+        own = [text for level, text in page.headings if level == 1 and main[text] < most]
+        title = page.title
+        for suffix in shared:
+            title = title.removesuffix(suffix).strip()
+        if heads[title.partition(" | ")[0]] >= most:
+            title = title.partition(" | ")[2]
+        subject = own[0] if len(own) == 1 else title or page.title
+        found[url] = _about(page, subject)
+    return found
+
+
+def _about(page: SitePage, subject: str) -> SitePage:
+    """Return a page with another subject, also in its facts and as the name of its tables without one."""
+    if subject == page.subject:
+        return page
+    facts = []
+    for fact in page.facts:
+        own = fact.shape == "pair" and fact.subject == page.subject
+        fact = replace(fact, subject=subject) if own else fact
+        facts.append(replace(fact, context=subject) if fact.context == page.subject else fact)
+    tables = [replace(each, name=subject) if each.name == page.subject else each for each in page.tables]
+    return replace(page, subject=subject, facts=tuple(facts), tables=tuple(tables))
+
+
+def _read(collection: Collection, capture: Capture) -> Exchange:
+    return collection.read_capture(capture)
+
+
+def _page(url: str, exchange: Exchange) -> SitePage | None:
+    """Return a document that is a page of its own, None for the document of a frame or a fragment."""
+    if header(exchange.request.headers, "sec-fetch-dest", "document") != "document":
+        return None
+    html = _decoded(exchange)
+    return read_page(url, html) if "<body" in html[:20_000].lower() or "<html" in html[:500].lower() else None
+
+
+def _decoded(exchange: Exchange) -> str:
+    response = exchange.response
+    body = decode(response.raw_body, header(response.headers, "content-encoding")) or b""
+    kind = header(response.headers, "content-type")
+    charset = kind.partition("charset=")[2].strip(" \"'").partition(";")[0]
+    if not charset and (found := _CHARSET.search(body[:2048])):
+        charset = found[1].decode("ascii")
+    try:
+        return body.decode(charset or "utf-8", "replace")
+    except LookupError:
+        return body.decode("utf-8", "replace")
+
+
+def read_texts(collection: Collection) -> str:
+    """Return the text of all recorded documents, scripts, style sheets and data."""
+    kinds = ("html", "javascript", "css", "json", "xml", "ecmascript", "text/")
+    captures = (each for each in collection.captures() if any(kind in each.mime for kind in kinds))
+    return "\n".join(_decoded(_read(collection, each)) for each in captures if each.status == 200)
+
+
+def split_pages(site: SiteMap, seed: int, share: float) -> dict[str, str]:
+    """Return "train" or "test" for each page.
+
+    The test part grows along links from pages with many links, so that its pages can reach each other. Start
+    pages of the recording and pages that every page links to are in the training part.
+    """
+    group = {url: page.content for url, page in site.pages.items()}
+    members: defaultdict[str, list[str]] = defaultdict(list)
+    linked: Counter[str] = Counter()
+    for url in site.pages:
+        members[group[url]].append(url)
+        linked.update({step.target for step in site.edges[url]})
+    fixed = {group[url] for url in site.pages if linked[url] > _NAVIGATION * len(site.pages)}
+    fixed |= {group[url] for url in site.starts}
+    test: set[str] = set()
+    hubs = [url for url in site.pages if len(site.edges[url]) >= _HUB and group[url] not in fixed]
+    for hub in clock.seeded("split", seed).sample(sorted(hubs), len(hubs)):
+        todo, seen = deque([hub]), {hub}
+        while todo and len(test) < share * len(site.pages):
+            page = todo.popleft()
+            test.update(members[group[page]])
+            for step in site.edges[page]:
+                if step.target not in seen and group[step.target] not in fixed:
+                    seen.add(step.target)
+                    todo.append(step.target)
+    return {url: "test" if url in test else "train" for url in site.pages}

@@ -1,0 +1,116 @@
+"""`tasks make` and `tasks audit` in the browser, on a small shop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import shop_site
+import yaml
+from click.testing import CliRunner
+
+from stillweb.benchmarks import AuditOptions, MakeOptions, audit_tasks, make_tasks
+from stillweb.benchmarks.audit import selected_names, static_findings
+from stillweb.certs import CertAuthority
+from stillweb.cli.tasks import tasks as command
+from stillweb.env import Task, load_tasks, native_tasks
+from stillweb.env.tasks.evaluators import AnswerEvaluator, UrlEvaluator
+from stillweb.env.tasks.native import native_file
+from stillweb.errors import UsageError
+from stillweb.replay import ReplayClient, ReplayOptions, serve
+
+HOME = f"{shop_site.ORIGIN}/"
+
+
+def task(name: str, evaluation, goal: str = "Do it.") -> Task:
+    return Task(name, goal, HOME, "shop", evaluation)
+
+
+def kinds(found) -> set[tuple[str, str]]:
+    return {(each.task, each.kind) for each in found if each.severity != "note"}
+
+
+def test_static_findings():
+    found = static_findings(
+        [
+            task("same", AnswerEvaluator(exact="a"), "What?"),
+            task("other", AnswerEvaluator(exact="b"), "What?"),
+            task("again", AnswerEvaluator(exact="a"), "What?"),
+            task("any", AnswerEvaluator(regex=".*", exact="x"), "Any?"),
+            task("self", AnswerEvaluator(include=("red",), regex="blue"), "Which?"),
+            task("loose", AnswerEvaluator(include=("e",)), "Letter?"),
+        ]
+    )
+    assert kinds(found) == {("other", "contradicts"), ("again", "duplicate"), ("self", "rejects reference")}
+
+
+def test_selected_names():
+    script = "document.querySelector('#menu .item[href=\"#x\"]:not(.off)') && matches(`.open`)"
+    assert selected_names(script) == {"menu", "item", "open"}
+
+
+def test_unknown_family():
+    with pytest.raises(UsageError, match="no family is called reprot"):
+        MakeOptions(families=("reprot",))
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory):
+    return CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
+
+
+OPTIONS = MakeOptions(n=9, seed=3, walks=2, walk_steps=3, jobs=2, starts=1, runs=2, test_share=0.0)
+
+
+@pytest.mark.browser
+async def test_tasks_are_made_and_audited(shop, ca, tmp_path):
+    async with (
+        serve([shop], ca, ReplayOptions(port=0, session_ports=None)) as server,
+        ReplayClient(server.url) as client,
+    ):
+        made = await make_tasks(shop, client, OPTIONS)
+        text = yaml.safe_dump(native_file(made.tasks), sort_keys=False, allow_unicode=True)
+        tasks = native_tasks(text, source="made")
+        assert len(tasks) == 9
+        assert {each.origin.family for each in tasks} >= {"report", "open", "compare", "form", "impossible"}
+        assert all(each.origin.proofs["oracle"] == 1.0 for each in tasks)
+        bad = replace(tasks[0], id="bad", evaluation=UrlEvaluator(exact=HOME), start_url=HOME)
+        lost = replace(tasks[0], id="lost", start_url=f"{HOME}absent", origin=None)
+        report = await audit_tasks("made", [*tasks, bad, lost], client, AuditOptions(jobs=2, runs=1), [shop])
+    errors = {(each.task, each.kind) for each in report.findings if each.severity == "error"}
+    assert {("bad", "untouched"), ("lost", "start")} <= errors
+    assert {name for name, _ in errors} == {"bad", "lost"}
+    assert report.played == 11
+
+
+@pytest.mark.browser
+def test_command(shop, tmp_path):
+    out, page = tmp_path / "tasks.yaml", tmp_path / "made.html"
+    base = ["--collections", str(shop.root), "--certs", str(tmp_path / "certs"), "--json"]
+    options = [
+        "--families",
+        "report",
+        "--walks",
+        "1",
+        "--walk-steps",
+        "2",
+        "--runs",
+        "2",
+        "--test-share",
+        "0%",
+    ]
+    runner = CliRunner()
+    made = runner.invoke(
+        command, ["make", "shop", "-n", "2", *options, "--out", str(out), "--report", str(page), *base]
+    )
+    assert made.exit_code == 0, made.output
+    assert json.loads(made.stdout)["made"] == 2
+    assert page.read_text().count("data:image/jpeg") == 4
+    assert [each.id for each in load_tasks(out)] == ["shop.report.001", "shop.report.002"]
+    audited = runner.invoke(
+        command, ["audit", str(out), "--runs", "1", "--report", str(tmp_path / "a.html"), *base]
+    )
+    assert audited.exit_code == 0, audited.output
+    assert json.loads(audited.stdout)["errors"] == 0
+    assert "have an error" in (tmp_path / "a.html").read_text()

@@ -1,0 +1,154 @@
+"""Pages: what a document shows to a reader, and the ways between pages."""
+
+from __future__ import annotations
+
+import pytest
+import shop_site
+
+from stillweb.benchmarks.pages import SiteFact, SiteItem, SiteLink, fold, read_page
+from stillweb.benchmarks.site import SiteMap, split_pages
+
+URL = "https://site.test/a/page"
+
+
+def read(body: str, url: str = URL):
+    return read_page(url, f"<!doctype html><html><body>{body}</body></html>")
+
+
+def test_names_are_compared_without_space_icons_and_case():
+    assert fold(" Add to\n basket \ue001") == fold("ADD TO BASKET")
+    assert fold("Add to basket") != fold("Add to cart")
+
+
+def test_links_have_names_targets_and_numbers():
+    page = read(
+        '<a href="/x#part">More</a><a href="../b">More</a><a href="#top">Top</a><a href="mailto:a@b">Mail</a>'
+        '<a href="/y"><img alt="Logo"></a><a href="/z" target="_blank">Other tab</a><a href="/e"></a>'
+    )
+    assert page.links == (
+        SiteLink("https://site.test/x", "More", 0),
+        SiteLink("https://site.test/b", "More", 1),
+        SiteLink("https://site.test/y", "Logo", 0),
+    )
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        '<p hidden><a href="/x">X</a></p>',
+        '<p style="display: none"><a href="/x">X</a></p>',
+        '<template><a href="/x">X</a></template>',
+        '<p aria-hidden="true"><a href="/x">X</a></p>',
+    ],
+)
+def test_what_no_reader_sees_is_left_out(hidden):
+    assert read(hidden).links == ()
+
+
+def test_pairs_of_row_headers_and_definition_lists_are_facts_of_the_page():
+    page = read(
+        "<h1>Oak lamp</h1><table><tr><th>Code:</th><td>A 1</td></tr><tr><td>no</td><td>head</td></tr></table>"
+        "<dl><dt>Weight</dt><dd>2 kg</dd><dt>Colours</dt><dd>red</dd><dd>blue</dd></dl>"
+    )
+    assert page.facts == (
+        SiteFact("Oak lamp", "Code", "A 1", "pair"),
+        SiteFact("Oak lamp", "Weight", "2 kg", "pair"),
+    )
+
+
+def test_cells_are_facts_if_a_column_names_the_rows():
+    table = (
+        "<h2>Staff</h2><table><tr><th>No</th><th>Name</th><th>Town</th></tr>"
+        "<tr><td>1</td><td>Ann</td><td>Leeds</td></tr><tr><td>2</td><td>{}</td><td>{}</td></tr></table>"
+    )
+    cells = [fact for fact in read(table.format("Bob", "York")).facts if fact.attribute == "Town"]
+    assert cells == [
+        SiteFact("Ann", "Town", "Leeds", "cell", "Staff"),
+        SiteFact("Bob", "Town", "York", "cell", "Staff"),
+    ]
+    assert read(table.format("Ann", "Leeds")).facts == ()
+
+
+def test_an_item_has_one_link_and_one_price():
+    page = read(
+        '<ul><li class="card"><a href="/lamp">Oak lamp</a> <a href="/lamp"><img alt="x"></a> £1,250.00</li>'
+        '<li class="card"><a href="/two">Two prices</a> £2.00 £1.00</li>'
+        '<li class="card"><a href="/long" title="The whole name">The whole…</a> £3.00</li></ul>'
+    )
+    assert page.items == (
+        SiteItem("Oak lamp", "https://site.test/lamp", "£1,250.00"),
+        SiteItem("The whole name", "https://site.test/long", "£3.00"),
+    )
+
+
+def test_forms_have_accessible_names():
+    form = read(
+        '<form action="/send" method="post"><label for="a">Name</label><input id="a" name="n" required>'
+        '<label>Mail <input name="m" type="email"></label><input name="q" placeholder="Find">'
+        '<select name="s" aria-label="Size"><option value="1">One</option><option selected>Two</option>'
+        "</select>"
+        '<input type="hidden" name="h" value="7"><button>Go on</button></form>'
+    ).forms[0]
+    assert (form.action, form.method) == ("https://site.test/send", "POST")
+    assert [(each.role, each.label, each.name, each.value) for each in form.controls] == [
+        ("textbox", "Name", "n", ""),
+        ("textbox", "Mail", "m", ""),
+        ("textbox", "Find", "q", ""),
+        ("combobox", "Size", "s", "Two"),
+        ("", "", "h", "7"),
+        ("button", "Go on", "", ""),
+    ]
+    assert form.button
+    assert form.button.label == "Go on"
+
+
+def test_the_subject_has_no_name_of_the_site(site):
+    assert site.pages[f"{shop_site.ORIGIN}/oak-lamp"].subject == "Oak lamp"
+    assert site.starts == (f"{shop_site.ORIGIN}/",)
+
+
+def linked(*edges: tuple[str, str]) -> SiteMap:
+    names = sorted({name for edge in edges for name in edge})
+    return SiteMap(
+        {
+            f"https://s.test/{name}": read(
+                f"<p>{name}</p>" + "".join(f'<a href="/{b}">to {b}</a>' for a, b in edges if a == name),
+                f"https://s.test/{name}",
+            )
+            for name in names
+        }
+    )
+
+
+def test_a_way_is_the_shortest_one_within_the_given_pages():
+    site = linked(("a", "b"), ("b", "c"), ("a", "d"), ("d", "e"), ("e", "c"))
+    a, b, c = (f"https://s.test/{name}" for name in "abc")
+    way = site.way(a, c, set(site.pages))
+    assert way
+    assert [(step.name, step.target) for step in way] == [("to b", b), ("to c", c)]
+    assert len(site.way(a, c, set(site.pages) - {b}) or ()) == 3
+    assert site.way(c, a, set(site.pages)) is None
+    assert site.way(a, c, set(site.pages) - {b}, longest=2) is None
+    ways = site.ways_to(c, set(site.pages), 2)
+    assert {url[-1]: len(steps) for url, steps in ways.items()} == {"a": 2, "b": 1, "c": 0, "d": 2, "e": 1}
+
+
+def test_redirects_lead_to_pages_and_end():
+    site = linked(("a", "b"))
+    a = "https://s.test/a"
+    site.redirects = {"https://s.test/old": "https://s.test/older", "https://s.test/older": a, "x": "x"}
+    assert site.landing("https://s.test/old") == a
+    assert site.landing("x") == ""
+
+
+def test_parts_cover_all_pages_keep_starts_for_training_and_equal_pages_together():
+    site = linked(*((a, b) for a in "abcdefgh" for b in "abcdefgh" if a < b))
+    twin = read("<p>a</p>", "https://s.test/twin")
+    site.pages = {**site.pages, "https://s.test/twin": twin, "https://s.test/twin?x": twin}
+    site.starts = ("https://s.test/a",)
+    for seed in range(20):
+        parts = split_pages(site, seed, 0.4)
+        assert parts.keys() == site.pages.keys()
+        assert parts["https://s.test/a"] == "train"
+        assert parts["https://s.test/twin"] == parts["https://s.test/twin?x"]
+        assert parts == split_pages(site, seed, 0.4)
