@@ -120,6 +120,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
             for name, task in summary["tasks"].items()
         ),
     )
+    for kind, rows in summary["groups"].items():
+        print_groups(kind, rows)
     traffic = summary["traffic"]
     stderr().print(
         f"{success_line(summary)}; {summary['steps']} steps, "
@@ -129,8 +131,24 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     )
 
 
+def print_groups(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print success by a property of the tasks, with 95 % intervals."""
+    ks = list(dict.fromkeys(k for row in rows for k in row["pass_at"]))
+    print_table(
+        (kind, "#tasks", "#episodes", *(f"pass@{k} (95%)" for k in ks)),
+        (
+            (row["name"], row["tasks"], row["episodes"], *(_interval(row["pass_at"].get(k)) for k in ks))
+            for row in rows
+        ),
+    )
+
+
+def _interval(found: Mapping[str, float] | None) -> str:
+    return f"{found['value']:.1%} ({found['low']:.1%} to {found['high']:.1%})" if found else ""
+
+
 SECTIONS = {
-    "Episodes": ("task_ids", "only_sites", "sites", "episodes", "resume", "only_failed"),
+    "Episodes": ("task_ids", "only_sites", "sites", "episodes", "resume", "only_failed", "report"),
     "Agent and observations": ("level", "observe", "max_steps", "seed", "page_seeds", "retry", "success"),
     "Concurrency": ("max_concurrent", "max_concurrent_launch", "browsers"),
     "Replay": ("proxy", "collection", "root", "certs_dir"),
@@ -161,6 +179,8 @@ def _agent_options(_: click.Context, __: click.Parameter, given: tuple[str, ...]
               help="Play only these tasks: ids, patterns (online.*), numbers, ranges (1,7-12).")  # fmt: skip
 @click.option("--sites", "only_sites", default="", callback=_listed, metavar="NAME,...",
               help="Play only tasks on these collections or hosts of start pages.")  # fmt: skip
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False),
+              help="Write an HTML page: success by family, length and part, with pass@k.")  # fmt: skip
 @sites_option
 @options_from(BatchOptions)
 @click.option("--resume", is_flag=True, help="Continue in the folder: play the episodes without a result.")
@@ -218,6 +238,10 @@ def rollout(
             print_json(summary)
         else:
             print_summary(summary)
+        if given["report"]:
+            from stillweb.trainers.batch.groups import write_rollout_report
+
+            write_rollout_report(summary, f"{file.name}, agent {agent}", given["report"])
         ids = {task.id for task in tasks}
         ctx.exit(1 if any(each.failed for each in folder.results.values() if each.task in ids) else 0)
 

@@ -15,6 +15,7 @@ from stillweb import clock
 from stillweb.diff.certify.rates import rate
 from stillweb.env import Outcome, Rollout
 from stillweb.errors import TaskError
+from stillweb.trainers.batch.groups import groups_of
 
 __all__ = ["Result", "summary_of"]
 
@@ -33,6 +34,7 @@ class Result:
         episodes: identifiers of the attempts, as in their trajectories.
         seconds: duration of the last attempt.
         ended: end time in UTC.
+        family, length, split: of a task that was made (`TaskOrigin`); "" and 0 otherwise.
     """
 
     task: str
@@ -52,6 +54,9 @@ class Result:
     episodes: tuple[str, ...] = ()
     seconds: float = 0.0
     ended: str = ""
+    family: str = ""
+    length: int = 0
+    split: str = ""
 
     def __post_init__(self) -> None:
         """Raise a TaskError if a failed episode has a reward, or a finished one has none."""
@@ -71,7 +76,7 @@ class Result:
     @classmethod
     def of(cls, rollout: Rollout) -> Self:
         """Return the result of an episode that has just ended."""
-        info = rollout.info or {}
+        info, origin = rollout.info or {}, rollout.task.origin
         return cls(
             task=rollout.task.id,
             number=rollout.number,
@@ -87,6 +92,7 @@ class Result:
             episodes=rollout.episodes,
             seconds=round(rollout.seconds, 3),
             ended=clock.now().isoformat(timespec="milliseconds"),
+            **{name: getattr(origin, name) for name in ("family", "length", "split") if origin},
         )
 
     @classmethod
@@ -139,6 +145,7 @@ def summary_of(results: Iterable[Result], *, success: float = 1.0) -> dict[str, 
         "reward": round(fmean(map(_reward, scored)), 6) if scored else None,
         "steps": sum(row.steps for row in rows),
         "traffic": {kind: traffic[kind] for kind in ("requests", "hits", "misses", "noise")},
+        "groups": groups_of(rows, success),
         "tasks": _by_task(rows),
     }
 

@@ -1,0 +1,116 @@
+"""Success by family, length and part of the tasks, with intervals and pass@k; the HTML report of a batch.
+
+pass@k is the probability that at least one of k episodes of a task succeeds. Its estimate for a task with c
+successes in n episodes is 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374), and the mean over
+tasks for a group. Episodes of one task are not independent: the 95 % interval comes from a bootstrap over
+tasks. Where all tasks have the same value, a bootstrap has no width; the interval is then the exact one for
+that number of tasks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import comb
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from stillweb import clock
+from stillweb.diff.certify.rates import rate
+
+if TYPE_CHECKING:
+    from stillweb.trainers.batch.results import Result
+
+__all__ = ["groups_of", "pass_at", "write_rollout_report"]
+
+_RESAMPLES = 1_000
+_LENGTHS = ((1, 2), (3, 4), (5, 8), (9, 16), (17, None))
+
+
+def groups_of(results: Iterable[Result], success: float) -> dict[str, list[dict[str, Any]]]:
+    """Return rows for each kind of group that the tasks of some results have.
+
+    Args:
+        results: results of episodes; those without a reward are only counted.
+        success: minimum reward of a success.
+    """
+    rows = list(results)
+    names: dict[str, Callable[[Result], str]] = {
+        "family": lambda row: row.family,
+        "length": lambda row: _length(row.length),
+        "split": lambda row: row.split,
+    }
+    groups = {}
+    for kind, name in names.items():
+        members: defaultdict[str, list[Result]] = defaultdict(list)
+        for row in rows:
+            members[name(row)].append(row)
+        if set(members) - {""}:
+            order = sorted(members, key=lambda each: (len(each.split()[0]) if kind == "length" else 0, each))
+            groups[kind] = [_group(each or "none", members[each], success) for each in order]
+    return groups
+
+
+def _length(steps: int) -> str:
+    for low, high in _LENGTHS:
+        if low <= steps and (high is None or steps <= high):
+            return f"{low} or more" if high is None else f"{low} to {high}"
+    return ""
+
+
+def _group(name: str, rows: Sequence[Result], success: float) -> dict[str, Any]:
+    tasks: defaultdict[str, list[bool]] = defaultdict(list)
+    for row in rows:
+        if row.reward is not None:
+            tasks[row.task].append(row.reward >= success)
+    fewest = min(map(len, tasks.values()), default=0)
+    return {
+        "name": name,
+        "tasks": len({row.task for row in rows}),
+        "episodes": len(rows),
+        "scored": sum(map(len, tasks.values())),
+        "steps": round(fmean(row.steps for row in rows), 2),
+        "pass_at": {
+            str(k): interval([pass_at(len(each), sum(each), k) for each in tasks.values()], f"{name} {k}")
+            for k in _ks(fewest)
+        },
+    }
+
+
+def _ks(most: int) -> list[int]:
+    return [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= most]
+
+
+def pass_at(n: int, successes: int, k: int) -> float:
+    """Return the estimate of pass@k from n episodes of a task, of which some succeeded."""
+    return 1.0 - comb(n - successes, k) / comb(n, k)
+
+
+def interval(values: Sequence[float], seed: str) -> dict[str, float]:
+    """Return the mean of the tasks' values, and its 95 % interval."""
+    mean = fmean(values)
+    if len(set(values)) == 1 and values[0] in (0.0, 1.0):
+        found = rate(round(sum(values)), len(values))
+        low, high = found.low, found.high
+    else:
+        rng = clock.seeded("bootstrap", seed)
+        means = sorted(fmean(rng.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+        low, high = means[round(0.025 * _RESAMPLES)], means[round(0.975 * _RESAMPLES) - 1]
+    return {"value": round(mean, 6), "low": round(low, 6), "high": round(high, 6)}
+
+
+def write_rollout_report(summary: Mapping[str, Any], title: str, path: Path) -> None:
+    """Write the summary of a batch as one HTML page."""
+    environment = Environment(
+        loader=PackageLoader("stillweb.trainers.batch", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    text = environment.get_template("rollout.html.j2").render(summary=summary, title=title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
