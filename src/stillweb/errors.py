@@ -36,11 +36,20 @@
 An action that fails on a page and a request that the archive does not hold are values, not exceptions
 (`ActionResult`, `Match`). A message says what happened and to what (file:offset or URL); `hint` says what to
 do next, usually a command.
+
+If a script does not catch such an error, Python prints the script's line, the message and the hint instead of
+a traceback through asyncio and Playwright. STILLWEB_TRACEBACK=1 prints the whole traceback.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+TRACEBACK_VARIABLE = "STILLWEB_TRACEBACK"
 
 
 class StillwebError(Exception):
@@ -58,6 +67,8 @@ class StillwebError(Exception):
         self.hint = hint
         if hint:  # a traceback then ends with it
             self.add_note(f"next: {hint}")
+        if sys.excepthook is sys.__excepthook__:  # any other hook belongs to the script, or to its debugger
+            sys.excepthook = _print_uncaught
 
 
 class UsageError(StillwebError):
@@ -231,3 +242,20 @@ class ForkDiverged(EnvError):
 
 class InfraError(EnvError):
     """The browser or the proxy failed during an episode. Never score it as reward 0."""
+
+
+def _print_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an uncaught error of this tree in two lines; anything else as Python does."""
+    if not isinstance(error, StillwebError) or os.environ.get(TRACEBACK_VARIABLE):
+        sys.__excepthook__(kind, error, trace)
+        return
+    ours = str(Path(__file__).parent)
+    calls = [frame for frame in traceback.extract_tb(trace) if not _is_library(frame.filename, ours)]
+    place = f"{calls[-1].filename}:{calls[-1].lineno}: " if calls else ""
+    lines = [f"{place}{kind.__name__}: {error}", *(f"  {note}" for note in getattr(error, "__notes__", ()))]
+    sys.stderr.write("\n".join([*lines, ""]))
+
+
+def _is_library(filename: str, ours: str) -> bool:
+    standard = str(Path(os.__file__).parent)
+    return filename.startswith((ours, standard)) or "site-packages" in filename

@@ -1,8 +1,9 @@
-"""Commands without their extra say which `pip install` helps; scripts see one traceback, not a chain."""
+"""Commands without their extra say which `pip install` helps; scripts end in message and next step."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -69,15 +70,35 @@ asyncio.run(main())
 """
 
 
-def test_an_uncaught_error_ends_with_its_message_and_the_next_step_without_a_chain() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+def run_script(script: str, **variables: str) -> list[str]:
+    """Return what a script prints to stderr; it must fail."""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, **variables}
+    )
     assert done.returncode == 1
-    *frames, message, hint = done.stderr.splitlines()
+    return done.stderr.splitlines()
+
+
+def test_an_uncaught_error_is_the_script_s_line_its_message_and_the_next_step() -> None:
+    message, hint = run_script(SCRIPT)
+    assert message.startswith("<string>:6: ReplayUnreachable: no replay server at http://127.0.0.1:9: ")
+    assert hint == "  next: stillweb replay NAME"
+
+
+def test_the_traceback_is_one_and_without_a_chain_if_it_is_wanted() -> None:
+    *frames, message, hint = lines = run_script(SCRIPT, STILLWEB_TRACEBACK="1")
     assert message.startswith("stillweb.errors.ReplayUnreachable: no replay server at http://127.0.0.1:9: ")
     assert hint == "next: stillweb replay NAME"
-    assert done.stderr.count("Traceback") == 1
-    assert "httpx" not in done.stderr
+    assert sum("Traceback" in line for line in lines) == 1
+    assert not any("httpx" in line for line in lines)
     assert len(frames) < 30
+
+
+def test_other_errors_and_other_hooks_stay_as_they_are() -> None:
+    raising = "from stillweb.errors import UsageError\nUsageError('x')\n"
+    assert run_script(raising + "raise ValueError('mine')")[0].startswith("Traceback")
+    hook = "import sys\nsys.excepthook = lambda *_: print('my hook', file=sys.stderr)\n"
+    assert run_script(hook + raising + "raise UsageError('x')") == ["my hook"]
 
 
 def test_the_hint_is_no_part_of_the_message() -> None:

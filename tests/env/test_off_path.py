@@ -9,6 +9,7 @@ import pytest_asyncio
 from small_site import ORIGIN
 
 from stillweb.browser.launch import launch
+from stillweb.browser.state import state_of
 from stillweb.env.env import Env, EnvOptions
 from stillweb.env.episode.offpath import off_path_mode
 from stillweb.env.tasks.evaluators import UrlEvaluator
@@ -80,6 +81,15 @@ async def test_a_navigation_that_misses_leaves_the_page_as_it_is(env, way):
     after, _, _, _, info = await env.step({"action": "back"})
     assert (after.url, info["action"]["status"]) == (FORM, "ok")
     assert "left 1" in after.axtree
+
+
+async def test_no_step_waits_for_a_popup_without_a_document(replay, browsers):
+    """Playwright never reports such a popup: each rest would wait 3 s for it, in every later step."""
+    async with Env(replay.url, browser=browsers["exact"], level="exact") as env:
+        before, _ = await env.reset(url=FORM)
+        await env.step({"action": "click", "bid": bid(before, "link", "Absent popup")})
+        context = browsers["exact"].contexts[-1]
+        assert state_of(context).exact.pages == len(context.pages) == 1
 
 
 async def test_addresses_and_tabs_that_an_agent_opens(env):

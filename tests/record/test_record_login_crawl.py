@@ -183,8 +183,9 @@ async def test_a_login_is_tried_again_where_the_site_was_busy(tmp_path: Path, ca
 
 
 async def test_a_login_at_a_site_that_stays_busy_or_rejects_it_is_an_error(
-    tmp_path: Path, ca, site, answer
+    tmp_path: Path, ca, site, answer, monkeypatch
 ) -> None:
+    monkeypatch.setattr("stillweb.record.login.run._STEP_SECONDS", 6.0)  # step 4 waits in vain
     Members(site)
     steps = tmp_path / "steps.yaml"
     steps.write_text(STEPS)

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page, async_playwright
 
@@ -229,18 +230,25 @@ def _port(listening: Path) -> str:
 async def _terminate(program: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(program.pid, signal.SIGTERM)
-    if not await poll(lambda: not _is_alive(program.pid), timeout=_END_SECONDS):
+    if not await poll(lambda: not _is_alive(program.pid), timeout=_END_SECONDS, interval=0.1):
         with suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)
     await program.wait()
 
 
 def _is_alive(group: int) -> bool:
+    """Return True if a process of the group runs.
+
+    Zombies do not count: in a container without an init process nothing reaps them.
+    """
+    return any(_runs_in(process, group) for process in psutil.process_iter())
+
+
+def _runs_in(process: psutil.Process, group: int) -> bool:
     try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
         return False
-    return True
 
 
 async def _page_of(pages: Sequence[Page], target: str) -> Page:

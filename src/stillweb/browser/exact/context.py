@@ -44,6 +44,7 @@ _OTHER_WHITE = {"r": 255, "g": 255, "b": 254, "a": 1.0}  # differs from the back
 _SYNCHRONOUS = "VeryHigh"
 _SYNCHRONOUS_KINDS = frozenset({"xhr", "script", "preflight"})
 _LOW = ("Low", "VeryLow")  # delayed while a document's head loads (Blink's ResourceLoadScheduler)
+_NO_DOCUMENT = (204, 205)  # RFC 9110 §15.3.5, §15.3.6; a navigation stays where it is
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:", "devtools:")
 
 
@@ -94,6 +95,8 @@ class ExactContext:
         self._scripts = scripts
         self.workers = Workers(scripts.worker, control, self.flag, self.requests.progress)
         self._pages: dict[str, CdpSession] = {}
+        self._empty_popups: set[str] = set()
+        self._documents: set[str] = set()  # pages that got one
         self._frame_times: dict[str, float] = {}
         self._elapsed = 0
         self._drawing: Counter[str] = Counter()  # frames under way, by page
@@ -109,8 +112,11 @@ class ExactContext:
 
     @property
     def pages(self) -> int:
-        """Number of pages."""
-        return sum(not session.gone.is_set() for session in self._pages.values())
+        """Number of pages that Playwright reports: not those of popups that got no document."""
+        return sum(
+            not session.gone.is_set() and target not in self._empty_popups
+            for target, session in self._pages.items()
+        )
 
     def session(self, target_id: str) -> CdpSession:
         """Return the session of a page, by its target.
@@ -129,7 +135,7 @@ class ExactContext:
         kind = target["type"]
         for event, callback in (
             ("Network.requestWillBeSent", partial(self._on_request, session)),
-            ("Network.responseReceived", self._on_response),
+            ("Network.responseReceived", partial(self._on_response, session)),
             ("Network.loadingFinished", self._on_finished),
             ("Network.loadingFailed", self._on_failed),
         ):
@@ -140,6 +146,7 @@ class ExactContext:
             self._follow_sockets(session)
             self._pin_page(session)
             session.on("Page.downloadWillBegin", self._on_download)
+            session.on("Page.frameNavigated", partial(self._on_navigated, session))
             session.on("Page.frameDetached", self._on_detached)
             session.post("Performance.enable")  # for `wait_for_slow`
         elif kind in ("worker", "shared_worker"):
@@ -271,8 +278,16 @@ class ExactContext:
             if request.frame == event["frameId"] and request.stage is not RequestStage.RELEASED:
                 self.requests.ended(request.key)
 
-    def _on_response(self, event: dict[str, Any]) -> None:
+    def _on_navigated(self, session: CdpSession, event: dict[str, Any]) -> None:
+        target = session.target["targetId"]
+        if event["frame"]["id"] == target:
+            self._documents.add(target)
+            self._empty_popups.discard(target)
+
+    def _on_response(self, session: CdpSession, event: dict[str, Any]) -> None:
         key, response = event["requestId"], event["response"]
+        if event["type"] == "Document" and response["status"] in _NO_DOCUMENT:
+            self._note_empty(session.target, event.get("frameId", ""))
         if pending := self.requests.get(key):
             self._report(pending)
         self.requests.responded(key)
@@ -280,6 +295,11 @@ class ExactContext:
             self.flag(f"{response['url']} is refreshed by the real clock")
         if self.activity:
             self.activity.responded(key, response["status"])
+
+    def _note_empty(self, target: dict[str, Any], frame: str) -> None:
+        """Note a popup whose first document does not come: Playwright never reports it."""
+        if target.get("openerId") and frame == target["targetId"] and frame not in self._documents:
+            self._empty_popups.add(frame)
 
     def _on_finished(self, event: dict[str, Any]) -> None:
         self._flag_if_given_up(event["requestId"], "an answer")

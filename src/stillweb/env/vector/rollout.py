@@ -242,7 +242,9 @@ class _Player:
         if isinstance(played, StillwebError) or not isinstance(played, Exception):
             raise played
         what = f"task {planned.task.id!r} failed: {type(played).__name__}: {played}"
-        raise EnvError(what, hint="this is a bug of stillweb; other episodes are not affected") from played
+        raise EnvError(
+            what, hint="this is a bug of stillweb: report it with the output of STILLWEB_TRACEBACK=1"
+        ) from played
 
     async def play(self, i: int, planned: Planned) -> Rollout:
         errors: list[str] = []
