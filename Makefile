@@ -6,7 +6,7 @@ SHARED ?= ../shared
 INTEGRATION ?= $(HOME)/.cache/stillweb-integration
 WORKERS ?= 2
 
-.PHONY: help setup fmt check test integration bench soak demo lock docs clean
+.PHONY: help setup fmt check test integration images bench soak demo lock docs clean
 
 help:            ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -49,6 +49,9 @@ integration: setup  ## trainers' packages drive tasks, each in its own environme
 	STILLWEB_INTEGRATION=$(INTEGRATION) $(BIN)/pytest -v tests/integration > out/integration/log.txt; \
 	  status=$$?; cat out/integration/log.txt; exit $$status
 
+images: setup    ## build all images, and record, replay and play an episode in containers
+	STILLWEB_IMAGES=1 $(BIN)/pytest -v tests/docker/test_docker_browser_images.py
+
 bench: setup     ## write ratios as JSON to out/bench; informative only
 	mkdir -p out/bench
 	$(BIN)/python bench/replay.py --shared $(SHARED) | tee out/bench/replay.json
@@ -74,6 +77,10 @@ lock:            ## update the pinned dependencies (needs uv on the PATH)
 	  --upgrade --custom-compile-command "make lock" -o requirements/replay.lock \
 	  $(foreach package,playwright pyee greenlet pillow pixelmatch jinja2 markupsafe \
     websockets orjson fsspec pygments markdown-it-py mdurl setuptools,--no-emit-package $(package))
+	uv pip compile pyproject.toml --extra serve --extra agents --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --upgrade --custom-compile-command "make lock" -o requirements/serve.lock
+	uv pip compile pyproject.toml --extra record --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --upgrade --custom-compile-command "make lock" -o requirements/record.lock
 	echo "pywb>=2.10,<3" | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --custom-compile-command "make lock" -o src/stillweb/replay/pywb/pywb.lock -
 

@@ -80,14 +80,16 @@ def free_ports(count: int) -> list[int]:
 class Compose:
     """One project of its own, with ports and folders of its own."""
 
-    def __init__(self, command: list[str], folder: Path) -> None:
+    def __init__(self, command: list[str], folder: Path, *files: Path) -> None:
         self.folder = folder
-        control, first, last, pywb, traffic = free_ports(5)
+        control, first, last, pywb, traffic, self.spare = free_ports(6)
         self.native, self.pywb = f"http://127.0.0.1:{control}", f"http://127.0.0.1:{pywb}"
         self.traffic = f"http://127.0.0.1:{traffic}"
         self.sessions = (first, last)
-        self._command = [*command, "-p", "stillweb-test", "-f", str(REPO / "docker-compose.yml")]
-        self._environment = os.environ | {
+        self._command = [*command, "-p", "stillweb-test"]
+        for file in (REPO / "docker-compose.yml", *files):
+            self._command += ["-f", str(file)]
+        self.environment = os.environ | {
             "STILLWEB_COLLECTIONS": str(folder / "collections"),
             "STILLWEB_CERTS": str(folder / "certs"),
             "STILLWEB_UID": str(OWNER),
@@ -102,7 +104,7 @@ class Compose:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*self._command, *arguments], env=self._environment, cwd=REPO, capture_output=True, text=True
+            [*self._command, *arguments], env=self.environment, cwd=REPO, capture_output=True, text=True
         )
 
     def __call__(self, *arguments: str) -> str:

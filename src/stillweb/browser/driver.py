@@ -1,13 +1,21 @@
-"""Error signatures of the Playwright driver: its process has ended, or a navigation became a download."""
+"""Start of the Playwright driver, and signatures of its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
+from playwright._impl._driver import compute_driver_executable
 from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Playwright, async_playwright
 
-__all__ = ["DOWNLOAD", "as_playwright_error", "is_driver_gone"]
+from stillweb.errors import InfraError
+
+__all__ = ["DOWNLOAD", "as_playwright_error", "is_driver_gone", "playwright_driver"]
+
+_VERSION_SECONDS = 10.0
 
 DOWNLOAD = "Download is starting"
 """Text in the error of a navigation whose response is a download."""
@@ -20,6 +28,36 @@ def is_driver_gone(error: BaseException) -> bool:
     loop drops the data, uvloop raises a bare RuntimeError (uvloop/handles/handle.pyx, `_ensure_alive`).
     """
     return isinstance(error, RuntimeError) and "the handler is closed" in str(error)
+
+
+@asynccontextmanager
+async def playwright_driver() -> AsyncIterator[Playwright]:
+    """Start the driver, a Node.js program in Playwright's package.
+
+    Raises:
+        InfraError: if it does not start, with what the system reports.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            playwright = await stack.enter_async_context(async_playwright())
+        except Exception as error:
+            if type(error) is not Exception:  # Playwright's class for a driver that ended while it started
+                raise
+            raise InfraError(
+                f"Playwright's driver did not start: {await asyncio.to_thread(_failure) or error}",
+                hint="install the library that it names; on Debian: apt-get install libatomic1",
+            ) from error
+        yield playwright
+
+
+def _failure() -> str:
+    """Return what the driver's program prints if it cannot run, "" if it can."""
+    command = [compute_driver_executable()[0], "--version"]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_VERSION_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return ended.stderr.strip() if ended.returncode else ""
 
 
 @contextmanager

@@ -23,11 +23,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser
 from playwright.async_api import Error as PlaywrightError
 
 from stillweb.browser.cdp.connection import connect_browser, free_port
-from stillweb.browser.driver import as_playwright_error
+from stillweb.browser.driver import as_playwright_error, playwright_driver
 from stillweb.errors import InfraError, ProgramNotFound
 
 # Download folders of `playwright install` (playwright.dev/docs/browsers, "Managing browser binaries").
@@ -214,7 +214,7 @@ async def launch(
             )
         port = free_port()
         flags += [*EXACT_FLAGS, f"--remote-debugging-port={port}"]
-    async with async_playwright() as playwright:
+    async with playwright_driver() as playwright:
         try:
             browser = await playwright.chromium.launch(
                 executable_path=path,
@@ -227,7 +227,7 @@ async def launch(
             )
         except PlaywrightError as error:
             raise InfraError(
-                f"{path} did not start: {error.message.splitlines()[0]}", hint="stillweb env check"
+                f"{path} did not start: {error.message.splitlines()[0]}", hint="stillweb doctor"
             ) from error
         try:
             if exact:

@@ -27,9 +27,10 @@ from typing import Any
 
 import psutil
 from playwright.async_api import Error as PlaywrightError
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page
 
 from stillweb.browser.context import plain_user_agent
+from stillweb.browser.driver import playwright_driver
 from stillweb.browser.launch import FLAGS, browser_build
 from stillweb.browser.profile import Profile
 from stillweb.env import Score, Task
@@ -123,7 +124,7 @@ class CdpBrowser:
         if self.task is None:
             raise UsageError("no task to score", hint="cdp_browser(..., task=task)")
         requests = requests_of(await self.requests())  # before the evaluator reads the page
-        async with async_playwright() as playwright:
+        async with playwright_driver() as playwright:
             try:
                 browser = await playwright.chromium.connect_over_cdp(self.cdp_url)
                 page = await _page_of([page for each in browser.contexts for page in each.pages], target)
@@ -214,7 +215,7 @@ async def _started(path: Path, flags: Sequence[str], folder: Path) -> AsyncItera
         port = _port(listening)
         if not port:
             last = log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise InfraError(f"{path} did not start: {''.join(last)}", hint="stillweb env check")
+            raise InfraError(f"{path} did not start: {''.join(last)}", hint="stillweb doctor")
         yield f"http://127.0.0.1:{port}", program.pid
     finally:
         await _terminate(program)

@@ -395,7 +395,7 @@ async def connect_browser(browser: Browser, port: int) -> AsyncIterator[CdpConne
             open_timeout=_OPEN_SECONDS,
         )
     except (httpx.HTTPError, OSError, ValueError, KeyError, websockets.WebSocketException) as error:
-        raise InfraError(f"no CDP connection to the browser: {error}", hint="stillweb env check") from error
+        raise InfraError(f"no CDP connection to the browser: {error}", hint="stillweb doctor") from error
     connection = CdpConnection(socket)
     _connections[browser] = connection
     closing: list[asyncio.Task[None]] = []

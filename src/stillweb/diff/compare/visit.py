@@ -166,14 +166,14 @@ async def _visit_in_session(setup: VisitSetup, page: Page, session: OpenSession)
             storage_state=storage_state_of(setup.manifest.extra),
         )
     except PlaywrightError as error:
-        raise InfraError(f"the browser died: {_first_line(error)}", hint="stillweb env check") from error
+        raise InfraError(f"the browser died: {_first_line(error)}", hint="stillweb doctor") from error
     try:
         seen, requests = await _collect(context, page, setup)
     finally:
         with suppress(PlaywrightError):  # the browser is already closed
             await context.close()
     if not setup.browser.is_connected():
-        raise InfraError(f"the browser died at {page.url}", hint="stillweb env check")
+        raise InfraError(f"the browser died at {page.url}", hint="stillweb doctor")
     ledger = (await setup.client.ledger(session.id)).entries if setup.has_ledger else None
     if fault := next((entry for entry in ledger or () if entry.tier == Tier.FAULT), None):
         raise InfraError(f"{fault.method} {fault.url}: {fault.reason}", hint="stillweb collections seal NAME")
