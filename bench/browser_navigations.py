@@ -29,7 +29,7 @@ from playwright.async_api import Browser, BrowserContext, Playwright, async_play
 from playwright.async_api import Error as PlaywrightError
 
 import replay
-from stillweb.browser.launch import FLAGS, find_browser
+from stillweb.browser.launch import FLAGS, find_browser, resolver_flag
 from stillweb.certs import CertAuthority
 from stillweb.errors import ProgramNotFound
 from stillweb.replay.pywb.backend import find_pywb
@@ -117,7 +117,7 @@ async def measured(ways: dict[str, Way], options: argparse.Namespace) -> dict[st
 async def started(playwright: Playwright, ca: CertAuthority, *more: str) -> Browser:
     """Start the browser as stillweb does, with flags of our own behind its: the last one of a name counts."""
     trust = "--ignore-certificate-errors-spki-list=" + ",".join(ca.spki_hashes())
-    flags = [*FLAGS, trust, *more]
+    flags = [*FLAGS, resolver_flag(), trust, *more]
     return await playwright.chromium.launch(
         executable_path=find_browser(), args=flags, chromium_sandbox=False
     )

@@ -143,7 +143,7 @@ async def plain(
     urls: list[str], jobs: int, conduct: BehaviorOptions, folder: Path, meter: Meter, *, look: bool
 ) -> None:
     """Visit the pages directly."""
-    flags = [flag for flag in FLAGS if not flag.startswith("--host-resolver-rules")]
+    flags = [*FLAGS]
     flags.append("--host-resolver-rules=MAP *.test:443 127.0.0.1:8443, MAP *.test:80 127.0.0.1:8480")
     keys = {spki(urlsplit(url).hostname or "") for url in urls}
     flags.append("--ignore-certificate-errors-spki-list=" + ",".join(sorted(keys)))

@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from playwright.async_api import Browser
 from playwright.async_api import Error as PlaywrightError
@@ -94,8 +95,6 @@ FLAGS: tuple[str, ...] = (
     "--disable-features=" + ",".join(_DISABLED_FEATURES),
     "--blink-settings=" + _BLINK_SETTINGS,
     "--disable-site-isolation-trials",
-    # Only the proxy's address may be resolved; the proxy resolves other names.
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
     "--no-pings",
     "--disable-quic",
     "--disable-domain-reliability",
@@ -185,14 +184,32 @@ def browser_build(executable: Path | None = None) -> BrowserBuild:
     return BrowserBuild(path, version[0], "headless-shell" if _is_shell(path) else "chromium")
 
 
+def resolver_flag(replay: str = "") -> str:
+    """Return the flag that lets a browser resolve its proxy's host only; the proxy resolves all other names.
+
+    Args:
+        replay: URL of a replay server on another machine; its sessions have its host.
+    """
+    hosts = ["127.0.0.1", "localhost"]
+    if (host := urlsplit(replay).hostname) and host not in hosts:
+        hosts.append(f"[{host}]" if ":" in host else host)
+    return "--host-resolver-rules=MAP * ~NOTFOUND" + "".join(f", EXCLUDE {host}" for host in hosts)
+
+
 @asynccontextmanager
 async def launch(
-    *, spki: Sequence[str], executable: Path | None = None, headless: bool = True, exact: bool = False
+    *,
+    spki: Sequence[str],
+    replay: str = "",
+    executable: Path | None = None,
+    headless: bool = True,
+    exact: bool = False,
 ) -> AsyncIterator[Browser]:
     """Start a browser and close it on exit.
 
     Args:
         spki: base64 SHA-256 hashes of the public keys to trust (`CertAuthority.spki_hashes`).
+        replay: URL of the replay server, if it may be on another machine.
         executable: the browser; default `find_browser`.
         headless: whether to run without a window.
         exact: for level EXACT, and for no other: the caller draws frames, which only chromium-headless-shell
@@ -203,7 +220,7 @@ async def launch(
         InfraError: if it does not start.
     """
     path = find_browser(executable)
-    flags = [*FLAGS]
+    flags = [*FLAGS, resolver_flag(replay)]
     if spki:
         flags.append("--ignore-certificate-errors-spki-list=" + ",".join(spki))
     if exact:

@@ -83,7 +83,7 @@ async def check_tasks(
         if browser is None:
             async with ReplayClient(proxy) as client:
                 spki = (await client.info()).spki
-            browser = await stack.enter_async_context(launch(spki=spki, exact=level == "exact"))
+            browser = await stack.enter_async_context(launch(spki=spki, replay=proxy, exact=level == "exact"))
         envs = [Env(proxy, level=level, observe=(), browser=browser) for _ in range(min(jobs, len(tasks)))]
         for env in envs:
             await stack.enter_async_context(env)
@@ -242,7 +242,8 @@ async def check_env(
         if browser is None:
             async with ReplayClient(proxy) as client:
                 spki = (await client.info()).spki
-            browser = await stack.enter_async_context(launch(spki=spki, exact=chosen.level == "exact"))
+            exact = chosen.level == "exact"
+            browser = await stack.enter_async_context(launch(spki=spki, replay=proxy, exact=exact))
         envs = [
             await stack.enter_async_context(
                 Env(proxy, chosen.collection, level=chosen.level, observe=chosen.observe, browser=browser)

@@ -287,6 +287,7 @@ class Env(Started):
         return await self._launched.enter_async_context(
             launch(
                 spki=replay.info.spki,
+                replay=replay.client.url,
                 executable=chosen.executable,
                 headless=chosen.headless,
                 exact=self._level is Level.EXACT,

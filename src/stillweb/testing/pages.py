@@ -15,7 +15,7 @@ from playwright.sync_api import Page, Playwright
 
 from stillweb import clock
 from stillweb.browser.context import plain_user_agent, scripts_for
-from stillweb.browser.launch import FLAGS, find_browser
+from stillweb.browser.launch import FLAGS, find_browser, resolver_flag
 from stillweb.browser.profile import Level, Pinning, Profile
 from stillweb.browser.state import PinnedState
 from stillweb.testing.replayed import Replayed
@@ -24,7 +24,7 @@ from stillweb.testing.replayed import Replayed
 @contextmanager
 def open_page(playwright: Playwright, replayed: Replayed, *, seed: int) -> Iterator[Page]:
     """Start a browser and open a page in a session's proxy; both close on exit."""
-    flags = [*FLAGS, "--ignore-certificate-errors-spki-list=" + ",".join(replayed.spki)]
+    flags = [*FLAGS, resolver_flag(), "--ignore-certificate-errors-spki-list=" + ",".join(replayed.spki)]
     browser = playwright.chromium.launch(executable_path=find_browser(), args=flags, chromium_sandbox=False)
     try:
         context = browser.new_context(**context_options(replayed, browser.version))

@@ -31,7 +31,7 @@ from playwright.async_api import Page
 
 from stillweb.browser.context import plain_user_agent
 from stillweb.browser.driver import playwright_driver
-from stillweb.browser.launch import FLAGS, browser_build
+from stillweb.browser.launch import FLAGS, browser_build, resolver_flag
 from stillweb.browser.profile import Profile
 from stillweb.env import Score, Task
 from stillweb.env.episode.episode import profile_of
@@ -183,6 +183,7 @@ def _flags(profile: Profile, proxy: str, spki: Sequence[str], executable: Path |
     agent = profile.user_agent or plain_user_agent(browser_build(executable).version)
     return [
         *FLAGS,
+        resolver_flag(proxy),
         *_QUIET,
         f"--proxy-server={proxy}",
         "--proxy-bypass-list=<-loopback>",  # send loopback requests to the proxy, too

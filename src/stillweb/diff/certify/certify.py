@@ -339,7 +339,7 @@ async def certify(
         if browser is None:
             exact = options.level == Level.EXACT
             browser = await stack.enter_async_context(
-                launch(spki=info.spki, executable=options.executable, exact=exact)
+                launch(spki=info.spki, replay=client.url, executable=options.executable, exact=exact)
             )
         setup = CertifySetup(
             client,

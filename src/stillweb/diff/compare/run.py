@@ -201,7 +201,8 @@ async def diff(
         waiting = [page for page in pages if page.id not in state.pages]
         if waiting:
             exact = options.level is Level.EXACT
-            async with launch(spki=info.spki, executable=options.browser, exact=exact) as browser:
+            launched = launch(spki=info.spki, replay=client.url, executable=options.browser, exact=exact)
+            async with launched as browser:
                 has_ledger = info.features.get("ledger", False)
                 timeout, level = options.page_timeout, options.level
                 setup = VisitSetup(

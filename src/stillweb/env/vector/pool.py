@@ -279,13 +279,20 @@ class BrowserPool:
 
     Args:
         spki: hashes of the public keys to trust (`ReplayInfo.spki`).
+        replay: URL of the replay server, if it may be on another machine.
         prepare: coroutine function that is awaited with each new browser before its first lease.
     """
 
     def __init__(
-        self, spki: Sequence[str], options: PoolOptions | None = None, *, prepare: Prepare | None = None
+        self,
+        spki: Sequence[str],
+        options: PoolOptions | None = None,
+        *,
+        replay: str = "",
+        prepare: Prepare | None = None,
     ) -> None:
         self._spki = tuple(spki)
+        self._replay = replay
         self._prepare = prepare or _unprepared
         self._options = options or PoolOptions()
         self._slots: list[_BrowserSlot] = []
@@ -363,7 +370,11 @@ class BrowserPool:
     def _launching(self) -> Any:
         chosen = self._options
         return launch(
-            spki=self._spki, executable=chosen.executable, headless=chosen.headless, exact=chosen.exact
+            spki=self._spki,
+            replay=self._replay,
+            executable=chosen.executable,
+            headless=chosen.headless,
+            exact=chosen.exact,
         )
 
     def _ended(self, slot: _BrowserSlot) -> None:

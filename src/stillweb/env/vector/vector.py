@@ -270,7 +270,7 @@ class VectorEnv(Started):
                     headless=chosen.env.headless and chosen.pool.headless,
                     exact=self._level is Level.EXACT,
                 )
-                self._pool = BrowserPool(spki, pool, prepare=self._probe)
+                self._pool = BrowserPool(spki, pool, replay=self._proxy, prepare=self._probe)
         return await self._pool.lease()
 
     def env_on(self, lease: BrowserLease) -> Env:
