@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["checksum", "well_formed"]
+import re
+
+__all__ = ["checksum", "printable", "well_formed"]
+
+# C0, DEL and C1 (ECMA-48), which terminals obey, and lone surrogates, which no stream can encode.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Return text with escapes such as `\\x1b` for all control characters but tabs and line ends."""
+    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def well_formed(text: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import importlib
 import logging
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ from typing import Any, NoReturn
 import click
 
 from stillweb import __version__
+from stillweb.cli.console import LogFormatter, echo
 from stillweb.cli.extras import extra_not_installed
 from stillweb.errors import StillwebError
 
@@ -107,18 +109,18 @@ def cli(verbose: int) -> None:
       stillweb diff site
     """  # noqa: D301  click reads \b itself
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    logging.basicConfig(
-        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def _print_versions(ctx: click.Context) -> None:
-    click.echo(f"stillweb, version {__version__}")
+    echo(f"stillweb, version {__version__}")
     if ctx.params["verbose"]:
         from stillweb.cli.doctor import versions
 
         for name, version in list(versions().items())[1:]:
-            click.echo(f"{name:<12}{version}")
+            echo(f"{name:<12}{version}")
     ctx.exit()
 
 
@@ -127,6 +129,7 @@ def main() -> None:
     # The tree of a large page is about 100,000 short-lived objects. With the default threshold of 700,
     # garbage collection takes a fifth of the run time (`bench/diff.py`: 16.1 s, with this setting 12.7 s).
     gc.set_threshold(100_000, 50, 50)
+    signal.signal(signal.SIGTERM, _stop)
     try:
         # Without `standalone_mode` click returns the value of `ctx.exit`.
         status = cli.main(standalone_mode=False)
@@ -135,7 +138,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped", err=True)
+        echo("stopped", err=True)
         sys.exit(130)
     except ModuleNotFoundError as error:
         missing = extra_not_installed(error)
@@ -148,17 +151,23 @@ def main() -> None:
         # The disk is full, or another user owns a folder: not a fault of the program, so no traceback.
         if error.filename is None:
             raise
-        click.echo(f"stillweb: {error.filename}: {error.strerror}", err=True)
+        echo(f"stillweb: {error.filename}: {error.strerror}", err=True)
         if isinstance(error, PermissionError):
-            click.echo(
+            echo(
                 "  next: run as the owner of that folder (in containers: STILLWEB_UID, STILLWEB_GID)",
                 err=True,
             )
         sys.exit(1)
 
 
+def _stop(number: int, _: object) -> NoReturn:
+    """End the command as Ctrl-C does, so that it removes its temporary files; a second signal kills it."""
+    signal.signal(number, signal.SIG_DFL)
+    raise KeyboardInterrupt
+
+
 def _exit_with(error: StillwebError) -> NoReturn:
-    click.echo(f"stillweb: {error}", err=True)
+    echo(f"stillweb: {error}", err=True)
     if error.hint:
-        click.echo(f"  next: {error.hint}", err=True)
+        echo(f"  next: {error.hint}", err=True)
     sys.exit(error.exit_code)

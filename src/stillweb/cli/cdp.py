@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stillweb.cli.console import on_signals, print_json, stderr
+from stillweb.cli.console import echo, on_signals, print_json, stderr
 from stillweb.cli.options import json_option
 from stillweb.errors import UsageError
 
@@ -60,7 +60,7 @@ def cdp(proxy: str, tasks: Path | None, task_id: str | None, as_json: bool, **ch
                 print_json(browser.to_dict())
             else:
                 for name, value in browser.to_dict().items():
-                    click.echo(f"{name:<16}{value}")
+                    echo(f"{name:<16}{value}")
             stderr().print("Ctrl-C, or a line on stdin, ends it")
             answer = await _ended(stopped)
             if task is None:
@@ -69,7 +69,7 @@ def cdp(proxy: str, tasks: Path | None, task_id: str | None, as_json: bool, **ch
             if as_json:
                 print_json({"task": task.id, "reward": scored.reward, "reasons": list(scored.reasons)})
             else:
-                click.echo(f"{'reward':<16}{scored.reward:g} ({'; '.join(scored.reasons)})")
+                echo(f"{'reward':<16}{scored.reward:g} ({'; '.join(scored.reasons)})")
 
     asyncio.run(run())
 

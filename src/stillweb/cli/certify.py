@@ -13,11 +13,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stillweb.cli.console import print_json, progress, stderr
+from stillweb.cli.console import echo, print_json, progress, stderr, stdout
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.replay.started import replayed
 from stillweb.collections.layout import Collection
@@ -55,8 +54,8 @@ def print_certificate(certificate: Certificate) -> None:
         if result.divergence:
             _print_divergence(result.divergence)
         if result.error:
-            click.echo(f"{result.trace.name}: broken by us: {result.error}")
-    click.echo(f"{certificate.collection}: {certificate.summary()} ({certificate.seconds:.1f} s)")
+            echo(f"{result.trace.name}: broken by us: {result.error}")
+    echo(f"{certificate.collection}: {certificate.summary()} ({certificate.seconds:.1f} s)")
 
 
 def print_verified(certified: Certificate, here: Certificate, rows: Sequence[VerifiedTrace]) -> None:
@@ -78,7 +77,7 @@ def print_verified(certified: Certificate, here: Certificate, rows: Sequence[Ver
         if result.divergence:
             _print_divergence(result.divergence)
     others = here.machine.differs_from(certified.machine)
-    click.echo(f"made on {'this kind of machine' if not others else ', '.join(others)}, {certified.made}")
+    echo(f"made on {'this kind of machine' if not others else ', '.join(others)}, {certified.made}")
 
 
 def _trace_row(result: TraceResult, forms: Sequence[str]) -> list[str]:
@@ -106,24 +105,24 @@ def _group_rows(certificate: Certificate) -> list[list[str]]:
 
 def _print_divergence(divergence: TraceDivergence) -> None:
     action = divergence.action or "reset"
-    click.echo(
+    echo(
         f"\n{divergence.trace}, step {divergence.step} ({action}) at {divergence.url}: "
         f"{divergence.runs} runs differ from the reference, in {divergence.streams} ways"
     )
     if divergence.looks_like:
-        click.echo(f"  looks like {divergence.looks_like}")
+        echo(f"  looks like {divergence.looks_like}")
     if divergence.node:
-        click.echo(f"  node: {divergence.node}")
+        echo(f"  node: {divergence.node}")
     changed = [line for line in divergence.lines if line.kind in "-+"]
     for line in changed[:_LINES]:
-        click.echo(f"    {line.kind} {line.text.strip()}")
+        echo(f"    {line.kind} {line.text.strip()}")
     if len(changed) > _LINES:
-        click.echo(f"    and {len(changed) - _LINES} more lines")
+        echo(f"    and {len(changed) - _LINES} more lines")
     for place in divergence.regions:
         left, top, right, bottom = place.box
-        click.echo(f"  pixels: {left},{top} to {right},{bottom}  {place.element}")
+        echo(f"  pixels: {left},{top} to {right},{bottom}  {place.element}")
     for request in divergence.requests:
-        click.echo(f"  request: {request}")
+        echo(f"  request: {request}")
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -137,7 +136,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(escape, row))
     # A pipe has no width.
-    Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+    stdout(width=None if sys.stdout.isatty() else 200).print(table)
 
 
 _EXPLORED = 3  # traces, if the command line names none and the collection has none

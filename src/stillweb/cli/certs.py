@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from stillweb.certs import TARGETS, CertAuthority, install_nss, recipe, spki_flag, write_bundle
-from stillweb.cli.console import print_json
+from stillweb.cli.console import echo, print_json
 from stillweb.cli.options import certs_option, json_option
 
 
@@ -43,7 +43,7 @@ def init(certs_dir: Path, days: int, name: str, overwrite: bool, as_json: bool) 
     """  # noqa: D301  click reads \b itself
     ca = CertAuthority.init(certs_dir, overwrite=overwrite, days=days, name=name)
     _describe(ca, as_json)
-    click.echo(f"created a CA in {certs_dir}; keep it out of version control", err=True)
+    echo(f"created a CA in {certs_dir}; keep it out of version control", err=True)
 
 
 @certs.command()
@@ -90,18 +90,18 @@ def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Pa
     ca = CertAuthority.load(certs_dir)
     if install == "nss":
         install_nss(ca, db.expanduser())
-        click.echo(f"{db.expanduser()} trusts {ca.ca_file}", err=True)
+        echo(f"{db.expanduser()} trusts {ca.ca_file}", err=True)
         if not targets:
             return
     recipes = [recipe(ca, target) for target in targets or TARGETS]
     if any(one.target == "python" for one in recipes):
-        click.echo(f"wrote {write_bundle(ca)}", err=True)
+        echo(f"wrote {write_bundle(ca)}", err=True)
     if as_json:
         print_json({one.target: {"what": one.what, "text": one.text} for one in recipes})
         return
     for one in recipes:
-        click.echo(f"# {one.target}: {one.what}", err=len(recipes) == 1)
-        click.echo(one.text if len(recipes) == 1 else one.text + "\n")
+        echo(f"# {one.target}: {one.what}", err=len(recipes) == 1)
+        echo(one.text if len(recipes) == 1 else one.text + "\n")
 
 
 def _describe(ca: CertAuthority, as_json: bool) -> None:
@@ -117,4 +117,4 @@ def _describe(ca: CertAuthority, as_json: bool) -> None:
         print_json(facts)
         return
     for key, value in facts.items():
-        click.echo(f"{key:<14}{value}")
+        echo(f"{key:<14}{value}")

@@ -1,32 +1,82 @@
-"""Terminal output (tables, JSON, progress bars) and the handling of Ctrl-C and SIGTERM."""
+"""Terminal output (tables, JSON, progress bars) and the handling of Ctrl-C and SIGTERM.
+
+All output passes `printable`: URLs, titles and file names come from archives and sites. Control characters in
+them would set the title or the clipboard of the terminal.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import faulthandler
 import json
+import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from stillweb.clock import monotonic
+from stillweb.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, Task
 
-__all__ = ["Sectioned", "on_signals", "print_json", "print_table", "progress", "stderr", "until_signal"]
+__all__ = [
+    "LogFormatter",
+    "Sectioned",
+    "echo",
+    "on_signals",
+    "print_json",
+    "print_table",
+    "progress",
+    "stderr",
+    "stdout",
+    "until_signal",
+]
+
+
+def echo(message: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a line to stdout, or to stderr."""
+    click.echo(printable(str(message)), err=err, nl=nl)
 
 
 def stderr() -> Console:
-    from rich.console import Console
+    return _console(sys.stderr)
 
-    return Console(file=sys.stderr, highlight=False)
 
+def stdout(*, width: int | None = None) -> Console:
+    """Return a console of a number of columns, by default those of the terminal."""
+    return _console(sys.stdout, width)
+
+
+def _console(file: IO[str], width: int | None = None) -> Console:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class PrintableConsole(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+    return PrintableConsole(file=file, highlight=False, width=width)
+
+
+class LogFormatter(logging.Formatter):
+    """Formatter of log lines whose messages may quote archives and sites."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record without control characters."""
+        return printable(super().format(record))
+
+
+_CONTROLS = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
 LINE_SECONDS = 10.0  # between two progress lines of a task, where stderr is not a terminal
 
@@ -94,12 +144,13 @@ def progress(*, rate: str = "") -> Progress:
 
 def print_json(value: Any) -> None:
     """Print a value as indented JSON to stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    # JSON escapes C0 already; its own escapes suit the rest.
+    click.echo(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
     """Print a table to stdout; columns whose name starts with `#` are right-aligned."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", header_style="bold")
@@ -109,7 +160,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
         table.add_row(*(_cell(value) for value in row))
     # A pipe has no width, and the next program cannot use a truncated URL.
     width = None if sys.stdout.isatty() else 300
-    Console(file=sys.stdout, highlight=False, width=width).print(table)
+    stdout(width=width).print(table)
 
 
 def _cell(value: object) -> str:

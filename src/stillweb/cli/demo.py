@@ -16,7 +16,7 @@ from rich.console import Console
 
 from stillweb import clock
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import print_json, print_table, stderr
+from stillweb.cli.console import echo, print_json, print_table, stderr
 from stillweb.cli.demo_site.pipeline import (
     KINDS,
     CustomerRun,
@@ -192,14 +192,14 @@ def _print(outcome: DemoResult) -> None:
         ["#step", "action", *(f"#{kind}" for kind in KINDS)], rows, title="Episodes with equal observations"
     )
     missed = sorted({url for each in outcome.trajectories for url in each.missed})
-    click.echo(f"rewards: {', '.join(f'{each.reward:g}' for each in outcome.trajectories)}")
+    echo(f"rewards: {', '.join(f'{each.reward:g}' for each in outcome.trajectories)}")
     if again := sum(each.attempts - 1 for each in outcome.trajectories):
-        click.echo(f"episodes repeated after a failure of the browser or machine: {again}")
-    click.echo(f"misses: {len(missed)}" + "".join(f"\n  {url}" for url in missed))
-    click.echo(f"recording against replay: {outcome.report.summary()}")
-    click.echo(f"report: {outcome.page}")
+        echo(f"episodes repeated after a failure of the browser or machine: {again}")
+    echo(f"misses: {len(missed)}" + "".join(f"\n  {url}" for url in missed))
+    echo(f"recording against replay: {outcome.report.summary()}")
+    echo(f"report: {outcome.page}")
     verdict = "identical" if outcome.identical else "NOT identical"
-    click.echo(f"{count} episodes, {verdict}, in {outcome.seconds:.0f} s")
+    echo(f"{count} episodes, {verdict}, in {outcome.seconds:.0f} s")
 
 
 def _as_json(outcome: DemoResult) -> dict[str, Any]:

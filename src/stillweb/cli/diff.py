@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -13,11 +12,10 @@ from typing import Any
 
 import click
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stillweb.cli.console import print_json, progress, stderr
+from stillweb.cli.console import echo, print_json, progress, stderr, stdout
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.replay.started import replayed
 from stillweb.collections.layout import Collection
@@ -42,7 +40,7 @@ def print_report(report: DiffReport) -> None:
         rows = [[_name(page), _differences(report, page)] for page in different[:_ROWS]]
         _table(["page", "what differs"], rows)
         if report.failing:
-            click.echo("* breaks its limit: " + ", ".join(_limits(report)))
+            echo("* breaks its limit: " + ", ".join(_limits(report)))
     _print_findings(report)
     uncompared = [page for page in report.pages if not page.compared]
     if uncompared:
@@ -50,8 +48,8 @@ def print_report(report: DiffReport) -> None:
         _table(["page without a baseline", "status", "requests", "answered", "missed", "noise"], rows)
     for page in uncompared:
         if page.error:
-            click.echo(f"not replayed: {page.url}: {page.error}")
-    click.echo(f"{report.collection}: {report.summary()} ({report.seconds:.1f} s)")
+            echo(f"not replayed: {page.url}: {page.error}")
+    echo(f"{report.collection}: {report.summary()} ({report.seconds:.1f} s)")
 
 
 def _print_traces(report: DiffReport) -> None:
@@ -59,7 +57,7 @@ def _print_traces(report: DiffReport) -> None:
         return
     scored = [trace for trace in report.traces if trace.rewards_agree is not None]
     agreed = sum(trace.rewards_agree is True for trace in scored)
-    click.echo(f"rewards: {agreed} of {len(scored)} recorded traces have the same reward in the replay")
+    echo(f"rewards: {agreed} of {len(scored)} recorded traces have the same reward in the replay")
     rows = []
     for trace in report.traces[:_ROWS]:
         first = trace.first_difference
@@ -84,15 +82,13 @@ def _print_findings(report: DiffReport) -> None:
             first.severity
         ]
         many = f" ({len(found)} pages)" if len(found) > 1 else ""
-        click.echo(f"{mark} {kind}: {subject}{many}\n    {first.explanation}")
+        echo(f"{mark} {kind}: {subject}{many}\n    {first.explanation}")
         if first.fix:
-            click.echo(f"    fix: {first.fix}")
+            echo(f"    fix: {first.fix}")
     if len(groups) > _FINDINGS:
-        click.echo(f"  and {len(groups) - _FINDINGS} more findings: --json or --report has all")
+        echo(f"  and {len(groups) - _FINDINGS} more findings: --json or --report has all")
     if report.requests:
-        click.echo(
-            f"{len(report.requests)} requests added, removed or answered differently: --json lists them"
-        )
+        echo(f"{len(report.requests)} requests added, removed or answered differently: --json lists them")
 
 
 def _spreads(report: DiffReport) -> Iterator[Sequence[str]]:
@@ -115,7 +111,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             table.add_column(column, overflow="fold", ratio=1 + number)
     for row in rows:
         table.add_row(*map(escape, row))
-    Console(file=sys.stdout, highlight=False).print(table)
+    stdout().print(table)
 
 
 def _name(page: PageDiff) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from stillweb.browser.profile import LEVEL
-from stillweb.cli.console import print_json, print_table, progress, stderr
+from stillweb.cli.console import echo, print_json, print_table, progress, stderr
 from stillweb.cli.options import (
     collections_option,
     json_option,
@@ -303,7 +303,7 @@ def schema(of_tasks: bool, style: str) -> None:
     """  # noqa: D301
     found = native_schema() if of_tasks else tool_schema(style)
     if isinstance(found, str):
-        click.echo(found)
+        echo(found)
     else:
         print_json(found)
 
@@ -358,11 +358,11 @@ async def _shell(environment: Env, url: str, seed: int | None) -> None:
 def _show(observation: Observation) -> None:
     for form, digest in observation.digests.items():
         if form in ("screenshot", "som"):
-            click.echo(f"{form} {digest}")
+            echo(f"{form} {digest}")
         else:
-            click.echo((observation.body(form) or b"").decode())
+            echo((observation.body(form) or b"").decode())
     if observation.marks:
-        click.echo(json.dumps(dict(observation.marks)))
+        echo(json.dumps(dict(observation.marks)))
 
 
 def _read_line() -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stillweb.cli.console import print_json, stderr
+from stillweb.cli.console import print_json, stderr, stdout
 from stillweb.cli.options import json_option, key_options
 from stillweb.errors import PeerError, UsageError
 
@@ -55,9 +55,7 @@ def monitor(url: str, api_keys: Mapping[str, str], once: bool, as_json: bool) ->
     if as_json:
         print_json(status.model_dump())
     else:
-        from rich.console import Console
-
-        Console().print(StatusView(status, url))
+        stdout().print(StatusView(status, url))
 
 
 class StatusView:
@@ -197,9 +195,7 @@ async def _watch(url: str, key: str) -> None:
 
 
 def _screen() -> Console:
-    from rich.console import Console
-
-    screen = Console()
+    screen = stdout()
     if not screen.is_terminal:
         stderr().print("stdout is not a terminal: use --once")
         raise click.exceptions.Exit(2)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from stillweb.cli.console import stderr
+from stillweb.cli.console import echo, stderr
 from stillweb.cli.options import certs_option, collections_option, options_from
 from stillweb.cli.replay.started import seal_shown
 from stillweb.errors import CollectionNotFound
@@ -165,7 +165,7 @@ async def _child(command: tuple[str, ...], environment: Mapping[str, str]) -> in
     try:
         process = await asyncio.create_subprocess_exec(*command, env=environment)
     except OSError as error:
-        click.echo(f"stillweb: {command[0]} cannot be started: {error.strerror}", err=True)
+        echo(f"stillweb: {command[0]} cannot be started: {error.strerror}", err=True)
         return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
     passing_on = asyncio.ensure_future(_pass_on(terminated, process))
     status = await process.wait()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stillweb import clock
-from stillweb.cli.console import Sectioned, on_signals, print_json, stderr
+from stillweb.cli.console import Sectioned, echo, on_signals, print_json, stderr
 from stillweb.cli.extras import require_extra
 from stillweb.cli.options import (
     certs_option,
@@ -197,8 +197,8 @@ async def _serve_master(chosen: Mapping[str, Any], as_json: bool) -> None:
         if as_json:
             print_json({"url": url})
         else:
-            click.echo(f"{'listens':<10}{url}")
-            click.echo(f"{'nodes':<10}stillweb serve NAME --join {url}")
+            echo(f"{'listens':<10}{url}")
+            echo(f"{'nodes':<10}stillweb serve NAME --join {url}")
             stderr().print("Ctrl-C ends it")
         await stopped.wait()
 
@@ -247,5 +247,5 @@ def _announce(url: str, replay: str, options: ServeOptions, keyed: bool, as_json
         "curl": f"curl{key} {url}/v1/leases -H 'content-type: application/json' -d {shlex.quote(begin)}",
     }
     for name, value in rows.items():
-        click.echo(f"{name:<10}{value}")
+        echo(f"{name:<10}{value}")
     stderr().print("Ctrl-C ends it")

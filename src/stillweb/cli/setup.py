@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from stillweb.browser.launch import find_browser
+from stillweb.cli.console import echo
 from stillweb.errors import ProgramNotFound, UsageError
 from stillweb.replay.pywb.process import PYWB_LOCK, default_folder
 
@@ -70,19 +71,19 @@ def pywb(path: Path | None) -> None:
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
         raise UsageError(f"{folder} is not empty and not a virtual environment", hint="--path EMPTY_FOLDER")
     if not program.exists() or _run([str(program), "--version"]):
-        click.echo(f"creating {folder}", err=True)
+        echo(f"creating {folder}", err=True)
         venv.create(folder, with_pip=True, clear=True)
         install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--require-hashes"]
         if failed := _run([*install, "-r", str(PYWB_LOCK)]):
             raise ProgramNotFound(failed, hint="check the network, then: stillweb setup pywb")
-    click.echo(str(program))
+    echo(str(program))
     if path is not None:
-        click.echo(f"next: export STILLWEB_PYWB={program.resolve()}", err=True)
+        echo(f"next: export STILLWEB_PYWB={program.resolve()}", err=True)
 
 
 def _found_browser() -> bool:
     try:
-        click.echo(str(find_browser()))
+        echo(str(find_browser()))
     except ProgramNotFound:
         return False
     return True
@@ -90,7 +91,7 @@ def _found_browser() -> bool:
 
 def _run(command: list[str]) -> str:
     """Run a command with its output on stderr; return "" or the error."""
-    click.echo(f"$ {' '.join(command)}", err=True)
+    echo(f"$ {' '.join(command)}", err=True)
     try:
         status = subprocess.run(command, stdout=_STDERR, check=False).returncode
     except OSError as error:

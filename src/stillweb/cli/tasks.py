@@ -11,7 +11,7 @@ import click
 import yaml
 
 from stillweb.benchmarks import AuditOptions, AuditReport, MadeTasks, MakeOptions, audit_tasks, make_tasks
-from stillweb.cli.console import print_json, print_table, progress, stderr, until_signal
+from stillweb.cli.console import echo, print_json, print_table, progress, stderr, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from, sites_option
 from stillweb.cli.replay.started import replayed, replayed_together
 from stillweb.collections.layout import Collection, list_collections
@@ -215,7 +215,7 @@ def request(
     if chosen["as_json"]:
         print_json(evaluator)
     else:
-        click.echo(yaml.safe_dump([evaluator], sort_keys=False, allow_unicode=True, width=100), nl=False)
+        echo(yaml.safe_dump([evaluator], sort_keys=False, allow_unicode=True, width=100), nl=False)
 
 
 def _writes(root: Path, name: str) -> list[WriteRequest]:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stillweb.collections.limits import load_json
 from stillweb.collections.manifest import write_atomically
 from stillweb.errors import CollectionError
 
@@ -76,7 +77,7 @@ def read_amends(path: Path) -> tuple[list[Amend], list[Absent]]:
     """
     file = path / FILE
     try:
-        loaded = json.loads(file.read_bytes())
+        loaded = load_json(file.read_bytes(), path=file)
         if loaded["version"] > _VERSION:
             raise ValueError(f"version {loaded['version']}, not {_VERSION}")
         amends = [Amend(**_known(Amend, each) | {"pages": tuple(each["pages"])}) for each in loaded["amends"]]

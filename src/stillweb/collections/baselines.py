@@ -23,6 +23,7 @@ from typing import Any
 
 from stillweb.collections.amends import read_absent
 from stillweb.collections.layout import Collection
+from stillweb.collections.limits import load_json
 from stillweb.errors import CollectionError
 from stillweb.urls import wire_url
 
@@ -75,7 +76,7 @@ def read_resources(path: Path) -> Iterator[RecordedRequest]:
         CollectionError: if the file is missing or has another format.
     """
     try:
-        for each in json.loads(path.read_bytes()):
+        for each in load_json(path.read_bytes(), path=path):
             status = 0 if each["failed"] else int(each["status"])
             yield RecordedRequest(
                 wire_url(str(each["url"])),
@@ -262,7 +263,7 @@ def read_baseline(folder: Path) -> Baseline:
 
 def _origin(path: Path) -> BaselineTool | None:
     try:
-        members = json.loads(path.read_bytes())
+        members = load_json(path.read_bytes(), path=path)
     except FileNotFoundError:
         return None
     return BaselineTool(str(members["program"]), str(members.get("version", "")))
@@ -270,7 +271,7 @@ def _origin(path: Path) -> BaselineTool | None:
 
 def _arrival(path: Path) -> RecordedResponse | None:
     try:
-        members = json.loads(path.read_bytes())
+        members = load_json(path.read_bytes(), path=path)
     except FileNotFoundError:
         return None
     return RecordedResponse(

@@ -21,6 +21,7 @@ from stillweb.collections.warc.cdxj import format_line, write_lines
 from stillweb.collections.warc.exchanges import REVISIT
 from stillweb.collections.warc.frames import is_socket_url
 from stillweb.collections.warc.reader import WarcRecord, gzip_member, read_records, serialise
+from stillweb.http.codec import LIMIT_VARIABLE, is_bomb
 from stillweb.http.messages import parse_request, parse_response, payload_start
 from stillweb.matching.keys import request_key
 from stillweb.model import Capture, Request, header
@@ -172,6 +173,10 @@ def _note_answer(path: Path, record: WarcRecord, report: Report) -> Capture | No
             report(Defect(Severity.ERROR, "no-http", str(path), record.offset, what))
             return None
         if response:
+            if is_bomb(response.raw_body, header(response.headers, "content-encoding")):
+                what = f"the body of {record.target_uri} decodes to more than the limit ({LIMIT_VARIABLE})"
+                report(Defect(Severity.ERROR, "coding-bomb", str(path), record.offset, what))
+                return None
             status, date = response.status, header(response.headers, "date")
             mime = mime if record.type == "revisit" else media_type(header(response.headers, "content-type"))
     return Capture(

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stillweb.collections.limits import load_json
 from stillweb.collections.manifest import (
     Manifest,
     manifest_of_pack,
@@ -244,8 +245,8 @@ def read_pages(path: Path) -> Iterator[Page]:
     with path.open("rb") as lines:
         for line in lines:
             try:
-                members = json.loads(line)
-            except (ValueError, RecursionError):
+                members = load_json(line, path=path)
+            except ValueError:
                 continue
             if isinstance(members, dict) and isinstance(members.get("url"), str):
                 yield _page(members, seed=not path.name.endswith("extraPages.jsonl"))

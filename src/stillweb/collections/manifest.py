@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stillweb import __version__
+from stillweb.collections.limits import load_json
 from stillweb.errors import CollectionError
 
 __all__ = ["LOGIN", "storage_state_of", "with_login"]
@@ -93,7 +94,7 @@ def read_manifest(path: Path) -> Manifest:
         CollectionError: if it is not JSON, or of a newer version.
     """
     try:
-        members = json.loads(path.read_bytes())
+        members = load_json(path.read_bytes(), path=path)
     except FileNotFoundError:
         return Manifest(name=path.parent.name)
     except ValueError as error:
@@ -112,13 +113,17 @@ def manifest_of_pack(path: Path, name: str) -> Manifest:
         CollectionError: if it cannot be read.
     """
     try:
-        members = json.loads(path.read_bytes())
+        members = load_json(path.read_bytes(), path=path)
     except OSError as error:
         raise CollectionError(f"cannot be read ({error.strerror})", path=path) from error
     except ValueError as error:
         raise CollectionError(f"manifest is not JSON ({error})", path=path) from None
+    members = members if isinstance(members, dict) else {"version": members}
     recorded = {key: value for key, value in members.items() if key not in _OF_PACK}
-    return Manifest.from_dict({"name": name, "software": "", **recorded})
+    try:
+        return Manifest.from_dict({"name": name, "software": "", **recorded})
+    except ValueError as error:
+        raise CollectionError(f"not the manifest of a recording ({error})", path=path) from None
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stillweb.collections.limits import load_json
 from stillweb.errors import CollectionError
 from stillweb.model import Headers, Request
 
@@ -110,7 +111,7 @@ def read_misses(path: Path) -> Iterator[Missed]:
             if not line.strip():
                 continue
             try:
-                yield Missed.from_dict(json.loads(line))
+                yield Missed.from_dict(load_json(line, path=path))
             except (KeyError, TypeError, ValueError) as error:
                 raise CollectionError(
                     f"line {number} is not a miss: {error}",

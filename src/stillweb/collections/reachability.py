@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from stillweb.collections.limits import load_json
 from stillweb.errors import CollectionError
 
 __all__ = ["FILE", "VERSION", "Reach", "ReachedState", "Tried", "read_reach", "to_line"]
@@ -139,7 +140,7 @@ def read_reach(path: Path) -> Reach:
         if not line.strip():
             continue
         try:
-            reach.add(_read(json.loads(line)))
+            reach.add(_read(load_json(line.encode("utf-8", "surrogatepass"), path=path)))
         except (KeyError, TypeError, ValueError) as error:
             if number == len(lines):
                 break  # no line end: the process was killed while writing it

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stillweb.collections.limits import load_json
+
 __all__ = ["Redaction", "append_redactions", "sum_of"]
 
 
@@ -82,7 +84,7 @@ def _lines(path: Path) -> Iterable[Mapping[str, Any]]:
         return
     for line in lines:
         try:
-            members = json.loads(line)
+            members = load_json(line, path=path)
         except ValueError:
             continue  # a line truncated by a kill
         if isinstance(members, dict):

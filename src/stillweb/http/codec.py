@@ -4,8 +4,9 @@
 its zlib header, and a body that breaks off yields the bytes decoded so far. It differs in one point: it reads
 every member of a gzip body (RFC 1952 §2.2), Chromium only the first.
 
-Output is bounded: a body that decodes to more than `decoded_limit()` bytes raises `LimitExceeded`. Input is
-therefore fed in pieces to the decoders that cannot bound their output.
+Output is bounded: `decode` raises `LimitExceeded` for a body that decodes to more than 128 MiB, or to more
+than 32 MiB and 64 times its size. `STILLWEB_MAX_DECODED_MIB` replaces both limits. Input is fed in pieces to
+the decoders that cannot bound their output.
 """
 
 from __future__ import annotations
@@ -19,11 +20,23 @@ import zstandard
 
 from stillweb.errors import LimitExceeded
 
-__all__ = ["LIMIT_VARIABLE", "accepts", "decode", "decoded_limit", "encode", "has_encoding", "incremental"]
+__all__ = [
+    "LIMIT_VARIABLE",
+    "accepts",
+    "decode",
+    "decoded_limit",
+    "encode",
+    "has_encoding",
+    "incremental",
+    "is_bomb",
+]
 
 LIMIT_VARIABLE = "STILLWEB_MAX_DECODED_MIB"
-_DEFAULT_LIMIT = 256  # MiB
+_DEFAULT_LIMIT, _ALWAYS = 128 << 20, 32 << 20  # bytes
+_RATIO = 64  # gzip reaches 1,032, brotli any; texts of sites stay below 20
+_MAX_CODINGS = 4
 _PLAUSIBLE = 256  # bytes
+_DEFLATES, _DEFLATE_RATIO = frozenset({"gzip", "x-gzip", "deflate"}), 1032
 _GZIP_MAGIC = b"\x1f\x8b"
 # Input bytes for each call. A brotli meta-block of a few bytes yields 16 MiB, a zstd block of 4 bytes 128 KiB
 # (RFC 7932 §9.2, RFC 8878 §3.1.1.2): more than the limit by some 100 MiB at most is in memory.
@@ -42,10 +55,22 @@ def accepts(accept_encoding: str, encoding: str) -> bool:
     return all(weights.get(coding, weights.get("*", 0.0)) > 0 for coding in _codings(encoding))
 
 
-def decoded_limit() -> int:
-    """Return the maximum size of a decoded body in bytes, which `STILLWEB_MAX_DECODED_MIB` sets."""
+def decoded_limit(size: int) -> int:
+    """Return the number of bytes to which a body of a size may decode."""
     text = os.environ.get(LIMIT_VARIABLE, "")
-    return (int(text) if text.isdecimal() else _DEFAULT_LIMIT) << 20
+    return int(text) << 20 if text.isdecimal() else min(_DEFAULT_LIMIT, max(_ALWAYS, _RATIO * size))
+
+
+def is_bomb(body: bytes, encoding: str) -> bool:
+    """Return True if a body decodes to more than the limit."""
+    codings = _codings(encoding)
+    if len(codings) == 1 and codings[0] in _DEFLATES and _DEFLATE_RATIO * len(body) < _ALWAYS:
+        return False
+    try:
+        decode(body, encoding)
+    except LimitExceeded:
+        return True
+    return False
 
 
 def decode(
@@ -57,14 +82,17 @@ def decode(
         body: as stored.
         encoding: the value of Content-Encoding; codings in the order in which they were applied.
         min_partial: bytes that a body which breaks off must yield. None rejects all bodies that break off.
-        limit: maximum output in bytes, `decoded_limit()` by default.
+        limit: maximum output in bytes, `decoded_limit` of the body by default.
 
     Raises:
         LimitExceeded: if the output of a coding exceeds the limit.
     """
-    limit = decoded_limit() if limit is None else limit
+    limit = decoded_limit(len(body)) if limit is None else limit
+    codings = _codings(encoding)
+    if len(codings) > _MAX_CODINGS:
+        return None
     plain = bytes(body)
-    for coding in reversed(_codings(encoding)):
+    for coding in reversed(codings):
         unpack = _DECODERS.get(coding)
         if unpack is None:
             return None

@@ -108,7 +108,7 @@ class Placeholders:
             for line in lines[1:-1]:  # the rest after the last line end is empty, or a line cut off by a kill
                 member = json.loads(line)
                 made._by_mac[member["mac"]] = member["placeholder"]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             hint = f"delete it; later recordings of the collection then use other placeholders: rm {path}"
             raise CollectionError(f"not a key of redactions ({error!r})", path=path, hint=hint) from None
         made._taken = set(made._by_mac.values())

@@ -18,13 +18,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b, sha256
 from importlib.resources import files
 
+import re2
 import yaml
 
 from stillweb.errors import CollectionError
@@ -49,6 +50,8 @@ __all__ = [
 
 VERSION = "1"
 _HINT = "docs/reference/rules.md describes the format of a rule"
+_MAX_TEXT = 1 << 20  # characters; YAML takes 100 times as much memory
+_MAX_GLOB = 1000  # characters
 _BARE = re.compile(r"[A-Za-z0-9_/.][A-Za-z0-9_/.-]*")
 _SECTIONS = ("version", "defaults", "volatile", "polls")
 _KNOWN = {
@@ -111,6 +114,8 @@ def parse(text: str, file: str | os.PathLike[str]) -> Loaded:
     Raises:
         CollectionError: if it has another format, with file and line.
     """
+    if len(text) > _MAX_TEXT:
+        raise _RulesLine(file, 1).error(f"{len(text)} characters of rules, {_MAX_TEXT} at most")
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -236,8 +241,8 @@ class Rule:
         """Return True if method, host and path of a request match."""
         return (
             (not self.method or self.method == parts.method)
-            and bool(_host_glob(self.host).fullmatch(parts.host))
-            and bool(_path_glob(self.path).fullmatch(parts.path))
+            and _host_glob(self.host)(parts.host)
+            and _path_glob(self.path)(parts.path)
         )
 
 
@@ -377,9 +382,9 @@ class Rules:
             return False
         parts = Parts.of(Request("GET", url))
         return any(
-            _host_glob(poll.host).fullmatch(parts.host)
-            and _path_glob(poll.path).fullmatch(parts.path)
-            and (not poll.query or _path_glob(poll.query).fullmatch(parts.query or ""))
+            _host_glob(poll.host)(parts.host)
+            and _path_glob(poll.path)(parts.path)
+            and (not poll.query or _path_glob(poll.query)(parts.query or ""))
             for poll in self.declared_polls
         )
 
@@ -419,20 +424,39 @@ def _alias(parts: Parts, taken: dict[Leaf, str], *, guessed: bool) -> KeyAlias:
     return KeyAlias(key, guessed, tuple(dict.fromkeys(f"{leaf.where}:{leaf.name}" for leaf in taken)))
 
 
+Matcher = Callable[[str], bool]
+
+
 @lru_cache(maxsize=4096)
-def _host_glob(pattern: str) -> re.Pattern[str]:
+def _host_glob(pattern: str) -> Matcher:
     pattern = pattern.lower()
     if pattern.startswith("*.") and "*" not in pattern[2:]:
-        return re.compile(f"(?:.*\\.)?{re.escape(pattern[2:])}")
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))))
+        return _matcher(rf"(?:.*\.)?{re.escape(pattern[2:])}")
+    return _matcher(".*".join(map(re.escape, pattern.split("*"))))
 
 
 @lru_cache(maxsize=4096)
-def _path_glob(pattern: str) -> re.Pattern[str]:
-    across = (
-        "[^/]*".join(re.escape(text) for text in part.split("*")) for part in re.split(r"\*\*+", pattern)
-    )
-    return re.compile("(?s:.*)".join(across))
+def _path_glob(pattern: str) -> Matcher:
+    if pattern == ANY_PATH:
+        return lambda _: True
+    across = ("[^/]*".join(map(re.escape, part.split("*"))) for part in re.split(r"\*\*+", pattern))
+    return _matcher("(?s:.*)".join(across))
+
+
+def _matcher(regex: str) -> Matcher:
+    """Return a function that compares whole texts in linear time: globs come from archives, too."""
+    options = re2.Options()
+    options.log_errors = False
+    options.encoding = re2.Options.Encoding.LATIN1  # of the bytes: URLs may hold lone surrogates
+    compiled = re2.compile(regex.encode("utf-8", "surrogatepass"), options)
+    return lambda text: compiled.fullmatch(text.encode("utf-8", "surrogatepass")) is not None
+
+
+def _glob(members: Members, name: str, default: str | None = None) -> str:
+    pattern = members.text(name, default)
+    if len(pattern) > _MAX_GLOB:
+        raise members.error(name, f"has {len(pattern)} characters, {_MAX_GLOB} at most")
+    return pattern
 
 
 def _rule(members: Members, origin: RuleOrigin) -> Rule:
@@ -450,8 +474,8 @@ def _rule(members: Members, origin: RuleOrigin) -> Rule:
         where,
         name,
         members.one_of("shape", list(SHAPES)),
-        members.text("host", ANY_HOST),
-        members.text("path", ANY_PATH),
+        _glob(members, "host", ANY_HOST),
+        _glob(members, "path", ANY_PATH),
         members.text("method", "").upper(),
         RuleOrigin(given),
         members.text("evidence", ""),
@@ -459,7 +483,7 @@ def _rule(members: Members, origin: RuleOrigin) -> Rule:
 
 
 def _poll(members: Members) -> Poll:
-    return Poll(members.text("host"), members.text("path"), members.text("query", ""))
+    return Poll(_glob(members, "host"), _glob(members, "path"), _glob(members, "query", ""))
 
 
 def _rule_members(rule: Rule) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rich.progress import Progress, TaskID
 
 from stillweb.cli import LazyGroup
 from stillweb.cli.collections.redactions import print_redactions
-from stillweb.cli.console import print_json, print_table, progress, stderr
+from stillweb.cli.console import echo, print_json, print_table, progress, stderr
 from stillweb.cli.options import collections_option, json_option
 from stillweb.collections.amends import read_amends
 from stillweb.collections.check import check as check_collection
@@ -258,7 +258,7 @@ def check(name: str, do_repair: bool, as_json: bool, root: Path) -> None:
         print_json([asdict(defect) for defect in defects])
     else:
         for defect in defects:
-            click.echo(f"{defect}{f'  [{defect.repair}]' if defect.repair else ''}")
+            echo(f"{defect}{f'  [{defect.repair}]' if defect.repair else ''}")
         if not defects:
             stderr().print(f"{name}: no defects", markup=False)
     errors = [each for each in defects if each.severity is Severity.ERROR]
@@ -316,7 +316,7 @@ def export(name: str, output: Path | None, root: Path) -> None:
       stillweb collections export site -o site.wacz
       stillweb collections export site -o site.har
     """  # noqa: D301
-    click.echo(export_collection(Collection.open(root, name), output or Path(f"{name}.wacz")))
+    echo(export_collection(Collection.open(root, name), output or Path(f"{name}.wacz")))
 
 
 @collections.command("keep")
@@ -334,7 +334,7 @@ def keep(name: str, version: str, root: Path) -> None:
       stillweb diff shop@before-launch shop
     """  # noqa: D301  click reads \b itself
     stored = keep_version(Collection.open(root, name), version)
-    click.echo(f"{name}@{stored.name}")
+    echo(f"{name}@{stored.name}")
 
 
 @collections.command("rm")
@@ -360,4 +360,4 @@ def rm(names: tuple[str, ...], yes: bool, root: Path) -> None:
     for collection in found:
         with locked(collection):
             remove_collection(collection.path)
-        click.echo(collection.path)
+        echo(collection.path)

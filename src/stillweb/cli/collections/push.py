@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from stillweb.cli.console import print_json, progress, stderr
+from stillweb.cli.console import echo, print_json, progress, stderr
 from stillweb.cli.options import collections_option, json_option
 from stillweb.cli.replay.started import seal_shown
 from stillweb.collections.layout import Collection
@@ -46,7 +46,7 @@ def push(name: str, url: str, again: bool, as_json: bool, root: Path) -> None:
     stderr().print(
         f"{name}: {'written' if pushed.written else 'already present'}: {pushed.url}", markup=False
     )
-    click.echo(pushed.environment_id)
+    echo(pushed.environment_id)
 
 
 @click.command("pull")
@@ -87,7 +87,7 @@ def pull(which: str, url: str, root: Path, as_json: bool, name: str | None, **st
     if as_json:
         print_json({"name": collection.name, "environment_id": environment_id, "path": str(collection.path)})
         return
-    click.echo(environment_id)
+    echo(environment_id)
     stderr().print(f"next: stillweb replay {collection.name}", markup=False)
 
 

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import click
-
-from stillweb.cli.console import print_table
+from stillweb.cli.console import echo, print_table
 
 __all__ = ["print_redactions", "redacted_in_words"]
 
@@ -31,7 +29,7 @@ def print_redactions(redactions: Iterable[Mapping[str, Any]]) -> None:
     rows = []
     for row in redactions:
         if row.get("kind") == "kept":
-            click.echo("secrets are stored (--keep-secrets): anyone with this collection has them")
+            echo("secrets are stored (--keep-secrets): anyone with this collection has them")
             continue
         placeholders = ", ".join(row.get("placeholders", ()))
         rows.append([*(row.get(name) for name in ("kind", "where", "name", "host", "count")), placeholders])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import print_json, print_table, progress, stderr, until_signal
+from stillweb.cli.console import echo, print_json, print_table, progress, stderr, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
 from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, is_given
@@ -131,9 +131,9 @@ def _print_report(report: AmendReport, name: str, *, as_json: bool) -> None:
     ]
     print_table(("outcome", "#times", "#status", "method", "url", "reason"), rows, title=f"{name}: {title}")
     for note, count in report.notes.items():
-        click.echo(f"  {count} x {note}", err=True)
+        echo(f"  {count} x {note}", err=True)
     if report.kept:
-        click.echo(
+        echo(
             f"{name} is now version {report.version}: {report.captures} captures and {len(report.pages)} "
             f"pages added, environment {report.after[:12]}; version before: {name}@{report.kept}"
         )

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from stillweb.cli.console import print_json, stderr
+from stillweb.cli.console import echo, print_json, stderr
 from stillweb.cli.options import option_names, options_from
 from stillweb.cli.record.report import CrawlProgress, print_crawl
 from stillweb.collections.layout import Collection
@@ -94,7 +94,7 @@ def crawl_by_browsertrix(
         planned = plan(job)
         for note in planned.notes:
             stderr().print(f"note: {note}", markup=False, soft_wrap=True)
-        click.echo(f"{shlex.join(planned.call)}\n\n# config.yaml\n{planned.yaml}", nl=False)
+        echo(f"{shlex.join(planned.call)}\n\n# config.yaml\n{planned.yaml}", nl=False)
         return
     crawl = BrowsertrixCrawl(job)
     with CrawlProgress() as bar:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import print_json, progress, until_signal
+from stillweb.cli.console import echo, print_json, progress, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
 from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
 from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
@@ -142,11 +142,11 @@ def _explore(
 def print_explored(name: str, report: ExploreReport) -> None:
     """Print the totals of an exploration."""
     totals = report.summary
-    click.echo(
+    echo(
         f"{name}: {report.acts} actions taken, {totals['states']} states, {report.waiting} not reached, "
         f"{report.exchanges} exchanges; {totals['answered']} of {totals['actions']} actions have an answer"
     )
     for line in report.repaired:
-        click.echo(f"  repaired: {line}", err=True)
+        echo(f"  repaired: {line}", err=True)
     for fault in report.faults:
-        click.echo(f"  abandoned: {fault}", err=True)
+        echo(f"  abandoned: {fault}", err=True)

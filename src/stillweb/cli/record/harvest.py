@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import print_json, progress, until_signal
+from stillweb.cli.console import echo, print_json, progress, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.explore import skip_option
 from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
@@ -78,7 +78,7 @@ def _harvest(
 def print_harvest(name: str, report: HarvestReport) -> None:
     """Print what a harvest recorded."""
     rate = report.pages / report.seconds if report.seconds else 0.0
-    click.echo(
+    echo(
         f"{name}: {report.pages} pages, {report.forms} forms, {report.requests} requests, "
         f"{report.body_bytes / 1e6:.1f} MB in {report.seconds:.1f} s ({rate:.1f} pages/s); "
         f"{report.waiting} URLs not reached" + (f", ended by {report.ended_by}" if report.ended_by else "")
@@ -86,8 +86,8 @@ def print_harvest(name: str, report: HarvestReport) -> None:
     others = {status: count for status, count in sorted(report.statuses.items()) if status != 200}
     if others:
         listed = ", ".join(f"{count} x {status}" for status, count in others.items())
-        click.echo(f"  statuses: {listed}", err=True)
+        echo(f"  statuses: {listed}", err=True)
     for url, reason in list(report.failed.items())[:_FAILED]:
-        click.echo(f"  no answer: {reason or url}", err=True)
+        echo(f"  no answer: {reason or url}", err=True)
     if len(report.failed) > _FAILED:
-        click.echo(f"  and {len(report.failed) - _FAILED} more; --json lists them all", err=True)
+        echo(f"  and {len(report.failed) - _FAILED} more; --json lists them all", err=True)

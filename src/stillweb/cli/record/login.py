@@ -10,7 +10,7 @@ import click
 
 from stillweb.browser.profile import Profile
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import until_signal
+from stillweb.cli.console import echo, until_signal
 from stillweb.cli.extras import require_extra
 from stillweb.cli.options import certs_option, options_from
 from stillweb.collections.layout import Collection
@@ -72,7 +72,7 @@ def login_from(given: Mapping[str, Any]) -> Login | None:
 def warn_if_logged_out(collection: Collection, login: Login | None) -> None:
     """Warn if a recording that was made with a login gets additions without one."""
     if login is None and collection.manifest().extra.get(LOGIN):
-        click.echo(
+        echo(
             f"{collection.name} was recorded with a login; this run has none: add --login or --storage-state",
             err=True,
         )
@@ -103,5 +103,5 @@ def login(url: str, save: Path, until: str | None, record: RecordOptions, certs_
     chosen = ManualLogin(url, save, parse_indicator(until) if until else None, record, Profile())
     ca = CertAuthority.load_or_init(certs_dir)
     prompt = "log in there; it ends automatically" if until else "log in there, then press Enter here"
-    state = until_signal(log_in_manually(ca, chosen, lambda _: click.echo(prompt, err=True)))
-    click.echo(f"{save}: {len(state['cookies'])} cookies, {len(state['origins'])} origins")
+    state = until_signal(log_in_manually(ca, chosen, lambda _: echo(prompt, err=True)))
+    echo(f"{save}: {len(state['cookies'])} cookies, {len(state['origins'])} origins")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import print_json, stderr, until_signal
+from stillweb.cli.console import echo, print_json, stderr, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.shared import check_record_options, name_options
 from stillweb.record.options import RecordOptions
@@ -115,14 +115,14 @@ def _print_report(recording: RecordingProxy, given: dict[str, Any]) -> None:
         )
         return
     empty = "" if recording.exchanges or given["append"] else "; no collection is stored"
-    click.echo(f"{given['name']}: {recording.exchanges} exchanges, {recording.body_bytes} bytes{empty}")
+    echo(f"{given['name']}: {recording.exchanges} exchanges, {recording.body_bytes} bytes{empty}")
     for outcome in RequestOutcome:
         if outcome is not RequestOutcome.RECORDED and counts[outcome.value]:
-            click.echo(f"  {counts[outcome.value]} x not recorded: {_WHY[outcome]}", err=True)
+            echo(f"  {counts[outcome.value]} x not recorded: {_WHY[outcome]}", err=True)
     for url, why in list(recording.failed.items())[:_LISTED]:
-        click.echo(f"  no answer: {url}: {why}", err=True)
+        echo(f"  no answer: {url}: {why}", err=True)
     if len(recording.failed) > _LISTED:
-        click.echo(
+        echo(
             f"  and {len(recording.failed) - _LISTED} more URLs without an answer; --json lists all", err=True
         )
 

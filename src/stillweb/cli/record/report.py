@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-import click
-
 from stillweb.cli.collections.redactions import redacted_in_words
-from stillweb.cli.console import progress
+from stillweb.cli.console import echo, progress
 from stillweb.collections.layout import Collection
 from stillweb.record.behaviors.behaviors import describe_actions
 from stillweb.record.crawl.report import CrawlEvent, CrawlReport
@@ -57,38 +55,38 @@ class CrawlProgress:
 
 def print_crawl(report: CrawlReport, collection: Collection) -> None:
     """Print the totals of a crawl to stdout and its gaps to stderr."""
-    click.echo(
+    echo(
         f"{collection.name}: {len(report.pages)} pages, {len(report.failed_pages)} not loaded, "
         f"{report.exchanges} exchanges, {report.body_bytes} bytes, {report.captures} captures"
     )
     if report.files:
-        click.echo(f"  {len(report.files)} linked files recorded (not counted as pages)")
+        echo(f"  {len(report.files)} linked files recorded (not counted as pages)")
     if report.behaviours:
-        click.echo(f"  page interactions: {describe_actions(report.behaviours)}")
+        echo(f"  page interactions: {describe_actions(report.behaviours)}")
     if redacted := redacted_in_words(collection.manifest().redactions):
-        click.echo(f"  {redacted}")
+        echo(f"  {redacted}")
     _print_gaps(report)
 
 
 def _print_gaps(report: CrawlReport) -> None:
     if report.stopped:
         partial = "" if report.stopped.startswith(PAGE_LIMIT) else "partial: "
-        click.echo(f"{partial}stopped by {report.stopped}; run again with --append to continue", err=True)
+        echo(f"{partial}stopped by {report.stopped}; run again with --append to continue", err=True)
     if report.files_left:
         found = f"{len(report.files_left)} linked files are not recorded, such as {report.files_left[0]}"
-        click.echo(f"  {found}; --files records them", err=True)
+        echo(f"  {found}; --files records them", err=True)
     if refused := [page for page in report.pages if page.status >= HTTPStatus.BAD_REQUEST]:
         first = f"such as {refused[0].url} ({refused[0].status})"
-        click.echo(f"  {len(refused)} pages answered with status 400 or more, {first}", err=True)
+        echo(f"  {len(refused)} pages answered with status 400 or more, {first}", err=True)
     for line in report.repaired:
-        click.echo(f"  repaired: {line}", err=True)
+        echo(f"  repaired: {line}", err=True)
     for what, count in report.notes.items():
-        click.echo(f"  {count} x {what}", err=True)
+        echo(f"  {count} x {what}", err=True)
     for url, count in report.versions.items():
-        click.echo(f"  {count} versions of {url} in this crawl", err=True)
+        echo(f"  {count} versions of {url} in this crawl", err=True)
     for url in report.forbidden:
-        click.echo(f"  left out by robots.txt: {url}", err=True)
+        echo(f"  left out by robots.txt: {url}", err=True)
     for url, why in report.sitemaps.items():
-        click.echo(f"  not read: {url}: {why}", err=True)
+        echo(f"  not read: {url}: {why}", err=True)
     for url, why in report.failed_requests.items():
-        click.echo(f"  no answer: {url}: {why}", err=True)
+        echo(f"  no answer: {url}: {why}", err=True)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from stillweb.cli.console import echo
 from stillweb.cli.extras import require_extra
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
@@ -60,7 +61,7 @@ def check_record_options(options: RecordOptions, *, extra: str = "record") -> No
             f"{name!r} is given to both --redact and --no-redact", hint="remove it from one of them"
         )
     if secrets.keep:
-        click.echo(
+        echo(
             "secrets are stored: anyone with this collection has its passwords, tokens and cookies", err=True
         )
     if logging.getLogger().level >= logging.WARNING:
@@ -74,7 +75,7 @@ def crawl_defaults(collection: Collection) -> CrawlDefaults:
     """Return the options of the collection's crawl, and print those that apply."""
     defaults = read_defaults(collection)
     if text := str(defaults):
-        click.echo(f"with the options of the crawl: {text}", err=True)
+        echo(f"with the options of the crawl: {text}", err=True)
     return defaults
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from stillweb.certs import CertAuthority
-from stillweb.cli.console import stderr, until_signal
+from stillweb.cli.console import echo, stderr, until_signal
 from stillweb.cli.record.report import CrawlProgress
 from stillweb.collections.layout import Collection
 from stillweb.record.crawl.twice import Twice, record_again
@@ -44,9 +44,9 @@ def twice_after(collection: Collection, ca: CertAuthority, options: CrawlOptions
 def print_twice(name: str, twice: Twice) -> None:
     """Print the rules that the second recording led to."""
     learned = twice.learned
-    click.echo(f"{name}: {len(learned.rules)} rules learned from {twice.pages} pages recorded twice")
+    echo(f"{name}: {len(learned.rules)} rules learned from {twice.pages} pages recorded twice")
     for rule in learned.rules:
-        click.echo(f"  {rule.where} {rule.name or '(bare)'} of {rule.host}{rule.path}: {rule.shape}")
+        echo(f"  {rule.where} {rule.name or '(bare)'} of {rule.host}{rule.path}: {rule.shape}")
     console = stderr()
     for each in learned.rejected[:_SHOWN]:
         place = f"{each.where} {each.name or '(bare)'} of {each.host}{each.path}"
@@ -54,4 +54,4 @@ def print_twice(name: str, twice: Twice) -> None:
     for url, why in twice.failed.items():
         console.print(f"not recorded again: {url}: {why}", markup=False, soft_wrap=True)
     if twice.kept:
-        click.echo(f"the second recording: {twice.kept}")
+        echo(f"the second recording: {twice.kept}")

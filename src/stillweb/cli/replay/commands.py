@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import click
 
 from stillweb.cli import LazyGroup
-from stillweb.cli.console import on_signals, print_json, stderr
+from stillweb.cli.console import echo, on_signals, print_json, stderr
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.replay.started import seal_shown
 from stillweb.replay import ReplayOptions
@@ -319,5 +319,5 @@ def _announce(facts: dict[str, str], collections: list[Collection], ca: CertAuth
         f"'--proxy-bypass-list=<-loopback>' {spki_flag(ca)} '{page}'",
     }
     for name, value in rows.items():
-        click.echo(f"{name.replace('_', ' '):<14}{value}")
+        echo(f"{name.replace('_', ' '):<14}{value}")
     stderr().print("Ctrl-C ends it")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stillweb.cli.console import print_json, print_table, stderr
+from stillweb.cli.console import echo, print_json, print_table, stderr
 from stillweb.cli.options import collections_option, json_option
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def ledger(
     found = [line for line in _read(sources) if wanted(line)]
     if as_json:
         for line in found:
-            click.echo(line.to_json(), nl=False)
+            echo(line.to_json(), nl=False)
         return
     print_table(
         ("session", "#nr", "#status", "tier", "#bytes", "#ms", "method", "url", "reason"),
@@ -134,7 +134,7 @@ def misses(
             )
     elif chosen["as_json"]:
         for missed in found:
-            click.echo(missed.to_line(), nl=False)
+            echo(missed.to_line(), nl=False)
     elif found:
         _print_misses(found)
     else:
@@ -189,7 +189,7 @@ def _follow_misses(
         if missed is None or not marks.wanted(missed := marks.marked(missed)):
             return
         text = f"{missed.method} {missed.url} {missed.resource or '-'} {missed.reason}"
-        click.echo(missed.to_line().rstrip() if chosen["as_json"] else text)
+        echo(missed.to_line().rstrip() if chosen["as_json"] else text)
 
     _follow(sources, show)
 
@@ -221,7 +221,7 @@ def _cells(line: LedgerLine) -> tuple[object, ...]:
 
 def _print_line(line: LedgerLine, as_json: bool) -> None:
     text = line.to_json().rstrip() if as_json else " ".join(map(str, (line.session[:8], *_cells(line))))
-    click.echo(text)
+    echo(text)
 
 
 def _read(sources: tuple[str, ...]) -> list[LedgerLine]:

@@ -14,7 +14,6 @@ screenshot and text after its start. Text may also be a member of the page list 
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,10 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from stillweb.collections.baselines import BaselineTool, write_partial_baseline
 from stillweb.collections.defects import Defect, Severity
+from stillweb.collections.limits import load_json, open_picture
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.warc import methodquery
 from stillweb.collections.warc.reader import WarcRecord
@@ -103,8 +103,8 @@ class BrowsertrixArtifacts:
         with path.open("rb") as lines:
             for line in lines:
                 try:
-                    loaded = json.loads(line)
-                except (ValueError, RecursionError):
+                    loaded = load_json(line, path=path)
+                except ValueError:
                     continue
                 if isinstance(loaded, dict) and isinstance(loaded.get("url"), str):
                     failed = loaded.get("loadState") == 0 and not loaded.get("status")
@@ -175,9 +175,8 @@ class BrowsertrixArtifacts:
     def _picture(self, path: Path) -> tuple[bytes | None, tuple[int, int] | None]:
         raw = path.read_bytes()
         try:
-            image: Image.Image = Image.open(io.BytesIO(raw))
-            image.load()
-        except (UnidentifiedImageError, OSError, ValueError, SyntaxError):
+            image = open_picture(raw)
+        except ValueError:
             return None, None
         self.viewport = self.viewport or image.size
         bar = has_scroll_bar(image)
@@ -211,7 +210,7 @@ def has_scroll_bar(image: Image.Image) -> bool:
     """
     if image.width <= 2 * _BAR:
         return False
-    strip = image.convert("RGB").crop((image.width - _BAR, 0, image.width, image.height))
+    strip = image.crop((image.width - _BAR, 0, image.width, image.height)).convert("RGB")
     columns = [strip.crop((x, 0, x + 1, strip.height)).getcolors(strip.height) or [] for x in range(_BAR)]
     edges = [columns[x] for x in (0, 1, _BAR - 2, _BAR - 1)]
     if any(len(colours) != 1 for colours in edges) or len({colours[0][1] for colours in edges}) != 1:
@@ -231,8 +230,8 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 def _members(path: Path) -> dict[str, Any]:
     try:
-        loaded = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
+        loaded = load_json(path.read_bytes(), path=path)
+    except ValueError:
         return {}
     return loaded if isinstance(loaded, dict) else {}
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from stillweb.collections.defects import Defect, Report, Severity
+from stillweb.collections.limits import load_json
 from stillweb.collections.warc.frames import (
     BINARY,
     TEXT,
@@ -41,6 +41,7 @@ _CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 _BODILESS = frozenset({101, 204, 205, 304})
 # Valid only for the message on the wire: HTTP/2 pseudo-fields, framing, encoding.
 _DROPPED = frozenset({"content-encoding", "transfer-encoding", "content-length"})
+_CONTAINERS = 1 << 20
 _ATTACHED = re.compile(r"[\w@+-][\w.@+-]*")
 
 
@@ -59,8 +60,9 @@ class HarFile:
             MalformedHar: if it is not JSON or lacks `log.entries`.
         """
         try:
-            members = json.loads(path.read_bytes())
-        except (ValueError, RecursionError) as error:
+            text = path.read_bytes()
+            members = load_json(text, path=path, containers=max(_CONTAINERS, len(text) // 8))
+        except ValueError as error:
             raise MalformedHar(f"not JSON ({error})", path=path) from None
         log = members.get("log") if isinstance(members, dict) else None
         if not isinstance(log, dict) or not isinstance(log.get("entries"), list):

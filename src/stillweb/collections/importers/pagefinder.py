@@ -20,6 +20,7 @@ from stillweb.model import Capture, Exchange, Page, Response, header
 from stillweb.urls import wire_url
 
 _TITLE = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_MAX_PAGE = 8 << 20  # bytes; a larger page has no title in the list
 _CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8})*")
 
@@ -70,7 +71,7 @@ def _is_document(exchange: Exchange) -> bool:
 def _title(exchange: Exchange) -> str:
     encoding = header(exchange.response.headers, "content-encoding")
     try:
-        body = decode(exchange.response.raw_body, encoding) or b""
+        body = decode(exchange.response.raw_body, encoding, limit=_MAX_PAGE) or b""
     except LimitExceeded:
         return ""
     match = _TITLE.search(body[: 1 << 18])

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stillweb.collections.defects import Defect, Report, Severity
-from stillweb.collections.limits import unpacked_pieces
+from stillweb.collections.limits import UnpackBudget, load_json, unpacked_pieces
 from stillweb.collections.manifest import Manifest
 from stillweb.errors import MalformedWacz
 
@@ -33,6 +33,8 @@ EXTRAS = re.compile(
 
 _PAGE_LISTS = ("pages.jsonl", "extraPages.jsonl")
 _MAX_DEPTH = 4
+_MEMBER = 16 << 10  # bytes of disk and memory that a member takes, however small it is
+_PAGE = 1 << 10  # bytes of memory that a page takes
 # What zipfile lets through of a damaged file: EINVAL for a place before the first byte, RuntimeError for a
 # member that seems encrypted, and the errors of its decoders (bz2's is an OSError without a number).
 _BROKEN = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, lzma.LZMAError, zlib.error)
@@ -56,12 +58,16 @@ class Unpacked:
     label: str  # of the WACZ it came from
 
 
-def unpack(path: Path, into: Path, report: Report, depth: int = 0) -> Iterator[Unpacked]:
+def unpack(
+    path: Path, into: Path, report: Report, depth: int = 0, budget: UnpackBudget | None = None
+) -> Iterator[Unpacked]:
     """Yield the WARC files, page lists and logs of a WACZ, taken out into a folder, nested ones too.
 
     Raises:
         MalformedWacz: if it is no ZIP, or holds neither WARC files nor WACZ.
+        LimitExceeded: if a member, or all of them, unpack to too much.
     """
+    budget = budget or UnpackBudget(path.stat().st_size, path)
     try:
         with zipfile.ZipFile(path) as archive:
             members = [each for each in archive.infolist() if not each.is_dir()]
@@ -75,12 +81,18 @@ def unpack(path: Path, into: Path, report: Report, depth: int = 0) -> Iterator[U
                 if kind == "extra" and depth:
                     continue  # of a part of a multi-WACZ, whose pages have names of their own
                 target = into / f"{depth}-{number}-{PurePosixPath(member.filename).name}"
-                _extract(archive, member, target)
+                _extract(archive, member, target, budget)
                 _verify(path, member.filename, target, digests, report)
                 if kind == "extra":
                     yield Unpacked(kind, target, extra_path(member.filename), path.name)
                 else:
-                    yield from _unpacked(kind, target, path, into, report, depth)
+                    yield from _unpacked(
+                        kind,
+                        target,
+                        path,
+                        partial(unpack, into=into, report=report, depth=depth + 1, budget=budget),
+                        depth,
+                    )
     except _BROKEN as error:
         raise _malformed(error, path) from None
 
@@ -92,7 +104,7 @@ def _malformed(error: Exception, path: Path) -> Exception:
 
 
 def _unpacked(
-    kind: str, target: Path, path: Path, into: Path, report: Report, depth: int
+    kind: str, target: Path, path: Path, unpack_part: Callable[[Path], Iterator[Unpacked]], depth: int
 ) -> Iterator[Unpacked]:
     name = target.name.split("-", 2)[2]
     if kind != "wacz":
@@ -100,7 +112,7 @@ def _unpacked(
         return
     if depth >= _MAX_DEPTH:
         raise MalformedWacz(f"more than {_MAX_DEPTH} WACZ within each other", path=path)
-    yield from unpack(target, into, report, depth + 1)
+    yield from unpack_part(target)
     target.unlink()
 
 
@@ -121,15 +133,19 @@ def _kind(name: str) -> str:
     return ""
 
 
-def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) -> None:
+def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, budget: UnpackBudget) -> None:
+    budget.charge(_MEMBER)
+    line_cost = _PAGE if member.filename.endswith(_PAGE_LISTS) else 0
     with target.open("wb") as out:
-        out.writelines(_pieces(archive, member))
+        for piece in _pieces(archive, member, line_cost):
+            budget.charge(len(piece))
+            out.write(piece)
 
 
-def _pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
+def _pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo, line_cost: int = 0) -> Iterator[bytes]:
     with archive.open(member) as source:
-        path = Path(archive.filename or "")
-        yield from unpacked_pieces(source, member.compress_size, path, f"member {member.filename}")
+        path, what = Path(archive.filename or ""), f"member {member.filename}"
+        yield from unpacked_pieces(source, member.compress_size, path, what, line_cost=line_cost)
 
 
 def is_har_zip(path: Path) -> bool:
@@ -150,6 +166,7 @@ def unpack_har(path: Path, folder: Path) -> Path:
         LimitExceeded: if a member unpacks to too much.
     """
     folder.mkdir(parents=True)
+    budget = UnpackBudget(path.stat().st_size, path)
     try:
         with zipfile.ZipFile(path) as archive:
             members = [each for each in archive.infolist() if not each.is_dir()]
@@ -158,7 +175,7 @@ def unpack_har(path: Path, folder: Path) -> Path:
             for member in members:
                 name = PurePosixPath(member.filename)
                 if name.parent == beside and name.name:
-                    _extract(archive, member, folder / name.name)
+                    _extract(archive, member, folder / name.name, budget)
     except _BROKEN as error:
         raise _malformed(error, path) from None
     return folder / PurePosixPath(har.filename).name
@@ -167,8 +184,10 @@ def unpack_har(path: Path, folder: Path) -> Path:
 def read_package(archive: zipfile.ZipFile) -> dict[str, Any]:
     """Return datapackage.json; empty if there is none or it is no JSON object."""
     try:
-        package = json.loads(b"".join(_pieces(archive, archive.getinfo("datapackage.json"))))
-    except (KeyError, ValueError, RecursionError):
+        package = load_json(
+            b"".join(_pieces(archive, archive.getinfo("datapackage.json"))), path=Path(archive.filename or "")
+        )
+    except (KeyError, ValueError):
         return {}
     return package if isinstance(package, dict) else {}
 

@@ -123,6 +123,8 @@ class PackBodies:
         number, length = record.body, record.body_length
         if not length:
             return memoryview(b"")
+        if number >= self._count:
+            raise malformed(f"body {number} of {self._count} does not exist", self._file)
         at = self._at + _PLACE.size * number
         check, segment, offset = _PLACE.unpack_from(self._places, at)
         if check != _check(record.body_sha256, segment, offset) or segment >= len(self._segments):

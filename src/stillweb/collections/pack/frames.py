@@ -22,6 +22,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stillweb.collections.limits import max_unpacked
 from stillweb.collections.pack.entry import PackEntry
 from stillweb.collections.warc.frames import (
     EVENT_STREAM,
@@ -157,6 +158,8 @@ def open_chunks(body: bytes) -> tuple[Chunks, bytes]:
 
 def _beside(archive: Path, capture: Capture, content_type: str) -> WarcRecord | None:
     """Return the record after a capture's if it has a type and belongs to the capture."""
+    if (archive / capture.source).parent != archive:
+        return None
     try:
         with (
             (archive / capture.source).open("rb") as file,
@@ -185,9 +188,13 @@ def _record_at(stored: mmap.mmap, at: int) -> WarcRecord | None:
 def _inflate(stored: mmap.mmap, at: int) -> bytes:
     inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
     pieces: list[bytes] = []
+    left = max_unpacked(0)
     try:
         while not inflater.eof and at < len(stored):
-            pieces.append(inflater.decompress(stored[at : at + _STEP]))
+            pieces.append(inflater.decompress(stored[at : at + _STEP], left + 1))
+            left -= len(pieces[-1])
+            if left < 0:
+                return b""
             at += _STEP
     except zlib.error:
         return b""

@@ -13,18 +13,20 @@ A pack may be replaced while it is open: open instances keep the old files, and 
 
 from __future__ import annotations
 
-import json
+import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from itertools import chain
 from mmap import mmap
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
+from stillweb.collections.limits import load_json
 from stillweb.collections.pack import format as form
 from stillweb.collections.pack.bodies import PackBodies, map_file, unmap
 from stillweb.collections.pack.format import BLOCK, BLOCK_BITS, KEY_HALVES, IndexPlan, Record, malformed
@@ -47,6 +49,7 @@ class PackIndex:
         self._digests = digests
         self._seen = bytearray(len(digests))
         self._views = ExitStack()
+        self._entries = (plan.by_url - plan.offsets) // 8
         self._shift = 64 - plan.bits
         self._fanout = self._numbers(plan.fanout, plan.fanout + 4 * ((1 << plan.bits) + 1), "I")
         keys = self._numbers(plan.keys, plan.offsets, "Q")
@@ -78,6 +81,8 @@ class PackIndex:
         first, last = self._fanout[bucket], self._fanout[bucket + 1]
         if first == last:
             return []
+        if not first < last <= len(self._rows):
+            raise malformed("has a fan-out beyond its keys", self._file, at)
         at = self._plan.keys + _KEY_SIZE * first
         end = self._plan.keys + _KEY_SIZE * last
         if end - at > BLOCK or not (seen[at >> BLOCK_BITS] and seen[end - 1 >> BLOCK_BITS]):
@@ -86,7 +91,10 @@ class PackIndex:
         last = bisect_right(self._high, high, first, last)
         first = bisect_left(self._low, low, first, last)
         last = bisect_right(self._low, low, first, last)
-        return self._rows[first:last].tolist()
+        rows = self._rows[first:last].tolist()
+        if rows and max(rows) >= self._entries:
+            raise malformed("names an entry that does not exist", self._file, at)
+        return rows
 
     def offset(self, row: int) -> int:
         """Return the offset of a row's record in entries.bin."""
@@ -98,7 +106,9 @@ class PackIndex:
         """Return the row at a position in the order of URLs."""
         at = self._plan.by_url + 4 * place
         self._verify_range(at, at + 4)
-        return self._by_url[place]
+        if (row := self._by_url[place]) >= self._entries:
+            raise malformed("names an entry that does not exist", self._file, at)
+        return row
 
     def verify(self) -> None:
         """Compare every block with its digest, including blocks verified before.
@@ -125,6 +135,42 @@ class PackIndex:
         raise malformed(f"differs from its digest within the {BLOCK} bytes from here", self._file, at)
 
 
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    """Numbers and digests of a pack's manifest, which fit each other."""
+
+    entries: int
+    bodies: int
+    plan: IndexPlan
+    index_bytes: int
+    index_blocks: Sequence[str]
+    entries_bytes: int
+    entries_sha256: str
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any], path: Path) -> Self:
+        """Read them.
+
+        Raises:
+            MalformedPack: if one is missing, or the sizes do not fit the counts.
+        """
+        try:
+            index, entries = manifest["files"][form.INDEX], manifest["files"][form.ENTRIES]
+            counts = [manifest[name] for name in ("entries", "keys", "bodies")]
+            sizes = [index["bytes"], entries["bytes"]]
+            blocks, digest = index["blocks"], entries["sha256"]
+        except (KeyError, TypeError) as error:
+            raise malformed(f"does not describe a pack ({error!r})", path) from error
+        if not all(type(each) is int and 0 <= each < _MAX_COUNT for each in (*counts, *sizes)):
+            raise malformed("states a count or size that is no number", path)
+        plan = IndexPlan.of(counts[0], counts[1])
+        if plan.end != sizes[0] or not isinstance(blocks, list) or len(blocks) != -(-plan.end // BLOCK):
+            raise malformed(f"states a size of {form.INDEX} that does not fit its counts", path)
+        return cls(counts[0], counts[2], plan, sizes[0], blocks, sizes[1], str(digest))
+
+
+_MAX_COUNT = 1 << 48
+_T = TypeVar("_T")
 _RECENT = 4096  # entries with cached fields; their heads and bodies stay in the mmap
 
 
@@ -142,23 +188,21 @@ class Pack:
         self.manifest = manifest
         self.environment_id = environment_id
         self._files = ExitStack()
-        self._count = int(manifest["entries"])
-        files = manifest["files"]
+        stated = _Stated.of(manifest, path / form.MANIFEST)
+        self._count = stated.entries
         try:
-            content = map_file(path / form.INDEX, files[form.INDEX]["bytes"], form.MAGIC[form.INDEX])
+            content = map_file(path / form.INDEX, stated.index_bytes, form.MAGIC[form.INDEX])
             self._files.callback(unmap, content)
-            plan = IndexPlan.of(self._count, int(manifest["keys"]))
-            self._index = PackIndex(content, path / form.INDEX, plan, files[form.INDEX]["blocks"])
+            self._index = PackIndex(content, path / form.INDEX, stated.plan, stated.index_blocks)
             self._files.callback(self._index.close)
-            self._entries = map_file(
-                path / form.ENTRIES, files[form.ENTRIES]["bytes"], form.MAGIC[form.ENTRIES]
-            )
+            self._entries = map_file(path / form.ENTRIES, stated.entries_bytes, form.MAGIC[form.ENTRIES])
             self._files.callback(unmap, self._entries)
-            self._bodies = PackBodies(path, BodyStore.of(path).path, int(manifest["bodies"]))
+            self._bodies = PackBodies(path, BodyStore.of(path).path, stated.bodies)
             self._files.callback(self._bodies.close)
         except MalformedPack:
             self.close()
             raise
+        self._entries_sha256 = stated.entries_sha256
         self._entry = lru_cache(maxsize=_RECENT)(self._read_entry)
         self._distinct = lru_cache(maxsize=_RECENT)(self._find_distinct)
         self._files.callback(self._forget)
@@ -256,11 +300,15 @@ class Pack:
         if not 0 <= row < self._count:
             raise IndexError(f"row {row} of {self._count}")
         at = self._index.offset(row)
-        end = at + form.record_size(self._entries, at)
-        packed = self._entries[at:end]
-        if packed[: form.CHECK_SIZE] != form.check_of(packed[form.CHECK_SIZE :]):
-            raise malformed("entry differs from its check", self.path / form.ENTRIES, at)
-        return Record.unpack(packed), end
+        file = self.path / form.ENTRIES
+        try:
+            end = at + form.record_size(self._entries, at)
+            packed = self._entries[at:end]
+            if packed[: form.CHECK_SIZE] != form.check_of(packed[form.CHECK_SIZE :]):
+                raise malformed("entry differs from its check", file, at)
+            return Record.unpack(packed), end
+        except (struct.error, ValueError) as error:
+            raise malformed(f"entry is damaged ({error})", file, at) from error
 
     def verify(self) -> None:
         """Read and verify everything.
@@ -273,7 +321,7 @@ class Pack:
         for row in range(self._count):
             self._bodies.get(self._record(row)[0]).release()
         with memoryview(self._entries) as content:
-            if sha256(content).hexdigest() != self.manifest["files"][form.ENTRIES]["sha256"]:
+            if sha256(content).hexdigest() != self._entries_sha256:
                 raise malformed("differs from its digest", self.path / form.ENTRIES, 0)
 
     # URL table: rows by host, path, query, scheme, method
@@ -347,13 +395,18 @@ class Pack:
         return range(first, bisect_left(places, high, lo=first, key=self._site))
 
     def _site(self, place: int) -> bytes:
-        return form.site_at(self._entries, self._offset_by_url(place))
+        return self._search_field(form.site_at, place)
 
     def _scheme_and_method(self, place: int) -> tuple[bytes, bytes]:
-        return form.scheme_and_method_at(self._entries, self._offset_by_url(place))
+        return self._search_field(form.scheme_and_method_at, place)
 
-    def _offset_by_url(self, place: int) -> int:
-        return self._index.offset(self._index.row_by_url(place))
+    def _search_field(self, read: Callable[[mmap, int], _T], place: int) -> _T:
+        """Return a field of the entry at a position in the order of URLs, without comparing its check."""
+        at = self._index.offset(self._index.row_by_url(place))
+        try:
+            return read(self._entries, at)
+        except struct.error as error:
+            raise malformed(f"entry is damaged ({error})", self.path / form.ENTRIES, at) from error
 
 
 def _closed(row: int) -> Entry:
@@ -383,8 +436,11 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], str]:
     environment_id = sha256(text).hexdigest()
     if digest != environment_id.encode() + b"\n":
         raise malformed(f"does not match the sha256 in {form.DIGEST!r}", file, 0)
-    manifest = json.loads(text)
-    version = manifest.get("version")
+    try:
+        manifest = load_json(text, path=file)
+    except ValueError as error:
+        raise malformed(f"is not JSON ({error})", file, 0) from error
+    version = manifest.get("version") if isinstance(manifest, dict) else None
     if version != form.VERSION:
         raise malformed(f"pack has version {version}, this program reads {form.VERSION}", file, 0)
     return manifest, environment_id

@@ -14,7 +14,6 @@ the same settings are the same environment. Sizes of archive files are taken bef
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,6 +23,7 @@ from typing import Any
 
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
+from stillweb.collections.limits import load_json
 from stillweb.collections.pack.entry import PackEntry, PackInfo
 from stillweb.collections.pack.format import SOURCES
 from stillweb.collections.pack.frames import frame_entry
@@ -31,7 +31,7 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.store import BodyStore
 from stillweb.collections.pack.writer import PackWriter
 from stillweb.collections.warc.cdxj import read_in_file_order
-from stillweb.errors import CollectionError, MalformedPack, MalformedWarc, MissingRecord
+from stillweb.errors import CollectionError, LimitExceeded, MalformedPack, MalformedWarc, MissingRecord
 from stillweb.matching.captures import MEANT, PREFERRED, Varies, browsers_own, excludes, page_set, vary_digest
 from stillweb.matching.keys import request_key
 from stillweb.matching.rules import Rules, default_rules_digest
@@ -139,8 +139,8 @@ def _index_lags(collection: Collection, archive: dict[str, int]) -> bool:
 def _stated_sizes(pack: Path) -> dict[str, int]:
     """Return the source sizes that a pack states; empty if it states none."""
     try:
-        stated = json.loads((pack / SOURCES).read_bytes())
-    except (FileNotFoundError, ValueError):
+        stated = load_json((pack / SOURCES).read_bytes())
+    except (FileNotFoundError, ValueError, LimitExceeded):
         return {}
     return stated if isinstance(stated, dict) else {}
 

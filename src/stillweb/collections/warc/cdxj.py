@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from stillweb.errors import MalformedCdxj
 from stillweb.model import Capture
@@ -20,6 +21,9 @@ from stillweb.model import Capture
 _SOURCE = re.compile(rb'"filename": ?"([^"]*)"')
 _OFFSET = re.compile(rb'"offset": ?"?([0-9]{1,18})')
 _LOW = (1 << 64) - 1
+_LAST_POSITION = (1 << 63) - 1
+_STATUS = re.compile(r"[0-9]{1,9}")
+_TEXT_FIELDS = ("url", "method", "key", "mime", "digest", "filename")
 
 
 def format_line(capture: Capture, request_body: str = "") -> bytes:
@@ -50,6 +54,9 @@ def parse_line(line: bytes, *, path: Path | None = None, offset: int | None = No
     try:
         urlkey, timestamp, text = line.decode("utf-8", "surrogateescape").rstrip("\r\n").split(" ", 2)
         fields = json.loads(text)
+        for name in _TEXT_FIELDS:
+            if not isinstance(fields.get(name, ""), str):
+                raise ValueError(f"{name} is no text")
         request_offset, _, request_length = str(fields.get("request", "")).partition(",")
         return Capture(
             urlkey=urlkey,
@@ -61,12 +68,12 @@ def parse_line(line: bytes, *, path: Path | None = None, offset: int | None = No
             mime=fields.get("mime", ""),
             digest=fields.get("digest", ""),
             source=fields["filename"],
-            offset=int(fields["offset"]),
-            length=int(fields.get("length", 0)),
-            request_offset=int(request_offset) if request_length else -1,
-            request_length=int(request_length or 0),
+            offset=_position(fields["offset"]),
+            length=_position(fields.get("length", 0)),
+            request_offset=_position(request_offset) if request_length else -1,
+            request_length=_position(request_length or 0),
         )
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError) as error:
         raise MalformedCdxj(
             f"not a CDXJ line ({error}): {line[:80]!r}",
             path=path,
@@ -77,7 +84,14 @@ def parse_line(line: bytes, *, path: Path | None = None, offset: int | None = No
 
 def _number(value: object) -> int:
     text = str(value or "")
-    return int(text) if text.isdigit() else 0
+    return int(text) if _STATUS.fullmatch(text) else 0
+
+
+def _position(value: Any) -> int:
+    position = int(value)
+    if not 0 <= position <= _LAST_POSITION:
+        raise ValueError(f"{position} is no position in a file")
+    return position
 
 
 def read_cdxj(path: Path) -> Iterator[Capture]:

@@ -89,6 +89,8 @@ def read_exchange(archive: Path, capture: Capture, originals: Originals | None) 
 
 def _read(archive: Path, capture: Capture, offset: int, length: int) -> WarcRecord:
     path = archive / capture.source
+    if path.parent != archive or "\0" in capture.source:
+        raise MissingRecord(f"{capture.source!r} leads out of the archive", path=archive, hint=_CHECK)
     try:
         return read_record(path, offset, length)
     except FileNotFoundError:

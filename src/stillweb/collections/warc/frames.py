@@ -199,19 +199,21 @@ def read_frames(block: bytes, *, path: Path | None = None, offset: int | None = 
         MalformedWarc: at the first invalid line.
     """
     frames: list[Frame] = []
+    marks: list[Mark] | None = None
     made = Frames()
     for number, line in enumerate(block.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
             fields = json.loads(line)
-            kind = fields["type"]
+            kind = str(fields["type"])
             if kind in _DIRECTIONS:
                 frames.append(_frame(fields))
             elif kind == "mutations":
-                made = replace(made, marks=made.marks or ())
+                marks = marks or []
             elif kind == "mutation":
-                made = replace(made, marks=(*(made.marks or ()), _mark(**fields)))
+                marks = marks or []
+                marks.append(_mark(**fields))
             elif kind == "rest":
                 made = replace(made, rest_ms=_milliseconds(fields["ts"]))
             elif kind == "end":
@@ -219,19 +221,19 @@ def read_frames(block: bytes, *, path: Path | None = None, offset: int | None = 
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"line {number} of the WebSocket's frames is none ({error!r}): {line[:60]!r}"
             raise MalformedWarc(what, path=path, offset=offset, hint=_HINT) from None
-    return replace(made, frames=tuple(frames))
+    return replace(made, frames=tuple(frames), marks=None if marks is None else tuple(marks))
 
 
 def _frame(fields: dict[str, Any]) -> Frame:
     opcode, text = fields["opcode"], fields["payloadData"]
-    if opcode not in (TEXT, BINARY, CLOSE) or isinstance(opcode, bool | float):
-        raise ValueError(f"opcode {opcode!r}")
+    if opcode not in (TEXT, BINARY, CLOSE) or isinstance(opcode, bool | float) or not isinstance(text, str):
+        raise ValueError(f"opcode {opcode!r} with {type(text).__name__}")
     payload = text.encode("utf-8") if opcode == TEXT else b64decode(text, validate=True)
     return Frame(_milliseconds(fields["ts"]), _DIRECTIONS[fields["type"]], opcode, payload)
 
 
-def _mark(ts: object, at: str, number: object, **_: object) -> Mark:
-    if not _TIMESTAMP.fullmatch(at):
+def _mark(ts: object, at: object, number: object, **_: object) -> Mark:
+    if not isinstance(at, str) or not _TIMESTAMP.fullmatch(at):
         raise ValueError(f"timestamp {at!r}")
     return Mark(_milliseconds(ts), at, _milliseconds(number))
 
@@ -264,6 +266,7 @@ def read_chunks(block: bytes, *, path: Path | None = None, offset: int | None = 
     if not lines[0].lower().startswith(b"event-stream:"):
         return None
     chunks: list[Chunk] = []
+    marks: list[Mark] | None = None
     made = Chunks()
     for number, line in enumerate(lines, start=1):
         name, _, value = line.strip().partition(b":")
@@ -273,11 +276,11 @@ def read_chunks(block: bytes, *, path: Path | None = None, offset: int | None = 
                     ms, size = value.split()
                     chunks.append(Chunk(_milliseconds(int(ms)), _milliseconds(int(size))))
                 case b"mutations":
-                    made = replace(made, marks=made.marks or ())
+                    marks = marks or []
                 case b"mutation":
                     ms, at, place = value.split()
-                    mark = _mark(int(ms), at.decode("ascii"), int(place))
-                    made = replace(made, marks=(*(made.marks or ()), mark))
+                    marks = marks or []
+                    marks.append(_mark(int(ms), at.decode("ascii"), int(place)))
                 case b"rest":
                     made = replace(made, rest_ms=_milliseconds(int(value)))
                 case b"end":
@@ -286,7 +289,7 @@ def read_chunks(block: bytes, *, path: Path | None = None, offset: int | None = 
         except ValueError as error:
             what = f"line {number} of the event stream's timing is none ({error}): {line[:60]!r}"
             raise MalformedWarc(what, path=path, offset=offset, hint=_HINT) from None
-    return replace(made, chunks=tuple(chunks))
+    return replace(made, chunks=tuple(chunks), marks=None if marks is None else tuple(marks))
 
 
 def problem(kind: str, uri: str, content_type: str, block: bytes) -> str:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stillweb.collections.defects import Defect, Report, Severity
-from stillweb.collections.limits import check_ratio, max_unpacked
+from stillweb.collections.limits import UnpackBudget, check_ratio, max_unpacked
 from stillweb.collections.warc.frames import is_socket_url
 from stillweb.collections.warc.records import (
     ARC,
@@ -95,6 +95,7 @@ def _payloads(record: WarcRecord) -> Iterator[bytes]:
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
 _SPOOL = 64 << 20
+_RECORD = 2048  # bytes that the note of a record takes while a file is indexed
 _STEP = 64 << 10  # at most this many bytes before a corrupt byte are lost
 _REPAIR = "stillweb collections check NAME --repair"
 
@@ -113,7 +114,7 @@ def read_record(path: Path, offset: int, length: int) -> WarcRecord:
     """
     with path.open("rb") as file:
         file.seek(offset)
-        text = file.read(length)
+        text = file.read(min(length, path.stat().st_size))  # a buffer of the stated length is made first
     if text.startswith(GZIP_MAGIC):
         try:
             text = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(text, max_unpacked(length) + 1)
@@ -290,6 +291,7 @@ class _Gzip:
         self.stored, self.report_at = stored, report_at
         self.grammar = WARC
         self.first_of_shared = True
+        self.budget = UnpackBudget(len(stored), report_at.path)
 
     def records(self) -> Iterator[WarcRecord]:
         at = 0
@@ -297,6 +299,7 @@ class _Gzip:
         start = 0
         while at < len(self.stored):
             member = _inflate(self.stored, at, self.report_at.path)
+            self.budget.charge(len(member.text))
             if at == 0:
                 self.grammar = _grammar(member.text)
             elif pending and self.grammar.start.match(member.text):
@@ -306,7 +309,9 @@ class _Gzip:
             start = start if pending else at
             walk = _RecordWalk(text, self.grammar, self.report_at, (start, member.end - start))
             walk.cut = member.flaw is not None
-            yield from walk.walk()
+            for record in walk.walk():
+                self.budget.charge(_RECORD)
+                yield record
             self._report_cut(start, walk, joined=bool(pending))
             pending = bytes(text[walk.rest :]) if walk.rest >= 0 else b""
             if member.flaw:

@@ -250,7 +250,7 @@ class Certificate:
         """
         try:
             stored = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{path}: cannot be read as a certificate: {error}") from error
         if not isinstance(stored, dict) or stored.get("format") != FORMAT or stored.get("version") != VERSION:
             raise UsageError(f"{path}: not a certificate of version {VERSION}", hint="stillweb certify NAME")
@@ -286,7 +286,7 @@ def latest_certificate(folder: Path, environment_id: str) -> Certificate | None:
 def digest_of(content: Mapping[str, Any]) -> str:
     """Return the digest of a JSON object in canonical form."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()
+    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 _CERTIFICATE = TypeAdapter(Certificate)

@@ -15,8 +15,10 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from PIL import Image, ImageChops, ImageFilter, ImageMath, UnidentifiedImageError
+from PIL import Image, ImageChops, ImageFilter, ImageMath
 from pixelmatch.utils import antialiased
+
+from stillweb.collections.limits import open_picture
 
 WINDOW = 8
 _STRIDE = 4
@@ -114,8 +116,8 @@ def compare_pictures(recorded: bytes, replayed: bytes, masks: Sequence[Box] = ()
     if recorded == replayed and recorded:
         return PixelDiff(1.0)
     try:
-        first, second = (Image.open(io.BytesIO(raw)).convert("RGB") for raw in (recorded, replayed))
-    except (UnidentifiedImageError, OSError, ValueError) as error:
+        first, second = (open_picture(raw).convert("RGB") for raw in (recorded, replayed))
+    except ValueError as error:
         return PixelDiff(0.0, note=f"a picture cannot be read: {error}", ssim=0.0)
     note = ""
     uncovered: Image.Image | None = None
@@ -146,8 +148,8 @@ def coarse_similarity(recorded: bytes, replayed: bytes, masks: Sequence[Box] = (
     small = []
     for raw in (recorded, replayed):
         try:
-            picture = Image.open(io.BytesIO(raw)).convert("RGB")
-        except (UnidentifiedImageError, OSError, ValueError):
+            picture = open_picture(raw).convert("RGB")
+        except ValueError:
             return 0.0
         stream = io.BytesIO()
         picture.reduce(_COARSE).save(stream, "PNG", compress_level=1)

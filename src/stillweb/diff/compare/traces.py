@@ -22,6 +22,7 @@ from playwright.async_api import Browser
 from stillweb import clock
 from stillweb.browser.profile import Level
 from stillweb.collections.layout import Collection
+from stillweb.collections.limits import load_json
 from stillweb.diff.compare.findings import Finding, FindingKind, FindingSeverity
 from stillweb.diff.compare.metrics import axtree_scores, text_scores
 from stillweb.diff.compare.pixels import compare_pictures
@@ -91,9 +92,9 @@ def _reference(path: Path) -> RecordedRun | None:
     source = run if run.exists() else path
     try:
         if run.exists():
-            stored = json.loads(run.read_bytes())
+            stored = load_json(run.read_bytes(), path=run)
             return _checked(stored["steps"], stored["reward"], path.with_suffix(""))
-        lines = [json.loads(line) for line in path.read_bytes().split(b"\n") if line.strip()]
+        lines = [load_json(line, path=path) for line in path.read_bytes().split(b"\n") if line.strip()]
         steps = [line for line in lines if isinstance(line, dict) and "digests" in line]
         reward = next((step.get("reward") for step in steps if step.get("terminated")), None)
         return _checked(steps, reward, None) if steps else None

@@ -15,8 +15,8 @@ from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from PIL import Image, UnidentifiedImageError
 
+from stillweb.collections.limits import open_picture
 from stillweb.diff.certify.certificate import Certificate
 from stillweb.diff.report import view
 from stillweb.diff.report.report import DiffReport
@@ -59,8 +59,8 @@ def _uri(raw: bytes) -> str:
 def _webp(raw: bytes) -> bytes:
     """Return a picture as lossless WebP; b"" if it is unreadable or too large for WebP."""
     try:
-        picture = Image.open(io.BytesIO(raw)).convert("RGB")
-    except (UnidentifiedImageError, OSError, ValueError):
+        picture = open_picture(raw).convert("RGB")
+    except ValueError:
         return b""
     if max(picture.size) > _WEBP_SIDE:
         return b""

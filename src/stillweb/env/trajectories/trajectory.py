@@ -16,6 +16,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -41,6 +42,7 @@ FORMAT = "stillweb-trajectory"
 VERSION = 1
 FILE = "trajectory.jsonl"
 
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _LONG = 2000  # characters; a longer value goes into the store
 _BY_DIGEST = "sha256"
 
@@ -73,6 +75,8 @@ class ContentFiles:
             TaskError: if they are missing or damaged.
         """
         path = self.path(digest, suffix)
+        if not _DIGEST.fullmatch(str(digest)):
+            raise TaskError(f"{str(digest)[:80]!r} is no SHA-256 of a stored content")
         try:
             body = path.read_bytes()
         except OSError as error:
@@ -162,7 +166,7 @@ def json_object(line: str, where: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TaskError(f"{where}: not JSON: {error}") from error
     if not isinstance(value, dict):
         raise TaskError(f"{where}: {type(value).__name__} where an object is expected")

@@ -12,6 +12,7 @@ from pythonjsonlogger.json import JsonFormatter
 
 from stillweb import errors
 from stillweb.errors import ReplayError, StillwebError
+from stillweb.text import printable
 
 __all__ = ["Format", "Tasks", "configure", "error_from_json", "error_to_json", "run"]
 
@@ -74,6 +75,10 @@ class _Text(logging.Formatter):
         """Return the line of a record, without fields that others add to every record (Ray does)."""
         facts = [f"{n}={v}" for n, v in vars(record).items() if n not in _OWN and not n.startswith("_")]
         return " ".join([super().formatMessage(record), *facts])
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record without control characters: URLs come from pages."""
+        return printable(super().format(record))
 
 
 T = TypeVar("T")

@@ -1,0 +1,73 @@
+"""Control characters of archives and sites never reach the terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+from hostile_archives import ESCAPES
+
+from stillweb.cli import console
+from stillweb.cli.console import LogFormatter, echo, print_json, print_table, stderr
+from stillweb.errors import CollectionError
+from stillweb.replay.server.process import configure
+from stillweb.text import printable
+
+CONTROLS = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0)))).replace("\t", "").replace("\n", "")
+
+
+def assert_harmless(text: str) -> None:
+    assert not set(text) & set(CONTROLS)
+
+
+def test_printable_keeps_text_and_escapes_controls() -> None:
+    assert printable("a\tb\nc é ☃") == "a\tb\nc é ☃"
+    assert printable(ESCAPES) == r"\x1b]0;owned\x07\x1b[2J\x9b31m\x85"
+    assert printable("\ud800") == r"\ud800"
+    assert_harmless(printable(CONTROLS))
+
+
+def test_tables_lines_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["file", ESCAPES], [[ESCAPES, {"x": [ESCAPES]}]], title=ESCAPES)
+    echo(CollectionError(ESCAPES, path=ESCAPES))
+    echo(ESCAPES, err=True)
+    stderr().print(ESCAPES, markup=False, soft_wrap=True)
+    print_json({"title": ESCAPES + "\ud800"})
+    out, err = capsys.readouterr()
+    assert_harmless(out)
+    assert_harmless(err)
+    assert "owned" in out
+    assert "owned" in err
+    assert json.loads(out[out.index('{\n  "title"') :])["title"].startswith(ESCAPES)
+
+
+def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(console, "LINE_SECONDS", 0)
+    with console.progress() as bars:
+        task = bars.add_task(ESCAPES, total=2)
+        bars.update(task, completed=1)
+    assert "owned" in stream.getvalue()
+    assert_harmless(stream.getvalue())
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_logs(form: str) -> None:
+    stream = io.StringIO()
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    try:
+        configure(form, "info", stream=stream)
+        logging.getLogger("x").warning("miss of %s", ESCAPES, extra={"url": ESCAPES})
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(LogFormatter("%(message)s"))
+        root.handlers[:] = [handler]
+        logging.getLogger("x").warning(ESCAPES)
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    assert stream.getvalue().count("owned") >= 2
+    assert_harmless(stream.getvalue())
