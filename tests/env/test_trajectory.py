@@ -268,3 +268,26 @@ async def test_tabs_and_scripts_of_a_task_are_there_before_the_first_observation
     broken = Task("broken", "", HOME, setup=("nothing.at.all()",))
     with pytest.raises(TaskError, match="the task's script threw"):
         await env.reset(task=broken)
+
+
+async def test_events_hold_requests_console_and_the_element_of_the_action(logged):
+    env, root = logged
+    observation, _ = await env.reset(url=HOME)
+    await env.step({"action": "click", "bid": bid(observation, "link", "File")})
+    await env.step({"action": "click", "x": 40, "y": 30})
+    await env.step({"action": "goto", "url": ORIGIN + "/second"})
+    await env.step({"action": "terminate", "answer": ""})
+    (path,) = trajectories_in(root)
+    lines = [json.loads(text) for text in (path.parent / "events.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
+    assert next((each["url"], each["tier"], each["status"]) for each in lines[0]["requests"]) == (
+        HOME,
+        "exact",
+        200,
+    )
+    _, _, width, height = lines[1]["target"]
+    assert width > 5
+    assert height > 5
+    assert lines[2]["target"] == [37, 27, 6, 6]
+    assert "target" not in lines[3]
+    assert ORIGIN + "/second" in [each["url"] for each in lines[3]["requests"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +12,7 @@ from stillweb.cli.rescore import rescore as command
 from stillweb.env.tasks.evaluators import AnswerEvaluator
 from stillweb.env.tasks.evidence import Evidence, Look, Reading
 from stillweb.env.tasks.load import Task, task_to_dict
+from stillweb.env.trajectories.events import ConsoleLog, StepEvents, events_line
 from stillweb.env.trajectories.rescore import rescore
 from stillweb.env.trajectories.trajectory import (
     ContentFiles,
@@ -164,3 +166,24 @@ def test_long_texts_of_the_evidence_lie_in_the_store(tmp_path):
     assert evidence_from_dict(stored, store) == evidence
     with pytest.raises(TaskError, match="cannot be read"):
         evidence_from_dict({"answer": "a"}, store)
+
+
+def test_a_console_that_floods_is_cut_and_says_by_how_much(tmp_path):
+    heard = {}
+    console = ConsoleLog(SimpleNamespace(on=heard.__setitem__))
+    where = {"url": "https://a.test/app.js", "lineNumber": 4}
+    for number in range(250):
+        heard["console"](SimpleNamespace(type="log", text=f"{number} " + "x" * 5000, location=where))
+    heard["weberror"](SimpleNamespace(error=ValueError("gone")))
+    line = json.loads(events_line(1, StepEvents(), console))
+    assert len(line["console"]) == 200
+    assert line["more_console"] == 51
+    assert line["console"][0] == {
+        "type": "log",
+        "text": ("0 " + "x" * 5000)[:2000],
+        "where": "https://a.test/app.js:5",
+    }
+    heard["weberror"](SimpleNamespace(error=ValueError("gone")))
+    line = json.loads(events_line(2, StepEvents(), console))
+    assert line["console"] == [{"type": "exception", "text": "gone", "where": ""}]
+    assert "more_console" not in line

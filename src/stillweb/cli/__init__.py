@@ -43,6 +43,7 @@ COMMANDS = {
     "cdp": ("stillweb.cli.cdp", "Start a browser on a replay session, for harnesses that use CDP."),
     "rollout": ("stillweb.cli.rollout", "Play tasks with an agent, and store every episode."),
     "tasks": ("stillweb.cli.tasks", "Make proved tasks from recordings, and audit task files."),
+    "view": ("stillweb.cli.view", "Look at trajectories in a browser: list, film, side by side."),
     "rescore": ("stillweb.cli.rescore", "Score stored trajectories again, without a browser."),
     "coverage": ("stillweb.cli.coverage", "Measure how often agents leave a recording, and why."),
     "diff": ("stillweb.cli.diff", "Compare a recording with its replay, page by page."),

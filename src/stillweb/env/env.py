@@ -31,7 +31,7 @@ from stillweb.browser.launch import launch
 from stillweb.browser.profile import Level
 from stillweb.browser.settle import Settled
 from stillweb.env.actions.action import Action, ActionResult, ActionStatus, InvalidAction, parse
-from stillweb.env.actions.perform import perform
+from stillweb.env.actions.perform import perform, target_box
 from stillweb.env.aio import Started
 from stillweb.env.episode.determinism import level_of, probe_level
 from stillweb.env.episode.episode import Episode, EpisodeReplay, infra
@@ -306,7 +306,9 @@ class Env(Started):
         episode, observation, info = begun.episode, begun.observation, begun.info
         try:
             if episode.log:
-                await episode.log.began(start.task, start.url, observation, info, ahead=ahead)
+                await episode.log.began(
+                    start.task, start.url, observation, info, ahead=ahead, events=episode.events
+                )
         except BaseException:
             episode.over = True
             raise
@@ -377,6 +379,7 @@ class Env(Started):
         episode.steps += 1
         action = parse(raw)
         before = episode.tabs.pages
+        await self._note_target(episode, action)
         result, settled = await self._act(episode, action)
         cancelled = await episode.off_path.take(episode.activity)
         if cancelled:
@@ -401,8 +404,15 @@ class Env(Started):
             self._past.add(raw, observation, info)
         outcome = StepOutcome(score.reward if score else 0.0, terminated, truncated, score)
         if episode.log:
-            await episode.log.stepped(raw, observation, info, outcome)
+            await episode.log.stepped(raw, observation, info, outcome, episode.events)
         return observation, *outcome[:3], info
+
+    async def _note_target(self, episode: Episode, action: Action | InvalidAction) -> None:
+        """Note the box of the action's element for the trajectory; the action may move or remove it."""
+        target = None
+        if self._options.trajectories is not None and isinstance(action, Action):
+            target = await target_box(action, episode.tabs, episode.bids)
+        episode.events = replace(episode.events, target=target)
 
     async def _act(
         self, episode: Episode, action: Action | InvalidAction

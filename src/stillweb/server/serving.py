@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
+from pathlib import Path
 
 from stillweb.errors import ExtraNotInstalled, PortInUse, UsageError
 
@@ -27,8 +28,10 @@ from stillweb.server.keys import AccessKeys
 from stillweb.server.limits import BODY_BYTES
 from stillweb.server.monitor.monitor import sampled_status
 from stillweb.server.options import ServeOptions
+from stillweb.server.viewer.app import make_viewer_app
+from stillweb.server.viewer.index import EpisodeIndex
 
-__all__ = ["RolloutServer", "serve_master", "serve_rollouts"]
+__all__ = ["RolloutServer", "serve_master", "serve_rollouts", "serve_viewer"]
 
 _KEEP_ALIVE_SECONDS = 75  # longer than clients keep connections, so that no request meets a closed connection
 _GRACE_SECONDS = 5  # for open responses after all leases have ended
@@ -120,6 +123,20 @@ async def serve_master(
                     master.closing.set()
         finally:
             await master.close()
+
+
+@asynccontextmanager
+async def serve_viewer(root: Path, *, port: int = 0) -> AsyncIterator[str]:
+    """Show the trajectories below a folder to this machine until the block is left; yield the URL.
+
+    Raises:
+        UsageError: if the folder does not exist.
+        PortInUse: if the port is taken.
+    """
+    app = make_viewer_app(EpisodeIndex.open(root))
+    with _listening("127.0.0.1", port, AccessKeys()) as listener:
+        async with _answering(app, listener):
+            yield _url(listener)
 
 
 @asynccontextmanager

@@ -46,10 +46,11 @@ class PictureTable:
 
     def uris(self) -> list[str]:
         """Return all pictures as data URIs, by number."""
-        return [_uri(raw) for raw in self._raw]
+        return [picture_uri(raw) for raw in self._raw]
 
 
-def _uri(raw: bytes) -> str:
+def picture_uri(raw: bytes) -> str:
+    """Return a PNG as a data URI, as lossless WebP if that is smaller."""
     smaller = _webp(raw)
     if smaller and len(smaller) < len(raw):
         return f"data:image/webp;base64,{base64.b64encode(smaller).decode()}"
@@ -97,7 +98,7 @@ def render(report: DiffReport | None, certificate: Certificate | None = None) ->
         pictures=pictures,
         style=style,
         script=script,
-        policy=_policy(script),
+        policy=content_policy(script),
         groups=view.groups(report.all_findings()) if report else [],
     )
     # All pictures are known only after rendering. The last placeholder is the template's own; text of
@@ -117,7 +118,7 @@ def _asset(name: str) -> str:
     return resources.files("stillweb.diff.report").joinpath("templates", name).read_text("utf-8")
 
 
-def _policy(script: str) -> str:
+def content_policy(script: str) -> str:
     """Return a policy that allows only the report's own script and styles, and embedded pictures."""
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_hash(script)}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -20,7 +21,7 @@ from stillweb.browser.activity import is_ours
 from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.driver import DOWNLOAD
 from stillweb.browser.input import actions as browser_input
-from stillweb.browser.input.elements import ActionFailed, Target
+from stillweb.browser.input.elements import ActionFailed, Target, find, shown_parts
 from stillweb.browser.input.pointer import Button
 from stillweb.browser.observe.axtree import Bids
 from stillweb.browser.profile import Level
@@ -30,7 +31,7 @@ from stillweb.env.episode.tabs import Tabs, closed_itself
 from stillweb.env.options import EnvOptions
 from stillweb.errors import InfraError, TaskError
 
-__all__ = ["NOT_ALLOWED", "allowed_files", "chosen_files", "open_start", "perform"]
+__all__ = ["NOT_ALLOWED", "allowed_files", "chosen_files", "open_start", "perform", "target_box"]
 
 NOT_ALLOWED = "not_allowed"
 _LISTED = 20
@@ -72,6 +73,7 @@ def allowed_files(uploads: Sequence[Path]) -> Iterator[tuple[str, Path]]:
 # A navigation that became a download or an empty response, or was replaced by another one: no failure.
 _ABORTED = "ERR_ABORTED"
 _ARRIVAL_SECONDS = 3.0
+_POINT = 3.0  # CSS pixels on each side of a point
 _DEFAULTS = EnvOptions()
 # Errors that the agent could have avoided: the action names something that does not exist.
 _UNKNOWN = ("unknown_bid", "unknown_tab", "outside", "value_missing", NOT_ALLOWED)
@@ -128,6 +130,22 @@ async def perform(action: Action, tabs: Tabs, bids: Bids, options: EnvOptions = 
     finally:
         await tabs.ensure_one()
     return ActionResult()
+
+
+async def target_box(action: Action, tabs: Tabs, bids: Bids) -> tuple[float, float, float, float] | None:
+    """Return left, top, width and height of an action's element or point; None if the viewport hides it."""
+    if action.point:
+        x, y = action.point
+        return x - _POINT, y - _POINT, 2 * _POINT, 2 * _POINT
+    if not action.bid:
+        return None
+    with suppress(ActionFailed, InfraError, PlaywrightError):  # the action itself reports the failure
+        parts = await shown_parts(await find(tabs.active, bids, action.bid), scroll=False)
+        if parts:
+            xs = [x for _, quad in parts for x in quad[::2]]
+            ys = [y for _, quad in parts for y in quad[1::2]]
+            return min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)
+    return None
 
 
 def _is_exact(page: Page) -> bool:

@@ -28,6 +28,7 @@ from stillweb.browser.state import state_of
 from stillweb.env.episode.offpath import OffPath
 from stillweb.env.episode.tabs import Tabs, closed_itself
 from stillweb.env.tasks.task import Task
+from stillweb.env.trajectories.events import StepEvents
 from stillweb.errors import (
     InfraError,
     PeerError,
@@ -238,6 +239,7 @@ class Episode:
         downloads: downloads so far, as in `info`.
         log: writer of the trajectory.
         off_path: cancelled navigations and masked elements.
+        events: requests of the last step, and the element of its action.
         still: True if the last wait ended with a page that had settled.
     """
 
@@ -258,6 +260,7 @@ class Episode:
     log: TrajectoryLog | None = None
     still: bool = False
     off_path: OffPath = field(init=False)
+    events: StepEvents = field(default_factory=StepEvents)
     _seen: int = 0
 
     def __post_init__(self) -> None:
@@ -313,12 +316,14 @@ class Episode:
             raise InfraError(self.activity.broken)
         if not self.replay.has_ledger:
             seen, self._seen = self._seen, len(self.activity.requests)
+            self.events = replace(self.events, requests=tuple(self.activity.requests[seen:]))
             return from_events(self.activity.requests[seen:])
         try:
             ledger = await self.replay.client.ledger(self.session.id, after=self._seen)
         except UsageError as error:  # closed by another client, or the server is another one than at reset
             raise InfraError(f"the replay lost the episode's session: {error}", hint="reset") from error
         self._seen = max([self._seen, *(entry.seq for entry in ledger.entries)])
+        self.events = replace(self.events, requests=ledger.entries)
         return from_ledger(ledger.entries)
 
     async def close(self) -> bool:

@@ -26,6 +26,8 @@ from stillweb.env.observations.observation import Observation
 from stillweb.env.options import EnvOptions
 from stillweb.env.tasks.evidence import Score
 from stillweb.env.tasks.task import Task, task_to_dict
+from stillweb.env.trajectories.events import FILE as EVENTS_FILE
+from stillweb.env.trajectories.events import ConsoleLog, StepEvents, events_line
 from stillweb.env.trajectories.trajectory import (
     FILE,
     FORMAT,
@@ -232,6 +234,7 @@ class TrajectoryLog:
         self._root = options.trajectories
         self._folder = self._root / episode if self._root else Path()
         self._har = HarLog(context, bodies=options.har == "bodies") if self._root and options.har else None
+        self._console = ConsoleLog(context) if self._root else None
         self._store = ContentFiles(self._folder.parent)
         self._began = clock.perf()
         self._ended = self._root is None
@@ -244,6 +247,7 @@ class TrajectoryLog:
         info: Mapping[str, Any],
         *,
         ahead: bool = False,
+        events: StepEvents,
     ) -> None:
         """Write the header and the reset's observation; `ahead` means that the start was prefetched."""
         if self._root is None:
@@ -274,6 +278,7 @@ class TrajectoryLog:
         }
         await in_thread(self._write_first, header, run)
         await in_thread(self._write_step, {}, observation, info, {})
+        await in_thread(self._write_events, info["step"], events)
 
     async def stepped(
         self,
@@ -281,6 +286,7 @@ class TrajectoryLog:
         observation: Observation,
         info: Mapping[str, Any],
         outcome: StepOutcome,
+        events: StepEvents,
     ) -> None:
         """Write a step, and the end if it was the last."""
         if self._ended:
@@ -293,6 +299,7 @@ class TrajectoryLog:
             "truncated": outcome.truncated,
         }
         await in_thread(self._write_step, taken, observation, info, result)
+        await in_thread(self._write_events, info["step"], events)
         if outcome.terminated or outcome.truncated:
             await self._end("terminated" if outcome.terminated else "truncated", outcome.score)
 
@@ -363,6 +370,10 @@ class TrajectoryLog:
         at = round(clock.perf() - self._began, 4)
         self._append("run.jsonl", {"step": info["step"], "at": at, "waited": settle.get("waited", 0.0)})
 
+    def _write_events(self, step: int, events: StepEvents) -> None:
+        if self._console:
+            self._append_text(EVENTS_FILE, events_line(step, events, self._console))
+
     def _write_end(self, kind: str, score: Score | None, error: str) -> None:
         end: dict[str, Any] = {"end": kind, "reward": 0.0 if kind == "truncated" else None, "error": error}
         if score:
@@ -379,9 +390,12 @@ class TrajectoryLog:
             )
 
     def _append(self, name: str, value: Mapping[str, Any]) -> None:
+        self._append_text(name, line(value))
+
+    def _append_text(self, name: str, text: str) -> None:
         # Lone surrogates, in an action or in a page's title, are written as JSON escapes.
         with (self._folder / name).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(line(value))
+            file.write(text)
 
 
 def _parsed(action: Action) -> dict[str, Any]:

@@ -3,6 +3,7 @@
     ROOT/store/ab/abcd....png|txt      observations and long texts by their SHA-256, shared by all episodes
     ROOT/<episode>/trajectory.jsonl    a header, a line for the reset and for each step, an end
     ROOT/<episode>/run.jsonl           values that differ from run to run: identifiers, times
+    ROOT/<episode>/events.jsonl        requests and console of each step (trajectories/events.py)
     ROOT/<episode>/episode.har         requests and responses (trajectories/log.py)
 
 Equal episodes have equal `trajectory.jsonl`, byte for byte. Lines are appended step by step, and files of the

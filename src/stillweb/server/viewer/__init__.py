@@ -1,0 +1,1 @@
+"""Viewer of trajectories: a web page over a folder of episodes, and its single-file export."""

@@ -1,0 +1,150 @@
+"""Routes of the viewer, and the server of `stillweb view`.
+
+The page is static. Its API reads only folders that the index has found and files of their stores by digest,
+and changes nothing. Without a key the server answers only requests to a loopback host (`server.guard`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from stillweb.errors import StillwebError, TaskError
+from stillweb.server.guard import Guard
+from stillweb.server.keys import AccessKeys
+from stillweb.server.responses import JsonResponse, failed, failed_http
+from stillweb.server.viewer.export import export
+from stillweb.server.viewer.film import film_of, first_difference, stored_file
+from stillweb.server.viewer.index import EpisodeFilter, EpisodeIndex, summary
+
+__all__ = ["make_viewer_app", "router"]
+
+_FILES = {
+    "": ("viewer.html", "text/html; charset=utf-8"),
+    "viewer.css": ("viewer.css", "text/css; charset=utf-8"),
+    "viewer.js": ("viewer.js", "text/javascript; charset=utf-8"),
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-cache",
+    "X-Content-Type-Options": "nosniff",
+}
+_BY_DIGEST = {"Cache-Control": "private, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
+_FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_MEDIA = {"png": "image/png", "txt": "text/plain; charset=utf-8"}
+_WAIT = 0.2  # seconds that a list waits for the folder to be read
+
+
+class Viewer:
+    """Responses of the viewer's API for one folder of trajectories."""
+
+    def __init__(self, index: EpisodeIndex) -> None:
+        self._index = index
+        self._scan: asyncio.Future[None] | None = None
+
+    async def episodes(
+        self,
+        request: Request,
+        order: str = "",
+        offset: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        refresh: bool = False,
+    ) -> Response:
+        """Return a page of the chosen episodes, with their summary and the values that can be chosen.
+
+        The fields of `EpisodeFilter` are parameters, too.
+        """
+        index = self._index
+        if refresh and not index.scanning:
+            await self._refresh()
+        rows = index.rows(_filter(request), order)
+        found = {
+            "root": str(index.root),
+            "total": len(rows),
+            "rows": [row.to_dict() for row in rows[offset : offset + limit]],
+            "summary": summary(rows),
+            "choices": index.choices(),
+            "scanning": index.scanning,
+            "seconds": round(index.seconds, 3),
+        }
+        return JsonResponse(found, headers=_FRESH)
+
+    async def _refresh(self) -> None:
+        """Read the folder in a thread, and wait for it briefly: a large one is shown while it is read."""
+        if self._scan is None or self._scan.done():
+            self._scan = asyncio.ensure_future(asyncio.to_thread(self._index.refresh))
+        await asyncio.wait([self._scan], timeout=_WAIT)
+        if self._scan.done():
+            self._scan.result()
+
+    async def film(self, episode: str) -> Response:
+        """Return all steps of an episode, without its pictures and texts."""
+        return JsonResponse(await self._read(film_of, episode), headers=_FRESH)
+
+    async def compare(self, a: str, b: str) -> Response:
+        """Return the first step at which two episodes differ."""
+        one, other = await self._read(film_of, a), await self._read(film_of, b)
+        return JsonResponse({"difference": first_difference(one, other)}, headers=_FRESH)
+
+    async def file(self, episode: str, digest: str, kind: Literal["png", "txt"]) -> Response:
+        """Return a picture or a text of an episode."""
+        body = await self._read(partial(stored_file, digest=digest, kind=kind), episode)
+        return Response(body, media_type=_MEDIA[kind], headers=_BY_DIGEST)
+
+    async def export(self, episode: str = "", a: str = "", b: str = "") -> Response:
+        """Return one episode, or two side by side, as a single HTML file."""
+        chosen = [each for each in ([episode] if episode else [a, b]) if each]
+        folders = {each: self._folder(each) for each in chosen}
+        headers = {**_FRESH, "Content-Disposition": 'attachment; filename="episode.html"'}
+        text = await run_in_threadpool(export, folders)
+        return Response(text, media_type="text/html; charset=utf-8", headers=headers)
+
+    async def _read(self, read: Callable[..., Any], episode: str) -> Any:
+        return await run_in_threadpool(read, self._folder(episode))
+
+    def _folder(self, episode: str) -> Any:
+        try:
+            return self._index.folder(episode)
+        except KeyError:
+            raise TaskError(f"no episode {episode[:200]!r} in {self._index.root}") from None
+
+
+def _filter(request: Request) -> EpisodeFilter:
+    given = request.query_params
+    return EpisodeFilter(**{each.name: given.get(each.name, "") for each in fields(EpisodeFilter)})
+
+
+def router(index: EpisodeIndex, prefix: str = "") -> APIRouter:
+    """Return the routes of the page and its API below a prefix."""
+    routes, viewer = APIRouter(prefix=prefix, tags=["viewer"]), Viewer(index)
+    for path, (name, media_type) in _FILES.items():
+        send = partial(_file, name, media_type)
+        routes.add_api_route(f"/{path}", send, methods=["GET"], include_in_schema=False, name=name)
+    for endpoint in (viewer.episodes, viewer.film, viewer.compare, viewer.file, viewer.export):
+        routes.add_api_route(f"/api/{endpoint.__name__}", endpoint, methods=["GET"], response_model=None)
+    return routes
+
+
+async def _file(name: str, media_type: str) -> Response:
+    text = files("stillweb.server.viewer").joinpath("web", name).read_text("utf-8")
+    return Response(text, media_type=media_type, headers=_HEADERS)
+
+
+def make_viewer_app(index: EpisodeIndex) -> FastAPI:
+    """Return the application of `stillweb view`."""
+    app = FastAPI(title="stillweb view", docs_url=None, redoc_url=None)
+    app.add_exception_handler(StillwebError, failed)
+    app.add_exception_handler(HTTPException, failed_http)
+    app.add_middleware(Guard, keys=AccessKeys())
+    app.include_router(router(index))
+    return app
