@@ -6,6 +6,7 @@ Both images are large, so they are built only by `make images`.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,12 +91,10 @@ def test_serve_wants_the_key(rollouts):
 async def test_an_episode_is_played_through_serve_and_replay(recorded, rollouts):
     async with RolloutClient(rollouts, api_key=KEY) as client, await client.lease() as lease:
         turn = await lease.reset(url="http://site:8000/")
-        assert "Brass lamp" in turn.obs["axtree"]
-        bid = next(part for part in turn.obs["axtree"].split("[")[1:] if "Brass lamp" in part).partition("]")[
-            0
-        ]
+        assert "Brass lamp" in turn.observation["axtree"]
+        bid = re.search(r"\[(\w+)\] link [^\n]*Brass lamp", turn.observation["axtree"])[1]
         turn = await lease.step({"action": "click", "bid": bid})
-        assert "Price: 20" in turn.obs["axtree"]
+        assert "Price: 20" in turn.observation["axtree"]
     assert list((recorded.folder / "trajectories").rglob("*"))
 
 
