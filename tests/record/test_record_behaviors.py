@@ -293,6 +293,46 @@ async def test_what_other_screens_would_load_is_fetched_too(tmp_path: Path, ca, 
     assert [each.path for each in other.asked] == ["/far.css", "/far.png"]
 
 
+ICONS = """
+<link rel="shortcut icon" href="/icon.png"><link rel=apple-touch-icon href=/touch.png>
+<link rel=manifest href=/app/site.webmanifest>"""
+MANIFEST = {
+    "icons": [
+        {"src": "large.png", "sizes": "512x512"},
+        {"src": "/root.png"},
+        {"src": "https://cdn.test/far.png"},
+    ]
+}
+
+
+@pytest.mark.browser
+async def test_icons_that_only_a_window_requests_are_recorded(tmp_path: Path, ca, site, cdn) -> None:
+    other, reach = cdn
+    site.page("/", ICONS)
+    site.page("/app/site.webmanifest", "", type="application/manifest+json")
+    served = site.answers["/app/site.webmanifest"]
+    site.answers["/app/site.webmanifest"] = replace(served, body=json.dumps(MANIFEST).encode())
+
+    await record(tmp_path, ca, site, only="variants", reach=reach)
+
+    recorded = {capture.url for capture in Collection.open(tmp_path, "site").captures()}
+    paths = ("icon.png", "touch.png", "app/site.webmanifest", "app/large.png", "root.png")
+    assert {HOME + path for path in paths} | {"https://cdn.test/far.png"} <= recorded
+    assert [each.path for each in other.asked] == ["/far.png"]
+
+
+@pytest.mark.browser
+async def test_a_manifest_that_is_no_manifest_is_a_failure_of_one_file(tmp_path: Path, ca, site) -> None:
+    site.page("/", "<link rel=manifest href=/broken><link rel=manifest href=/odd><img src=/late.png>")
+    site.page("/broken", "no JSON")
+    site.page("/odd", '{"icons": [{}, {"src": "http://["}]}')
+
+    _, deeds = await record(tmp_path, ca, site, only="variants")
+
+    assert {"/broken", "/odd"} <= set(asked(site))
+    assert deeds["variants"]["failed"] >= 1
+
+
 @pytest.mark.browser
 async def test_none_leaves_a_page_alone(tmp_path: Path, ca, site) -> None:
     site.page("/", CONTROLS + VARIANTS + LIST)

@@ -1,5 +1,6 @@
 // Resources that a page would load on another screen, on hover, or in another state: every candidate of srcset and
-// picture, every image, font and imported sheet of its style sheets. Found through the document's object model and
+// picture, every image, font and imported sheet of its style sheets, and the icons that only a browser with a window
+// requests. Found through the document's object model and
 // loaded by the page's own loader in the page's way (images as images, fonts as fonts), so that cookies, CORS, Referer
 // and content security policy are the page's.
 (() => {
@@ -81,6 +82,10 @@
         for (const href of srcset(element.getAttribute("srcset") ?? "")) add("image", href, ...how);
         const src = element.getAttribute(element.localName === "video" ? "poster" : "src");
         if (src) add("image", src, ...how);
+      } else if (element.matches("link[rel~=icon i], link[rel~=apple-touch-icon i]")) {
+        add("image", element.getAttribute("href") ?? "", document.baseURI);
+      } else if (element.matches("link[rel~=manifest i]")) {
+        add("manifest", element.getAttribute("href") ?? "", document.baseURI, element.crossOrigin ?? "");
       } else if (element.matches("link[imagesrcset]")) {
         for (const href of srcset(element.getAttribute("imagesrcset"))) add("image", href, document.baseURI);
       }
@@ -109,6 +114,13 @@
       image.src = url;
     }),
     font: ({ url }) => new FontFace("variant", `url(${JSON.stringify(url)})`).load().then(() => true),
+    manifest: async ({ url, cors }) => {
+      const response = await fetch(url, { credentials: cors === "use-credentials" ? "include" : "same-origin" });
+      const { icons } = await response.json();
+      const urls = (Array.isArray(icons) ? icons : []).map((icon) => new URL(icon.src, response.url).href);
+      await Promise.all(urls.map((each) => load.image({ url: each }).catch(() => false)));
+      return true;
+    },
     style: async ({ url }) => {
       const own = new URL(url).origin === location.origin;
       const response = await fetch(url, { mode: own ? "cors" : "no-cors", credentials: "include" });
