@@ -17,6 +17,7 @@ import ipaddress
 import re
 import ssl
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -35,13 +36,14 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from stillweb import clock
-from stillweb.certs.keyfiles import PRIVATE, PUBLIC, folder_lock, make_folder, write_file
+from stillweb.certs.keyfiles import PRIVATE, PUBLIC, check_folder, folder_lock, make_folder, write_file
 from stillweb.errors import BadHostname, CaExpired, CaMissing, CertError, UsageError
 
 SigningKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 # CA/Browser Forum Baseline Requirements §6.3.2: 398 days at most, which browsers enforce.
 LEAF_DAYS = 397
+CA_DAYS = 825
 BACKDATE = timedelta(days=1)  # for clients with a slow clock
 _MAX_NAME, _MAX_LABEL, _MAX_COMMON_NAME = 253, 63, 64  # RFC 1035 §2.3.4; X.520 ub-common-name
 # RFC 952 forbids underscores in host names, but many real names have them and browsers accept them.
@@ -94,7 +96,8 @@ def mint(
     now: datetime,
 ) -> x509.Certificate:
     """Return a leaf certificate for one host, signed by the CA and within its validity."""
-    common_name = str(name) if len(str(name)) <= _MAX_COMMON_NAME else ""
+    # OpenSSL compares the common name of a certificate without DNS names with the constraints of DNS names.
+    common_name = name if isinstance(name, str) and len(name) <= _MAX_COMMON_NAME else ""
     subject = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else []
     general: x509.GeneralName = x509.DNSName(name) if isinstance(name, str) else x509.IPAddress(name)
     start = max(now - BACKDATE, ca.not_valid_before_utc)
@@ -121,8 +124,10 @@ def mint(
     return builder.sign(ca_key, hashes.SHA256())
 
 
-def self_signed(key: ec.EllipticCurvePrivateKey, *, name: str, now: datetime, days: int) -> x509.Certificate:
-    """Return the CA's certificate, which may sign leaves only (path length 0)."""
+def self_signed(
+    key: ec.EllipticCurvePrivateKey, *, name: str, now: datetime, days: int, hosts: Sequence[str] = ()
+) -> x509.Certificate:
+    """Return the CA's certificate, which may sign leaves (path length 0), only of `hosts` if given."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     usage = _key_usage(signs_certificates=True)
     builder = (
@@ -137,7 +142,21 @@ def self_signed(key: ec.EllipticCurvePrivateKey, *, name: str, now: datetime, da
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
+    if hosts:
+        builder = builder.add_extension(_constraints(hosts), critical=True)
     return builder.sign(key, hashes.SHA256())
+
+
+def _constraints(hosts: Sequence[str]) -> x509.NameConstraints:
+    """Return constraints to hosts (RFC 5280 §4.2.1.10): a name permits its subdomains too.
+
+    A kind of names without a constraint would be unlimited.
+    """
+    written = sorted({host_name(host) for host in hosts}, key=str)
+    names = [each for each in written if isinstance(each, str)] or ["invalid"]  # RFC 6761 §6.4: no host
+    addresses = [x509.IPAddress(ipaddress.ip_network(each)) for each in written if not isinstance(each, str)]
+    every = [x509.IPAddress(ipaddress.ip_network(text)) for text in ("0.0.0.0/0", "::/0")]
+    return x509.NameConstraints([*map(x509.DNSName, names), *addresses], None if addresses else every)
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
@@ -191,24 +210,39 @@ class CertAuthority:
 
     @classmethod
     def init(
-        cls, folder: Path, *, overwrite: bool = False, days: int = 3650, name: str = "stillweb replay CA"
+        cls,
+        folder: Path,
+        *,
+        overwrite: bool = False,
+        days: int = CA_DAYS,
+        name: str = "stillweb replay CA",
+        hosts: Sequence[str] = (),
     ) -> CertAuthority:
         """Create a CA in a folder and load it.
 
+        Args:
+            folder: for its files.
+            overwrite: whether to replace an existing CA.
+            days: until it expires.
+            name: common name of its certificate.
+            hosts: names and addresses to which its certificate is constrained; empty for all.
+
         Raises:
             UsageError: if the folder has one and `overwrite` is not set, or `days` is below 1.
-            CertError: if the folder cannot be written.
+            CertError: if the folder cannot be written, or other users can write to it.
+            BadHostname: if no certificate can contain one of the hosts.
         """
         if days < 1:
             raise UsageError(f"a CA must be valid for at least 1 day, not {days}")
         make_folder(folder)
+        check_folder(folder)
         with folder_lock(folder):
             if not overwrite and (existing := _present(folder)):
                 raise UsageError(
                     f"{existing} exists, and a browser may trust it",
                     hint=f"stillweb certs init --overwrite{_option(folder)}",
                 )
-            _write_authority(folder, days=days, name=name)
+            _write_authority(folder, days=days, name=name, hosts=hosts)
         return cls.load(folder)
 
     @classmethod
@@ -218,8 +252,10 @@ class CertAuthority:
         Raises:
             CaMissing: if the folder has none.
             CaExpired: if its validity has ended or not begun.
-            CertError: if a file is damaged, unreadable or belongs to another CA.
+            CertError: if a file is damaged, unreadable or belongs to another CA, or other users can write to
+                the folder.
         """
+        check_folder(folder)
         cert = _read_cert(folder / CA_FILE)
         key = _read_key(folder / CA_KEY_FILE)
         leaf_key = _read_key(folder / LEAF_KEY_FILE)
@@ -256,7 +292,7 @@ class CertAuthority:
         make_folder(folder)
         with folder_lock(folder):
             if not _present(folder):  # another process may have created it meanwhile
-                _write_authority(folder, days=3650, name="stillweb replay CA")
+                _write_authority(folder, days=CA_DAYS, name="stillweb replay CA")
         return cls.load(folder)
 
     @property
@@ -333,9 +369,9 @@ def _present(folder: Path) -> Path | None:
     return next((file for file in files if file.exists()), None)
 
 
-def _write_authority(folder: Path, *, days: int, name: str) -> None:
+def _write_authority(folder: Path, *, days: int, name: str, hosts: Sequence[str] = ()) -> None:
     key, leaf_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    cert = self_signed(key, name=name, now=clock.now(), days=days).public_bytes(Encoding.PEM)
+    cert = self_signed(key, name=name, now=clock.now(), days=days, hosts=hosts).public_bytes(Encoding.PEM)
     both = _key_pem(key) + cert
     make_folder(folder / MITMPROXY_FOLDER)
     write_file(folder / MITMPROXY_FOLDER / "mitmproxy-ca.pem", both, PRIVATE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,16 @@ def make_folder(path: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise CertError(f"{path}: cannot be created: {error.strerror}") from error
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder in which any user could replace the CA.
+
+    Raises:
+        CertError: if all users can write to it.
+    """
+    if path.is_dir() and path.stat().st_mode & stat.S_IWOTH:
+        raise CertError(f"{path}: all users can write to this folder", hint=f"chmod o-w {path}")
 
 
 @contextmanager

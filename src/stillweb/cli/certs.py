@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
 from stillweb.certs import TARGETS, CertAuthority, install_nss, recipe, spki_flag, write_bundle
+from stillweb.certs.authority import CA_DAYS, host_name
 from stillweb.cli.console import echo, print_json
-from stillweb.cli.options import certs_option, json_option
+from stillweb.cli.options import certs_option, collections_option, json_option
+from stillweb.errors import BadHostname, UsageError
 
 
 @click.group()
@@ -25,23 +28,34 @@ def certs() -> None:
 
 @certs.command()
 @certs_option
-@click.option("--days", default=3650, show_default=True, help="Days until the CA expires.")
+@click.option("--days", default=CA_DAYS, show_default=True, help="Days until the CA expires.")
 @click.option(
     "--name",
     default="stillweb replay CA",
     show_default=True,
     help="Common name of the CA.",
 )
+@click.option(
+    "--constrain",
+    metavar="NAME",
+    multiple=True,
+    help="Constrain the CA to the hosts of this collection and their subdomains. Repeatable.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace the CA; programs must then trust the new one.")
+@collections_option
 @json_option
-def init(certs_dir: Path, days: int, name: str, overwrite: bool, as_json: bool) -> None:
+def init(certs_dir: Path, constrain: tuple[str, ...], root: Path, as_json: bool, **made: Any) -> None:
     """Create a CA with keys that only you can read.
+
+    A program that trusts a constrained CA accepts its certificates for the hosts of the collections only.
 
     \b
     Example:
       stillweb certs init --days 365
+      stillweb certs init --constrain shop
     """  # noqa: D301  click reads \b itself
-    ca = CertAuthority.init(certs_dir, overwrite=overwrite, days=days, name=name)
+    hosts = sorted({host for each in constrain for host in _recorded_hosts(root, each)})
+    ca = CertAuthority.init(certs_dir, hosts=hosts, **made)
     _describe(ca, as_json)
     echo(f"created a CA in {certs_dir}; keep it out of version control", err=True)
 
@@ -102,6 +116,27 @@ def trust(targets: tuple[str, ...], certs_dir: Path, install: str | None, db: Pa
     for one in recipes:
         echo(f"# {one.target}: {one.what}", err=len(recipes) == 1)
         echo(one.text if len(recipes) == 1 else one.text + "\n")
+
+
+def _recorded_hosts(root: Path, name: str) -> set[str]:
+    """Return the hosts of a collection's captures, without those that no certificate can contain."""
+    from stillweb.collections.layout import Collection
+
+    collection = Collection.open(root, name)
+    collection.require_archive()
+    hosts = {urlsplit(capture.url).hostname or "" for capture in collection.captures()}
+    certain = {host for host in hosts if _has_certificate(host)}
+    if not certain:
+        raise UsageError(f"{name} has no host to which a CA could be constrained")
+    return certain
+
+
+def _has_certificate(host: str) -> bool:
+    try:
+        host_name(host)
+    except BadHostname:
+        return False
+    return bool(host)
 
 
 def _describe(ca: CertAuthority, as_json: bool) -> None:
