@@ -12,16 +12,19 @@ import pytest
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.coverage import (
     AGENTS,
+    LEFT_ALONE,
     CoverageResult,
     StepRecord,
     UntilOptions,
     WalkRecord,
     causes_of,
+    closable_rate,
     url_template,
     walk_agent,
 )
 from stillweb.coverage.report import CausePicture, write_report
 from stillweb.errors import UsageError
+from stillweb.record.explore.plan import AvoidRules
 
 URL = "https://site.test/"
 
@@ -146,6 +149,19 @@ def test_causes_are_grouped_with_the_command_that_closes_them():
     assert causes[0].command == "stillweb record harvest site"
     assert causes[0].example == ("uniform", 7, 1)
     assert any("--unsafe" in cause.command for cause in causes)
+
+
+def test_what_the_recorder_leaves_alone_is_told_from_what_a_recording_can_close():
+    logout = StepRecord(
+        *(1, URL, {"action": "click", "bid": "a"}, 'link "Log out"'),
+        **{"requested": True, "left": False, "dead": False, "missed": ("GET https://site.test/end",)},
+    )
+    found = result(logout, step(2), step(3, ("GET https://site.test/a",)))
+    assert found.miss_rate().failed == 2
+    closable = closable_rate(found, AvoidRules.of())
+    assert (closable.failed, closable.tried) == (1, 2)
+    assert sorted(cause.command for cause in causes_of(found)) == [LEFT_ALONE, "stillweb record harvest site"]
+    assert closable_rate(found, AvoidRules.of(destructive=True)).failed == 2
 
 
 def test_the_report_shows_rates_causes_and_pictures_and_escapes_what_pages_say(tmp_path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from stillweb.record.explore.journal import RECORDED, WAITING, RecordedActions
 from stillweb.record.explore.links import HtmlForm, Input, LinkCandidate, form_requests
 from stillweb.record.explore.plan import AvoidRules, make_plan, other_fills
 from stillweb.record.explore.values import Values, read_values
+from stillweb.record.explore.walks import WalkOptions, choose
 from stillweb.record.options import ScopeKind
 
 SCOPE = Scope.of(ScopeKind.HOST, ["https://site.test/"])
@@ -310,3 +312,43 @@ def test_a_line_that_is_none_is_named_with_its_number(tmp_path: Path):
     with pytest.raises(CollectionError, match="line 2") as caught:
         read_reach(path)
     assert caught.value.hint
+
+
+# --- walks -----------------------------------------------------------------------------------------
+
+
+def test_a_walk_prefers_what_was_seldom_used_and_leaves_alone_what_it_must() -> None:
+    read_only = WalkOptions(1.0, mutations=False)
+    controls = (
+        control("1", "button", "Log out"),
+        control("2", "link", "Away", url="https://other.test/"),
+        submit("3", ORDER, "Order"),
+        control("4", "button", "Menu", kind="menu"),
+        control("5", "link", "Row", kind="row", same="row"),
+    )
+    state = PageState("https://site.test/", "d", controls)
+    used: Counter[str] = Counter()
+    offered: list[list[float]] = []
+
+    def draw(items, weights):
+        offered.append([round(each, 2) for each in weights])
+        return items[-1]
+
+    first = choose(state, SCOPE, read_only, used, draw)
+    choose(state, SCOPE, read_only, used, draw)
+    assert first == Act("click", "5")
+    assert offered == [[1.0, 1.0], [1.0, 0.25]]
+    assert choose(PageState("https://site.test/", "d", controls[:3]), SCOPE, read_only, used, draw) is None
+
+
+def test_a_walk_types_words_of_the_page_and_values_of_the_user() -> None:
+    state = PageState("https://site.test/", "d", (field("1", SEARCH), control("2", "link", "Kettles")))
+
+    def draw(items, weights):
+        return items[0]
+
+    def act(values: Values) -> Act | None:
+        return choose(state, SCOPE, WalkOptions(1.0, values=values), Counter(), draw)
+
+    assert act(NOTHING) == Act("submit", fields=(("1", "Kettles"),))
+    assert act(Values({"*": ("lamp",)})) == Act("submit", fields=(("1", "lamp"),))

@@ -24,12 +24,14 @@ from stillweb.record.crawl.crawl import crawl
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.explore.walks import WalkOptions, record_walks
 from stillweb.record.harvest.fetch import PageFetcher, TooLarge
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import STATE_FILE, HarvestOptions, HarvestReport, harvest
 from stillweb.record.harvest.misses import plain_requests, word_templates
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForms
+from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate
 from stillweb.record.login.steps import read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
@@ -140,6 +142,63 @@ def test_the_likeliest_url_comes_first_and_each_once():
     assert not frontier.waiting
 
 
+def test_weight_that_comes_late_is_handed_on():
+    frontier = HarvestFrontier()
+    frontier.add("hub", "", 0.1)
+    frontier.add("page", "", 0.05)
+    hub = frontier.take()
+    assert hub is not None
+    frontier.lead(hub, [f"under hub {number}" for number in range(4)], {"form": 0.5})
+    page = frontier.take()
+    assert page is not None
+    assert page.url == "page"
+    frontier.lead(page, {"hub": 0.9, "elsewhere": 0.1})
+    frontier.add("start", "", 40.0)
+    start = frontier.take()
+    assert start is not None
+    frontier.lead(start, {"hub": 0.9, "rare": 0.002})  # most visitors are at the hub by now
+    order = [frontier.take() for _ in range(5)]
+    assert [each and each.url for each in order][:4] == [f"under hub {number}" for number in range(4)]
+    assert frontier.weight_of("form") > DAMPING**2 * 40 * 0.9 / 2
+
+
+def test_likely_words_of_likely_forms_come_first_and_each_once():
+    words = SiteWords()
+    words.add(["kettle", "lamp"], 1.0)
+    words.add(["kettle"], 1.0)
+    forms = WordRequests()
+    often, seldom = page(_SEARCH % "find").forms[0], page(_SEARCH % "old").forms[0]
+    forms.add_form(often, HOME)
+    forms.add_form(seldom, HOME)
+    weights = {often: 0.8, seldom: 0.1}
+
+    def taken(least: float, most: int = 9) -> list[str]:
+        ranked = words.likeliest(10)
+        return [each.url for each in forms.take(weights.__getitem__, ranked, least, most)]
+
+    assert taken(0.3) == ["https://a.test/find?q=kettle&go=1", "https://a.test/find?q=kettle&all=1"]
+    assert taken(0.0, most=2) == [
+        *("https://a.test/find?q=lamp&go=1", "https://a.test/find?q=lamp&all=1"),
+        *("https://a.test/old?q=kettle&go=1", "https://a.test/old?q=kettle&all=1"),
+    ]
+    assert taken(0.0) == ["https://a.test/old?q=lamp&go=1", "https://a.test/old?q=lamp&all=1"]
+
+
+_SEARCH = (
+    "<form action=%s><input name=q><button name=go value=1>Go</button><button name=all value=1>All</form>"
+)
+
+
+def test_a_form_is_sent_with_fresh_tokens_and_otherwise_as_recorded():
+    html = """<form method=post action=/edit><input type=hidden name=csrf_token value=%s>
+    <input type=hidden name=started value=%s><textarea name=text>one\ntwo</textarea></form>"""
+    recorded, fresh = page(html % ("A" * 32, "20261123")), page(html % ("B" * 32, "20261124"))
+    (post,) = PostForms().of("https://a.test/", recorded)
+    assert post.fresh_pairs(fresh.posts[0]) == [
+        *(("csrf_token", "B" * 32), ("started", "20261123"), ("text", "one\r\ntwo")),
+    ]
+
+
 # --- what a replay missed --------------------------------------------------------------------------
 
 
@@ -150,6 +209,18 @@ def missed(
     named = tuple((name.replace("_", "-"), value) for name, value in fields.items())
     packed = b64encode(body).decode()
     return Missed("site", "e", method, url, seen, seen, named, packed, len(body), resource=resource)
+
+
+def test_a_missed_type_ahead_is_repeated_with_other_words():
+    (request,) = plain_requests([missed("https://a.test/suggest?v=2&s=lamp")], unsafe=False)
+    places = WordRequests()
+    for each, at in word_templates([request], {"lamp"}):
+        places.add_template(WordTemplate(each, at))
+    found = places.take(lambda source: 1.0, [("kettle", 0.6), ("lamp", 0.4)], 0.0, 9)
+    assert [each.url for each in found] == [
+        f"https://a.test/suggest?v=2&s={word}" for word in ("kettle", "lamp")
+    ]
+    assert [each.plain and each.plain.url for each in found] == [each.url for each in found]
 
 
 FORM = {"content_type": "application/x-www-form-urlencoded;charset=UTF-8"}
@@ -344,6 +415,25 @@ class TestASite:
         assert not seeds[0] & seeds[-1]
         assert any(text.startswith("round 1: miss rate 0 of") for text in said)
 
+    async def test_a_walk_records_what_depends_on_the_page_before(self, tmp_path: Path, ca, site) -> None:
+        script = "fetch('/bundle?m=' + (localStorage.has ? 'b' : 'a,b')); localStorage.has = 1"
+        button = "<button onclick=\"fetch('/do', {method: 'POST'})\">Do</button>"
+        site.page("/", f"<script>{script}</script><a href='/next'>Next</a>{button}")
+        site.page("/do", "not now", status=409)
+        site.page("/next", f"<script>{script}</script><h1>Next</h1>")
+        for wanted in ("a,b", "b"):
+            site.page(f"/bundle?m={wanted}", "1")
+        site.page("/favicon.ico", "", status=404)
+        collection = await crawled(tmp_path, ca, site)
+        before = [capture.url for capture in collection.captures()]
+        options = WalkOptions(15.0, jobs=1, record=site.options)
+        report = await record_walks(collection, ca, SCOPE, [HOME], options)
+        after = [capture.url for capture in collection.captures()]
+        assert report.steps
+        assert f"{HOME}bundle?m=b" not in before
+        assert sorted(set(after) - set(before)) == [f"{HOME}bundle?m=b", f"{HOME}do", f"{HOME}next"]
+        assert len(after) == len(set(after))
+
     async def test_a_form_leads_to_the_page_behind_it(self, tmp_path: Path, ca, site) -> None:
         build(site, pages=3)
         site.page("/", '<a href="/item/0">0</a><a href="/item/1">1</a>')
@@ -409,7 +499,7 @@ class TestASite:
     async def test_a_damaged_state_names_the_file_and_the_way_out(self, tmp_path: Path, ca, site) -> None:
         build(site, pages=2)
         collection = await crawled(tmp_path, ca, site)
-        (collection.path / STATE_FILE).write_text('{"version": 1, "waiting": 7}')
+        (collection.path / STATE_FILE).write_text('{"version": 2, "waiting": 7}')
         with pytest.raises(CollectionError, match="not the state of a harvest"):
             await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
 

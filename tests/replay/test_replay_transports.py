@@ -14,6 +14,7 @@ from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.learn.transports import learn_transports, transport_rules
 from stillweb.collections.pack.seal import seal
 from stillweb.collections.warc.frames import (
+    CLOSE,
     TEXT,
     Chunk,
     Chunks,
@@ -25,7 +26,7 @@ from stillweb.collections.warc.frames import (
 )
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.model import Exchange, Request, Response
-from stillweb.replay import ReplayOptions, serve
+from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 SITE = "http://live.example"
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
@@ -104,6 +105,34 @@ async def test_a_random_session_is_no_part_of_a_connection(collection, tmp_path)
     assert (posted.content, polled.content) == (b"o", b"0{sid}")
     assert stream.content == b"data: o\n\ndata: later\n\n"
     assert (other.status_code, product.status_code) == (404, 404)
+
+
+async def test_a_conversation_that_was_cut_short_is_not_used_if_another_goes_on(tmp_path) -> None:
+    made = Collection.create(tmp_path, "live")
+    fields = (("Upgrade", "websocket"), ("Connection", "Upgrade"))
+    hello, asked = Frame(0, False, TEXT, b"o"), Frame(5, True, TEXT, b"subscribe")
+    left = Frame(9, True, CLOSE, b"\x03\xe9")
+    talks = {
+        "/sockjs/001/aaaaaaaa/websocket": (hello, left),
+        "/sockjs/002/bbbbbbbb/websocket": (hello, asked, Frame(6, False, TEXT, b"state"), left),
+        "/sockjs/003/cccccccc/websocket": (hello, Frame(2, False, TEXT, b"news"), left),
+    }
+    with CollectionWriter(made) as writer:
+        for number, (path, frames) in enumerate(talks.items()):
+            url = f"ws://live.example{path}"
+            exchange = Exchange(
+                Request("GET", url, fields), Response(101, "", fields), f"2026010100000{number}"
+            )
+            writer.write(exchange, frames_beside(url, Frames(frames, ConnectionEnd.CLIENT)))
+    learn_transports(made)
+    seal(made)
+    ca = CertAuthority.init(tmp_path / "certs")
+    async with serve([made], ca, ReplayOptions(port=0, session_ports=None)) as server:
+        for path in ("/sockjs/001/aaaaaaaa/websocket", "/sockjs/333/zzzzzzzz/websocket"):
+            await connect(server.url, path)
+        async with ReplayClient(server.url) as client:
+            entries = (await client.ledger("default")).entries
+    assert ["2 of the page" in each.reason for each in entries] == [True, True]
 
 
 def test_only_urls_of_the_two_libraries_make_rules(collection) -> None:

@@ -14,9 +14,10 @@ from stillweb.cli.console import print_json, print_table, progress, stderr
 from stillweb.cli.options import certs_option, collections_option, json_option, option_for, options_from
 from stillweb.cli.replay.started import replayed
 from stillweb.collections.layout import Collection
-from stillweb.coverage import CoverageOptions, CoverageResult, MissCause, causes_of, measure
+from stillweb.coverage import CoverageOptions, CoverageResult, MissCause, causes_of, closable_rate, measure
 from stillweb.errors import UsageError
 from stillweb.options import Option, parse_share
+from stillweb.record.explore.plan import AvoidRules
 from stillweb.replay import ReplayClient
 from stillweb.urls import host_of
 
@@ -151,6 +152,9 @@ def print_coverage(result: CoverageResult, causes: list[MissCause]) -> None:
         "#95% interval",
     )
     print_table(columns, rows, title=result.collection)
+    closable = closable_rate(result, AvoidRules.of())
+    if closable.tried != result.miss_rate().tried:
+        stderr().print(f"without controls that the recorder leaves alone: {closable}", markup=False)
     if causes:
         shown = [(c.steps, c.method, c.template, c.control, c.command) for c in causes[:_CAUSES]]
         print_table(("#steps", "method", "URL template", "control", "command"), shown, title="causes")

@@ -1,10 +1,11 @@
 from .agents import AGENTS, WalkAgent, walk_agent
-from .causes import MissCause, causes_of, url_template
+from .causes import LEFT_ALONE, MissCause, causes_of, closable_rate, url_template
 from .measure import CoverageOptions, CoverageResult, StepRecord, WalkRecord, measure
 from .until import Round, UntilOptions, UntilReport, record_until
 
 __all__ = [
     "AGENTS",
+    "LEFT_ALONE",
     "CoverageOptions",
     "CoverageResult",
     "MissCause",
@@ -15,6 +16,7 @@ __all__ = [
     "WalkAgent",
     "WalkRecord",
     "causes_of",
+    "closable_rate",
     "measure",
     "record_until",
     "url_template",

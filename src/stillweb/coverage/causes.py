@@ -9,8 +9,13 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.coverage.measure import CoverageResult, StepRecord
+from stillweb.diff.certify.rates import FailureRate, rate
+from stillweb.record.explore.plan import AvoidRules
 
-__all__ = ["MissCause", "causes_of", "url_template"]
+__all__ = ["LEFT_ALONE", "MissCause", "causes_of", "closable_rate", "is_left_alone", "url_template"]
+
+LEFT_ALONE = "left alone: logs out, deletes or orders"
+"""Instead of a command, for controls that the recorder does not use."""
 
 _VARIABLE = re.compile(r"\d|%|^.{25,}$")
 _TYPED = frozenset(("fill", "type", "press"))
@@ -29,7 +34,7 @@ class MissCause:
         example: agent, seed and number of a step that shows it.
         page: URL of the page on which that step acted.
         label: name of the element in that step.
-        command: command line that closes this group.
+        command: command line that closes this group, or why none does.
     """
 
     method: str
@@ -56,8 +61,28 @@ def url_template(url: str) -> str:
     return f"{split.scheme}://{split.netloc}{path}" + (f"?{query}" if query else "")
 
 
-def causes_of(result: CoverageResult) -> list[MissCause]:
-    """Return the causes of all misses, the most frequent first."""
+def is_left_alone(step: StepRecord, avoid: AvoidRules) -> bool:
+    """Return whether a step missed because the recorder leaves its control alone: log out, delete, order."""
+    urls = [missed.partition(" ")[2] for missed in step.missed]
+    return bool(urls) and all(avoid.forbids(step.control, url) for url in urls)
+
+
+def closable_rate(result: CoverageResult, avoid: AvoidRules) -> FailureRate:
+    """Return the miss rate without the steps whose control is left alone on purpose."""
+    stayed = [
+        step for step in result.steps() if step.requested and not step.left and not is_left_alone(step, avoid)
+    ]
+    return rate(sum(bool(step.missed) for step in stayed), len(stayed))
+
+
+def causes_of(result: CoverageResult, avoid: AvoidRules | None = None) -> list[MissCause]:
+    """Return the causes of all misses, the most frequent first.
+
+    Args:
+        result: the measurement.
+        avoid: controls that the recorder leaves alone; None for those of its defaults.
+    """
+    avoid = avoid or AvoidRules.of()
     groups: dict[tuple[str, str, str], list[tuple[tuple[str, int, int], StepRecord, str]]] = defaultdict(list)
     for walk in result.walks:
         for step in walk.steps:
@@ -67,7 +92,7 @@ def causes_of(result: CoverageResult) -> list[MissCause]:
                 keys.setdefault((method, url_template(url), _control_of(step)), url)
             for key, url in keys.items():
                 groups[key].append(((walk.agent, walk.seed, step.number), step, url))
-    causes = [_cause(result.collection, key, found) for key, found in groups.items()]
+    causes = [_cause(result.collection, key, found, avoid) for key, found in groups.items()]
     return sorted(causes, key=lambda cause: (-cause.steps, cause.template))
 
 
@@ -75,19 +100,20 @@ def _control_of(step: StepRecord) -> str:
     return step.control.partition(" ")[0] or str(step.action["action"])
 
 
-def _cause(
-    name: str, key: tuple[str, str, str], found: list[tuple[tuple[str, int, int], StepRecord, str]]
-) -> MissCause:
+_Found = list[tuple[tuple[str, int, int], StepRecord, str]]
+
+
+def _cause(name: str, key: tuple[str, str, str], found: _Found, avoid: AvoidRules) -> MissCause:
     method, template, control = key
     example, step, _ = found[0]
     urls = tuple(dict.fromkeys(url for _, _, url in found))[:5]
     label = step.control.partition(" ")[2].strip('"')
-    return MissCause(
-        method, template, control, len(found), urls, example, step.page, label, _command(name, method, found)
-    )
+    left_alone = all(is_left_alone(each, avoid) for _, each, _ in found)
+    command = LEFT_ALONE if left_alone else _command(name, method, found)
+    return MissCause(method, template, control, len(found), urls, example, step.page, label, command)
 
 
-def _command(name: str, method: str, found: list[tuple[tuple[str, int, int], StepRecord, str]]) -> str:
+def _command(name: str, method: str, found: _Found) -> str:
     if method not in ("GET", "HEAD"):
         return f"stillweb record amend {name} --misses misses.jsonl --unsafe"
     if all(step.action["action"] in _TYPED for _, step, _ in found):

@@ -92,11 +92,12 @@ class WalkRecord:
 
 @dataclass(frozen=True, slots=True)
 class CoverageResult:
-    """All walks on one recording."""
+    """All walks on one recording; `complete` is False if `measure` ended early."""
 
     collection: str
     environment_id: str
     walks: tuple[WalkRecord, ...]
+    complete: bool = True
 
     def steps(self, agent: str = "") -> Iterator[StepRecord]:
         """Yield the steps of an agent, or of all."""
@@ -149,7 +150,7 @@ class CoverageResult:
         }
 
 
-OnWalk = Callable[[WalkRecord], None]
+OnWalk = Callable[[CoverageResult], bool | None]
 
 
 async def measure(
@@ -158,7 +159,7 @@ async def measure(
     starts: Sequence[str],
     hosts: Iterable[str],
     options: CoverageOptions,
-    on_walk: OnWalk = lambda walk: None,
+    on_walk: OnWalk = lambda result: False,
 ) -> CoverageResult:
     """Walk on a replayed collection.
 
@@ -168,7 +169,7 @@ async def measure(
         starts: URLs at which walks start; the walks of an agent take them in turn.
         hosts: hosts of which the collection holds answers.
         options: see `CoverageOptions`.
-        on_walk: called after each walk.
+        on_walk: called after each walk with all walks so far; no further walk starts if it returns True.
 
     Raises:
         UsageError: if no agent has one of the names.
@@ -177,9 +178,11 @@ async def measure(
         walk_agent(agent, "", 0)  # an unknown name is an error before anything starts
     planned = [
         WalkRecord(agent, options.first_seed + number, starts[number % len(starts)])
-        for agent in options.agents
         for number in range(options.seeds)
+        for agent in options.agents
     ]
+    done: list[WalkRecord] = []
+    ended = asyncio.Event()
     environment_id = str((await client.info()).collections[collection])
     walker = _Walker(client, collection, frozenset(hosts), options)
     vector = VectorEnv(
@@ -191,16 +194,25 @@ async def measure(
         options=walk_options(options.steps),
     )
     waiting = iter(planned)
+
+    def result() -> CoverageResult:
+        by_agent = sorted(done, key=lambda walk: (options.agents.index(walk.agent), walk.seed))
+        return CoverageResult(collection, environment_id, tuple(by_agent), len(done) == len(planned))
+
     async with vector, asyncio.TaskGroup() as group:
 
         async def work(session: int) -> None:
             for record in waiting:
                 await walker.walk(vector, session, record)
-                on_walk(record)
+                done.append(record)
+                if on_walk(result()):
+                    ended.set()
+                if ended.is_set():
+                    return
 
         for session in range(len(vector)):
             group.create_task(work(session))
-    return CoverageResult(collection, environment_id, tuple(planned))
+    return result()
 
 
 def walk_options(steps: int) -> VectorOptions:

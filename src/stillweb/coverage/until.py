@@ -19,7 +19,7 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed
-from stillweb.coverage.causes import MissCause, causes_of
+from stillweb.coverage.causes import MissCause, causes_of, closable_rate
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, measure
 from stillweb.errors import RecordError
 from stillweb.options import Option, parse_duration, parse_share
@@ -27,6 +27,7 @@ from stillweb.record.amend.amend import AmendOptions, amend
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import explore
 from stillweb.record.explore.options import ExploreOptions
+from stillweb.record.explore.walks import WalkOptions, WalkReport, record_walks
 from stillweb.record.harvest.harvest import HarvestOptions, harvest
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
 from stillweb.urls import host_of
@@ -35,7 +36,12 @@ __all__ = ["Round", "UntilOptions", "UntilReport", "record_until"]
 
 _SEEDS_APART = 10_000  # between the seeds of two measurements
 _ERRANDS = 150  # misses that one round amends, the most frequent first
-_HARVEST, _EXPLORE, _AMEND = 0.4, 0.3, 0.3  # shares of the time left that a round may spend
+_HARVEST_LEAST, _HARVEST_MOST = 0.1, 0.6  # shares of the time left that a round may spend
+_WALKS, _EXPLORE, _AMEND = 0.4, 0.4, 0.4
+_SCRIPTED = 0.3  # share of misses by scripts from which on a browser is used in the first round
+_MEASURE_MOST = 0.3  # share of the whole time that is kept for the last measurement
+_FIRST_MOST = 0.1  # share of the whole time that the first measurement may use
+_SURE = 2  # walks of each agent before a measurement may end early
 _LEAST = 20.0  # seconds that are worth another step of a round
 
 
@@ -107,7 +113,7 @@ class UntilReport:
 
     Attributes:
         rounds: measurements in order; the first is of the recording as it was found.
-        reached: whether the last rate is at most the target.
+        reached: whether the last rate is at most the target; controls that are left alone do not count.
         causes: of the misses that are left.
         why: why the loop ended without reaching the target, "" if it was reached.
     """
@@ -166,7 +172,8 @@ class _Loop:
         self._say = on_progress
         self._began = monotonic()
         self._report = UntilReport()
-        self._explored = False
+        self._exhausted: set[str] = set()
+        self._walk_seconds = 0.0
 
     @property
     def _left(self) -> float:
@@ -176,8 +183,8 @@ class _Loop:
         """Run rounds until the target holds or nothing more can be done."""
         report = self._report
         last = await self._measure({})
-        while last.result.miss_rate().share > self._options.miss_rate:
-            if self._left < _LEAST:
+        while not self._holds(last):
+            if self._to_record < _LEAST:
                 report.why = f"the time limit of {self._options.seconds:g} s is over"
                 break
             recorded = await self._record(last.result)
@@ -185,28 +192,50 @@ class _Loop:
                 report.why = "nothing more can be recorded by harvest, explore and amend"
                 break
             last = await self._measure(recorded)
-        report.causes = causes_of(last.result)
-        report.reached = last.result.miss_rate().share <= self._options.miss_rate
+        report.causes = causes_of(last.result, self._options.harvest.avoid)
+        report.reached = self._holds(last)
         report.why = "" if report.reached else report.why
         return report
 
+    def _holds(self, last: Round) -> bool:
+        rate = closable_rate(last.result, self._options.harvest.avoid)
+        return last.result.complete and rate.share <= self._options.miss_rate
+
+    @property
+    def _to_record(self) -> float:
+        """Seconds left for recording; the rest is for the last measurement."""
+        walks = len(self._options.measure.agents) * self._options.measure.seeds
+        return self._left - min(_MEASURE_MOST * self._options.seconds, self._walk_seconds * walks)
+
     async def _record(self, result: CoverageResult) -> dict[str, int]:
-        recorded = {"harvest": await self._harvest(result)}
-        if len(self._report.rounds) == 1:
-            return recorded  # most of what was missed is a page away: measure again before a browser is used
-        if any(not _is_plain(cause) for cause in causes_of(result)) and self._left > _LEAST:
-            if not self._explored:
-                recorded["explore"] = await self._explore()
-            if self._left > _LEAST:
-                recorded["amend"] = await self._amend(result.misses())
+        """Record by each means, with time by how many misses it can avoid."""
+        misses = result.misses()
+        by_script = 1 - sum(_is_document(each) * each.count for each in misses) / _total(misses)
+        # A browser is slow, and most of what it would find is a page away: harvest alone where links miss.
+        alone = len(self._report.rounds) == 1 and by_script < _SCRIPTED
+        share = _HARVEST_MOST if alone else min(_HARVEST_MOST, max(_HARVEST_LEAST, 1 - by_script))
+        recorded = {"harvest": await self._harvest(result, share)}
+        if alone or not by_script:
+            return recorded
+        for means, record in (("walks", self._walk), ("explore", self._explore)):
+            if means not in self._exhausted and self._to_record > _LEAST:
+                recorded[means] = await record()
+                self._exhausted |= set() if recorded[means] else {means}
+        if self._to_record > _LEAST:
+            recorded["amend"] = await self._amend(misses)
         return recorded
 
-    async def _harvest(self, result: CoverageResult) -> int:
+    async def _harvest(self, result: CoverageResult, share: float) -> int:
         base = self._options.harvest
-        seconds = max(_LEAST, _HARVEST * self._left)
+        seconds = max(_LEAST, share * self._to_record)
         forms = 0 if self._options.read_only else base.forms or 1_000
         options = replace(
-            base, seconds=seconds, forms=forms, words=base.words or 2_000, misses=tuple(result.misses())
+            base,
+            seconds=seconds,
+            forms=forms,
+            words=base.words or 2_000,
+            misses=tuple(result.misses()),
+            walked=sum(1 for _ in result.steps()),
         )
 
         def show(report: Any) -> None:
@@ -215,9 +244,28 @@ class _Loop:
         report = await harvest(self._collection, self._ca, self._scope, options, show)
         return report.requests
 
+    async def _walk(self) -> int:
+        given = self._options.explore
+        options = WalkOptions(
+            max(_LEAST, _WALKS * self._to_record),
+            seed=len(self._report.rounds),
+            mutations=not self._options.read_only,
+            values=given.values,
+            avoid=given.avoid,
+            login=given.login,
+            storage_state=given.storage_state,
+            browser=given.browser,
+            record=given.record,
+        )
+
+        def show(report: WalkReport) -> None:
+            self._say(f"walks: {report.steps} steps")
+
+        report = await record_walks(self._collection, self._ca, self._scope, self._starts, options, show)
+        return report.exchanges
+
     async def _explore(self) -> int:
-        self._explored = True
-        seconds = max(_LEAST, _EXPLORE * self._left)
+        seconds = max(_LEAST, _EXPLORE * self._to_record)
         options = replace(
             self._options.explore,
             budget=100_000,
@@ -242,7 +290,7 @@ class _Loop:
 
         before = self._collection.count_lines()
         try:
-            async with asyncio.timeout(max(_LEAST, _AMEND * self._left)):
+            async with asyncio.timeout(max(_LEAST, _AMEND * self._to_record)):
                 report = await amend(self._collection, chosen, self._ca, options, show)
         except TimeoutError:  # what was fetched is kept
             return self._collection.count_lines() - before
@@ -254,12 +302,16 @@ class _Loop:
         options = replace(options, first_seed=options.first_seed + _SEEDS_APART * number)
         await asyncio.to_thread(ensure_sealed, self._collection)
         hosts = {host_of(capture.url) for capture in self._collection.captures()}
-        done = 0
+        began, done = monotonic(), 0
 
-        def count(_: Any) -> None:
+        def count(so_far: CoverageResult) -> bool:
             nonlocal done
             done += 1
+            self._walk_seconds = (monotonic() - began) / done
             self._say(f"measure: {done} of {len(options.agents) * options.seeds} walks")
+            sure = closable_rate(so_far, self._options.harvest.avoid).low > self._options.miss_rate
+            long = number == 0 and monotonic() - began > _FIRST_MOST * self._options.seconds
+            return (sure and done >= _SURE * len(options.agents)) or long or self._left <= 0
 
         replay = ReplayOptions(port=0, session_ports=None)
         async with (
@@ -276,6 +328,10 @@ class _Loop:
         return measured
 
 
-def _is_plain(cause: MissCause) -> bool:
-    """Return whether links and forms explain a cause, so that no browser is needed to find more like it."""
-    return cause.control in ("link", "goto") and cause.method == "GET"
+def _is_document(miss: Missed) -> bool:
+    """Return whether a link or a GET form leads to a miss: no browser is needed to find more like it."""
+    return miss.method == "GET" and miss.resource == "document"
+
+
+def _total(misses: list[Missed]) -> int:
+    return sum(each.count for each in misses) or 1

@@ -45,6 +45,8 @@ class NewOnlyWriter(CollectionWriter):
         known: index of what it answers.
         rules: its rules.
         wanted: identities of missed requests whose key has another capture.
+        refusals: whether error responses to POST and the like are written too: they are the site's answer if
+            the page itself sent the request.
 
     Attributes:
         answers: outcomes so far, by identity.
@@ -53,12 +55,19 @@ class NewOnlyWriter(CollectionWriter):
     """
 
     def __init__(
-        self, collection: Collection, known: SealedIndex, rules: Rules, wanted: Iterable[str]
+        self,
+        collection: Collection,
+        known: SealedIndex,
+        rules: Rules,
+        wanted: Iterable[str],
+        *,
+        refusals: bool = False,
     ) -> None:
         super().__init__(collection, prefix="amend")
         self._known = known
         self._rules = rules
         self._wanted = frozenset(wanted)
+        self._refusals = refusals
         self._written: set[bytes] = set()
         self.answers: dict[str, WriteOutcome] = {}
         self.last: dict[tuple[str, str], WriteOutcome] = {}
@@ -96,7 +105,8 @@ class NewOnlyWriter(CollectionWriter):
             self.last[request.method, request.url] = before
             return _omitted(exchange)
         # A busy site must be asked again, and its error must not be replayed.
-        failed = response.status in BUSY or (request.method in MUTATIONS and response.status >= 400)
+        refused = request.method in MUTATIONS and response.status >= 400 and not self._refusals
+        failed = refused or response.status in BUSY
         # This run also writes each key once; requests that differ only in their fields are wanted by
         # identity.
         keys = frozenset(keys_of(request, self._rules))

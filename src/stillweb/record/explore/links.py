@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -37,12 +37,14 @@ __all__ = [
     "find_candidates",
     "form_requests",
     "open_links",
+    "typed_requests",
 ]
 
 _A_FORM = 60  # maximum number of URLs of one form
 _TOGGLED = frozenset(("checkbox", "radio"))
 _TYPED = frozenset(("text", "search", "number", "email", "tel", "url", "date", "textarea"))
 _SENDING = frozenset(("submit", "image"))
+_NO_VALUES = Values()
 _NEVER_SENT = frozenset(("button", "reset", "file"))
 
 # Runs in an isolated world, through open shadow roots.
@@ -78,10 +80,17 @@ _LOOK = (
 
 @dataclass(frozen=True, slots=True)
 class LinkCandidate:
-    """A URL that a page leads to, and the description of its control (`Control.told`)."""
+    """A URL that a page leads to, and the description of its control (`Control.told`).
+
+    Attributes:
+        choices: number of values of the field that was changed; 0 if the form is as the page has it.
+        typed: whether that field takes text.
+    """
 
     url: str
     description: str
+    choices: int = field(default=0, compare=False)
+    typed: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,44 +141,81 @@ async def find_candidates(page: Page, values: Values) -> list[LinkCandidate]:
 
 def form_requests(form: HtmlForm, values: Values) -> list[LinkCandidate]:
     """Return a form's requests: unchanged, and with one changed field each; for each button that sends it."""
-    buttons = [each for each in form.fields if each.type in _SENDING]
-    # Without a button a script sends the form, for example when an option is chosen.
-    pressed: list[Input | None] = [*buttons] if buttons else [None]
-    if any(each.name for each in buttons):
+    pressed: list[Input | None] = list(_buttons(form))
+    if any(each and each.name for each in pressed):
         pressed.append(None)
     target = form.action.partition("?")[0]
     found = [
         LinkCandidate(
-            f"{target}?{_encoded(pairs, button)}", f'button "{button.description}"' if button else "button"
+            f"{target}?{_encoded(filling.pairs, button)}",
+            _description_of(button),
+            filling.choices,
+            filling.typed,
         )
-        for pairs in _fillings(form.fields, values)
+        for filling in _fillings(form.fields, values)
         for button in pressed
     ]
     return list(dict.fromkeys(found))[:_A_FORM] if target else []
 
 
-def _fillings(fields: Sequence[Input], values: Values) -> Iterator[list[tuple[str, str]]]:
-    """Yield the name-value pairs of each submission."""
+def typed_requests(form: HtmlForm, at: int, text: str) -> list[LinkCandidate]:
+    """Return a form's requests with a text in one field, for each button; Enter presses the first."""
+    typed = form.fields[at]
+    pairs = [
+        pair
+        for number, each in enumerate(form.fields)
+        for pair in ([(typed.name, text)] if number == at else _as_is(each, _NO_VALUES))
+    ]
+    target = form.action.partition("?")[0]
+    found = [
+        LinkCandidate(f"{target}?{_encoded(pairs, each)}", _description_of(each)) for each in _buttons(form)
+    ]
+    return list(dict.fromkeys(found)) if target else []
+
+
+def _buttons(form: HtmlForm) -> list[Input] | list[None]:
+    """Return the buttons that send a form; without one a script sends it, as when an option is chosen."""
+    return [each for each in form.fields if each.type in _SENDING] or [None]
+
+
+def _description_of(button: Input | None) -> str:
+    return f'button "{button.description}"' if button else "button"
+
+
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """The name-value pairs of a submission; for the rest see `LinkCandidate`."""
+
+    pairs: list[tuple[str, str]]
+    choices: int = 0
+    typed: bool = False
+
+
+def _fillings(fields: Sequence[Input], values: Values) -> Iterator[_Submission]:
+    """Yield the submissions of a form."""
     unchanged = [_as_is(each, values) for each in fields]
 
     def with_other(at: int, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         return [pair for number, own in enumerate(unchanged) for pair in (pairs if number == at else own)]
 
-    yield with_other(-1, [])
+    yield _Submission(with_other(-1, []))
     for at, each in enumerate(fields):
         if not each.name:
             continue
         if each.options:
             for option in each.options[:OPTIONS]:
-                yield with_other(at, [(each.name, option)])
+                yield _Submission(with_other(at, [(each.name, option)]), len(each.options))
         elif each.type == "checkbox":
-            yield with_other(at, [] if each.on else [(each.name, each.value)])
+            yield _Submission(with_other(at, [] if each.on else [(each.name, each.value)]), 1)
         elif each.type == "radio" and not each.on:
-            yield [pair for number, own in enumerate(unchanged) for pair in _chosen(fields, number, at, own)]
+            pairs = [
+                pair for number, own in enumerate(unchanged) for pair in _chosen(fields, number, at, own)
+            ]
+            yield _Submission(pairs, 1)
         elif each.type in _TYPED:
             texts = values.named((each.name, *each.names), each.type)[:SENT]
             for text in texts:
-                yield with_other(at, [(each.name, text)])
+                yield _Submission(with_other(at, [(each.name, text)]), len(texts), typed=True)
 
 
 def _chosen(

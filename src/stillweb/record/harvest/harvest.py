@@ -11,10 +11,9 @@ Exchanges pass through the same redaction and writer as those of the recording p
 from __future__ import annotations
 
 import asyncio
-import heapq
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
@@ -35,7 +34,7 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import Tokens
 from stillweb.record.explore.links import HtmlForm, form_requests
 from stillweb.record.explore.plan import AvoidRules
-from stillweb.record.explore.values import ANY, FormValues, Values
+from stillweb.record.explore.values import FormValues, Values
 from stillweb.record.harvest.fetch import (
     PageFetcher,
     TooLarge,
@@ -44,10 +43,11 @@ from stillweb.record.harvest.fetch import (
     location_of,
     recorded_fields,
 )
-from stillweb.record.harvest.frontier import HarvestFrontier, Pending
+from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier, Pending
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
+from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate
 from stillweb.record.login.run import log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
@@ -61,10 +61,15 @@ __all__ = ["HarvestOptions", "HarvestReport", "harvest"]
 STATE_FILE = "harvest.json"
 """In the collection's folder: what waits, so that the next harvest parses only what was recorded since."""
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 # Shares of the time left that pages, and then POST forms, may use while something else waits for its turn.
-_MISSES_SHARE, _PAGES_SHARE, _FORMS_SHARE = 0.25, 0.5, 0.5
+_MISSES_SHARE, _PAGES_SHARE, _FORMS_SHARE = 0.25, 0.7, 0.5
 _HTML = ("text/html", "application/xhtml+xml")
+_SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start, and of the others recorded
+_TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
+_WORDS_EVERY = 50  # pages between two choices of words
+_WORDS_MOST = 200  # words of one choice
+_WITHOUT_PAGE = (400, 401, 403, 419, 422)  # answers that a POST may get only because no page sent it
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
 
 
@@ -76,6 +81,7 @@ class HarvestOptions:
         size: bytes of response bodies.
         jobs: pages at a time.
         misses: requests that a replay missed, which are sent first.
+        walked: number of steps in which they were missed, 0 if it is unknown.
         avoid: links that are not followed.
         login: None to harvest without a login.
         record: how the sites are reached.
@@ -104,6 +110,7 @@ class HarvestOptions:
         int, Option("Send N of the site's own words in each text field of GET forms.", min=0)
     ] = 0
     misses: tuple[Missed, ...] = ()
+    walked: int = 0
     values: FormValues = field(default_factory=Values)
     avoid: AvoidRules = field(default_factory=AvoidRules.of)
     login: Login | None = None
@@ -206,11 +213,11 @@ class _Harvest:
         self._secrets = secrets_of(collection, options.record.secrets)
         self._recorded: set[str] = set()
         self._frontier = HarvestFrontier()
-        self._words: dict[str, float] = {}
+        self._words = SiteWords()
         self._parsed: set[str] = set()
-        self._forms: dict[HtmlForm, str] = {}
+        self._typed = WordRequests()
+        self._until_words = _WORDS_EVERY
         self._post_forms = PostForms()
-        self._posts: list[PostForm] = []
         self._tokens = Tokens()
         self._end = monotonic() + options.seconds if options.seconds else None
         self._deadline = self._end
@@ -233,6 +240,7 @@ class _Harvest:
         try:
             self._limit_time(_MISSES_SHARE)
             await self._send_plain(fetcher, missed)
+            self._add_templates(missed)
             forms, words = bool(self._options.forms), bool(self._options.words)
             self._limit_time(_PAGES_SHARE if forms or words else 1.0)
             await self._fetch_all(fetcher)
@@ -240,9 +248,6 @@ class _Harvest:
                 self._limit_time(_FORMS_SHARE if words else 1.0)
                 await self._send_forms(fetcher)
             self._limit_time(1.0)
-            if words and not self._is_over():
-                self._add_words()
-                await self._send_plain(fetcher, self._worded(missed))
             await self._fetch_all(fetcher)
         finally:
             if self._secrets is not None:
@@ -267,9 +272,13 @@ class _Harvest:
         documents.sort(key=lambda each: (order.get(each.url, len(order)), each.timestamp))
         parsed = set(state["parsed"])
         fresh = [each for each in documents if each.url not in parsed][:_PAGE_AGAIN]
-        for capture in {each.url: each for each in reversed(fresh)}.values():
-            exchange = self._collection.read_capture(capture)
-            self._take_page(Pending(capture.url, "", 1.0 / len(fresh), taken=True), exchange)
+        latest = {each.url: each for each in reversed(fresh)}
+        for url in latest:
+            at_start = url in order and url not in parsed
+            self._frontier.add(url, "", _SEEDS_SHARE / len(seeds) if at_start else _OTHERS_SHARE / len(fresh))
+        for capture in sorted(latest.values(), key=lambda each: order.get(each.url, len(order))):
+            pending = self._frontier.mark_taken(capture.url)
+            self._take_page(pending, self._collection.read_capture(capture))
         return documents[0].url if documents else ""
 
     def _read_state(self) -> dict[str, Any]:
@@ -281,9 +290,18 @@ class _Harvest:
                 return {"parsed": []}
             for url, referer, weight in state["waiting"]:
                 self._frontier.add(str(url), str(referer), float(weight))
-            self._words = {str(word): float(weight) for word, weight in state["words"].items()}
+            for word, weight in state["words"].items():
+                self._words.add([str(word)], float(weight))
             self._parsed = set(state["parsed"])
-            self._forms = dict(TypeAdapter(list[tuple[HtmlForm, str]]).validate_python(state["forms"]))
+            for form, page, weight in TypeAdapter(list[tuple[HtmlForm, str, float]]).validate_python(
+                state["forms"]
+            ):
+                self._typed.add_form(form, page)
+                self._frontier.add_other(form, weight)
+            for post, weight in TypeAdapter(list[tuple[PostForm, float]]).validate_python(state["posts"]):
+                self._post_forms.waiting.append(post)
+                self._frontier.add_other(post.key, weight)
+            self._post_forms.sent = {(key[0], *map(tuple, key[1:])) for key in state["sent"]}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CollectionError(
                 f"not the state of a harvest ({error!r})",
@@ -296,9 +314,16 @@ class _Harvest:
         state = {
             "version": _STATE_VERSION,
             "waiting": self._frontier.waiting_urls(),
-            "words": self._words,
+            "words": self._words.weights,
             "parsed": sorted(self._parsed),
-            "forms": [(asdict(form), page) for form, page in self._forms.items()],
+            "forms": [
+                (asdict(form), page, self._frontier.weight_of(form))
+                for form, page in self._typed.forms().items()
+            ],
+            "posts": [
+                (asdict(post), self._frontier.weight_of(post.key)) for post in self._post_forms.waiting
+            ],
+            "sent": sorted(self._post_forms.sent),
         }
         write_atomically(self._collection.path / STATE_FILE, json.dumps(state, ensure_ascii=False).encode())
 
@@ -329,10 +354,16 @@ class _Harvest:
                     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
 
     def _next(self) -> Pending | None:
+        self._until_words -= 1
+        if self._options.words and (self._until_words <= 0 or not self._frontier.waiting):
+            self._until_words = _WORDS_EVERY
+            self._add_words()
         while (pending := self._frontier.take()) is not None:
-            if pending.url not in self._recorded:
+            if pending.url in self._recorded:
+                continue
+            if pending.request is None:
                 self._recorded.add(pending.url)
-                return pending
+            return pending
         return None
 
     def _limit_time(self, share: float) -> None:
@@ -352,6 +383,8 @@ class _Harvest:
         return bool(report.ended_by)
 
     async def _fetch_page(self, fetcher: PageFetcher, pending: Pending) -> None:
+        if pending.request is not None:
+            return await self._send_plain(fetcher, [pending.request])
         exchange = await self._fetch(fetcher, pending.url, "document", pending.referer)
         if exchange is None:
             return
@@ -410,13 +443,15 @@ class _Harvest:
             await self._fetch_resources(fetcher, shown.resources, url)
 
     async def _send_forms(self, fetcher: PageFetcher) -> None:
-        """Send the POST forms of the pages that were fetched, those of the likeliest pages first."""
-        waiting = iter(self._posts[: self._options.forms])
+        """Send the POST forms of the pages that were fetched, the likeliest first."""
+        posts = self._post_forms.waiting
+        posts.sort(key=lambda post: self._frontier.weight_of(post.key))
+        left = self._options.forms
 
         async def work() -> None:
-            for post in waiting:
-                if self._deadline is not None and monotonic() >= self._deadline:
-                    return
+            nonlocal left
+            while posts and left > 0 and not (self._deadline is not None and monotonic() >= self._deadline):
+                post, left = posts.pop(), left - 1
                 try:
                     exchanges = await send_form(fetcher, post, self._tokens)
                 except UpstreamUnreachable as error:
@@ -446,73 +481,71 @@ class _Harvest:
             return None
         page = parse_page(pending.url, decoded_body(exchange))
         self._parsed.add(pending.url)
-        for word in page.words:  # as likely as that a visitor is here, and types this of all words
-            self._words[word] = self._words.get(word, 0.0) + pending.weight / len(page.words)
+        self._words.add(page.words, pending.weight)
         for form in page.forms:
-            self._forms.setdefault(form, pending.url)
-        self._posts += [
+            self._typed.add_form(form, pending.url)
+        posts = [
             post
             for post in self._post_forms.of(pending.url, page)
             if self._is_followed(post.form.action, post.label)
         ]
-        self._frontier.lead(pending, self._followed(page))
+        self._post_forms.waiting += posts
+        urls, others = self._shares(page)
+        others |= {post.key: 1 / max(1, page.elements) for post in posts}
+        self._frontier.lead(pending, urls, others)
         return page
 
-    def _followed(self, page: HtmlPage) -> Iterator[str]:
+    def _shares(self, page: HtmlPage) -> tuple[dict[str, float], dict[Hashable, float]]:
+        """Return where a page leads, with the share of its visitors that go there next.
+
+        A visitor acts on any element of the page alike. A changed form needs two actions: the change, by one
+        of several values, and the button.
+        """
+        each = 1 / max(1, page.elements)
+        urls: dict[str, float] = {}
+        others: dict[Hashable, float] = {}
         for link in page.links:
             if self._is_followed(link.url, f'link "{link.text}"'):
-                yield link.url
+                urls[link.url] = urls.get(link.url, 0.0) + each
         for form in page.forms:
+            others[form] = _TYPED * each
             for lead in form_requests(form, self._options.values):
+                if lead.typed and not self._options.values.by_name:
+                    continue  # no visitor types it; words of the site have their own requests
+                share = each * (_TYPED if lead.typed else _CHANGED) / lead.choices if lead.choices else each
                 if self._is_followed(lead.url, lead.description):
-                    yield lead.url
+                    urls[lead.url] = urls.get(lead.url, 0.0) + share
+        return urls, others
 
     def _is_followed(self, url: str, description: str) -> bool:
         return self._scope.contains(url) and not self._options.avoid.forbids(description, url)
 
-    def _likely_words(self) -> list[tuple[str, float]]:
-        return heapq.nlargest(self._options.words, self._words.items(), key=lambda each: (each[1], each[0]))
-
     def _add_words(self) -> None:
-        """Queue GET forms with the site's own words in their text fields, likely words and pages first.
+        """Queue GET forms with the site's own words, if they are likelier than what waits."""
+        words = self._words.likeliest(self._options.words)
+        least = self._frontier.peek()
+        for each in self._typed.take(self._frontier.weight_of, words, least, _WORDS_MOST):
+            if each.plain is not None or self._is_followed(each.url, each.description):
+                self._frontier.add(each.url, each.page, each.weight, each.plain)
 
-        Forms that differ in hidden fields only are variants of one. The n-th variant gets 1/n of the words.
-        """
-        words = self._likely_words()
-        variants: dict[tuple[str, ...], list[tuple[HtmlForm, str]]] = {}
-        for form, page in self._forms.items():
-            typed = sorted(each.name for each in form.fields if each.type in ("text", "search"))
-            if typed:
-                variants.setdefault((form.action.partition("?")[0], *typed), []).append((form, page))
-        for forms in variants.values():
-            for number, (form, page) in enumerate(forms):
-                for word, weight in words[: max(1, len(words) // (number + 1))]:
-                    for lead in form_requests(form, Values({ANY: (word,)})):
-                        if self._is_followed(lead.url, lead.description):
-                            self._frontier.add(lead.url, page, weight / (number + 1))
-
-    def _worded(self, missed: list[PlainRequest]) -> Iterator[PlainRequest]:
-        """Yield missed searches and type-aheads with the site's other words, likely words first."""
-        templates = list(word_templates(missed, self._words))
-        for word, _ in self._likely_words():
-            for request, at in templates:
-                pairs = request.pairs
-                pairs[at] = (pairs[at][0], word)
-                yield request.with_pairs(pairs)
+    def _add_templates(self, missed: list[PlainRequest]) -> None:
+        """Let missed searches and type-aheads be repeated with the site's other words."""
+        steps = self._options.walked or sum(request.count for request in missed) or 1
+        for request, at in word_templates(missed, self._words.weights):
+            template = WordTemplate(request, at)
+            self._typed.add_template(template)
+            self._frontier.add_other(template, request.count / steps / (1 - DAMPING))
 
     async def _send_plain(self, fetcher: PageFetcher, requests: Iterable[PlainRequest]) -> None:
         """Send requests that need no page, each once."""
         waiting = iter(requests)
-        sent: set[tuple[str, bytes | None]] = set()
 
         async def work() -> None:
             for request in waiting:
-                key = (request.url, request.body)
-                known = request.body is None and request.url in self._recorded
                 avoided = self._options.avoid.forbids("", request.url)
-                if key in sent or known or avoided or self._is_over():
+                if request.key in self._recorded or avoided or self._is_over():
                     continue
-                sent.add(key)
+                self._recorded.add(request.key)
                 try:
                     exchange = await fetcher.fetch(
                         request.url,
@@ -524,7 +557,8 @@ class _Harvest:
                 except (UpstreamUnreachable, TooLarge) as error:
                     self.report.failed[request.url] = str(error)
                     continue
-                self._recorded.add(request.url)
+                if request.body is not None and exchange.response.status in _WITHOUT_PAGE:
+                    continue
                 self._write(exchange)
                 self._on_page(self.report)
 

@@ -30,6 +30,7 @@ class PlainRequest:
         destination: as `Sec-Fetch-Dest` has it.
         fields: request fields beyond those of every request of the destination.
         body: None for a request without a body.
+        count: number of equal misses.
     """
 
     method: str
@@ -38,6 +39,12 @@ class PlainRequest:
     referer: str
     fields: Headers = ()
     body: bytes | None = None
+    count: int = 1
+
+    @property
+    def key(self) -> str:
+        """The URL of a GET request; for others also method and body."""
+        return self.url if self.body is None else f"{self.method} {self.url} {self.body!r}"
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -94,4 +101,4 @@ def word_templates(
 
 def _plain(miss: Missed, body: bytes | None) -> PlainRequest:
     page = miss.last.page or miss.last.referer
-    return PlainRequest(miss.method, miss.url, miss.resource or "empty", page, miss.fields, body)
+    return PlainRequest(miss.method, miss.url, miss.resource or "empty", page, miss.fields, body, miss.count)

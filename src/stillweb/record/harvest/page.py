@@ -26,6 +26,7 @@ _CSS_URL = re.compile(r"""url\(\s*(?:"([^"]*)"|'([^']*)'|([^)"'\s]*))\s*\)""", r
 _CSS_IMPORT = re.compile(r"""@import\s+(?:"([^"]*)"|'([^']*)')""", re.IGNORECASE)
 _REFRESH = re.compile(r"^\s*[\d.]*\s*[;,]?\s*(?:url\s*=\s*)?[\"']?([^\"']+)", re.IGNORECASE)
 _FIELDS = "input:not([disabled]), button:not([disabled]), select:not([disabled]), textarea:not([disabled])"
+_ELEMENTS = "a[href], area[href], input:not([type=hidden]), button, select, textarea, summary, [role=button]"
 _NAMED = "title, h1, h2, h3, h4, a, td, th, dt, li, option, label, button"
 # Attributes that name a resource, by element, with the request destination that browsers send (Fetch §3.2.7).
 _SOURCES = {
@@ -71,13 +72,14 @@ class Resource:
 
 @dataclass(slots=True)
 class HtmlPage:
-    """References of a document, in document order, each once."""
+    """References of a document, in document order, each once; `elements` counts what a visitor can act on."""
 
     links: list[HtmlLink] = field(default_factory=list)
     resources: list[Resource] = field(default_factory=list)
     forms: list[HtmlForm] = field(default_factory=list)
     posts: list[HtmlForm] = field(default_factory=list)
     words: set[str] = field(default_factory=set)
+    elements: int = 0
 
 
 def parse_page(url: str, html: bytes) -> HtmlPage:
@@ -96,6 +98,7 @@ def parse_page(url: str, html: bytes) -> HtmlPage:
     page.resources = list(dict.fromkeys(_resources(tree, base)))
     page.forms = list(_forms(tree, base, "get"))
     page.posts = list(_forms(tree, base, "post"))
+    page.elements = len(tree.css(_ELEMENTS))
     for node in tree.css("script, style, noscript, template"):
         node.decompose()
     page.words = set(_words(tree))

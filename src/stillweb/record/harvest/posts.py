@@ -9,12 +9,14 @@ delete or order, are not sent.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
 import httpx
 
+from stillweb.matching.values import fits
 from stillweb.model import Exchange
 from stillweb.record.explore.explore import Tokens
 from stillweb.record.explore.links import HtmlForm, Input
@@ -27,6 +29,7 @@ _REDIRECTS = 5
 _TOGGLED = frozenset(("checkbox", "radio"))
 _UNSENT = frozenset(("submit", "image", "button", "reset", "file"))
 _TYPED = frozenset(("text", "search", "number", "email", "tel", "url", "password", "textarea"))
+_NEWLINE = re.compile(r"\r\n|\r|\n")
 _TOKEN = re.compile(r"csrf|xsrf|token|nonce|sectok|verif", re.IGNORECASE)
 
 
@@ -43,6 +46,19 @@ class PostForm:
         """The control's role and name, as rules of destructive controls take it."""
         return f'button "{self.button.description}"' if self.button else "button"
 
+    def fresh_pairs(self, form: HtmlForm) -> list[tuple[str, str]]:
+        """Return the form data with the tokens of another load of the page.
+
+        Other hidden fields that differ (a time, a counter) stay as recorded: replay shows the recorded page.
+        """
+        recorded = self.pairs(self.form)
+        counts = Counter(name for name, _ in recorded)
+        own = {name: value for name, value in recorded if counts[name] == 1}
+        return [
+            (name, value if _is_token(name, value) else own.get(name, value))
+            for name, value in self.pairs(form)
+        ]
+
     def pairs(self, form: HtmlForm) -> list[tuple[str, str]]:
         """Return the form data set of this form as another load of the page has it (HTML §4.10.21.4)."""
         sent = []
@@ -54,7 +70,7 @@ class PostForm:
             ):
                 sent += [(each.name, each.value)] if each.name else []
             elif each.name and each.type not in _UNSENT and (each.type not in _TOGGLED or each.on):
-                sent.append((each.name, each.value))
+                sent.append((each.name, _NEWLINE.sub("\r\n", each.value)))  # HTML §4.10.21.4, step 5
         return sent
 
     @property
@@ -66,9 +82,15 @@ class PostForm:
 
 @dataclass(slots=True)
 class PostForms:
-    """The POST forms seen so far, and which of them were sent."""
+    """The POST forms seen so far.
+
+    Attributes:
+        sent: keys of all of them.
+        waiting: those that were not sent yet.
+    """
 
     sent: set[tuple[object, ...]] = field(default_factory=set)
+    waiting: list[PostForm] = field(default_factory=list)
 
     def of(self, url: str, page: HtmlPage) -> Iterator[PostForm]:
         """Yield the forms of a page that were not sent yet and that need no text of the user."""
@@ -104,7 +126,7 @@ async def send_form(fetcher: PageFetcher, post: PostForm, tokens: Tokens) -> lis
         for each in seen.fields:
             if each.type == "hidden":
                 tokens.add(post.page, seen.action, each.name, each.value)
-    body = urlencode(post.pairs(form)).encode("ascii")
+    body = urlencode(post.fresh_pairs(form)).encode("ascii")
     exchanges = [await visit.fetch(form.action, referer=post.page, body=body)]
     for _ in range(_REDIRECTS):
         visit.keep_cookies(exchanges[-1])
@@ -113,6 +135,10 @@ async def send_form(fetcher: PageFetcher, post: PostForm, tokens: Tokens) -> lis
             break
         exchanges.append(await visit.fetch(location, referer=post.page))
     return exchanges
+
+
+def _is_token(name: str, value: str) -> bool:
+    return bool(_TOKEN.search(name)) or (fits("token", value) and not value.isdigit())
 
 
 def _is_same(one: HtmlForm, other: HtmlForm) -> bool:

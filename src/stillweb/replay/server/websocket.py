@@ -268,6 +268,7 @@ def _event(frame: Frame) -> Event:
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 §1.3
 _SCHEMES = {"http": "ws", "https": "wss"}
+_OTHER_VALUES = "recorded with other volatile values"
 _OTHER = {"ws": "wss", "wss": "ws"}
 # Fields that are made again; the others (a cookie, the subprotocol) are as recorded.
 _OURS = re.compile(rb"(?:sec-websocket-(?:accept|extensions)|content-length):", re.IGNORECASE)
@@ -327,12 +328,43 @@ def _recordings(session: Session, url: str) -> tuple[list[Entry], str]:
     """Return the recorded connections of a URL, else of the same URL under the other scheme."""
     scheme, _, rest = url.partition("://")
     other = _OTHER.get(scheme, "")
-    for spelled, note in ((url, ""), (f"{other}://{rest}", f"recorded over {other}")):
-        if rows := session.pack.lookup(socket_key(spelled)):
-            return [session.pack.entry(row) for row in rows], note
     rows = [row for spelled in _alike(session, url) for row in session.pack.lookup(socket_key(spelled))]
     alike = sorted((session.pack.entry(row) for row in rows), key=lambda entry: entry.order)
-    return alike, "recorded with other volatile values" if alike else ""
+    whole = _whole(alike, _Sameness(url, session.policy))
+    for spelled, note in ((url, ""), (f"{other}://{rest}", f"recorded over {other}")):
+        if exact := [session.pack.entry(row) for row in session.pack.lookup(socket_key(spelled))]:
+            chosen = [entry for entry in exact if not alike or entry.order in whole]
+            if chosen:
+                return chosen, note
+    return [entry for entry in alike if entry.order in whole], _OTHER_VALUES if alike else ""
+
+
+def _whole(entries: Sequence[Entry], same: Callable[[Frame, Frame], bool]) -> set[int]:
+    """Return the orders of the connections that were not cut short.
+
+    A visit that leaves a page early records the beginning of a conversation only. It is not used if another
+    recording begins equally and continues. Their URLs, which name a random session, do not distinguish them.
+    """
+    if len(entries) < 2:
+        return {entry.order for entry in entries}
+    talks = {
+        entry.order: open_frames(bytes(entry.body)) for entry in entries if entry.status == HTTPStatus.OK
+    }
+    sent = {
+        order: [each for each in talk.frames if each.sent and each.opcode != CLOSE]
+        for order, talk in talks.items()
+    }
+
+    def is_cut(order: int) -> bool:
+        own = sent[order]
+        return talks[order].end is ConnectionEnd.CLIENT and any(
+            len(longer) > len(own)
+            and len(talks[other].frames) > len(talks[order].frames)
+            and all(same(a, b) for a, b in zip(longer, own, strict=False))
+            for other, longer in sent.items()
+        )
+
+    return {entry.order for entry in entries if entry.order not in sent or not is_cut(entry.order)}
 
 
 _ALIASES: WeakKeyDictionary[Pack, tuple[Rules, dict[bytes, list[str]]]] = WeakKeyDictionary()

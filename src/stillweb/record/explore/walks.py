@@ -1,0 +1,256 @@
+"""Random walks on the live site, recorded: what pages request depends on what a visitor did before.
+
+A site may keep scripts in local storage, and then request other bundles on the next page. A visit in a fresh
+context does not show such requests. A walk clicks, types and chooses in one context for many steps, as an
+agent does. Controls that were used seldom are preferred. What the collection answers already is not written
+again (`NewOnlyWriter`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stillweb import clock
+from stillweb.browser.input.controls import Control, PageState
+from stillweb.browser.input.walker import Act, Walker, walking
+from stillweb.browser.launch import launch
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection, locked
+from stillweb.collections.learn.rules import Learned, merge, read_rules, write_rules
+from stillweb.collections.learn.transports import learn_transports
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal
+from stillweb.errors import InfraError, RecordError
+from stillweb.model import MUTATIONS
+from stillweb.record.amend.plan import SealedIndex
+from stillweb.record.amend.writer import NewOnlyWriter
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.explore import Tokens
+from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.explore.values import Values
+from stillweb.record.login.run import log_in_separately
+from stillweb.record.login.steps import Login
+from stillweb.record.options import RecordOptions
+from stillweb.record.proxy.proxy import recording_proxy
+from stillweb.record.recording import begin, pinning_of
+from stillweb.urls import page_address
+
+Draw = Callable[[Sequence[Any], Sequence[float]], Any]
+"""Returns one of some items, by their weights."""
+
+__all__ = ["WalkOptions", "WalkReport", "choose", "record_walks"]
+
+_STEPS = 30  # of one walk
+_MAX_FAULTS = 5  # failures of the browser that end the walks
+_ENTER = 0.5  # share of filled fields that Enter is pressed in
+_WORD = re.compile(r"[^\W_]{3,}")
+_TEXT = frozenset(("textbox", "searchbox", "combobox", "spinbutton"))
+_NO_TEXT = frozenset(("submit", "button", "reset", "image", "file", "checkbox", "radio"))
+
+
+@dataclass(frozen=True, slots=True)
+class WalkOptions:
+    """How walks are recorded.
+
+    Attributes:
+        seconds: time limit.
+        jobs: walks at a time.
+        seed: seed of the choices.
+        mutations: whether forms are sent by POST.
+    """
+
+    seconds: float
+    jobs: int = 3
+    seed: int = 0
+    mutations: bool = True
+    values: Values = field(default_factory=Values)
+    avoid: AvoidRules = field(default_factory=AvoidRules.of)
+    login: Login | None = None
+    storage_state: Mapping[str, Any] | None = None
+    browser: Path | None = None
+    record: RecordOptions = field(default_factory=RecordOptions)
+
+
+@dataclass(slots=True)
+class WalkReport:
+    """Totals of walks: their number, steps, and captures that were added."""
+
+    walks: int = 0
+    steps: int = 0
+    exchanges: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+OnStep = Callable[[WalkReport], None]
+
+
+async def record_walks(
+    collection: Collection,
+    ca: CertAuthority,
+    scope: Scope,
+    starts: Sequence[str],
+    options: WalkOptions,
+    on_step: OnStep = lambda report: None,
+) -> WalkReport:
+    """Record walks that begin at start pages, until the time is over.
+
+    Raises:
+        RecordError: if an exchange cannot be written, or the browser fails repeatedly.
+        CollectionError: if the collection cannot be read, or another process records.
+    """
+    with locked(collection):
+        prior = collection.manifest()
+        manifest = replace(begin(collection), state=prior.state)
+        collection.write_manifest(manifest)
+        profile, pinning = pinning_of(manifest)
+        if options.login is not None:
+            login = await log_in_separately(
+                ca, options.login, (profile, pinning), starts[0], options.record, executable=options.browser
+            )
+            record = options.record.knowing(login.secrets)
+            options = replace(options, storage_state=login.state, record=record)
+        seal(collection)
+        rules = read_rules(collection)
+        with (
+            Pack.open(collection.pack) as pack,
+            NewOnlyWriter(collection, SealedIndex(pack, rules), rules, (), refusals=True) as writer,
+        ):
+            async with (
+                recording_proxy(writer, ca, options.record) as recording,
+                launch(spki=ca.spki_hashes(), executable=options.browser) as browser,
+            ):
+                run = _Walks(scope, starts, options, on_step)
+
+                async def work(number: int) -> None:
+                    rng = clock.seeded("walks", options.seed, number)
+
+                    def draw(items: Sequence[Any], weights: Sequence[float]) -> Any:
+                        return rng.choices(items, weights)[0]
+
+                    while not run.is_over:
+                        state = options.storage_state
+                        try:
+                            async with walking(
+                                browser,
+                                proxy=recording.url,
+                                profile=profile,
+                                pinning=pinning,
+                                storage_state=state,
+                            ) as walker:
+                                await run.walk(walker, draw)
+                        except InfraError as error:
+                            run.note_fault(error, alive=browser.is_connected())
+                        recording.check()
+
+                async with asyncio.TaskGroup() as group:
+                    for number in range(options.jobs):
+                        group.create_task(work(number))
+            run.report.exchanges = writer.added
+        if learned := run.tokens.rules():
+            write_rules(collection, merge(read_rules(collection), Learned(rules=learned)))
+        learn_transports(collection)
+    return run.report
+
+
+class _Walks:
+    def __init__(self, scope: Scope, starts: Sequence[str], options: WalkOptions, on_step: OnStep) -> None:
+        self._scope = scope
+        self._starts = starts
+        self._options = options
+        self._on_step = on_step
+        self._end = clock.monotonic() + options.seconds
+        self._used: Counter[str] = Counter()
+        self.tokens = Tokens()
+        self.report = WalkReport()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return clock.monotonic() >= self._end
+
+    def note_fault(self, error: InfraError, *, alive: bool) -> None:
+        """Count a failure of the browser.
+
+        Raises:
+            RecordError: if there were too many, or the browser has ended.
+        """
+        self.report.faults.append(str(error))
+        if len(self.report.faults) >= _MAX_FAULTS or not alive:
+            raise RecordError(f"the browser failed {len(self.report.faults)} times: {error}") from error
+
+    async def walk(self, walker: Walker, draw: Draw) -> None:
+        """Take the steps of one walk."""
+        start = Act("open", value=self._starts[self.report.walks % len(self._starts)])
+        self.report.walks += 1
+        act: Act | None = start
+        state: PageState | None = None
+        for _ in range(_STEPS):
+            if self.is_over:
+                return
+            await walker.do(act or start, state)
+            state = await walker.look()
+            self.tokens.observe(state)
+            self.report.steps += 1
+            self._on_step(self.report)
+            on_site = self._scope.contains(page_address(state.url))
+            act = choose(state, self._scope, self._options, self._used, draw) if on_site else None
+
+
+def choose(
+    state: PageState, scope: Scope, options: WalkOptions, used: Counter[str], draw: Draw
+) -> Act | None:
+    """Return the next action in a state, None without a usable control.
+
+    Args:
+        state: the state.
+        scope: links that are followed.
+        options: values, and controls that are left alone.
+        used: how often controls were used, by kind and by `Control.same`; counted up.
+        draw: source of choices.
+    """
+    usable = [each for each in state.controls if _is_usable(each, scope, options)]
+    if not usable:
+        return None
+    weights = [1 / ((1 + used[each.kind]) * (1 + used[each.same])) for each in usable]
+    control: Control = draw(usable, weights)
+    used.update({control.kind, control.same})
+    kind = control.field.type if control.field else ""
+    if control.tag == "select" and control.options:
+        return Act("select", control.key, _any(draw, control.options))
+    if control.role in _TEXT and kind not in _NO_TEXT:
+        text = _text_for(control, state, options.values, draw)
+        if control.field and control.field.form and draw((True, False), (_ENTER, 1 - _ENTER)):
+            return Act("submit", fields=((control.key, text),))
+        return Act("fill", control.key, text)
+    return Act("click", control.key)
+
+
+def _is_usable(control: Control, scope: Scope, options: WalkOptions) -> bool:
+    if control.disabled or options.avoid.hits(control):
+        return False
+    if control.url.lower().startswith(("http://", "https://")) and not scope.contains(
+        page_address(control.url)
+    ):
+        return False
+    sends = control.field.method.upper() if control.field else ""
+    form = control.field.form.method.upper() if control.field and control.field.form else ""
+    return options.mutations or not ({sends, form} & MUTATIONS)
+
+
+def _text_for(control: Control, state: PageState, values: Values, draw: Draw) -> str:
+    """Return a given value, a typical one if the field takes no free text, or a word of the page."""
+    kind = control.field.type if control.field else ""
+    if values.by_name or kind not in ("", "text", "search", "textarea"):
+        return _any(draw, values.for_field(control))
+    words = sorted({word for each in state.controls for word in _WORD.findall(each.name)})
+    return _any(draw, words) if words else "test"
+
+
+def _any(draw: Draw, items: Sequence[str]) -> str:
+    return str(draw(items, [1.0] * len(items)))

@@ -1,0 +1,155 @@
+"""Words that visitors are likely to type, and the requests that send them. Pure.
+
+Agents type what the site shows. A word is as likely as that a visitor is on a page with it, and types it of
+all words there. Words go into the text fields of GET forms, and into requests of scripts that were seen to
+send a word (search, type-ahead).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+
+from stillweb.record.explore.links import HtmlForm, typed_requests
+from stillweb.record.harvest.misses import PlainRequest
+
+__all__ = ["SiteWords", "WordField", "WordRequest", "WordRequests", "WordTemplate"]
+
+_RANKED_AGAIN = 1.3  # growth of all weights after which the words are ranked again
+_BUTTON = 0.25  # likelihood of each further button of a form, relative to the first, which Enter presses
+
+
+@dataclass(slots=True)
+class SiteWords:
+    """Words of a site, with their weights."""
+
+    weights: dict[str, float] = field(default_factory=dict)
+    _total: float = 0.0
+    _ranked_at: float = 0.0
+    _ranked: list[tuple[str, float]] = field(default_factory=list)
+
+    def add(self, words: Iterable[str], weight: float) -> None:
+        """Add the words of a page that visitors reach with a likelihood."""
+        listed = list(words)
+        for word in listed:
+            self.weights[word] = self.weights.get(word, 0.0) + weight / len(listed)
+        self._total += weight if listed else 0.0
+
+    def likeliest(self, number: int) -> list[tuple[str, float]]:
+        """Return at least the likeliest words with their likelihoods, which add up to at most 1."""
+        if self._total > _RANKED_AGAIN * self._ranked_at or len(self._ranked) < min(
+            number, len(self.weights)
+        ):
+            total = sum(self.weights.values())
+            largest = heapq.nlargest(number, self.weights.items(), key=lambda each: (each[1], each[0]))
+            self._ranked = [(word, weight / total) for word, weight in largest]
+            self._ranked_at = self._total
+        return self._ranked
+
+
+@dataclass(frozen=True, slots=True)
+class WordRequest:
+    """A request with a word, and its weight; `plain` is None for a document."""
+
+    url: str
+    description: str
+    page: str
+    weight: float
+    plain: PlainRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WordField:
+    """A text field of a GET form, and a page that has the form."""
+
+    form: HtmlForm
+    at: int
+    page: str
+
+    @property
+    def source(self) -> Hashable:
+        """Key of its weight."""
+        return self.form
+
+    def requests(self, word: str, weight: float) -> list[WordRequest]:
+        """Return the form's requests, one for each button."""
+        return [
+            WordRequest(lead.url, lead.description, self.page, weight * (_BUTTON if number else 1.0))
+            for number, lead in enumerate(typed_requests(self.form, self.at, word))
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class WordTemplate:
+    """A script's request with a word at one position of its form data."""
+
+    request: PlainRequest
+    at: int
+
+    @property
+    def source(self) -> Hashable:
+        """Key of its weight."""
+        return self
+
+    def requests(self, word: str, weight: float) -> list[WordRequest]:
+        """Return the request with another word."""
+        pairs = self.request.pairs
+        pairs[self.at] = (pairs[self.at][0], word)
+        plain = self.request.with_pairs(pairs)
+        return [WordRequest(plain.key, "", plain.referer, weight, plain)]
+
+
+@dataclass(slots=True)
+class WordRequests:
+    """Places that take a word, and the words that each was given."""
+
+    places: dict[WordField | WordTemplate, set[str]] = field(default_factory=dict)
+
+    def add_form(self, form: HtmlForm, page: str) -> None:
+        """Add the text fields of a form that is not known yet."""
+        for at, each in enumerate(form.fields):
+            if each.name and each.type in ("text", "search"):
+                self.places.setdefault(WordField(form, at, page), set())
+
+    def add_template(self, template: WordTemplate) -> None:
+        """Add a script's request."""
+        self.places.setdefault(template, set())
+
+    def forms(self) -> dict[HtmlForm, str]:
+        """Return the forms, each with a page that has it."""
+        return {place.form: place.page for place in self.places if isinstance(place, WordField)}
+
+    def take(
+        self, weight_of: Callable[[Hashable], float], words: list[tuple[str, float]], least: float, most: int
+    ) -> list[WordRequest]:
+        """Return the likeliest requests that were not returned before.
+
+        Args:
+            weight_of: likelihood that a visitor types into a place, by its `source`.
+            words: likeliest words first.
+            least: weight that a request must have.
+            most: maximum number of words over all places.
+        """
+        places = list(self.places.items())
+        heap: list[tuple[float, int, int]] = []
+
+        def push(number: int, rank: int) -> None:
+            place, given = places[number]
+            while rank < len(words) and words[rank][0] in given:
+                rank += 1
+            if rank < len(words):
+                heapq.heappush(heap, (-weight_of(place.source) * words[rank][1], number, rank))
+
+        for number in range(len(places)):
+            push(number, 0)
+        found: list[WordRequest] = []
+        for _ in range(most):
+            if not heap or -heap[0][0] < least:
+                break
+            weight, number, rank = heapq.heappop(heap)
+            place, given = places[number]
+            given.add(words[rank][0])
+            found += place.requests(words[rank][0], -weight)
+            push(number, rank + 1)
+        return found
