@@ -25,17 +25,27 @@ $(VENV)/.ready: $(VENV)/.python requirements/dev.lock pyproject.toml src/stillwe
 	$(BIN)/stillweb setup pywb
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.ready requirements/docs.lock
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r requirements/docs.lock
+	@touch $@
+
 fmt: setup       ## format the code
 	$(BIN)/ruff check --fix-only --quiet src tests bench examples tools
 	$(BIN)/ruff format src tests bench examples tools
 
-check: setup     ## lint, types, layers, structure, prose, generated documents
+check: setup $(VENV)/.docs  ## lint, types, layers, structure, prose, generated documents, site
 	$(BIN)/ruff check src tests bench examples tools
 	$(BIN)/ruff format --check src tests bench examples tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python docs/cli_reference.py --check
-	$(BIN)/python docs/connection_diagram.py --check
+	$(BIN)/python tools/structure.py
+	$(BIN)/python tools/prose.py
+	$(BIN)/python tools/readability.py --max-share 10
+	$(BIN)/python tools/api.py --check
+	$(BIN)/python tools/cli_reference.py --check
+	$(BIN)/python tools/connection_table.py --check
+	$(BIN)/python tools/openapi_reference.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # Tests start hundreds of Python programs. Without bytecode files each would compile the package again (0.4 s).
 test: export PYTHONDONTWRITEBYTECODE =
@@ -64,15 +74,20 @@ soak: setup      ## 10,000 episodes through `stillweb serve` under 1,000 kills; 
 demo: setup      ## record, seal, replay, 8 episodes, compare: the whole pipeline in about a minute
 	$(BIN)/stillweb demo
 
-docs: setup      ## write docs/reference/cli.md and docs/reference/connection.md from the code
-	$(BIN)/python docs/cli_reference.py
-	$(BIN)/python docs/connection_diagram.py
+docs: setup $(VENV)/.docs  ## write the generated pages from the code, and build the site into out/site
+	$(BIN)/python tools/api.py
+	$(BIN)/python tools/cli_reference.py
+	$(BIN)/python tools/connection_table.py
+	$(BIN)/python tools/openapi_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 lock:            ## update the pinned dependencies (needs uv on the PATH)
 	echo uv | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade \
 	  --custom-compile-command "make lock" -o requirements/uv.lock -
 	uv pip compile pyproject.toml --extra record --extra serve --extra agents --group dev --quiet --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --upgrade --custom-compile-command "make lock" -o requirements/dev.lock
+	uv pip compile --group pyproject.toml:docs --constraint requirements/dev.lock --quiet --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --upgrade --custom-compile-command "make lock" -o requirements/docs.lock
 	uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --upgrade --custom-compile-command "make lock" -o requirements/replay.lock \
 	  $(foreach package,playwright pyee greenlet pillow pixelmatch jinja2 markupsafe \

@@ -84,7 +84,7 @@ def test_no_state_opens_again() -> None:
 
 
 def test_the_page_in_the_docs_is_the_table() -> None:
-    command = (sys.executable, str(REPO / "docs" / "connection_diagram.py"), "--check")
+    command = (sys.executable, str(REPO / "tools" / "connection_table.py"), "--check")
     checked = subprocess.run(command, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
 

@@ -6,14 +6,15 @@ from pathlib import Path
 
 from stillweb.http.tunnel import TRANSITIONS, State, Trigger
 
-TARGET = Path(__file__).parent / "reference" / "connection.md"
+TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference" / "connection.md"
 HEAD = """\
 # States of a proxy connection
 
 Written by `make docs` from `stillweb.http.tunnel`; do not edit.
 
 Every client connection of replay follows this table: those of the native server, of its workers and of the
-`--on-miss` front. The first table omits the triggers that end a connection from most states; the last table has all.
+`--on-miss` front. The first table omits the triggers that end a connection from most states. The last
+table has all.
 """
 # Triggers that lead somewhere from nearly every state.
 _COMMON = frozenset({Trigger.END_OF_DATA, Trigger.SHUTDOWN, Trigger.CLOSE, Trigger.TLS_ERROR, Trigger.REFUSE})
