@@ -35,7 +35,9 @@ _WORDY = re.compile(r"[^\W_]")
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 _ATTRIBUTE = re.compile(r"[^\W\d_][^\W_]*(?:[ '-][^\W_]+)*(?: \([^()]+\))?")
 _COUNTERS = ("link", "rowid", "row", "row id", "number", "index")  # columns that only count rows
+_HEADING = re.compile(r"(?:\d+(?:\.\d+)*\.? )?[^\W\d_a-z]")
 _WORDS_OF_VALUE = 8
+_INVENTED = 6  # words of a subject from which another one is invented
 _TIME_LIKE = re.compile(r"\b\d{1,2}:\d{2}(:\d{2})?\b|\bago\b", re.IGNORECASE)
 
 Act = Mapping[str, Any]
@@ -125,8 +127,16 @@ class SiteFacts:
         return {
             name: next(iter(found))
             for name, found in prices.items()
-            if len(found) == 1 and len(urls[name]) == 1 and _is_name(name)
+            if len(found) == 1
+            and len(urls[name]) == 1
+            and _is_name(name)
+            and self._is_item(name, *urls[name])
         }
+
+    def _is_item(self, name: str, url: str) -> bool:
+        """Return whether a link's name can be an item's: the linked page, if recorded, is about it."""
+        target = self.site.landing(url)
+        return not target or fold(self.site.pages[target].subject) == fold(name)
 
     def is_clear(self, fact: SiteFact) -> bool:
         """Return whether the recording has one answer to the question of a fact."""
@@ -135,7 +145,8 @@ class SiteFacts:
         if fact.shape == "pair":
             return fact.attribute[0].isupper() and self._given[fold(fact.attribute)] > 1
         if fact.shape == "cell":
-            return _is_name(fact.context) and bool(_LETTERS.search(fact.subject))
+            plain = len(fact.subject.split()) <= _WORDS_OF_VALUE and not re.search(r"[\\\"]", fact.subject)
+            return _is_name(fact.context) and bool(_LETTERS.search(fact.subject)) and plain
         return self.prices.get(fact.subject) == fact.value
 
     @cached_property
@@ -190,6 +201,11 @@ def _is_name(text: str) -> bool:
     return 3 <= len(text) <= 90 and bool(_WORDY.search(text)) and "“" not in text and "”" not in text
 
 
+def _is_heading(text: str) -> bool:
+    """Return whether a heading describes its section: words, possibly after a number such as "8.7."."""
+    return _is_name(text) and bool(_HEADING.match(text)) and len(text) >= 6
+
+
 def _is_value(text: str) -> bool:
     """Return whether a text is a good answer: short, and no time of day, which a session may change."""
     return (
@@ -225,6 +241,8 @@ def answer_evaluator(value: str) -> AnswerEvaluator:
         plain = re.escape(number.replace(",", "")) if match["number"] else re.escape(number)
         spellings = "|".join(dict.fromkeys((re.escape(number), plain)))
         return AnswerEvaluator(regex=rf"(?:{re.escape(sign)}\s?)?(?:{spellings})(?:\s?{re.escape(sign)})?")
+    if re.fullmatch(r"-?\d+\.0+", value):
+        return AnswerEvaluator(regex=rf"{value.partition('.')[0]}(?:\.0+)?")
     return AnswerEvaluator(exact=value)
 
 
@@ -236,7 +254,7 @@ def report_values(facts: SiteFacts) -> Iterator[TaskCandidate]:
     found = [(page, fact) for page in facts.pages for fact in page.facts]
     for page, fact in facts.shuffled(found, "report"):
         clear = _is_value(fact.value) and _is_attribute(fact.attribute) and _is_name(fact.subject)
-        if not clear or not facts.is_clear(fact):
+        if not clear or not facts.is_clear(fact) or (fact.shape == "cell" and page.paginated):
             continue
         number = len(fact.subject) % 2
         template, goal = _goal_of(page, fact, number)
@@ -264,17 +282,18 @@ def _goal_of(page: SitePage, fact: SiteFact, number: int) -> tuple[str, str]:
         goals = (
             f"In the table “{fact.context}”, find the row whose {column} is “{fact.subject}”. "
             f"What does it have under “{fact.attribute}”?",
-            f"What is the entry under “{fact.attribute}” in the row of the table “{fact.context}” "
-            f"whose {column} is “{fact.subject}”?",
+            f"In the table “{fact.context}”, what does the row whose {column} is “{fact.subject}” have "
+            f"under “{fact.attribute}”?",
         )
         return f"report/cell/{number}", goals[number]
     noun = _noun(fact.attribute)
     if re.match(r"(number|count) of ", noun):
         counted = noun.partition(" of ")[2]
         return "report/number", f"How many {counted} does “{fact.subject}” have?"
+    verb = "are" if re.search(r"[^s]s$", noun) and not noun.endswith(("us", "is", "ss")) else "is"
     goals = (
-        f"What is the {noun} of “{fact.subject}”?",
-        f"Find the page “{fact.subject}”. Which {noun} does it give?",
+        f"What {verb} the {noun} of “{fact.subject}”?",
+        f"Find the page “{fact.subject}”. What does it give under “{fact.attribute}”?",
     )
     return f"report/pair/{number}", goals[number]
 
@@ -331,7 +350,7 @@ def open_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
         sections = [
             text
             for level, text in page.headings
-            if level > 1 and facts.headings[fold(text)] == 1 and _is_name(text) and " " in text
+            if level > 1 and facts.headings[fold(text)] == 1 and _is_heading(text)
         ]
         known = [
             fact
@@ -366,7 +385,7 @@ def open_pages(facts: SiteFacts) -> Iterator[TaskCandidate]:
 def compare_items(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield questions for the cheapest or most expensive item of a list."""
     for page in facts.shuffled(facts.pages, "compare"):
-        items = [item for item in page.items if _is_name(item.name)]
+        items = [item for item in page.items if item.name in facts.prices]
         others = [facts.site.pages[url].items for url in facts.subjects[fold(page.subject)]]
         alone = len({frozenset(each) for each in others if each}) == 1
         if len(items) < 3 or len(items) < len(page.items) or page.paginated or not alone:
@@ -553,7 +572,8 @@ def impossible(facts: SiteFacts) -> Iterator[TaskCandidate]:
     pairs = [
         (page, fact)
         for page, fact in facts.shuffled(pairs, "impossible")
-        if _is_name(fact.subject) and _is_attribute(fact.attribute) and len(fact.subject.split()) > 1
+        if _is_name(fact.subject) and _is_attribute(fact.attribute) and facts.is_clear(fact)
+        if 1 < len(fact.subject.split()) <= _INVENTED
     ]
     for (page, one), (_, other) in zip(pairs[::2], pairs[1::2], strict=False):
         first, second = one.subject.split(), other.subject.split()

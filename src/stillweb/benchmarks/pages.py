@@ -50,6 +50,7 @@ _ROLES = {
     "checkbox": "checkbox",
     "radio": "radio",
 }
+_NEXT = re.compile(r"next( page)?\W*", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _LONGEST = 400  # characters of a text that is kept
 
@@ -204,7 +205,7 @@ def read_page(url: str, html: str) -> SitePage:
         tables=tables,
         items=items,
         forms=tuple(_forms(tree, url)),
-        paginated=_is_paginated(tree),
+        paginated=_is_paginated(tree, url),
         text=text,
         content=sha256(fold(text).encode("utf-8", "replace")).hexdigest(),
     )
@@ -258,14 +259,16 @@ def _link_name(node: Any) -> str:
     return " ".join(_attribute(each, "alt") for each in node.css("img")).strip()
 
 
-def _is_paginated(tree: LexborHTMLParser) -> bool:
-    if tree.css_first("a[rel=next], a[rel=prev], link[rel=next], .pagination, .pager, [class*=paginat]"):
+def _is_paginated(tree: LexborHTMLParser, url: str) -> bool:
+    """Return whether a page is a part of a list; chapters that name their next chapter are none."""
+    if tree.css_first(".pagination, .pager, [class*=paginat]"):
         return True
-    return any(
-        fold(_text(node))
-        in ("next", "next\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", "next»", "nextpage")
-        for node in tree.css("a[href]")
-    )
+    for node in tree.css("a[href], link[rel=next]"):
+        if _attribute(node, "rel") == "next" or _NEXT.fullmatch(_text(node)):
+            target = _joined(url, _attribute(node, "href"))
+            if same_path(target, url) or re.search(r"\bpage\b", target):
+                return True
+    return False
 
 
 # --- facts -----------------------------------------------------------------------------------------
