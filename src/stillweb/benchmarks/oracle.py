@@ -16,6 +16,7 @@ from typing import Any
 
 from stillweb.benchmarks.pages import fold
 from stillweb.env import Env, Observation, Task
+from stillweb.env.episode.perturbation import is_dismissal
 from stillweb.errors import InfraError, TaskError
 
 __all__ = ["OracleRun", "action_of", "run_oracle"]
@@ -133,6 +134,7 @@ class _OraclePlay:
         on_page(observation)
         await self._picture()
         for step in oracle:
+            observation = await self._dismiss(observation, info, on_page)
             if step["action"] == "terminate":
                 await self._picture()
             observation, reward, terminated, truncated, info = await self.env.step(
@@ -149,6 +151,21 @@ class _OraclePlay:
             if info["action"]["status"] not in ("ok", "not_recorded"):
                 self.kind, self.trouble = "action", info["action"]["error"]
                 return
+
+    async def _dismiss(
+        self, observation: Observation, info: Mapping[str, Any], on_page: Callable[[Observation], None]
+    ) -> Observation:
+        """Close the interruptions of a perturbed episode, the topmost first."""
+        while "perturbation" in info:
+            shown = [node.bid for node in observation.nodes if is_dismissal(node.role, node.name)]
+            if not shown:
+                break
+            observation, *_, info = await self.env.step({"action": "click", "bid": shown[-1]})
+            self._note(observation, info)
+            on_page(observation)
+            if info["action"]["status"] != "ok":
+                raise LookupError(f"an interruption stays: {info['action']['error']}")
+        return observation
 
     def _note(self, observation: Observation, info: Mapping[str, Any]) -> None:
         self.steps.append((dict(observation.digests), observation.url, info["action"]["status"]))

@@ -90,6 +90,7 @@ async def open_context(
     profile: Profile,
     pinning: Pinning,
     storage_state: Any = None,
+    script: str = "",
 ) -> BrowserContext:
     """Open a context that sends all traffic to one proxy; the caller closes it.
 
@@ -101,6 +102,7 @@ async def open_context(
         profile: what sites see of the browser.
         pinning: level, seed and start time.
         storage_state: cookies and local storage, in Playwright's format.
+        script: runs in every document after the pinning and before the page's own scripts.
 
     Raises:
         UsageError: if the proxy's URL carries credentials, or the browser was not launched for this level.
@@ -118,7 +120,10 @@ async def open_context(
             hint=f"stillweb.browser.launch(..., exact={pinning.level is Level.EXACT})",
         )
     state = PinnedState(
-        pinning, control=f"stillweb-{clock.new_id()}", now=int(pinning.start.timestamp() * 1000)
+        pinning,
+        control=f"stillweb-{clock.new_id()}",
+        now=int(pinning.start.timestamp() * 1000),
+        script=script,
     )
     agent = profile.user_agent or plain_user_agent(browser.version)
     state.hints = client_hints(agent, browser.version)
@@ -206,6 +211,8 @@ def scripts_for(state: PinnedState) -> str:
         pin["start"] = state.now
         pin["exact"] = state.pinning.level is Level.EXACT
     script = _script(names[state.pinning.level], pin)
+    if state.script:
+        script = f"{{ {script}\n{state.script} }}"
     if state.pinning.level is not Level.EXACT:
         return script
     # Once per window: during `open()` both Playwright and ExactContext add it.

@@ -30,6 +30,7 @@ class PinnedState:
         exact: controller of a context at level EXACT.
         hints: client hints of the profile's user agent (`client_hints`).
         shared_workers: of the browser, below level EXACT.
+        script: runs in every document after the pinning and before the page's own scripts.
     """
 
     pinning: Pinning
@@ -38,6 +39,7 @@ class PinnedState:
     exact: ExactContext | None = None
     hints: Mapping[str, Any] | None = None
     shared_workers: SharedWorkers | None = None
+    script: str = ""
 
 
 states: WeakKeyDictionary[BrowserContext, PinnedState] = WeakKeyDictionary()

@@ -149,7 +149,10 @@ def _interval(found: Mapping[str, float] | None) -> str:
 
 SECTIONS = {
     "Episodes": ("task_ids", "only_sites", "sites", "episodes", "resume", "only_failed", "report"),
-    "Agent and observations": ("level", "observe", "max_steps", "seed", "page_seeds", "retry", "success"),
+    "Agent and observations": (
+        *("level", "observe", "max_steps", "seed", "page_seeds", "retry", "success"),
+        *("perturb", "perturb_seed"),
+    ),
     "Concurrency": ("max_concurrent", "max_concurrent_launch", "browsers"),
     "Replay": ("proxy", "collection", "root", "certs_dir"),
 }

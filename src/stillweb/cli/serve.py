@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 _END_SECONDS = 10.0  # after the drain, for open responses and browsers
 
 _SECTIONS = {
-    "Episodes": ("root", "certs_dir", "collection", "tasks", "sites", "level", "observe", "max_steps"),
+    "Episodes": (
+        *("root", "certs_dir", "collection", "tasks", "sites", "level", "observe", "max_steps"),
+        *("perturb", "perturb_seed"),
+    ),
     "Leases": ("sessions", "browsers", "ttl", "lifetime", "queue"),
     "Network": ("host", "port", "api_key_file", "api_key", "drain_seconds"),
     "Output": ("trajectories", "picture_mib"),

@@ -36,6 +36,7 @@ from stillweb.env.aio import Started
 from stillweb.env.episode.determinism import level_of, probe_level
 from stillweb.env.episode.episode import Episode, EpisodeReplay, infra
 from stillweb.env.episode.offpath import OffPathMode
+from stillweb.env.episode.perturbation import Perturbation, perturbation_of
 from stillweb.env.episode.prefetch import Prefetcher
 from stillweb.env.episode.recording import check_live_fork, check_live_level
 from stillweb.env.episode.start import StartContext, StartedEpisode, StartRequest, info_of, observe
@@ -84,6 +85,8 @@ class Env(Started):
             (docs/reference/observations.md).
         browser: browser to share, started with the server's SPKI hashes; by default the Env starts its own.
         off_path: overrides `EnvOptions.off_path`.
+        perturb: overrides `EnvOptions.perturb`; a text such as "layout=0.5,interruptions".
+        perturb_seed: overrides `EnvOptions.perturb_seed`.
         options: see `EnvOptions`.
     """
 
@@ -96,6 +99,8 @@ class Env(Started):
         observe: Sequence[str] = ("axtree",),
         browser: Browser | None = None,
         off_path: OffPathMode | None = None,
+        perturb: str | Perturbation | None = None,
+        perturb_seed: int | None = None,
         options: EnvOptions | None = None,
     ) -> None:
         self._level = level_of(level)
@@ -107,6 +112,11 @@ class Env(Started):
         self._options = options or EnvOptions()
         if off_path:
             self._options = replace(self._options, off_path=off_path)
+        if perturb is not None:
+            chosen = perturbation_of(perturb) if isinstance(perturb, str) else perturb
+            self._options = replace(self._options, perturb=chosen)
+        if perturb_seed is not None:
+            self._options = replace(self._options, perturb_seed=perturb_seed)
         self._resources = AsyncExitStack()
         self._launched = AsyncExitStack()
         self._idle = asyncio.Event()

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from stillweb.browser.profile import Profile
 from stillweb.env.episode.offpath import OFF_PATH, OffPathMode
+from stillweb.env.episode.perturbation import PERTURB, Perturbation
 from stillweb.env.episode.tabs import DialogAnswers
 from stillweb.env.tasks.evidence import Judge
 from stillweb.errors import UsageError
@@ -41,6 +42,8 @@ class EnvOptions:
             a server that supports it, otherwise "follow".
         ahead: number of prefetched starts for the next resets, at level "exact" only; each takes the memory
             of a session (docs/how-to/vector.md).
+        perturb: changes of layout, and interruptions; None for none (docs/how-to/perturb.md).
+        perturb_seed: seed of the perturbation; a variant depends on it and on the start page.
     """
 
     max_steps: Annotated[
@@ -62,6 +65,8 @@ class EnvOptions:
     dialogs: DialogAnswers = field(default_factory=DialogAnswers)
     off_path: Annotated[OffPathMode | None, OFF_PATH] = None
     ahead: int = 0
+    perturb: Annotated[Perturbation | None, PERTURB] = None
+    perturb_seed: Annotated[int, Option("Seed of the perturbation.")] = 0
 
     def __post_init__(self) -> None:
         """Raise UsageError for values out of range."""

@@ -26,6 +26,7 @@ from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled, settle
 from stillweb.browser.state import state_of
 from stillweb.env.episode.offpath import OffPath
+from stillweb.env.episode.perturbation import EpisodeVariant
 from stillweb.env.episode.tabs import Tabs, closed_itself
 from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.events import StepEvents
@@ -216,11 +217,13 @@ class ContextOptions:
 
     Attributes:
         storage_state: initial cookies and local storage.
+        variant: perturbation of the episode.
     """
 
     profile: Profile
     pinning: Pinning
     storage_state: Mapping[str, Any] | None = None
+    variant: EpisodeVariant | None = None
 
 
 @dataclass(slots=True)
@@ -240,6 +243,7 @@ class Episode:
         log: writer of the trajectory.
         off_path: cancelled navigations and masked elements.
         events: requests of the last step, and the element of its action.
+        variant: perturbation of the episode, None without one.
         still: True if the last wait ended with a page that had settled.
     """
 
@@ -259,6 +263,7 @@ class Episode:
     downloads: list[dict[str, Any]] = field(default_factory=list)
     log: TrajectoryLog | None = None
     still: bool = False
+    variant: EpisodeVariant | None = None
     off_path: OffPath = field(init=False)
     events: StepEvents = field(default_factory=StepEvents)
     _seen: int = 0
@@ -360,6 +365,7 @@ async def open_episode(
                 profile=profile,
                 pinning=pinning,
                 storage_state=options.storage_state or None,
+                script=options.variant.script if options.variant else "",
             ),
             _close_context,
         )
@@ -375,6 +381,7 @@ async def open_episode(
             profile,
             pinning,
         )
+        episode.variant = options.variant
         await context.new_page()
         undo.pop_all()
     return episode

@@ -182,6 +182,10 @@ class StartContext:
             replay = await self.replay.of(session)
             manifest = replay.info.manifests.get(collection, {})
             profile = profile_of(self.options.profile, manifest, task)
+            variant = None
+            if self.options.perturb:
+                variant = self.options.perturb.variant(self.options.perturb_seed, start.url)
+                profile = variant.profile(profile)
             pinning = pinning_of(self.level, manifest, task, start.seed)
             state = self.options.storage_state
             if state is None:
@@ -190,7 +194,7 @@ class StartContext:
             await close_session(client, session)
             raise
         return await open_episode(
-            self.browser, replay, session, task, ContextOptions(profile, pinning, state)
+            self.browser, replay, session, task, ContextOptions(profile, pinning, state, variant)
         )
 
     async def _open_page(self, episode: Episode, url: str) -> str:
@@ -233,5 +237,6 @@ async def info_of(episode: Episode, result: ActionResult, settled: Settled | Non
         "settle": asdict(settled) if settled else None,
         "traffic": (await episode.traffic()).to_dict(),
         "off_path": episode.off_path.to_dict(),
+        **({"perturbation": {"digest": episode.variant.digest}} if episode.variant else {}),
         **await episode.tabs.take_events(),
     }

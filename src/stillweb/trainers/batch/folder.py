@@ -37,7 +37,7 @@ __all__ = ["BatchFolder", "folder_name"]
 
 FORMAT = "stillweb-batch"
 VERSION = 1
-_COMPARED = ("agent", "agent_options", "seed", "page_seeds", "level", "observe", "max_steps")
+_COMPARED = ("agent", "agent_options", "seed", "page_seeds", "level", "observe", "max_steps", "perturb")
 _LONGEST = 120  # characters
 
 

@@ -35,6 +35,7 @@ from stillweb.env import (
     VectorOptions,
 )
 from stillweb.env.episode.offpath import OFF_PATH, OffPathMode
+from stillweb.env.episode.perturbation import PERTURB, Perturbation
 from stillweb.env.observations.observation import observe_kinds
 from stillweb.env.vector.rollout import Agent, Policy
 from stillweb.errors import CollectionNotFound, UsageError
@@ -140,6 +141,8 @@ class BatchOptions:
     ] = ()
     level: Annotated[str, LEVEL] = "clock"
     off_path: Annotated[OffPathMode | None, OFF_PATH] = None
+    perturb: Annotated[Perturbation | None, PERTURB] = None
+    perturb_seed: Annotated[int, Option("Seed of the perturbation.")] = 0
     observe: Annotated[
         tuple[str, ...],
         Option(
@@ -260,7 +263,13 @@ async def rollout(
         observe=options.observe,
         options=VectorOptions(
             pool=PoolOptions(browsers=options.browsers),
-            env=EnvOptions(max_steps=options.max_steps, trajectories=folder.path, off_path=options.off_path),
+            env=EnvOptions(
+                max_steps=options.max_steps,
+                trajectories=folder.path,
+                off_path=options.off_path,
+                perturb=options.perturb,
+                perturb_seed=options.perturb_seed,
+            ),
         ),
     )
     chosen = RolloutOptions(max_resets=options.max_concurrent_launch, attempts=1 + options.retries)
