@@ -50,8 +50,7 @@ from stillweb.browser.settle import settle
 from stillweb.certs import CertAuthority
 from stillweb.clock import now
 from stillweb.collections.layout import Collection
-from stillweb.record.behaviors.actions import behave
-from stillweb.record.behaviors.behaviors import BehaviorTarget
+from stillweb.record.behaviors.behaviors import BehaviorTarget, behave
 from stillweb.record.behaviors.options import Behavior, BehaviorOptions, parse_behaviors
 from stillweb.record.crawl import visit
 from stillweb.record.crawl.crawl import crawl

@@ -26,7 +26,7 @@ from stillweb.matching.redaction import Placeholders, canonical, cookie_pairs, k
 from stillweb.model import header
 from stillweb.record.behaviors.options import parse_behaviors
 from stillweb.record.crawl.crawl import crawl
-from stillweb.record.login.manual import ManualLogin, full_browser, log_in_manually
+from stillweb.record.login.run import ManualLogin, full_browser, log_in_manually
 from stillweb.record.login.steps import LoginIndicator, read_login, read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.recording import collection_to_fill

@@ -20,7 +20,7 @@ from stillweb.env.trajectories.rescore import rescore_all
 from stillweb.env.trajectories.trajectory import trajectories_in
 from stillweb.polling import poll
 from stillweb.replay import ReplayOptions, serve
-from stillweb.trainers.agents.random import RandomAgent
+from stillweb.trainers.agents.builtin import RandomAgent
 from stillweb.trainers.batch.folder import BatchFolder
 from stillweb.trainers.batch.runner import BatchOptions, rollout
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stillweb.env.actions.action import Action, parse
 from stillweb.env.observations.observation import Observation, Tab
 from stillweb.errors import UsageError
-from stillweb.trainers.agents.context import Conversation, ConversationOptions
+from stillweb.trainers.agents.endpoint import Conversation, ConversationOptions
 from stillweb.trainers.agents.reply import ToolCall, read_reply, without_thinking
 
 MESSAGES = Path(__file__).with_name("messages")

@@ -19,13 +19,16 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stillweb.collections.amends import read_absent
-from stillweb.collections.layout import Collection
 from stillweb.collections.limits import load_json
 from stillweb.errors import CollectionError
 from stillweb.urls import wire_url
+
+if TYPE_CHECKING:
+    from stillweb.collections.layout import Collection
+
 
 __all__ = [
     "RESOURCES",

@@ -1,4 +1,4 @@
-from .blocking import BlockingEnv
+from .background import BlockingEnv
 from .replayed import Replayed
 
 __all__ = [

@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Playwright
 
-    from stillweb.testing.blocking import BlockingEnv
+    from stillweb.testing.background import BlockingEnv
     from stillweb.testing.replayed import Replayed, Servers
 
 _INI = {
@@ -119,7 +119,7 @@ def stillweb_page(
 def stillweb_env(stillweb_servers: Servers, stillweb_choice: Choice) -> Iterator[BlockingEnv]:
     """Provide a synchronous environment on the collection."""
     from stillweb.env.env import Env
-    from stillweb.testing.blocking import BlockingEnv
+    from stillweb.testing.background import BlockingEnv
 
     url = stillweb_servers.url(stillweb_choice.collection)
     env = BlockingEnv(

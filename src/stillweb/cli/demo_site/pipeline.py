@@ -1,7 +1,8 @@
 """The pipeline of the demo: record the shop, seal it, run parallel episodes, compare them.
 
 Each step is a coroutine on the result of the previous one. The shop is closed before the replay starts;
-`is_closed` verifies that.
+`is_closed` verifies that. The customer follows a fixed script, without a model, but reads the accessibility
+tree as a model would. It runs once on the live shop, to record its requests, and then in every episode.
 """
 
 from __future__ import annotations
@@ -15,21 +16,68 @@ from typing import Any
 from playwright.async_api import Browser
 
 from stillweb.browser import Activity, launch, open_context, settle
-from stillweb.browser.observe.axtree import Bids, axtree
+from stillweb.browser.observe.axtree import AxNode, Bids, axtree
 from stillweb.certs import CertAuthority
-from stillweb.cli.demo_site.agent import TASK, Customer
 from stillweb.cli.demo_site.site import HOSTS, Bookshop, open_shop
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
-from stillweb.env import Action, ActionStatus, Env, parse
+from stillweb.env import Action, ActionStatus, Env, EvalKind, Evaluation, Task, parse
 from stillweb.env.actions.perform import open_start, perform
 from stillweb.env.episode.tabs import Tabs
-from stillweb.errors import InfraError, RecordError
+from stillweb.errors import InfraError, RecordError, TaskError
 from stillweb.record.crawl.crawl import CrawlReport, OnEvent, crawl
 from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.resolve import ResolveRule
 from stillweb.record.recording import pinning_of
+
+TASK = Task(
+    id="bookshop-1",
+    goal="Search for books about the sea, put The Sea-Wolf into the cart, subscribe ada@home.example to the "
+    "newsletter, and answer with the total of the cart.",
+    start_url="https://bookshop.example/",
+    collection="bookshop",
+    evaluation=Evaluation(EvalKind.STRING, "$9.85"),
+)
+
+# (action, role, beginning of the name, value)
+_PLAN = (
+    ("fill", "searchbox", "Search books", "sea"),
+    ("click", "button", "Search", ""),
+    ("click", "link", "The Sea-Wolf", ""),
+    ("click", "button", "Add to cart", ""),
+    ("click", "link", "Cart (1)", ""),
+    ("click", "link", "Newsletter", ""),
+    ("fill", "textbox", "Your e-mail address", "ada@home.example"),
+    ("click", "button", "Subscribe", ""),
+)
+
+
+class Customer:
+    """The agent; `act` receives the nodes of the current page."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._total = ""
+
+    def act(self, nodes: Sequence[AxNode]) -> dict[str, Any]:
+        """Return the next action.
+
+        Raises:
+            TaskError: if the page lacks the element of the action.
+        """
+        for node in nodes:
+            if node.role == "StaticText" and node.name.startswith("Total: "):
+                self._total = node.name.removeprefix("Total: ")
+        if self._step == len(_PLAN):
+            return {"action": "terminate", "answer": self._total}
+        action, role, name, value = _PLAN[self._step]
+        self._step += 1
+        found = next((n for n in nodes if n.bid and n.role == role and n.name.startswith(name)), None)
+        if found is None:
+            raise TaskError(f"step {self._step}: the page has no {role} {name!r}")
+        return {"action": action, "bid": found.bid} | ({"value": value} if action == "fill" else {})
+
 
 KINDS = ("axtree", "html", "screenshot")
 ATTEMPTS = 3  # at an episode that infrastructure broke, as trainers do

@@ -1,22 +1,21 @@
-"""`stillweb record`: crawl sites into a collection, or record the traffic through a proxy."""
+"""`stillweb record`: the group, and `record crawl` with `--twice` and `--engine browsertrix`."""
 
 from __future__ import annotations
 
+import asyncio
+import shlex
+import signal
+from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from stillweb.certs import CertAuthority
 from stillweb.cli import LazyGroup
-from stillweb.cli.console import Sectioned, print_json, until_signal
+from stillweb.cli.console import Sectioned, echo, print_json, stderr, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
-from stillweb.cli.record.browsertrix import (
-    BROWSERTRIX,
-    browsertrix_options,
-    crawl_by_browsertrix,
-    uses_browsertrix,
-)
 from stillweb.cli.record.explore import (
     EXPLORING,
     explore,
@@ -28,13 +27,158 @@ from stillweb.cli.record.explore import (
 from stillweb.cli.record.login import login, login_from, login_options
 from stillweb.cli.record.report import CrawlProgress, print_crawl
 from stillweb.cli.record.shared import LISTENING, check_record_options, name_options, refuse_without
-from stillweb.cli.record.twice import print_twice, twice_after, twice_options
+from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
+from stillweb.record.browsertrix.run import BrowsertrixCrawl, Job, plan
 from stillweb.record.browsertrix.settings import Container
 from stillweb.record.crawl.crawl import crawl as crawl_pages
+from stillweb.record.crawl.report import CrawlReport
+from stillweb.record.crawl.twice import Twice, record_again
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.options import CrawlOptions
 from stillweb.record.recording import collection_to_fill
+
+BROWSERTRIX, BROWSER = "browsertrix", "browser"
+
+# Parameters of `record crawl` that mean the same to both engines; `settings_of` translates them.
+_SHARED = frozenset(
+    {
+        "urls", "name", "append", "scope", "depth", "limit", "include", "exclude", "jobs", "timezone",
+        "locale", "time_limit", "size_limit", "page_timeout", "retries", "delay", "rate", "robots", "sitemap",
+        "behaviours", "resolve", "upstream_ca", "root", "certs_dir", "as_json", "warc_size", "engine",
+    }
+)  # fmt: skip
+_ITS_OWN = frozenset({*option_names(Container), "dry_run"})
+_PROFILE = "it logs in with a browser profile: --browser-profile"
+_WHY = {
+    "storage_state": _PROFILE,
+    "login": _PROFILE,
+    "logged_in": _PROFILE,
+    "viewport": "its windows are 1920x1080",
+    "seed": "it does not control the pages' random numbers and clock",
+    "keep_secrets": "it never redacts, so it stores all secrets",
+}
+
+
+def browsertrix_options(command: F) -> F:
+    """Add the engine, and the options that only browsertrix has, passed on as `container`."""
+    engine = click.option(
+        "--engine",
+        type=click.Choice([BROWSER, BROWSERTRIX]),
+        default=BROWSER,
+        show_default=True,
+        help="Program that visits the pages: stillweb's browser, or browsertrix-crawler in a container.",
+    )
+    dry_run = click.option(
+        "--dry-run", is_flag=True, help="[browsertrix] Print the command and the settings, and end."
+    )
+    return engine(options_from(Container, "container")(dry_run(command)))
+
+
+def uses_browsertrix(ctx: click.Context, given: dict[str, Any]) -> bool:
+    """Return whether browsertrix records.
+
+    Raises:
+        UsageError: if an option was given that the engine does not support.
+    """
+    chosen: bool = given["engine"] == BROWSERTRIX
+    unsupported = _ITS_OWN if not chosen else frozenset(ctx.params) - _SHARED - _ITS_OWN
+    for name in ctx.params:
+        if name in unsupported and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = next(each for each in ctx.command.params if each.name == name)
+            spelt = (option.secondary_opts if ctx.params[name] is False else option.opts)[0] or option.opts[0]
+            if not chosen:
+                raise UsageError(
+                    f"{spelt} requires --engine {BROWSERTRIX}", hint=f"add --engine {BROWSERTRIX}"
+                )
+            why = _WHY.get(name, "it has no equivalent")
+            hint = f"remove it, or record with --engine {BROWSER}; docs/how-to/browsertrix.md"
+            raise UsageError(f"{spelt} is not supported by --engine {BROWSERTRIX}: {why}", hint=hint)
+    return chosen
+
+
+def crawl_by_browsertrix(
+    ctx: click.Context, given: dict[str, Any], options: CrawlOptions, container: Container
+) -> None:
+    """Record pages with browsertrix-crawler."""
+    job = Job(given["root"], given["name"], given["urls"], options, container, append=given["append"])
+    if given["dry_run"]:
+        planned = plan(job)
+        for note in planned.notes:
+            stderr().print(f"note: {note}", markup=False, soft_wrap=True)
+        echo(f"{shlex.join(planned.call)}\n\n# config.yaml\n{planned.yaml}", nl=False)
+        return
+    crawl = BrowsertrixCrawl(job)
+    with CrawlProgress() as bar:
+        report = asyncio.run(_run(crawl, bar))
+    if given["as_json"]:
+        print_json(asdict(report) | {"collection": job.name})
+    else:
+        print_crawl(report, Collection.open(job.root, job.name))
+    if crawl.interrupted:
+        raise click.Abort
+    if any(url in report.failed_pages for url in report.seeds):
+        ctx.exit(1)
+
+
+async def _run(crawl: BrowsertrixCrawl, bar: CrawlProgress) -> CrawlReport:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        crawl.interrupt()
+        states = (
+            "finishing the open pages; press Ctrl-C again to end without them",
+            "ending; press Ctrl-C again to kill the container",
+            "killing the container",
+        )
+        bar.say(states[min(crawl.interrupted, len(states)) - 1])
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    return await crawl.run(bar.show, bar.say)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SHOWN = 10
+
+
+def twice_options(command: F) -> F:
+    """Add `--twice` and `--keep-second`."""
+    keep = click.option("--keep-second", is_flag=True, help="Keep the second recording as NAME@twice.")
+    twice = click.option(
+        "--twice",
+        is_flag=True,
+        help="Then record the same pages again with another clock and seed, and learn the volatile values.",
+    )
+    return twice(keep(command))
+
+
+def twice_after(collection: Collection, ca: CertAuthority, options: CrawlOptions, keep: bool) -> Twice:
+    """Record a crawl's pages again. After Ctrl-C both recordings stay, and --append resumes the second."""
+    with CrawlProgress() as bar:
+        bar.say("recording the same pages again")
+        try:
+            return until_signal(record_again(collection, ca, options, bar.show, keep=keep))
+        except click.Abort:
+            bar.say("the first recording is complete; run again with --append to continue the second")
+            raise
+
+
+def print_twice(name: str, twice: Twice) -> None:
+    """Print the rules that the second recording led to."""
+    learned = twice.learned
+    echo(f"{name}: {len(learned.rules)} rules learned from {twice.pages} pages recorded twice")
+    for rule in learned.rules:
+        echo(f"  {rule.where} {rule.name or '(bare)'} of {rule.host}{rule.path}: {rule.shape}")
+    console = stderr()
+    for each in learned.rejected[:_SHOWN]:
+        place = f"{each.where} {each.name or '(bare)'} of {each.host}{each.path}"
+        console.print(f"not learned: {place}: {each.why}", markup=False, soft_wrap=True)
+    for url, why in twice.failed.items():
+        console.print(f"not recorded again: {url}: {why}", markup=False, soft_wrap=True)
+    if twice.kept:
+        echo(f"the second recording: {twice.kept}")
 
 
 @click.group(

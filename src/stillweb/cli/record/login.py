@@ -16,7 +16,7 @@ from stillweb.cli.options import certs_option, options_from
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import LOGIN
 from stillweb.errors import UsageError
-from stillweb.record.login.manual import ManualLogin, log_in_manually
+from stillweb.record.login.run import ManualLogin, log_in_manually
 from stillweb.record.login.steps import Login, parse_indicator, read_login, read_storage_state
 from stillweb.record.options import RecordOptions
 

@@ -9,6 +9,11 @@ A wrong rule causes wrong 200s, so the comparison is narrow and leaves much unle
   requests of one recording and never in both; a digest of a file's content is shared;
 - values that a response gave to the page, or that may name a thing, are examined further (`guards`).
 
+A parameter may be a set: `modules=a|b|c`, whose elements have another order at another visit. Two requests
+that differ only in that order prove it if their bodies consist of the same bytes. These may have another
+order, as the parts of a bundle have. One pair of bodies that differ otherwise is a counterexample. An alias
+then contains the sorted elements instead of the value.
+
 Within one recording, such pairs, and values that are evidence alone, make rules of origin *guessed*. Equal
 recordings give equal rules. (docs/decisions/0012-learned-volatility.md)
 """
@@ -19,6 +24,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from urllib.parse import unquote, urlsplit
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.guards import (
@@ -32,12 +38,13 @@ from stillweb.collections.learn.guards import (
     objection,
 )
 from stillweb.collections.learn.observed import Observed, observe
-from stillweb.collections.learn.sets import set_rules
 from stillweb.collections.manifest import write_atomically
+from stillweb.http.codec import decode
 from stillweb.matching.parts import Leaf, Where
 from stillweb.matching.rules import ANY_PATH, Rule, RuleOrigin, Rules
-from stillweb.matching.values import ValueKind, fits, kind_of, shape_of
-from stillweb.model import Headers
+from stillweb.matching.values import SET, ValueKind, elements, fits, kind_of, shape_of
+from stillweb.model import Capture, Headers, header
+from stillweb.urls import wire_url
 
 __all__ = [
     "Learned",
@@ -48,8 +55,65 @@ __all__ = [
     "learn_within",
     "merge",
     "read_rules",
+    "set_rules",
     "write_rules",
 ]
+
+# Host, path, the other fields of the query with their positions, the parameter, its elements.
+_Request = tuple[str, str, tuple[str, ...], str, tuple[str, ...]]
+
+
+def set_rules(first: Collection, second: Collection) -> list[Rule]:
+    """Return the rules for query parameters that two recordings prove to be sets."""
+    ones, others = _requests(first), _requests(second)
+    proofs: Counter[tuple[str, str, str]] = Counter()
+    refuted: set[tuple[str, str, str]] = set()
+    for request in ones.keys() & others.keys():
+        host, path, _, name, _ = request
+        for value, one in ones[request].items():
+            for other_value, other in others[request].items():
+                if value == other_value or (host, path, name) in refuted:
+                    continue
+                if _body(first, one) == _body(second, other):
+                    proofs[host, path, name] += 1
+                else:
+                    refuted.add((host, path, name))
+    return [
+        Rule(
+            Where.QUERY, name, SET, host, path, "GET", RuleOrigin.LEARNED,
+            f"two recordings: {count} pairs differ in the order of the elements",
+        )
+        for (host, path, name), count in sorted(proofs.items())
+        if (host, path, name) not in refuted
+    ]  # fmt: skip
+
+
+def _requests(collection: Collection) -> dict[_Request, dict[str, Capture]]:
+    found: dict[_Request, dict[str, Capture]] = defaultdict(dict)
+    for capture in collection.captures():
+        if capture.method == "GET" and "?" in capture.url:
+            for request, value in _sets(capture.url):
+                found[request].setdefault(value, capture)
+    return found
+
+
+def _sets(url: str) -> Iterator[tuple[_Request, str]]:
+    parts = urlsplit(wire_url(url))
+    fields = parts.query.split("&")
+    for number, field in enumerate(fields):
+        name, _, raw = field.partition("=")
+        value = unquote(raw)
+        if fits(SET, value):
+            others = tuple("" if at == number else each for at, each in enumerate(fields))
+            yield (parts.hostname or "", parts.path, others, unquote(name), elements(value)), value
+
+
+def _body(collection: Collection, capture: Capture) -> tuple[int, Counter[int] | None]:
+    """Return the status of a capture, and how often each byte occurs in its decoded body."""
+    response = collection.read_capture(capture).response
+    body = decode(response.raw_body, header(response.headers, "content-encoding"))
+    return response.status, None if body is None else Counter(body)
+
 
 # Fields of browsers and HTTP, cookies (replay sets the recorded ones), and credentials.
 _COMMON = frozenset(

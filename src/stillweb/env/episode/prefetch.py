@@ -14,13 +14,17 @@ import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from stillweb.browser.profile import Level
 from stillweb.env.aio import both
 from stillweb.env.episode.episode import Episode, infra
-from stillweb.env.episode.start import StartContext, StartedEpisode, StartRequest
 from stillweb.env.options import EnvOptions
 from stillweb.errors import StillwebError, UsageError
+
+if TYPE_CHECKING:
+    from stillweb.env.episode.start import StartContext, StartedEpisode, StartRequest
+
 
 __all__ = ["PrefetchCounts", "Prefetcher"]
 

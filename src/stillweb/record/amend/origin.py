@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin
 
 import httpx
@@ -27,8 +28,11 @@ from stillweb.matching.redaction import replace_fields
 from stillweb.matching.rules import Rule, RuleOrigin, Rules
 from stillweb.matching.values import fits, shape_of
 from stillweb.model import MUTATIONS, Headers, Request, header
-from stillweb.record.crawl.visit import CrawlContext
 from stillweb.urls import host_of, wire_url
+
+if TYPE_CHECKING:
+    from stillweb.record.crawl.visit import CrawlContext
+
 
 __all__ = [
     "LivePage",

@@ -31,8 +31,7 @@ from stillweb.clock import now, perf
 from stillweb.collections.baselines import RecordedResponse, write_baseline
 from stillweb.errors import InfraError
 from stillweb.model import BUSY, VISITED_AGAIN
-from stillweb.record.behaviors.actions import behave
-from stillweb.record.behaviors.behaviors import FRAME_TIMEOUT, BehaviorTarget, describe_actions
+from stillweb.record.behaviors.behaviors import FRAME_TIMEOUT, BehaviorTarget, behave, describe_actions
 from stillweb.record.behaviors.options import BehaviorOptions
 from stillweb.record.crawl.frontier import Visit
 from stillweb.record.crawl.scope import LEADS_TO, page_url

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
 from playwright.async_api import Page
@@ -23,11 +23,14 @@ from stillweb.errors import InfraError
 from stillweb.record.behaviors.behaviors import FRAME_TIMEOUT
 from stillweb.record.crawl.scope import LEADS_TO, page_url
 from stillweb.record.explore.frontier import DAMPING, ExploreFrontier
-from stillweb.record.explore.journal import ExplorationJournal
 from stillweb.record.explore.options import ExplorationContext
 from stillweb.record.explore.plan import OPTIONS, SENT
 from stillweb.record.explore.values import Values
 from stillweb.urls import page_address
+
+if TYPE_CHECKING:
+    from stillweb.record.explore.journal import ExplorationJournal
+
 
 __all__ = [
     "HtmlForm",

@@ -12,16 +12,20 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import httpx
 
 from stillweb.matching.values import fits
 from stillweb.model import Exchange
-from stillweb.record.explore.explore import Tokens
 from stillweb.record.explore.links import HtmlForm, Input
 from stillweb.record.harvest.fetch import PageFetcher, decoded_body, location_of
 from stillweb.record.harvest.page import HtmlPage, parse_page
+
+if TYPE_CHECKING:
+    from stillweb.record.explore.explore import Tokens
+
 
 __all__ = ["PostForm", "PostForms", "send_form"]
 

@@ -15,9 +15,8 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stillweb.collections.layout import Collection
 from stillweb.collections.redactions import Redaction, append_redactions
 from stillweb.collections.warc.frames import (
     FRAMES_TYPE,
@@ -37,11 +36,15 @@ from stillweb.http.messages import request_block, response_block
 from stillweb.matching.parts import Where
 from stillweb.matching.redaction import Placeholders, key_file, replace_fields, replace_in_json, spellings
 from stillweb.model import Exchange, Headers, Request, Response, header
-from stillweb.record.options import SecretsOptions
 from stillweb.record.redaction import find
 from stillweb.record.redaction.find import JWT, Names, strong, strong_password
 from stillweb.text import checksum
 from stillweb.urls import host_of
+
+if TYPE_CHECKING:
+    from stillweb.collections.layout import Collection
+    from stillweb.record.options import SecretsOptions
+
 
 __all__ = [
     "Digests",

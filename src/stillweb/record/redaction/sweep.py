@@ -13,18 +13,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stillweb.collections.baselines import DOM, RESOURCES
-from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import write_atomically
 from stillweb.collections.redactions import append_redactions
 from stillweb.collections.warc.frames import is_socket_url
 from stillweb.collections.warc.records import WarcRecord
-from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.http.codec import encode
 from stillweb.http.messages import parse_response, payload_start
 from stillweb.model import header
 from stillweb.record.redaction.redactor import Secrets, decode
+
+if TYPE_CHECKING:
+    from stillweb.collections.layout import Collection
+    from stillweb.collections.warc.writer import CollectionWriter
+
 
 __all__ = ["sweep", "sweep_baseline"]
 

@@ -1,9 +1,9 @@
 """Agents by name, for the command line.
 
-random              draws actions that the page offers, by seed, task and episode (`agents/random.py`)
-scripted:PATH       plays a trace, or the trace that a folder holds for the task (`agents/scripted.py`) openai
-asks a model at an OpenAI-compatible endpoint (`agents/endpoint.py`) MODULE:NAME         your own function
-from a task to a policy (`stillweb.env.vector.rollout.Agent`)
+random              draws actions that the page offers, by seed, task and episode (`agents/builtin.py`)
+scripted:PATH       plays a trace, or the trace that a folder holds for the task (`agents/builtin.py`)
+openai              requests actions from a model at an OpenAI-compatible endpoint (`agents/endpoint.py`)
+MODULE:NAME         your own function from a task to a policy (`stillweb.env.vector.rollout.Agent`)
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def load_agent(name: str, *, seed: int = 0, options: Mapping[str, Any] | None = 
     given = dict(options or {})
     kind, _, rest = name.partition(":")
     if kind == "scripted" and rest:
-        from stillweb.trainers.agents.scripted import ScriptedAgent
+        from stillweb.trainers.agents.builtin import ScriptedAgent
 
         _options(dict, {}, given, name)
         return ScriptedAgent(Path(rest))
     if name == "random":
-        from stillweb.trainers.agents.random import RandomAgent, RandomOptions
+        from stillweb.trainers.agents.builtin import RandomAgent, RandomOptions
 
         return RandomAgent(seed, _options(RandomOptions, {}, given, name))
     if name == "openai":
