@@ -11,11 +11,11 @@ import yaml
 from click.testing import CliRunner
 
 from stillweb.benchmarks import AuditOptions, MakeOptions, audit_tasks, make_tasks
-from stillweb.benchmarks.audit import selected_names, static_findings
+from stillweb.benchmarks.audit import script_findings, selected_names, static_findings
 from stillweb.certs import CertAuthority
 from stillweb.cli.tasks import tasks as command
 from stillweb.env import Task, load_tasks, native_tasks
-from stillweb.env.tasks.evaluators import AnswerEvaluator, UrlEvaluator
+from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlEvaluator
 from stillweb.env.tasks.native import native_file
 from stillweb.errors import UsageError
 from stillweb.replay import ReplayClient, ReplayOptions, serve
@@ -48,6 +48,21 @@ def test_static_findings():
 def test_selected_names():
     script = "document.querySelector('#menu .item[href=\"#x\"]:not(.off)') && matches(`.open`)"
     assert selected_names(script) == {"menu", "item", "open"}
+
+
+def test_scripts_that_look_for_what_their_page_lacks(shop):
+    scripts = {
+        "found": "document.querySelector('li.card').textContent === 'Oak lamp'",
+        "selector": "document.getElementById('bascet') != null",
+        "misspelt": "document.title == 'Oak lmap'",
+        "goal": "document.title == 'As the goal says'",
+    }
+    tasks = [
+        Task(name, "Do as the goal says.", f"{HOME}lamps", "shop", ScriptEvaluator(script=script))
+        for name, script in scripts.items()
+    ]
+    found = script_findings(tasks, [shop])
+    assert kinds(found) == {("selector", "unknown selector"), ("misspelt", "unknown text")}
 
 
 def test_unknown_family():

@@ -11,7 +11,9 @@ Findings of one task, most of them by playing it from its start page:
 - error `oracle`: the task has an oracle, and a proof of it fails (`benchmarks/proof`);
 - error `contradicts`: another task has the same goal and start page, but expects something else;
 - warning `accepts whole page`: all texts of the start page together are accepted as the answer;
-- warning `unknown selector`: the evaluator's script looks for an id or class that no response mentions;
+- warning `unknown selector`: the evaluator's script looks for an id or class that its pages do not mention;
+- warning `unknown text`: the script compares with a text that neither the goal nor its pages mention;
+- warning `script throws`: the script calls what is no function;
 - warning `misses`: the start page requests what the collection does not hold;
 - warning `duplicate`: another task has the same goal, start page and evaluator;
 - note `no oracle`, `needs judge`, `not played`: what the audit cannot decide.
@@ -30,6 +32,7 @@ from typing import Annotated, Any, Literal
 
 from stillweb import clock
 from stillweb.benchmarks.oracle import OracleRun, run_oracle
+from stillweb.benchmarks.pages import fold
 from stillweb.benchmarks.site import read_texts
 from stillweb.browser.launch import launch
 from stillweb.browser.profile import LEVEL
@@ -52,6 +55,8 @@ _NEVER = ("site_api", "site_url")  # prerequisites that no recording has
 _EXAMPLES = 5
 _LITERAL = re.compile(r"""(?:querySelector(?:All)?|closest|matches)\(\s*(['"`])(.*?)\1""")
 _NAMED = re.compile(r"""(?:getElementById|getElementsByClassName)\(\s*(['"`])([\w-]+)\1""")
+_COMPARED = re.compile(r"""(?:[=!]==?\s*|includes\(\s*)(['"`])([^'"`\n]{4,80})\1""")
+_WORDS = re.compile(r"[^\W\d_]{4,}")
 _SELECTED = re.compile(r"([#.])([A-Za-z_][\w-]*)")
 _LONGEST = 300
 _ATTEMPTS = 3
@@ -147,7 +152,7 @@ async def audit_tasks(
     tasks = tasks[: options.limit]
     report = AuditReport(source, len(tasks))
     report.findings += static_findings(tasks)
-    report.findings += await asyncio.to_thread(selector_findings, tasks, collections)
+    report.findings += await asyncio.to_thread(script_findings, tasks, collections)
     async with AsyncExitStack() as stack:
         served: Mapping[str, str] = {}
         envs: list[Env] = []
@@ -261,20 +266,41 @@ def _answer_findings(task: Task, part: Evaluator) -> list[AuditFinding]:
     return found
 
 
-def selector_findings(tasks: Sequence[Task], collections: Sequence[Collection]) -> list[AuditFinding]:
-    """Return the tasks whose scripts select an id or class that no recorded text mentions."""
-    texts: dict[str, str] = {}
+def script_findings(tasks: Sequence[Task], collections: Sequence[Collection]) -> list[AuditFinding]:
+    """Return the tasks whose scripts look for what no recorded text of their pages mentions."""
     by_name = {each.name: each for each in collections if not each.is_only_pack}
+    texts: dict[str, dict[str, str]] = {}
+    pages: dict[tuple[str, str], str] = {}
     found = []
     for task in tasks:
-        names = {name for script in _scripts(task) for name in selected_names(script)}
-        if not names or task.collection not in by_name:
+        scripts = "\n".join(_scripts(task))
+        if not scripts or task.collection not in by_name:
             continue
         if task.collection not in texts:
             texts[task.collection] = read_texts(by_name[task.collection])
-        if unknown := sorted(name for name in names if name not in texts[task.collection]):
+        key = (task.collection, task.start_url.partition("#")[0])
+        if key not in pages:
+            pages[key] = _text_from(texts[task.collection], key[1])
+        if unknown := sorted(name for name in selected_names(scripts) if name not in pages[key]):
             found.append(AuditFinding(task.id, "warning", "unknown selector", ", ".join(unknown)))
+        known = fold(task.goal) + fold(pages[key])
+        if strange := sorted(text for text in compared_texts(scripts) if fold(text) not in known):
+            found.append(AuditFinding(task.id, "warning", "unknown text", ", ".join(strange)))
     return found
+
+
+def _text_from(texts: Mapping[str, str], start: str) -> str:
+    """Return the text of a page, of the pages that it names, and of everything that is no document."""
+    page = texts.get(start, "")
+    return "\n".join(
+        text
+        for url, text in texts.items()
+        if url == start or not page or "<html" not in text[:2000].lower() or _last_part(url) in page
+    )
+
+
+def _last_part(url: str) -> str:
+    return url.rstrip("/").rpartition("/")[2]
 
 
 def _scripts(task: Task) -> list[str]:
@@ -332,6 +358,8 @@ class _TaskAudit:
         misses = run.start["traffic"]["missed"]
         if misses:
             self._add("warning", "misses", ", ".join(misses))
+        if any("is not a function" in reason for reason in run.reasons):
+            self._add("warning", "script throws", "; ".join(run.reasons))
         if any("no JavaScript" in reason for reason in run.reasons):
             self._add("error", "grader", "; ".join(run.reasons))
         self._check_texts()
@@ -376,3 +404,8 @@ def selected_names(script: str) -> set[str]:
         plain = re.sub(r"\[[^\]]*\]|:[\w-]+\([^)]*\)", "", selector)
         names.update(name for _, name in _SELECTED.findall(plain))
     return names
+
+
+def compared_texts(script: str) -> set[str]:
+    """Return the texts with words that a script compares values with."""
+    return {text for _, text in _COMPARED.findall(script) if _WORDS.search(text)}

@@ -20,6 +20,7 @@ __all__ = ["TaskPlan", "TaskPlanner"]
 
 _LONGEST = 3  # clicks from the start page to the first page that a task needs
 _LEG = 4  # clicks between two pages that a task needs
+_SHORT = 15_000  # characters of a start page; every episode and walk observes it
 _SPARE = 10  # steps that an agent may take beyond three times the oracle's
 
 
@@ -72,6 +73,8 @@ class TaskPlanner:
             for start, way in self._site.ways_to(target, within, _LONGEST).items():
                 if way:
                     reach[start].add(target)
+        short = {url: pages for url, pages in reach.items() if len(self._site.pages[url].text) <= _SHORT}
+        reach = defaultdict(set, short or reach)
         chosen = [url for url in self._site.starts if url in within][:1]
         left = set(within).difference(*(reach[url] for url in chosen))
         while len(chosen) < most and reach:

@@ -220,11 +220,14 @@ def _decoded(exchange: Exchange) -> str:
         return body.decode("utf-8", "replace")
 
 
-def read_texts(collection: Collection) -> str:
-    """Return the text of all recorded documents, scripts, style sheets and data."""
+def read_texts(collection: Collection) -> dict[str, str]:
+    """Return the recorded text of each URL: documents, scripts, style sheets and data."""
     kinds = ("html", "javascript", "css", "json", "xml", "ecmascript", "text/")
-    captures = (each for each in collection.captures() if any(kind in each.mime for kind in kinds))
-    return "\n".join(_decoded(_read(collection, each)) for each in captures if each.status == 200)
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for capture in collection.captures():
+        if capture.status == 200 and any(kind in capture.mime for kind in kinds):
+            found[capture.url.partition("#")[0]].append(_decoded(_read(collection, capture)))
+    return {url: "\n".join(texts) for url, texts in found.items()}
 
 
 def split_pages(site: SiteMap, seed: int, share: float) -> dict[str, str]:
