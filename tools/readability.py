@@ -31,7 +31,7 @@ GENERATED = ("cli.md", "api.md", "openapi.md", "connection.md", "replay-connecti
 _FENCE = re.compile(r"(?ms)^ *(```|~~~).*?^ *\1[^\n]*$")
 _NOT_PROSE = re.compile(r"^ *(?:#|\||<|!!!|\?\?\?|===|::: |\[\w+\]: |---)|^    \S(?=.*)")
 _ITEM = re.compile(r"^ *(?:[-*+] |\d+\. |> )")
-_END = re.compile(r"(?<=[.!?:;])[)\"*_]*\s+(?=[\"(*_`\[]*[A-Z0-9`])")
+_END = re.compile(r"(?<=[.!?])[)\"*_]*\s+(?=[\"(*_`\[]*[A-Z0-9`])")
 
 
 @dataclass
@@ -87,7 +87,7 @@ def sentences(markdown: str) -> Iterator[str]:
 def _plain(text: str) -> str:
     """Return a text without its markup; code counts as one word."""
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    return re.sub(r"`[^`]*`", "code", text)
+    return re.sub(r"`[^`]*`", "Code", text)
 
 
 def documents(commit: str) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,16 @@ _LINK = re.compile(r"\[([^\]\n]+)\]\(((?:\.\./)+(?:src|examples|bench|tests|tool
 _LEXERS = {".py": "python", ".yaml": "yaml"}
 
 
+def on_config(config: Any) -> Any:
+    """Put the pages of the packages below "Python API" in the navigation."""
+    for section in config.nav:
+        for index, entry in enumerate(section.get("Reference") or []):
+            if isinstance(entry, dict) and entry.get("Python API") == "reference/api.md":
+                pages = [{package: _api_page(package)} for package in api.public_packages()]
+                section["Reference"][index] = {"Python API": [{"All names": "reference/api.md"}, *pages]}
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
     for package, names in api.public_packages().items():
