@@ -6,6 +6,10 @@ Playwright's `ignore_https_errors` disables the HTTP cache and breaks service wo
 requests and name lookups are disabled, so that all traffic reaches the proxy. Rendering does not depend on
 screen, font hinting or frame timing.
 
+Each process of the browser may hold 4 GiB of data: the kernel refuses more, so that a page ends itself and
+not the machine. `STILLWEB_BROWSER_MEMORY_MIB` changes the limit, and 0 removes it. Chromium's sandbox is on
+where it can run (`sandbox_mode`).
+
 Proxies are set per context (`stillweb.browser.open_context`), never here.
 """
 
@@ -19,11 +23,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 from playwright.async_api import Browser
 from playwright.async_api import Error as PlaywrightError
 
@@ -43,6 +49,9 @@ logger = logging.getLogger(__name__)
 _CLOSE_SECONDS = 10.0
 
 BROWSER_VARIABLE = "STILLWEB_BROWSER"
+SANDBOX_VARIABLE = "STILLWEB_SANDBOX"
+MEMORY_VARIABLE = "STILLWEB_BROWSER_MEMORY_MIB"
+_MEMORY = 4 << 30  # bytes; renderers of large pages hold 1 GiB
 
 # Chromium uses only the last --disable-features, so the first block repeats Playwright's own list
 # (chromiumSwitches.ts, 1.65).
@@ -237,7 +246,7 @@ async def launch(
                 executable_path=path,
                 headless=headless,
                 args=flags,
-                chromium_sandbox=False,
+                chromium_sandbox=(await asyncio.to_thread(sandbox_mode)).on,
                 # A terminal sends Ctrl-C to Playwright's driver, too, which would end the browser before we
                 # close it.
                 handle_sigint=False,
@@ -247,6 +256,7 @@ async def launch(
                 f"{path} did not start: {error.message.splitlines()[0]}", hint="stillweb doctor"
             ) from error
         try:
+            await _limit_memory(browser)
             if exact:
                 async with connect_browser(browser, port):
                     yield browser
@@ -254,6 +264,62 @@ async def launch(
                 yield browser
         finally:
             await _close(browser)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxMode:
+    """Whether browsers start with Chromium's sandbox, and the reason."""
+
+    on: bool
+    reason: str
+
+
+@lru_cache(maxsize=1)
+def sandbox_mode() -> SandboxMode:
+    """Return whether browsers start with Chromium's sandbox: where it can run, by default.
+
+    On Linux the sandbox needs namespaces of an unprivileged user, which most containers forbid.
+    STILLWEB_SANDBOX may be "on" or "off" to decide otherwise.
+    """
+    setting = os.environ.get(SANDBOX_VARIABLE, "")
+    if setting in ("on", "off"):
+        return SandboxMode(setting == "on", f"{SANDBOX_VARIABLE}={setting}")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        return SandboxMode(False, "Chromium refuses its sandbox to root")
+    if sys.platform == "linux" and not _namespaces_permitted():
+        return SandboxMode(False, "this system permits no user namespaces")
+    return SandboxMode(True, "available")
+
+
+def _namespaces_permitted() -> bool:
+    command = ["unshare", "--user", "--pid", "--net", "--fork", "true"]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+async def _limit_memory(browser: Browser) -> None:
+    """Limit the data of each process (RLIMIT_DATA); processes that start later inherit the limit."""
+    text = os.environ.get(MEMORY_VARIABLE, "")
+    limit = int(text) << 20 if text.isdecimal() else _MEMORY
+    if not limit or not hasattr(psutil, "RLIMIT_DATA"):  # Linux only
+        return
+    try:
+        session = await browser.new_browser_cdp_session()
+        processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
+        await session.detach()
+        number = next(int(each["id"]) for each in processes if each["type"] == "browser")
+        await asyncio.to_thread(_limit_tree, number, limit)
+    except (PlaywrightError, psutil.Error, OSError) as error:
+        logger.warning("the memory of the browser is not limited", extra={"error": str(error)})
+
+
+def _limit_tree(number: int, limit: int) -> None:
+    root = psutil.Process(number)
+    for process in (root, *root.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            process.rlimit(psutil.RLIMIT_DATA, (limit, limit))
 
 
 async def _close(browser: Browser) -> None:

@@ -246,8 +246,12 @@ class CertAuthority:
         return cls.load(folder)
 
     @classmethod
-    def load(cls, folder: Path) -> CertAuthority:
+    def load(cls, folder: Path, *, writable: bool = False) -> CertAuthority:
         """Read the CA of a folder.
+
+        Args:
+            folder: with its files.
+            writable: accept a folder that all users can write to.
 
         Raises:
             CaMissing: if the folder has none.
@@ -255,7 +259,8 @@ class CertAuthority:
             CertError: if a file is damaged, unreadable or belongs to another CA, or other users can write to
                 the folder.
         """
-        check_folder(folder)
+        if not writable:
+            check_folder(folder)
         cert = _read_cert(folder / CA_FILE)
         key = _read_key(folder / CA_KEY_FILE)
         leaf_key = _read_key(folder / LEAF_KEY_FILE)

@@ -26,7 +26,7 @@ from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import async_playwright
 
 from stillweb import __version__, clock
-from stillweb.browser.launch import BrowserBuild, browser_build, launch
+from stillweb.browser.launch import BrowserBuild, browser_build, launch, sandbox_mode
 from stillweb.browser.machine import fonts_digest
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, print_table
@@ -165,15 +165,18 @@ async def _start(build: BrowserBuild) -> None:
 
 
 def _sandbox(build: BrowserBuild) -> HealthFinding:
-    if os.geteuid() == 0:
-        repair = "run stillweb as an unprivileged user, or in a container"
-        return _warning("sandbox", "not available: Chromium refuses its sandbox to root", repair)
+    mode = sandbox_mode()
+    if not mode.on:
+        repair = "run as an unprivileged user and permit user namespaces, or use a container for each archive"
+        return _warning("sandbox", f"browsers start without it: {mode.reason}", repair)
     try:
         asyncio.run(_start_sandboxed(build))
     except (PlaywrightError, TimeoutError) as error:
-        repair = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1), or use a container"
-        return _warning("sandbox", f"not available: {_first_line(error)}", repair)
-    return _ok("sandbox", "available")
+        repair = (
+            "permit user namespaces (sysctl kernel.unprivileged_userns_clone=1), or set STILLWEB_SANDBOX=off"
+        )
+        return _error("sandbox", f"browsers do not start with it: {_first_line(error)}", repair)
+    return _ok("sandbox", "on")
 
 
 async def _start_sandboxed(build: BrowserBuild) -> None:
@@ -204,7 +207,7 @@ def check_ca(folder: Path) -> Iterator[HealthFinding]:
     """Report the CA's expiry and the permissions of its files."""
     option = "" if folder == Path("certs") else f" --certs {folder}"
     try:
-        ca = CertAuthority.load(folder)
+        ca = CertAuthority.load(folder, writable=True)  # permissions are findings of their own
     except CaMissing:
         detail = f"no CA in {folder}; the first recording or replay creates one"
         yield _ok("ca", detail)

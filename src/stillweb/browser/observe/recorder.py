@@ -68,13 +68,15 @@ class BodyDigests:
 
 _REQUEST_FAILED = "Failed to load resource"
 _LONGEST = 500  # characters
+_MOST = 1000  # lines
 
 
 class ScriptErrors:
     """Script errors of a context; make it before the first page, close it at the end.
 
     Attributes:
-        lines: each as "console: MESSAGE (URL:LINE)" or "uncaught: MESSAGE", in order of arrival.
+        lines: each as "console: MESSAGE (URL:LINE)" or "uncaught: MESSAGE", in order of arrival; the first
+            1,000.
     """
 
     def __init__(self, context: BrowserContext) -> None:
@@ -97,7 +99,9 @@ class ScriptErrors:
         self._note("uncaught", str(error.error), "")
 
     def _note(self, kind: str, text: str, place: str) -> None:
-        line = " ".join(text.split())[:_LONGEST]
+        if len(self.lines) >= _MOST:
+            return
+        line = " ".join(text[: 2 * _LONGEST].split())[:_LONGEST]
         self.lines.append(f"{kind}: {line}" + (f" ({place})" if place else ""))
 
 

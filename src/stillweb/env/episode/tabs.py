@@ -5,6 +5,9 @@ the step: popups as tabs, of which the last becomes active, dialogs with their a
 digests. The answers to dialogs are fixed: alerts and confirmations are accepted, a prompt gets its default,
 leaving a page is allowed. `DialogAnswers` changes them, and the action `dialog` determines the answer to the
 next dialog.
+
+A page that opens tabs, dialogs or downloads without end would take the memory of all sessions. Beyond a limit
+its context is closed, and the episode ends with an InfraError that names the limit.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ __all__ = ["Chooser", "Dialog", "DialogAnswers", "DownloadedFile", "Tabs", "clos
 
 DOWNLOAD_SECONDS = 20.0
 _DOWNLOAD_EVENT_SECONDS = 5.0  # CDP reports a download a moment before Playwright does
+MAX_TABS, MAX_DIALOGS, MAX_DOWNLOADS = 64, 200, 100  # open simultaneously; in a step; in a step
 _CLOSE_MS = 1000  # CDP reports a closed page a moment before Playwright does
 
 
@@ -125,6 +129,8 @@ class Tabs:
         self._download_event = asyncio.Event()
         self._count = 0  # downloads that Playwright reported
         self._crashed = ""
+        self._excess = ""
+        self._ending: asyncio.Future[None] | None = None
         context.on("page", self._opened)
         context.on("dialog", self._on_dialog)
         for page in context.pages:
@@ -145,7 +151,9 @@ class Tabs:
         return self._visited[-1]
 
     def check(self) -> None:
-        """Raise InfraError if a page crashed or none is open."""
+        """Raise InfraError if a page crashed or exceeded a limit, or none is open."""
+        if self._excess:
+            raise InfraError(f"a page exceeded a limit of its episode: {self._excess}")
         if self._crashed:
             raise InfraError(f"the page {self._crashed} crashed")
         if not self._visited:
@@ -157,7 +165,13 @@ class Tabs:
         self._visited.append(page)
 
     async def ensure_one(self) -> None:
-        """Open an empty tab if the last tab was closed."""
+        """Open an empty tab if the last tab was closed.
+
+        Raises:
+            InfraError: if the context was closed because a page exceeded a limit.
+        """
+        if self._excess:
+            self.check()
         if not self._visited:
             await self._context.new_page()
 
@@ -212,6 +226,8 @@ class Tabs:
         if page in self._pages:
             return
         self._pages.append(page)
+        if len(self._pages) > MAX_TABS:
+            self._exceed(f"more than {MAX_TABS} open tabs")
         self.activate(page)
         page.on("close", self._closed)
         page.on("crash", self._on_crash)
@@ -227,8 +243,19 @@ class Tabs:
 
     def _on_download(self, download: PlaywrightDownload) -> None:
         self._downloads.append(download)
+        if len(self._downloads) > MAX_DOWNLOADS:
+            self._exceed(f"more than {MAX_DOWNLOADS} downloads in a step")
         self._count += 1
         self._download_event.set()
+
+    def _exceed(self, limit: str) -> None:
+        if not self._excess:
+            self._excess = limit
+            self._ending = asyncio.ensure_future(self._close_context())
+
+    async def _close_context(self) -> None:
+        with suppress(PlaywrightError):
+            await self._context.close(reason="a page exceeded a limit")
 
     def _on_chooser(self, event: dict[str, Any]) -> None:
         self._choosers.append(Chooser(event["mode"] != "selectSingle"))
@@ -239,6 +266,8 @@ class Tabs:
         self._dialogs.append(
             Dialog(dialog.type, dialog.message, text if prompted else "accepted" if accept else "dismissed")
         )
+        if len(self._dialogs) > MAX_DIALOGS:
+            self._exceed(f"more than {MAX_DIALOGS} dialogs in a step")
         try:
             await (dialog.accept(*([text] if prompted else [])) if accept else dialog.dismiss())
         except PlaywrightError:
