@@ -69,6 +69,9 @@ class HarFile:
             raise MalformedHar("JSON, but without log.entries", path=path)
         return cls(path, log)
 
+    def __len__(self) -> int:
+        return len(self.log["entries"])
+
     def exchanges(self, report: Report) -> Iterator[tuple[Exchange, RecordFrames | None]]:
         """Yield the exchanges in the log's order, WebSockets with their messages; report other entries."""
         for number, entry in enumerate(self.log["entries"]):

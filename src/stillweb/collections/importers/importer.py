@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from stillweb import clock
-from stillweb.collections.defects import NEEDS_REWRITE, Defect, Severity, ignore
+from stillweb.collections.defects import NEEDS_REWRITE, Defect, Report, Severity, ignore
 from stillweb.collections.importers import browsertrix, wacz
 from stillweb.collections.importers.har import HarFile
 from stillweb.collections.importers.pagefinder import complete_manifest, find_pages
@@ -25,6 +26,7 @@ from stillweb.collections.indexing import index_file, index_lines, reindex, rewr
 from stillweb.collections.layout import Collection, check_name, read_pages
 from stillweb.collections.manifest import Manifest
 from stillweb.collections.warc.cdxj import format_line, read_cdxj, write_lines
+from stillweb.collections.warc.frames import RecordFrames
 from stillweb.collections.warc.reader import (
     GZIP_MAGIC,
     WarcRecord,
@@ -33,7 +35,7 @@ from stillweb.collections.warc.reader import (
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, CollectionExists, MalformedWarc, UsageError
 from stillweb.matching.rules import Rules
-from stillweb.model import Page
+from stillweb.model import Exchange, Page
 
 __all__ = ["FileReport", "ImportReport", "import_files", "reindex"]
 
@@ -152,6 +154,19 @@ def _no_entries(files: list[FileReport], skipped: list[Defect]) -> MalformedWarc
     return MalformedWarc(what, path=files[0].path if len(files) == 1 else None, hint=hint)
 
 
+class ExchangeSource(Protocol):
+    """A file of a format other than WARC, as exchanges and pages."""
+
+    def __len__(self) -> int:
+        """Return the number of entries, for progress."""
+
+    def exchanges(self, report: Report) -> Iterable[tuple[Exchange, RecordFrames | None]]:
+        """Yield the exchanges in recorded order, sockets with their frames; report other entries."""
+
+    def pages(self) -> list[Page]:
+        """Return the visited pages."""
+
+
 class _Staging:
     """Imports files into a temporary folder beside the target collection."""
 
@@ -185,10 +200,11 @@ class _Staging:
         if kind == "wacz":
             return self._take_wacz(path, label, defects)
         if kind == "har":
-            return self._take_har(path, label, defects)
+            return self._take_exchanges(HarFile.open(path), kind, path, label, defects)
         if kind == "har.zip":
             unpacked = wacz.unpack_har(path, self.unpacked / f"har-{len(self.names)}")
-            return replace(self._take_har(unpacked, label, defects), path=str(path))
+            report = self._take_exchanges(HarFile.open(unpacked), "har", unpacked, label, defects)
+            return replace(report, path=str(path))
         if kind == "pages":
             self._take_pages(path)
             return FileReport(str(path), kind, 0, 0, False, ())
@@ -285,9 +301,11 @@ class _Staging:
         self.collection.logs.mkdir(exist_ok=True)
         path.rename(self.collection.logs / free)
 
-    def _take_har(self, path: Path, label: str, defects: list[Defect]) -> FileReport:
-        source = HarFile.open(path)
-        total, count = len(source.log["entries"]), 0
+    def _take_exchanges(
+        self, source: ExchangeSource, kind: str, path: Path, label: str, defects: list[Defect]
+    ) -> FileReport:
+        """Write the exchanges of a file that is no WARC into WARC files."""
+        total, count = len(source), 0
         before = set(self.collection.warc_files())
         with CollectionWriter(self.collection, prefix=_stem(path.name)) as writer:
             for exchange, beside in source.exchanges(defects.append):
@@ -300,7 +318,7 @@ class _Staging:
             self.lines += index_lines(final)
         self.pages += source.pages()
         self.captures += count
-        return FileReport(str(path), "har", count, 2 * count, False, tuple(defects))
+        return FileReport(str(path), kind, count, 2 * count, False, tuple(defects))
 
     def _progress(self, label: str, read: int, total: int) -> None:
         if self.on_progress:
