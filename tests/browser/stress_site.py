@@ -29,7 +29,9 @@ PAGES = {
         for (const n of [1, 2, 3]) fetch(`/large/${n}`).then((r) => { const [a, b] = r.body.tee(); read(`a${n}`, a); read(`b${n}`, b); });
         fetch('/large/4').then((r) => read('text', r.body.pipeThrough(new TextDecoderStream())));
         fetch('/large/5').then((r) => read('zipped', r.body.pipeThrough(new CompressionStream('gzip')).pipeThrough(new DecompressionStream('gzip'))));
-        new Response(new Blob(['x'.repeat(99999)]).stream()).arrayBuffer().then((b) => L(`blob ${b.byteLength}`));
+        new Response(new Blob(['x'.repeat(99999)]).stream()).arrayBuffer().then((b) => L(`blob ${b.byteLength}`)); new Response(new Blob(['y'])).text().then((t) => L(`of a blob ${t}`));
+        for (const url of [URL.createObjectURL(new Blob(['z'])), 'data:text/plain,data']) fetch(url).then((r) => { L('fetched'); return r.text(); }).then(L);
+        const one = new Blob(['w'.repeat(70000)]).stream().getReader(); one.read().then(({ value }) => L(`piece ${value.length}`)); addEventListener('load', () => L('loaded'));
         </script>""",
     "workers": """<script>
         for (const name of ['classic', 'module', 'nested']) { const w = new Worker(`/w/${name}.js`, { type: name === 'module' ? 'module' : 'classic' });
@@ -90,6 +92,42 @@ PAGES = {
         scheduler.postTask(() => L('background'), { priority: 'background' }); scheduler.postTask(() => L('blocking'), { priority: 'user-blocking' }); queueMicrotask(() => L('micro'));
         setTimeout(() => L('timer'), 0); Promise.resolve().then(() => L('promise')); new Image().src = '/missing.png'; addEventListener('error', () => L('error'), true);
         </script><img src=/none.png><script src=/none.js></script>""",
+    "loader": """<div id=app></div><script>
+        const have = {}, wanting = [];
+        const load = (n) => have[n] ??= new Promise((done) => { const s = document.createElement('script'); s.type = n % 3 ? '' : 'module'; s.src = `/part/${n}.js`; s.onload = () => { L(`part ${n}`); done(n); }; document.head.append(s); });
+        const get = (n, after) => { const x = new XMLHttpRequest(); x.open(n % 2 ? 'POST' : 'GET', `/data/${n}?${after}`); x.responseType = 'json'; x.onloadend = () => { app.insertAdjacentHTML('beforeend', `<p id=r${n}>${x.response.n} after ${after}`); wanting.splice(0).forEach((go) => go()); }; x.send(`${n}`); };
+        self.part = (n) => { L(`runs ${n}`); get(n, 'part'); if (n < 12) Promise.all([load(n + 6), load((n * 5) % 24)]).then(() => get(n + 24, 'both')); };
+        for (let n = 0; n < 24; n += 4) load(n).then((n) => wanting.push(() => L(`then ${n}`)));
+        new MutationObserver((all) => { if (app.childElementCount % 8 === 0) { L(`grown ${app.childElementCount}`); document.write?.name; } }).observe(app, { childList: true });
+        addEventListener('load', () => { for (const n of [20, 21]) load(n); setTimeout(() => { for (const n of [1, 22, 23]) load(n); }, 20); });
+        </script>""",
+    "mirrors": """<script>const depth = location.hash.length, name = `at ${depth}`; top.L(`${name} begins`);
+        const post = (what) => fetch(`/data/${depth}?${what}`, { method: 'POST', body: name }).then(() => top.L(`${name} ${what}`)); post('first');
+        addEventListener('load', () => { post('load'); if (depth < 3) { const f = document.createElement('iframe'); f.src = `?${depth}#${'x'.repeat(depth + 1)}`; f.onload = () => top.L(`${name} has its frame`); document.body.append(f); } });
+        if (depth === 2) setTimeout(() => location.replace('/f/3'), 60);
+        addEventListener('message', ({ data, source }) => { L(`${name} hears ${data}`); if (data < 3) source.postMessage(data + 1, '*'); }); if (depth) parent.postMessage(depth, '*');
+        </script><iframe src=/f/2 name=inner></iframe><script src=/m/plain.js?mirror></script>""",
+    "nested": """<script>
+        const outer = new Worker('/w/outer.js'); outer.onmessage = ({ data }) => L(data); fetch('/data/5').then(() => L('page has data'));
+        for (const n of [1, 2]) { const same = new Worker('/w/same.js'); same.onmessage = ({ data }) => L(`same ${n} ${data}`); fetch(`/data/${n}`).then(() => same.postMessage(n)); }
+        new Worker('/w/broken.js').onerror = ({ message }) => L(`broken ${message}`); addEventListener('error', ({ message }) => L(`window ${message}`));
+        </script>"""
+    + "<p>row</p>" * 300
+    + "<script>L('parsed'); addEventListener('load', () => L('loaded'));</script>",
+    "databases": """<script>
+        for (const type of ['DOMContentLoaded', 'load']) addEventListener(type, () => L(type));
+        for (const name of ['b', 'a']) { const open = indexedDB.open(name, 2); open.onupgradeneeded = ({ oldVersion }) => { L(`upgrade ${name} ${oldVersion}`); open.result.createObjectStore('s', { autoIncrement: true }).add('first').onsuccess = () => L(`filled ${name}`); };
+          open.onsuccess = ({ target: { result: db } }) => { L(`open ${name} ${[...db.objectStoreNames]}`); const t = db.transaction('s', 'readwrite'); t.objectStore('s').add(1); t.objectStore('s').count().onsuccess = (e) => { L(`count ${name} ${e.target.result}`); fetch(`/data/7?${name}`).then(() => L(`data ${name}`)); }; }; }
+        </script>"""
+    + "<p>row</p>" * 300
+    + "<script src=/m/plain.js?parsed></script><script>L('parsed')</script><img src=/i.svg>",
+    "events": """<form action=/other><input name=q value=1><button>go</button></form><script>
+        const s = new EventSource('/events'); s.onopen = () => L('open'); let count = 0; s.onmessage = ({ data, lastEventId }) => { L(`event ${data} ${lastEventId}`); fetch(`/data/${data}`).then(() => L(`for ${data}`)); if (++count === 4) { s.close(); L('closed'); } };
+        const c = new BroadcastChannel('x'), d = new BroadcastChannel('x'); c.onmessage = ({ data }) => L(`channel ${data}`); d.postMessage('a'); fetch('/data/8').then(() => d.postMessage('b'));
+        document.forms[0].addEventListener('submit', (e) => { e.preventDefault(); L('submit'); fetch('/data/9', { method: 'POST', body: new FormData(e.target) }).then(() => L('posted')); }); setTimeout(() => document.forms[0].requestSubmit(), 40);
+        const r = new ReadableStream({ async pull(to) { const t = await (await fetch(`/data/${++this.n || (this.n = 10)}`)).text(); L(`pull ${this.n}`); to.enqueue(t); if (this.n > 12) to.close(); } }); new Response(r.pipeThrough(new TextEncoderStream())).text().then((t) => L(`stream ${t.length}`));
+        navigator.serviceWorker?.register('/w/a.js').then(() => L('registered'), (e) => L(e.name)); caches.open('c').then((c) => c.add('/data/14')).then(() => L('cached'));
+        </script>""",
 }
 
 _WORKERS = {
@@ -99,6 +137,9 @@ _WORKERS = {
     "module": "import { c } from '/w/c.js'; postMessage(`module ${c}`); onmessage = ({ data }) => import(`/w/d.js?${data}`).then(({ d }) => postMessage(`${data} ${d}`)); setTimeout(() => postMessage('tick'), 25);",
     "c": "import { d } from '/w/d.js'; export const c = `c${d}`;",
     "d": "export const d = 'd' + performance.now();",
+    "outer": "for (let n = 0; n < 3; n++) { const w = new Worker(`/w/same.js?${n % 2}`); w.onmessage = ({ data }) => postMessage(`inner ${n} ${data}`); fetch(`/data/${n}`).then((r) => r.text()).then((t) => { postMessage(`outer ${t}`); w.postMessage(n); }); }",
+    "same": "postMessage(Math.random()); fetch('/data/6').then((r) => r.text()).then(() => postMessage('has')); onmessage = ({ data }) => postMessage(`heard ${data}`);",
+    "broken": "no script",
     "nested": "const inner = new Worker('/w/classic.js'); inner.onmessage = ({ data }) => postMessage(`inner ${data}`); onmessage = ({ data }) => inner.postMessage(data);",
 }
 _MODULES = {
@@ -139,6 +180,11 @@ def build(site, name: str) -> str:
         site.pages[f"{HOME}data/{n}"] = ("application/json", f'{{"n": {n}}}'.encode())
         if n < 20:
             site.delays[f"{HOME}data/{n}"] = lambda: draw.random() * 0.01
+        if n < 24:
+            site.pages[f"{HOME}part/{n}.js"] = (SCRIPT, f"/*{'x' * 9999 * (n % 4)}*/ part({n});".encode())
+            site.delays[f"{HOME}part/{n}.js"] = lambda: draw.random() * 0.01
+    events = "".join(f"id: {n}\ndata: {n}\n\n" for n in range(1, 5))
+    site.pages[f"{HOME}events"] = ("text/event-stream", events.encode())
     for n in range(1, 6):
         site.pages[f"{HOME}large/{n}"] = ("text/plain", bytes([64 + n]) * (70_000 * n))
     for folder, scripts in (("w", _WORKERS), ("m", _MODULES)):

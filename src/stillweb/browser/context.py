@@ -124,6 +124,7 @@ async def open_context(
         control=f"stillweb-{clock.new_id()}",
         now=int(pinning.start.timestamp() * 1000),
         script=script,
+        mark=f"stillweb-{clock.new_id()}",
     )
     agent = profile.user_agent or plain_user_agent(browser.version)
     state.hints = client_hints(agent, browser.version)
@@ -210,14 +211,17 @@ def scripts_for(state: PinnedState) -> str:
     if state.pinning.level.keeps_clock:
         pin["start"] = state.now
         pin["exact"] = state.pinning.level is Level.EXACT
-    script = _script(names[state.pinning.level], pin)
+    is_exact = state.pinning.level is Level.EXACT
+    if is_exact:
+        pin["mark"] = state.mark
+    source = "pin.source = () => `(${run})()`;\n" if is_exact else ""
+    script = _script(names[state.pinning.level], pin, source)
     if state.script:
         script = f"{{ {script}\n{state.script} }}"
-    if state.pinning.level is not Level.EXACT:
+    if not is_exact:
         return script
-    # Once per window: during `open()` both Playwright and ExactContext add it.
-    mark = f"CustomEvent.prototype[Symbol.for({json.dumps(state.control)})]"
-    return f"if ({mark}) {mark}(); else {script}"
+    # Once per window: during `open()` both Playwright and ExactContext add it, and the opener may be earlier.
+    return f"(function run() {{ if (StyleSheetList[{json.dumps(state.mark)}]?.()) return;\n{script}}})()"
 
 
 def script_for_worker(state: PinnedState, name: str) -> str:
@@ -232,9 +236,9 @@ def script_for_worker(state: PinnedState, name: str) -> str:
     return _script(("pin.js", "time.js", "hold.js", "worker.js"), pin)
 
 
-def _script(names: Sequence[str], pin: Mapping[str, Any]) -> str:
+def _script(names: Sequence[str], pin: Mapping[str, Any], setup: str = "") -> str:
     scripts = [resources.files(__package__).joinpath("js", name).read_text("utf-8") for name in names]
     if not scripts:
         return ""
     calls = "".join(f"({script.strip()})(pin);\n" for script in scripts)
-    return f"{{ const pin = {json.dumps(pin)};\n{calls}}}"
+    return f"{{ const pin = {json.dumps(pin)};\n{setup}{calls}}}"

@@ -27,6 +27,7 @@ class PinnedState:
         pinning: as requested.
         control: name of the event that moves the pinned clock.
         now: virtual time, in milliseconds since 1970.
+        mark: name of the member that shows that a window is pinned.
         exact: controller of a context at level EXACT.
         hints: client hints of the profile's user agent (`client_hints`).
         shared_workers: of the browser, below level EXACT.
@@ -36,6 +37,7 @@ class PinnedState:
     pinning: Pinning
     control: str
     now: int
+    mark: str = ""
     exact: ExactContext | None = None
     hints: Mapping[str, Any] | None = None
     shared_workers: SharedWorkers | None = None

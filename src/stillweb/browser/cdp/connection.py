@@ -38,6 +38,7 @@ __all__ = [
     "connect_browser",
     "connection_of",
     "free_port",
+    "is_worker_script",
     "wait_for_slow",
 ]
 
@@ -87,13 +88,20 @@ def _seconds_used(metrics: dict[str, Any]) -> float:
     return next((float(each["value"]) for each in metrics["metrics"] if each["name"] == "ProcessTime"), 0.0)
 
 
+def is_worker_script(request: str) -> bool:
+    """Return True if the browser process made a request, as it does for the scripts of workers."""
+    return "." not in request  # a renderer's requests have its process in their identifiers
+
+
 logger = logging.getLogger(__name__)
 
 EventCallback = Callable[[dict[str, Any]], None]
 Claim = Callable[["CdpSession", dict[str, Any], bool], None]
 
 _OPEN_SECONDS = 20.0
+_REPORT_SECONDS = 1.0  # real; a worker's script that no session reports is not held any longer
 _FRAME = "HeadlessExperimental.beginFrame"
+_DOCUMENT, _WORKER_SCRIPT = "Document", "Other"  # CDP resource types at the browser's own session
 _AUTO_ATTACH = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
 
 _connections: WeakKeyDictionary[Browser, CdpConnection] = WeakKeyDictionary()
@@ -184,11 +192,65 @@ class CdpConnection:
         self._lost: list[Callable[[], None]] = []
         self._sessions: dict[str, CdpSession] = {"": self.root}
         self._claims: dict[str, Claim] = {}
+        self._pinning: dict[str, tuple[PendingResult, EventCallback]] = {}  # by target, see `pin_first`
+        self._held: dict[str, dict[str, Any]] = {}  # scripts of workers, by request
+        self._wanted: dict[str, EventCallback] = {}
         self._reading = asyncio.ensure_future(self._read())
 
     async def start(self) -> None:
         """Attach to all targets from now on."""
+        self.root.on("Fetch.requestPaused", self._on_paused)
+        patterns = [{"urlPattern": "*", "resourceType": kind} for kind in (_DOCUMENT, _WORKER_SCRIPT)]
+        await self.root.send("Fetch.enable", {"patterns": patterns})
         await self.root.send("Target.setAutoAttach", _AUTO_ATTACH)
+
+    def pin_first(self, session: CdpSession, pinned: PendingResult, resume: EventCallback) -> None:
+        """Hold the document of a new page, or the script of a worker, until a command has its result.
+
+        Playwright lets popups and shared workers run, and may do so before our commands have arrived. The
+        browser itself must answer the command, since the page of a held document may not.
+
+        Args:
+            session: of the target.
+            pinned: result of the command.
+            resume: called with the `Fetch.requestPaused` event of what was held, and must let it proceed.
+        """
+        target = session.target["targetId"]
+        self._pinning[target] = pinned, resume
+        pinned.add_done_callback(lambda _: self._pinning.pop(target, None))
+
+    def when_script_held(self, request: str, callback: EventCallback) -> None:
+        """Call back with the `Fetch.requestPaused` event of a worker's script; the callback resumes it.
+
+        The session of a page pauses the scripts of its workers, but not those of workers that these make.
+        """
+        if event := self._held.pop(request, None):
+            callback(event)
+        else:
+            self._wanted[request] = callback
+
+    def resume(self, event: dict[str, Any]) -> None:
+        """Let a request proceed that was held at the browser's own session."""
+        self.root.post("Fetch.continueRequest", {"requestId": event["requestId"]})
+
+    def _on_paused(self, event: dict[str, Any]) -> None:
+        # A page's target has the identifier of its main frame, a worker's the one of its script's request.
+        script = event["resourceType"] == _WORKER_SCRIPT
+        target = event.get("networkId", "") if script else event["frameId"]
+        if target in self._pinning:
+            pinned, resume = self._pinning[target]
+            pinned.add_done_callback(lambda _: resume(event))
+        elif script and target in self._wanted:
+            self._wanted.pop(target)(event)
+        elif script and is_worker_script(target):  # the report of the request has not arrived
+            self._held[target] = event
+            asyncio.get_running_loop().call_later(_REPORT_SECONDS, self._resume_unreported, target)
+        else:
+            self.resume(event)
+
+    def _resume_unreported(self, request: str) -> None:
+        if event := self._held.pop(request, None):
+            self.resume(event)
 
     def claim(self, context_id: str, claim: Claim) -> None:
         """Call back for each target of a context: session, info, whether it waits for the debugger."""

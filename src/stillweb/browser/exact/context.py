@@ -19,7 +19,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stillweb import clock
-from stillweb.browser.cdp.connection import CdpConnection, CdpError, CdpSession
+from stillweb.browser.cdp.connection import (
+    CdpConnection,
+    CdpError,
+    CdpSession,
+    PendingResult,
+    is_worker_script,
+)
 from stillweb.browser.exact.scheduler import PendingRequest, RequestScheduler, RequestStage
 from stillweb.browser.exact.workers import Workers, WorkerWaits
 from stillweb.errors import InfraError
@@ -103,6 +109,7 @@ class ExactContext:
         self._after_frames: dict[str, list[Callable[[], object]]] = {}  # documents that wait for those
         self._ending: set[asyncio.Task[None]] = set()
         self._removed_frames: set[str] = set()
+        self._pinning: set[PendingResult] = set()  # commands to new pages and workers
         self._given_up: set[str] = set()  # requests that are no longer awaited
         connection.claim(context_id, self._adopt)
 
@@ -157,9 +164,11 @@ class ExactContext:
             listening.add_done_callback(lambda _: self._on_script_loaded(target["targetId"]))
         if kind != "worker":  # a dedicated worker's requests are paused by its page's session
             session.post("Fetch.enable", {"patterns": [{"urlPattern": "*"}]})
-        session.post(
+        attaching = session.post(
             "Target.setAutoAttach", {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
         )
+        if kind != "worker":  # that waits for every connection
+            self._pin_first(session, attaching)
         session.post("Runtime.runIfWaitingForDebugger")
         ending = asyncio.ensure_future(self._end_with(session))
         self._ending.add(ending)
@@ -180,6 +189,22 @@ class ExactContext:
         script = {"source": self._scripts.document(), "runImmediately": True}
         session.post("Page.addScriptToEvaluateOnNewDocument", script)
 
+    def _pin_first(self, session: CdpSession, pinned: PendingResult) -> None:
+        self._pinning.add(pinned)
+
+        def ended(_: PendingResult) -> None:
+            self._pinning.discard(pinned)
+            self.requests.progress.set()
+
+        def resume(event: dict[str, Any]) -> None:
+            if event["frameId"] == session.target["targetId"]:
+                self._on_paused(session, event, self._connection.root)  # no other event reports it
+            else:
+                self._connection.resume(event)
+
+        self._connection.pin_first(session, pinned, resume)
+        pinned.add_done_callback(ended)
+
     def flag(self, what: str) -> None:
         """List something that is not pinned."""
         self._new_flags[what] = None
@@ -197,6 +222,8 @@ class ExactContext:
     def _on_request(self, session: CdpSession, event: dict[str, Any]) -> None:
         request = event["request"]
         kind = event.get("type", "Other").lower()
+        if kind == "script" and is_worker_script(event["requestId"]):
+            self._on_worker_script(session, event["requestId"])
         if request["url"].startswith("data:") and kind == "document":
             self.flag("a frame's document is a data: URL, which is not held")
         if request["url"].startswith(_NO_TRAFFIC) or self._is_dropped(event, kind):
@@ -218,6 +245,17 @@ class ExactContext:
             self._begin(pending)
         return pending
 
+    def _on_worker_script(self, session: CdpSession, key: str) -> None:
+        def resume(event: dict[str, Any]) -> None:
+            if session.target["type"] == "worker" and not event["request"]["url"].startswith(_NO_TRAFFIC):
+                self._on_paused(session, event, self._connection.root)
+            else:  # the session of the page pauses it, too
+                self._connection.resume(event)
+
+        if session.target["type"] == "worker":
+            self.workers.reported(session.target["targetId"], key)
+        self._connection.when_script_held(key, resume)
+
     def _is_dropped(self, event: dict[str, Any], kind: str) -> bool:
         return kind == "document" and event.get("frameId") in self._removed_frames
 
@@ -236,15 +274,19 @@ class ExactContext:
             url = pending.url + pending.fragment
             self.activity.began(pending.key, url, pending.method, pending.kind, pending.source)
 
-    def _on_paused(self, session: CdpSession, event: dict[str, Any]) -> None:
+    def _on_paused(
+        self, session: CdpSession, event: dict[str, Any], holder: CdpSession | None = None
+    ) -> None:
+        """Handle a paused request of a target; `holder` is the session that paused it if not the target's."""
         request = event["request"]
+        resume = partial((holder or session).post, "Fetch.continueRequest", {"requestId": event["requestId"]})
         if self._is_dropped(event, event["resourceType"].lower()):
             session.post("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "Aborted"})
             return
         key = event.get("networkId") or event["requestId"]
         self._flag_if_given_up(key, request["url"])
         pending = self._sent(key, request, event["resourceType"].lower())
-        self.requests.paused(pending, event["requestId"], session)
+        self.requests.paused(pending, event["requestId"], holder or session)
         if pending.kind == "document":
             pending.frame = event["frameId"]
         if (
@@ -255,7 +297,7 @@ class ExactContext:
             # releases.
             self._report(pending)
             self.requests.release(pending, counts=False)
-            session.post("Fetch.continueRequest", {"requestId": pending.fetch_id})
+            resume()
         # While a page navigates to another document, the browser delays every command to it, so its document
         # is released immediately. A page's main frame has its target's identifier. A frame that is being
         # drawn must not show half of the new document: its layout would come early, and with it effects such
@@ -263,7 +305,6 @@ class ExactContext:
         elif pending.kind == "document" and event["frameId"] == session.target["targetId"]:
             self._report(pending)
             self.requests.release(pending)
-            resume = partial(session.post, "Fetch.continueRequest", {"requestId": pending.fetch_id})
             if self._drawing[session.id]:
                 self._after_frames.setdefault(session.id, []).append(resume)
             else:
@@ -390,7 +431,9 @@ class ExactContext:
             await self._account()
             if begun != self.workers.begun:  # a worker that has begun may send messages
                 continue
-            if self.requests.next_paused() or not self._workers_pending(page):
+            if not self._workers_pending(page):
+                return
+            if self.requests.next_paused() and not self.workers.unreported:
                 return
             if clock.monotonic() > until:
                 self.workers.lost = True
@@ -431,7 +474,7 @@ class ExactContext:
 
     async def _account(self) -> None:
         """Wait until workers with a script have begun, and every request is known to be paused or not."""
-        while self._beginning():
+        while self._pinning or self._beginning():
             await self._progress()
         try:
             async with asyncio.timeout(_ACCOUNT_SECONDS):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -68,15 +69,28 @@ class Workers:
         self._loading: dict[str, set[str]] = {}  # a module worker's imports, by worker
         self._starting: dict[str, str] = {}  # URLs of workers that have not begun
         self._messages: dict[str, int] = {}  # number received, by worker
+        self._made: defaultdict[str, set[str]] = defaultdict(set)  # targets of workers, by their maker
 
     @property
     def waits(self) -> WorkerWaits:
         """The last reports of the workers."""
         return WorkerWaits.of(self._replies.values())
 
+    @property
+    def unreported(self) -> bool:
+        """Whether a worker has made another one that the browser has not reported yet."""
+        return any(reply.get("made", 0) > len(self._made[target]) for target, reply in self._replies.items())
+
+    def reported(self, maker: str, worker: str) -> None:
+        """The browser has reported a worker that another one made, or the request for its script."""
+        self._made[maker].add(worker)
+        self._progress.set()
+
     def pin(self, session: CdpSession, target: dict[str, Any], waiting: bool) -> None:
         """Install clock and seeds in a new worker."""
         url = target["url"]
+        if session.parent:
+            self.reported(session.parent.target.get("targetId", ""), target["targetId"])
         kind = "blob:" if url.startswith("blob:") else url
         index = self._counts.get(kind, 0)
         self._counts[kind] = index + 1

@@ -25,10 +25,34 @@
     held.push([type, listener, capture]);
     listen.call(window, type, listener, capture);
   };
-  if (pin.exact) { // for a pinned window whose first document is replaced: only its listeners are missing
-    defineProperty(NativeEvent.prototype, Symbol.for(pin.control), { value() {
+  if (pin.exact) {
+    // For a pinned window whose first document is replaced only its listeners are missing. A member that no list of
+    // members has shows that a window is pinned: any listener could be removed.
+    const again = () => {
       for (const listener of held) listen.apply(window, listener); // a repeated listener counts once (DOM §2.7)
-    } });
+      return true;
+    };
+    const get = (target, name, receiver) => name === pin.mark ? again : Reflect.get(target, name, receiver);
+    globalThis.StyleSheetList = new Proxy(StyleSheetList, { get });
+    StyleSheetList.prototype.constructor = StyleSheetList;
+    // Playwright may let a popup run before the driver's script is in its first, empty document.
+    const foreign = (made) => {
+      try {
+        return !made.document;
+      } catch {
+        return true; // of another origin
+      }
+    };
+    replace(window, "open", (native) => (...args) => {
+      const made = native.apply(window, args);
+      if (!made || foreign(made)) return made;
+      try {
+        made.eval(pin.source());
+      } catch {
+        pin.hold.flag("a popup's empty document may have run before it was pinned");
+      }
+      return made;
+    });
   }
   hold(pin.control, async (event) => {
     event.stopImmediatePropagation();

@@ -5,7 +5,7 @@
 (pin) => {
   "use strict";
   const { defineProperty, getOwnPropertyDescriptor } = Object;
-  const { hooks, add, nativeTimeout, NativeDate } = pin.time;
+  const { hooks, add, nativeTimeout, NativeDate, replace } = pin.time;
   const NativePromise = Promise;
   const listen = EventTarget.prototype.addEventListener;
   const PATIENCE = 5000; // real ms, for work that may never end
@@ -132,7 +132,58 @@
   wrap(globalThis.NavigatorUAData?.prototype, ["getHighEntropyValues"]);
   wrap(globalThis.Clipboard?.prototype, ["read", "readText", "write", "writeText"]);
   wrap(globalThis.IDBFactory?.prototype, ["databases"]);
-  following(globalThis.IDBFactory?.prototype, ["open", "deleteDatabase"], ["success", "error", "blocked"]);
+  following(globalThis.IDBFactory?.prototype, ["deleteDatabase"], ["success", "error", "blocked"]);
+  // While a document loads, its parser and the load event run on their own: the events of a request to open a database
+  // would come between them at any time. They are delivered at rests.
+  const { IDBFactory: factory, IDBVersionChangeEvent: VersionChange } = globalThis;
+  const { open } = factory?.prototype ?? {};
+  const dispatch = EventTarget.prototype.dispatchEvent;
+  const OPENING = ["upgradeneeded", "success", "error", "blocked"];
+  const announce = (request) => {
+    let take = () => {};
+    const next = () => {
+      let deliver = () => {};
+      push(() => deliver(), new NativePromise((resolve) => {
+        take = (event) => {
+          event.stopImmediatePropagation();
+          const { type, bubbles, cancelable, oldVersion, newVersion } = event;
+          const copy = VersionChange && event instanceof VersionChange ? new VersionChange(type, { oldVersion, newVersion })
+            : new Event(type, { bubbles, cancelable });
+          const tell = () => dispatch.call(request, copy);
+          if (type === "blocked") next();
+          deliver = type === "upgradeneeded" ? kept(request, tell, next) : tell;
+          resolve();
+        };
+      }));
+    };
+    next();
+    for (const type of OPENING) listen.call(request, type, (event) => { if (event.isTrusted) take(event); }, true);
+  };
+  const STORE = "\u0000";
+  // A transaction ends once it has no request: a store that no page sees is read until the event has been delivered.
+  const kept = ({ result: database, transaction }, tell, next) => {
+    const store = database.createObjectStore(STORE);
+    let isDue = false;
+    const read = () => {
+      listen.call(store.get(0), "success", () => {
+        if (!isDue) return read();
+        database.deleteObjectStore(STORE);
+        tell();
+      });
+    };
+    read();
+    return () => {
+      isDue = true;
+      next();
+      until(transaction, ["complete", "abort"]);
+    };
+  };
+  if (open) factory.prototype.open = { open(...args) {
+    const request = open.apply(this, args);
+    if (globalThis.document && document.readyState !== "complete") announce(request);
+    else until(request, ["success", "error", "blocked"]);
+    return request;
+  } }.open;
   following(globalThis.IDBDatabase?.prototype, ["transaction"], ["complete", "abort"]);
   following(globalThis.FileReader?.prototype, ["readAsText", "readAsArrayBuffer", "readAsDataURL", "readAsBinaryString"],
     ["loadend"], (_, reader) => reader);
@@ -201,30 +252,63 @@
     });
     request.prototype.constructor = globalThis.XMLHttpRequest;
   }
+  // Blobs come from another process: their streams, and responses made of them, are delivered at rests.
+  const { stream } = blob?.prototype ?? {};
+  const { arrayBuffer } = blob?.prototype ?? {}; // delivers at rests
+  if (stream) {
+    blob.prototype.stream = { stream() {
+      const native = stream.call(this); // throws for other objects
+      native.cancel();
+      return pieces(() => arrayBuffer.call(this));
+    } }.stream;
+  }
+  const ofBlobs = new WeakSet(); // responses
+  const { Response: response } = globalThis;
+  if (response) {
+    globalThis.Response = new Proxy(response, { construct(target, args, newTarget) {
+      const made = Reflect.construct(target, args, newTarget === globalThis.Response ? target : newTarget);
+      if (blob && args[0] instanceof blob) ofBlobs.add(made);
+      return made;
+    } });
+    response.prototype.constructor = globalThis.Response;
+    for (const name of ["arrayBuffer", "blob", "bytes", "formData", "json", "text"]) {
+      const native = response.prototype[name];
+      if (!native) continue;
+      response.prototype[name] = { [name]() {
+        const result = native.call(this);
+        return ofBlobs.has(this) ? later(result) : result;
+      } }[name];
+    }
+    replace(globalThis, "fetch", (natively) => (...args) => {
+      const result = natively.apply(globalThis, args);
+      if (!/^(blob|data):/i.test(args[0]?.url ?? args[0])) return result;
+      return later(result.then((got) => { ofBlobs.add(got); return got; }));
+    });
+  }
   // A body read as a stream arrives in pieces of fixed size, not as received.
+  const PIECE = 65536;
+  const pieces = (read, cancel = () => {}) => {
+    let bytes = null;
+    let at = 0;
+    return new ReadableStream({
+      type: "bytes",
+      async pull(controller) {
+        bytes ??= new Uint8Array(await read());
+        if (at < bytes.length) return controller.enqueue(bytes.slice(at, at += PIECE));
+        controller.close();
+        controller.byobRequest?.respond(0);
+      },
+      cancel,
+    }, { highWaterMark: 0 });
+  };
   const body = globalThis.Response && getOwnPropertyDescriptor(Response.prototype, "body");
   if (body) {
-    const PIECE = 65536;
     const bodies = new WeakMap();
-    const whole = async (stream) => new Uint8Array(await new Response(stream).arrayBuffer());
-    const pieces = (native) => {
-      let bytes = null;
-      let at = 0;
-      return new ReadableStream({
-        type: "bytes",
-        async pull(controller) {
-          bytes ??= await whole(native);
-          if (at < bytes.length) return controller.enqueue(bytes.slice(at, at += PIECE));
-          controller.close();
-          controller.byobRequest?.respond(0);
-        },
-        cancel: (reason) => native.cancel(reason),
-      }, { highWaterMark: 0 });
-    };
+    const whole = (native) => new Response(native).arrayBuffer();
     defineProperty(Response.prototype, "body", { ...body, get() {
       const native = body.get.call(this);
       if (!native || !this.url || this.bodyUsed || native.locked) return bodies.get(this) ?? native;
-      if (!bodies.has(this)) bodies.set(this, pieces(native));
+      if (!bodies.has(this)) bodies.set(this, pieces(() => whole(native), (reason) => native.cancel(reason)));
       return bodies.get(this);
     } });
   }
@@ -288,13 +372,30 @@
   // first message of a dedicated worker (worker.js), or the connection of a shared one, or its failure.
   hooks.starting = () => starting.size;
   const begun = (worker) => { if (starting.delete(worker) && !starting.size) hooks.started?.(); };
+  // A worker whose script does not load or parse: its thread says so at any time, the page is told at a rest.
+  const failed = (worker, event) => {
+    event.stopImmediatePropagation();
+    event.preventDefault();
+    made -= 1;
+    push(() => {
+      const { message, filename, lineno, colno } = event;
+      const parsed = event instanceof ErrorEvent;
+      const copies = () => parsed ? new ErrorEvent("error", { message, filename, lineno, colno, cancelable: true }) : new Event("error");
+      if (dispatch.call(worker, copies()) && parsed) dispatch.call(globalThis, copies()); // HTML §10.2.5
+    });
+  };
+  let made = 0; // workers, without those that have failed
+  hooks.made = () => made;
   const internal = (name) => channel && location.origin !== "null" ? new channel(`${pin.control}/${name}`) : null;
   const creates = (name, note) => {
     const native = globalThis[name];
     if (!native) return;
     globalThis[name] = new Proxy(native, { construct(target, args, newTarget) {
       const made = Reflect.construct(target, args, newTarget);
-      listen.call(made, "error", () => begun(made), true);
+      listen.call(made, "error", (event) => {
+        if (event.isTrusted && starting.has(made)) failed(made, event);
+        begun(made);
+      }, true);
       note(made, args);
       return made;
     } });
@@ -302,6 +403,7 @@
   };
   creates("Worker", (worker) => {
     starting.add(worker);
+    made += 1;
     listen.call(worker, "message", (event) => {
       if (event.data !== pin.control) return;
       event.stopImmediatePropagation();

@@ -29,7 +29,7 @@
   const calm = async () => {
     await scheduler.postTask(() => {}, { priority: "background" });
     const { given, flags, starting, unread, deaf } = await move("give", 0);
-    return { heard, given, flags, starting, unread, deaf };
+    return { heard, given, flags, starting, unread, deaf, made: pin.time.hooks.made() };
   };
   const started = () => new Promise((resolve) => {
     pin.time.hooks.started = resolve;
