@@ -133,6 +133,16 @@ def test_a_way_is_the_shortest_one_within_the_given_pages():
     assert {url[-1]: len(steps) for url, steps in ways.items()} == {"a": 2, "b": 1, "c": 0, "d": 2, "e": 1}
 
 
+def test_a_hidden_link_is_on_no_way():
+    site = linked(("a", "b"), ("b", "c"), ("a", "d"), ("d", "c"))
+    a, c = (f"https://s.test/{name}" for name in "ac")
+    (first, _) = site.way(a, c, set(site.pages)) or ()
+    site.forget(first)
+    (other, _) = site.way(a, c, set(site.pages)) or ()
+    assert other != first
+    assert site.ways_to(c, set(site.pages), 2)[a][0] == other
+
+
 def test_redirects_lead_to_pages_and_end():
     site = linked(("a", "b"))
     a = "https://s.test/a"

@@ -38,6 +38,12 @@ _TEXTS = (
 )
 _CITIES = ("Lisbon", "Toronto", "Helsinki", "Nairobi", "Melbourne", "Cracow")
 _ADD = re.compile(r"add to (?:my |your |the )?(\w+)", re.IGNORECASE)
+_OF_EVERY_SITE = frozenset(
+    (
+        *("search", "login", "register", "password", "reset", "recent", "changes", "media", "manager"),
+        *("index", "sitemap", "account", "basket", "page", "pages", "welcome", "matching", "products"),
+    )
+)
 _WORD = re.compile(r"[^\W\d_]{5,14}")
 
 
@@ -134,6 +140,7 @@ def press_buttons(facts: SiteFacts) -> Iterator[TaskCandidate]:
 def search_words(facts: SiteFacts) -> Iterator[TaskCandidate]:
     """Yield requests to search the site for a word."""
     words = sorted({word for page in facts.pages for word in _WORD.findall(page.subject)})
+    words = [word for word in words if word.lower() not in _OF_EVERY_SITE]
     words = facts.shuffled(words, "words")
     actions = Counter(form.action for page in facts.pages for form in page.forms)
     for number, (page, form) in enumerate(_forms_of(facts, "search", "GET")):

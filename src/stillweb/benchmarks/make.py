@@ -37,6 +37,7 @@ _GENERATORS: dict[str, tuple[Callable[[SiteFacts], Iterator[TaskCandidate]], ...
 ALL_FAMILIES = ("report", "open", "compare", "sort", "filter", "form", "chain", "impossible")
 _PER_PAGE = 4  # tasks of a template on one page
 _MOST_STEPS = 60
+_WAVE = 16  # candidates that are proved before the next ones are chosen, whatever the number of jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ async def make_tasks(
         prover = TaskProver(client, envs, _proofs(options))
         await prover.walk_from(collection.name, [url for urls in planner.starts.values() for url in urls])
         made.walk_seconds = clock.perf() - began
-        await _prove_all(prover, _candidates(site, planner, made, options), made, on_progress)
+        await _prove_all(prover, site, _candidates(site, planner, made, options), made, on_progress)
     made.seconds = clock.perf() - began
     return made
 
@@ -197,19 +198,22 @@ def _proofs(options: MakeOptions) -> ProofOptions:
 
 async def _prove_all(
     prover: TaskProver,
+    site: SiteMap,
     plans: Iterator[TaskPlan],
     made: MadeTasks,
     on_progress: Callable[[MadeTasks], None],
 ) -> None:
     options = made.options
     while len(made.made) < options.n:
-        wave = _next(plans, min(options.n - len(made.made), 4 * options.jobs))
+        wave = _next(plans, min(options.n - len(made.made), _WAVE))
         if not wave:
             return
         async with asyncio.TaskGroup() as group:
             proving = [group.create_task(prover.prove(plan)) for plan in wave]
         for plan, proved in zip(wave, proving, strict=True):
             _note(made, plan, proved.result())
+            if hidden := proved.result().hidden:
+                site.forget(hidden)
         on_progress(made)
 
 

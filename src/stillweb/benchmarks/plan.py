@@ -29,12 +29,14 @@ class TaskPlan:
     """A task that is to be proved.
 
     Attributes:
+        clicks: the links that the oracle follows first.
         expected: URL after each step of the oracle, "" where any is right.
         neighbours: oracles of similar tasks, which must score 0.
     """
 
     task: Task
     candidate: TaskCandidate
+    clicks: SiteWay
     expected: tuple[str, ...]
     neighbours: tuple[tuple[Act, ...], ...]
 
@@ -122,7 +124,7 @@ class TaskPlanner:
         neighbours = tuple((*goes, *acts, end) for acts in candidate.neighbours)
         if candidate.family == "open" and clicks and (other := self._other(clicks[-1], part)):
             neighbours = ((*goes[:-1], _click(other), end),)
-        return TaskPlan(task, candidate, expected[-len(oracle) :], neighbours)
+        return TaskPlan(task, candidate, tuple(clicks), expected[-len(oracle) :], neighbours)
 
     def _ways(self, candidate: TaskCandidate, part: str) -> list[SiteWay] | None:
         """Return the ways from a start page to the visits, one after the other."""

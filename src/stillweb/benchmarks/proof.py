@@ -26,6 +26,7 @@ from stillweb import clock
 from stillweb.benchmarks.oracle import OracleRun, run_oracle
 from stillweb.benchmarks.pages import fold
 from stillweb.benchmarks.plan import TaskPlan
+from stillweb.benchmarks.site import SiteStep
 from stillweb.env import Env, Evidence, Observation, Task
 from stillweb.env.tasks.requests import request_evidence
 from stillweb.env.trajectories.propose import RandomWalk
@@ -68,6 +69,7 @@ class ProofResult:
         seconds: duration.
         proofs: for the task file, what was tried and how it ended.
         pictures: PNG files of the start and the end of the oracle.
+        hidden: a link of the recorded HTML that the browser does not show, if that is the reason.
     """
 
     failed: str = ""
@@ -75,11 +77,13 @@ class ProofResult:
     seconds: float = 0.0
     proofs: Mapping[str, str | int | float] = field(default_factory=dict)
     pictures: tuple[bytes, ...] = ()
+    hidden: SiteStep | None = None
 
 
 class _Dropped(Exception):
-    def __init__(self, failed: str, detail: str = "") -> None:
+    def __init__(self, failed: str, detail: str = "", hidden: SiteStep | None = None) -> None:
         super().__init__(failed)
+        self.hidden = hidden
         self.failed = failed
         self.detail = detail
 
@@ -113,13 +117,14 @@ class TaskProver:
         proofs: dict[str, str | int | float] = {}
         failed = detail = ""
         pictures: tuple[bytes, ...] = ()
+        hidden: SiteStep | None = None
         try:
             pictures = await self._prove(env, plan, proofs)
         except _Dropped as dropped:
-            failed, detail = dropped.failed, dropped.detail
+            failed, detail, hidden = dropped.failed, dropped.detail, dropped.hidden
         finally:
             self._free.put_nowait(env)
-        return ProofResult(failed, detail, clock.perf() - began, proofs, pictures)
+        return ProofResult(failed, detail, clock.perf() - began, proofs, pictures, hidden)
 
     async def _prove(self, env: Env, plan: TaskPlan, proofs: dict[str, Any]) -> tuple[bytes, ...]:
         task, options = plan.task, self._options
@@ -153,7 +158,9 @@ class TaskProver:
     async def _oracle(self, env: Env, plan: TaskPlan) -> OracleRun:
         run = await self._play(env, plan.task, plan.oracle)
         if run.kind:
-            raise _Dropped(f"oracle: {run.kind}", run.trouble)
+            done = len(run.steps) - 1
+            lost = plan.clicks[done] if run.kind == "control" and 0 <= done < len(plan.clicks) else None
+            raise _Dropped(f"oracle: {run.kind}", run.trouble, lost)
         if run.flags:
             raise _Dropped("oracle: flagged", "; ".join(dict.fromkeys(run.flags)))
         for (_, url, _), expected in zip(run.steps[1:], plan.expected, strict=True):

@@ -68,7 +68,7 @@ class SiteMap:
         return ""
 
     @cached_property
-    def edges(self) -> Mapping[str, tuple[SiteStep, ...]]:
+    def edges(self) -> dict[str, tuple[SiteStep, ...]]:
         """Links to recorded pages, by page; of several links to one page the first with a unique name."""
         found = {}
         for url, page in self.pages.items():
@@ -82,6 +82,11 @@ class SiteMap:
                     steps.setdefault(target, SiteStep(url, link.name, link.number, target))
             found[url] = tuple(steps.values())
         return found
+
+    def forget(self, step: SiteStep) -> None:
+        """Remove a link that the browser does not show."""
+        for links, page in ((self.edges, step.page), (self._back, step.target)):
+            links[page] = tuple(each for each in links[page] if each != step)
 
     def ways_to(self, target: str, within: Container[str], longest: int) -> dict[str, SiteWay]:
         """Return the shortest way to a page from each page of `within` that needs at most so many clicks."""
@@ -114,7 +119,7 @@ class SiteMap:
         return None
 
     @cached_property
-    def _back(self) -> Mapping[str, tuple[SiteStep, ...]]:
+    def _back(self) -> dict[str, tuple[SiteStep, ...]]:
         found: defaultdict[str, list[SiteStep]] = defaultdict(list)
         for steps in self.edges.values():
             for step in steps:
