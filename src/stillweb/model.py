@@ -106,6 +106,7 @@ class Tier(StrEnum):
     EXACT = "exact"
     NORMALISED = "normalised"
     SEQUENCE = "sequence"
+    DERIVED = "derived"  # not recorded: a template that recordings proved, with the values of the request
     FUZZY = "fuzzy"
     PYWB = "pywb"  # a miss that a pywb backend answered by its own looser rules
     SYNTHETIC = "synthetic"  # a CORS preflight or similar, answered without a capture

@@ -28,7 +28,7 @@ VERSION = 1
 # Members of a pack's manifest that describe the pack, not the recording.
 _OF_PACK = {
     *("format", "version", "entries", "keys", "bodies", "files"),
-    *("rules", "default_rules", "sealing"),
+    *("rules", "default_rules", "sealing", "branches"),
 }
 
 

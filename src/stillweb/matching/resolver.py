@@ -77,6 +77,7 @@ class Policy:
         noise: requests answered without a recording.
         rules: the volatile parts of a collection's requests.
         fuzzy: None for never.
+        derived: see `stillweb.matching.derived`.
         redact: replaces recorded secrets by their placeholders; None if the collection has none.
     """
 
@@ -99,6 +100,10 @@ class Policy:
             choices=("none", "recorded"),
         ),
     ] = "none"
+    derived: Annotated[
+        bool,
+        Option("Answer forms with values that were not recorded, where recordings prove the answers."),
+    ] = False
     redact: Callable[[Request], Request] | None = None
 
     def under(self, rules: str, redact: Callable[[Request], Request] | None = None) -> Policy:

@@ -183,7 +183,7 @@ def print_twice(name: str, twice: Twice) -> None:
 
 @click.group(
     cls=LazyGroup,
-    lazy={name: f"stillweb.cli.record.{name}" for name in ("amend", "harvest", "proxy", "until")},
+    lazy={name: f"stillweb.cli.record.{name}" for name in ("amend", "forms", "harvest", "proxy", "until")},
 )
 def record() -> None:
     """Record sites into a collection.

@@ -168,8 +168,8 @@ def _check(chosen: dict[str, Any], options: ReplayOptions, pywb: PywbOptions) ->
     for wrong, message in (
         (by_pywb and options.ledger, "--ledger: pywb reports no answers; remove --backend pywb"),
         (
-            by_pywb and (policy.guessed or policy.fuzzy is not None),
-            "--guessed, --fuzzy: pywb has its own rules; remove --backend pywb",
+            by_pywb and (policy.guessed or policy.fuzzy is not None or policy.derived),
+            "--guessed, --fuzzy, --derived: pywb has its own rules; remove --backend pywb",
         ),
         (
             by_pywb and policy.pace != "none",
@@ -253,7 +253,7 @@ async def _serve_front(
     from stillweb.replay.onmiss.fallback import FrontOptions, serve_front
     from stillweb.replay.onmiss.process import HermeticOptions
 
-    policy = {name: getattr(options.policy, name) for name in ("guessed", "fuzzy", "pace")}
+    policy = {name: getattr(options.policy, name) for name in ("guessed", "fuzzy", "pace", "derived")}
     log = (chosen["log_format"], chosen["log_level"])
     front_options = FrontOptions(
         host=options.host,

@@ -21,6 +21,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from stillweb.collections.branches import stored_branches
 from stillweb.collections.indexing import reindex
 from stillweb.collections.layout import Collection
 from stillweb.collections.limits import load_json
@@ -50,7 +51,11 @@ _PROVENANCE = ("name", "created", "software", "sources", "notes", "version", "tw
 
 RULES = "rules.yaml"
 # Packs contain aliases by the default rules, so a pack made with other default rules is stale.
-_RULES_SAID = {"rules": RULES, "default_rules": "stillweb's default rules"}
+_RULES_SAID = {
+    "rules": RULES,
+    "default_rules": "stillweb's default rules",
+    "branches": "what was recorded of its forms",
+}
 
 _CHANGED = "changed since it was sealed"
 
@@ -327,6 +332,7 @@ def _manifest(collection: Collection, rules: str, first: str) -> dict[str, Any]:
         "rules": rules,
         "default_rules": default_rules_digest(),
         "sealing": SEALING,
+        **stored_branches(collection),
     }
 
 

@@ -18,7 +18,7 @@ from itertools import groupby, takewhile
 from rapidfuzz.distance import Indel
 
 from stillweb.collections.baselines import explains
-from stillweb.model import GUESSES
+from stillweb.model import GUESSES, Tier
 
 # Scripts written without spaces: each character is a token, otherwise a page would have a handful of tokens.
 _UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -124,7 +124,7 @@ class ResourceRow:
     @property
     def strict(self) -> bool:
         """True if replay answered from the archive without a guess, or with an unknown tier."""
-        return self.replayed is not None and not self.missed and self.tier not in GUESSES
+        return self.replayed is not None and not self.missed and self.tier not in (Tier.DERIVED, *GUESSES)
 
 
 def tokens(text: str) -> list[str]:

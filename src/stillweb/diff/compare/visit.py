@@ -75,7 +75,7 @@ _VISITS = 3
 # Real seconds, twice the limit of a recording, so that a loaded machine does not cut off a comparison.
 _SETTLE_CAP = 60.0
 
-_NOT_AS_RECORDED = frozenset({Tier.MISS, Tier.NOISE, *GUESSES})
+_NOT_AS_RECORDED = frozenset({Tier.MISS, Tier.NOISE, Tier.DERIVED, *GUESSES})
 
 _EMPTY = PageSnapshot()
 

@@ -103,6 +103,7 @@ class Traffic:
         noise: requests of the browser itself and beacons; they are not misses.
         missed: "METHOD URL" of the first misses.
         guesses: hits of looser tiers (fuzzy, pywb), which may be responses to other requests.
+        derived: hits that a template gave for values that were not recorded (`--derived`).
     """
 
     source: str
@@ -112,6 +113,7 @@ class Traffic:
     noise: int = 0
     missed: tuple[str, ...] = ()
     guesses: int = 0
+    derived: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "missed": list(self.missed)}
@@ -145,7 +147,7 @@ def from_ledger(entries: Iterable[_LedgerEntry]) -> Traffic:
     Raises:
         InfraError: if the replay could not read a capture that it holds.
     """
-    requests = misses = noise = guesses = 0
+    requests = misses = noise = guesses = derived = 0
     missed: list[str] = []
     for entry in entries:
         requests += 1
@@ -158,8 +160,10 @@ def from_ledger(entries: Iterable[_LedgerEntry]) -> Traffic:
             noise += 1
         elif entry.tier in GUESSES:
             guesses += 1
+        elif entry.tier == Tier.DERIVED:
+            derived += 1
     hits = requests - misses - noise
-    return Traffic("ledger", requests, hits, misses, noise, tuple(missed[:LISTED]), guesses)
+    return Traffic("ledger", requests, hits, misses, noise, tuple(missed[:LISTED]), guesses, derived)
 
 
 def from_events(requests: Iterable[_BrowserRequest]) -> Traffic:

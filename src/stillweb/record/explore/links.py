@@ -105,6 +105,7 @@ class Input:
         names: further names by which a values file may address it.
         options: values of a list's options.
         description: text of a button that sends the form.
+        longest: characters that it takes at most, 0 for no limit.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Input:
     names: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     description: str = ""
+    longest: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,6 +243,7 @@ def _input(node: Any) -> Input:
         names,
         options,
         node.text(deep=True).strip() or value if kind in ("submit", "image") else "",
+        int(longest) if (longest := _attribute(node, "maxlength")).isdecimal() else 0,
     )
 
 

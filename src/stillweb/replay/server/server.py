@@ -306,6 +306,7 @@ class ReplayServer(ControlBackend):
                 "sessions": True,
                 "in_flight": True,
                 "cancel_navigations": True,
+                "derived": self.options.policy.derived,
                 "strict": not self.options.policy.guessed and self.options.policy.fuzzy is None,
             },
             manifests={name: dict(handle.manifest) for name, handle in current.items()},

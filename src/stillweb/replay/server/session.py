@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from stillweb import clock
+from stillweb.collections.branches import branches_of
 from stillweb.collections.manifest import read_manifest
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import MalformedPack
 from stillweb.http.control import Ledger, LedgerEntry, MissOutcome, SessionInfo
+from stillweb.matching.derived.derive import DerivedAnswers
 from stillweb.matching.redaction import SecretFields, key_file, secret_fields_of
 from stillweb.matching.resolver import Policy, SessionState, advance, is_beacon, resolve
 from stillweb.model import GUESSES, MUTATIONS, Match, Request, Tier, header
@@ -177,6 +179,8 @@ class Session:
 
     def _clear(self) -> None:
         self.state = SessionState()
+        branches = branches_of(self.pack.manifest, self.pack.path) if self.policy.derived else None
+        self._derived = DerivedAnswers(branches, self.pack) if branches else None
         self.in_flight = 0
         self._requests = 0
         self._finished = 0
@@ -217,6 +221,11 @@ class Session:
     def _answer(self, request: Request) -> tuple[Match, PreparedResponse]:
         try:
             match = resolve(request, self.pack, self.state, self.policy)
+            if self._derived is not None:
+                derived = self._derive(self._derived, request, match)
+                if isinstance(derived, tuple):
+                    return derived
+                match = derived
             if match.entry < 0:
                 return match, _made(request, match, cancel=self.cancels_navigations)
             entry = self.pack.entry(match.entry)
@@ -225,6 +234,21 @@ class Session:
                 return eventstream.answer(request, match, entry, self.pack, self.state, self.policy)
         except MalformedPack as error:
             return self.damaged(request, error)
+        return match, answers.recorded(request, entry)
+
+    def _derive(
+        self, derived: DerivedAnswers, request: Request, match: Match
+    ) -> tuple[Match, PreparedResponse] | Match:
+        """Return the derived answer to a request, or its ordinary match."""
+        found = derived.answer(request, match, self.state.epoch)
+        if found is None:
+            if match.entry >= 0 and not is_beacon(request, self.policy):
+                derived.note_write(request, match)
+            # A cached response would be given to sessions whose own write changed the page.
+            return replace(match, stable=False) if derived.depends_on_writes(request) else match
+        match, entry = found
+        if entry is None:
+            return match, _made(request, match, cancel=self.cancels_navigations)
         return match, answers.recorded(request, entry)
 
     def lookup(self, urls: Iterable[str]) -> list[bool]:

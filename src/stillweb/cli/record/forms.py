@@ -1,0 +1,83 @@
+"""`stillweb record forms`: record what forms answer, to derive the answers to other values."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import click
+
+from stillweb.certs import CertAuthority
+from stillweb.cli.console import print_json, print_table, progress, until_signal
+from stillweb.cli.options import certs_option, collections_option, json_option, options_from
+from stillweb.cli.record.explore import skip_option
+from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
+from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
+from stillweb.collections.branches import FormOutcome
+from stillweb.collections.layout import Collection
+from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.forms.run import FormsOptions, FormsReport, record_forms
+from stillweb.record.options import CrawlOptions
+
+__all__ = ["forms"]
+
+
+@click.command("forms")
+@click.argument("name")
+@options_from(FormsOptions(), without=LISTENING)
+@skip_option
+@options_from(CrawlOptions, "reach", only=("scope", "include", "exclude"))
+@login_options
+@collections_option
+@certs_option
+@json_option
+def forms(name: str, options: FormsOptions, reach: CrawlOptions, **given: Any) -> None:
+    """Record what the forms of a collection answer, and prove what their answers depend on.
+
+    Each form with free text is sent several times with values that occur nowhere in the collection. THIS
+    CHANGES THE SITE. If the answers differ in the values only, `replay --derived` gives them for other values
+    too. The recorded answers stay as they are. Forms that log out, delete or order, and forms with a
+    password, are not sent.
+
+    \b
+    Example:
+      stillweb record forms shop --reset-command ./restore-database.sh
+      stillweb record forms wiki --page https://wiki.example/start?do=edit --login steps.yaml
+      stillweb replay shop --derived
+    """  # noqa: D301  click reads \b itself
+    collection = Collection.open(given["root"], name)
+    defaults = crawl_defaults(collection)
+    options = replace(options, record=defaults.record_options(options.record))
+    check_record_options(options.record)
+    login = login_from(given) or defaults.login()
+    warn_if_logged_out(collection, login)
+    options = replace(options, avoid=AvoidRules.of(given["explore_skip"]), login=login)
+    ca = CertAuthority.load_or_init(given["certs_dir"])
+    scope = scope_of(collection, reach, defaults)
+    with progress() as bar:
+        task = bar.add_task("recording forms", total=None)
+
+        def show(outcome: FormOutcome, left: int) -> None:
+            bar.advance(task)
+            bar.update(task, total=bar.tasks[0].completed + left, description=outcome.name[:60])
+
+        report = until_signal(record_forms(collection, ca, scope, options, show))
+    _print_report(name, report, as_json=given["as_json"])
+
+
+def _print_report(name: str, report: FormsReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"collection": name, **asdict(report)})
+        return
+    proved = sum(not each.refused for each in report.outcomes)
+    rows = [
+        (
+            "refused" if each.refused else "proved",
+            each.name,
+            each.reads,
+            each.refused or "; ".join(each.left_out),
+        )
+        for each in report.outcomes
+    ]
+    title = f"{name}: {proved} of {len(rows)} forms proved, environment {report.environment_id[:12]}"
+    print_table(("", "form", "#pages", "reason, or what is left out"), rows, title=title)

@@ -1,0 +1,131 @@
+"""Recorded branches of a collection, in its folder `branches/`, and what they prove.
+
+`branches/` is a collection of its own with every recorded exchange. `templates.json.xz` has the proved
+branches, the words of the collection's documents, and why other forms were refused. Sealing copies it into
+the pack's manifest, so that the environment id of a collection with branches covers them.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from base64 import b85decode, b85encode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from stillweb.collections.layout import Collection
+from stillweb.collections.manifest import write_atomically
+from stillweb.errors import CollectionError
+from stillweb.matching.derived.branch import Branch, dump, load
+from stillweb.matching.derived.derive import Branches
+from stillweb.matching.derived.vocabulary import Vocabulary
+
+__all__ = [
+    "BRANCHES",
+    "FormOutcome",
+    "RecordedForms",
+    "branches_of",
+    "read_outcomes",
+    "stored_branches",
+    "write_branches",
+]
+
+BRANCHES = "branches"
+_FILE = "templates.json.xz"
+_MEMBER = "branches"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FormOutcome:
+    """Outcome of one form.
+
+    Attributes:
+        name: method, action and free fields.
+        page: URL of the page that has it.
+        refused: why it has no template, "" if it has one.
+        left_out: what its template does not cover, and why.
+        reads: pages after the write that it covers.
+    """
+
+    name: str
+    page: str
+    refused: str
+    left_out: tuple[str, ...] = ()
+    reads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedForms:
+    """Proved branches of a collection, and the outcome of every form."""
+
+    branches: tuple[Branch, ...]
+    outcomes: tuple[FormOutcome, ...]
+    vocabulary: Vocabulary
+
+
+def write_branches(collection: Collection, forms: RecordedForms) -> None:
+    """Write what the branches of a collection prove; it replaces what was proved before."""
+    stored = {
+        "format": _FORMAT,
+        "branches": [dump(branch) for branch in forms.branches],
+        "words": forms.vocabulary.dump(),
+        "outcomes": [asdict(outcome) for outcome in forms.outcomes],
+    }
+    text = json.dumps(stored, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    write_atomically(_file(collection), lzma.compress(text.encode("ascii")))
+
+
+def read_outcomes(collection: Collection) -> list[FormOutcome]:
+    """Return the outcomes of a collection's forms; none if no form was recorded.
+
+    Raises:
+        CollectionError: if the file is malformed.
+    """
+    path = _file(collection)
+    if not path.exists():
+        return []
+    stored = _read(path.read_bytes(), path)
+    return [FormOutcome(**{**each, "left_out": tuple(each["left_out"])}) for each in stored["outcomes"]]
+
+
+def stored_branches(collection: Collection) -> dict[str, str]:
+    """Return the members of a pack's manifest for a collection's branches; empty if it has none."""
+    path = _file(collection)
+    if not path.exists():
+        return {}
+    content = path.read_bytes()
+    return {_MEMBER: b85encode(content).decode("ascii")} if _read(content, path)["branches"] else {}
+
+
+def branches_of(manifest: Mapping[str, Any], path: Path) -> Branches | None:
+    """Return the branches in a pack's manifest; None if it has none."""
+    stored = manifest.get(_MEMBER)
+    return _parsed(stored, path) if isinstance(stored, str) else None
+
+
+@lru_cache(maxsize=16)
+def _parsed(stored: str, path: Path) -> Branches:
+    members = _read(b85decode(stored), path)
+    return Branches(tuple(map(load, members["branches"])), Vocabulary.load(members["words"]))
+
+
+def _file(collection: Collection) -> Path:
+    return collection.path / BRANCHES / _FILE
+
+
+def _read(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(lzma.decompress(content))
+        if stored["format"] != _FORMAT:
+            raise ValueError(f"format {stored['format']}, this program reads {_FORMAT}")
+    except (lzma.LZMAError, ValueError, KeyError, TypeError) as error:
+        raise CollectionError(
+            f"the templates of its forms cannot be read: {error}",
+            path=path,
+            hint="record them again: stillweb record forms NAME",
+        ) from None
+    return dict(stored)

@@ -1,0 +1,461 @@
+"""Proof of branches: which answers of a form are the recorded ones with other values.
+
+A form is recorded several times with values that occur nowhere else, once of these again with the values of
+the first time. The first recording becomes a template. What differs between it and its repetition is
+volatile; what differs between it and a recording of other values must be the values in a known encoding. A
+recording that does not fit takes its values out of the domain; if none of other values fits, the form is
+refused. Each accepted recording is then reproduced from the template. Pure.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stillweb.collections.learn.guards import is_csrf
+from stillweb.collections.pack.writer import response_head
+from stillweb.http.codec import decode
+from stillweb.matching.derived.branch import (
+    Answer,
+    Branch,
+    BranchField,
+    Read,
+    Write,
+    identity_of,
+    leaf_text,
+    leaves_of,
+)
+from stillweb.matching.derived.domain import Domain, Kind
+from stillweb.matching.derived.encodings import PLAIN, Encodings
+from stillweb.matching.derived.templates import (
+    Difference,
+    Slot,
+    Split,
+    Template,
+    agree,
+    render,
+    split,
+    volatile_between,
+)
+from stillweb.matching.keys import request_key
+from stillweb.matching.parts import Parts
+from stillweb.matching.rules import Rules
+from stillweb.matching.values import fits, shape_of
+from stillweb.model import Exchange, header
+from stillweb.urls import from_timestamp
+
+__all__ = [
+    "SHOWN",
+    "WRITE",
+    "FormRecordings",
+    "Proved",
+    "RecordedBranch",
+    "RecordedStep",
+    "Refusal",
+    "objection",
+    "prove",
+    "touched_labels",
+]
+
+_NO_RULES = Rules()
+WRITE, SHOWN = "write", "shown"
+"""Labels of the form's own request, and of the page that its redirects lead to."""
+
+# Of the message or its transport, or different in each response.
+_LEFT_OUT = re.compile(
+    rb"(?im)^(?:date|age|etag|last-modified|expires|content-encoding|server-timing|vary|set-cookie"
+    rb"|x-request-id|x-runtime|content-length):[^\r\n]*\r\n"
+)
+_COOKIES = re.compile(rb"(?im)^set-cookie:[^\r\n]*\r\n")
+_SHORTENED = 8  # characters of a value that show that the site shortens it
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One exchange of a branch; steps of equal labels correspond in all recordings of a form."""
+
+    label: str
+    exchange: Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedBranch:
+    """One recording of a form: the values sent, and what the site answered from then on."""
+
+    values: tuple[str, ...]
+    steps: tuple[RecordedStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FormRecordings:
+    """The recordings of one form.
+
+    Attributes:
+        name: identifies the form in a collection.
+        page: URL of the page that has it.
+        fields: names and kinds of its free fields.
+        searches: whether it is sent by GET.
+        branches: the first; the same values again; then others.
+        untouched: two recordings of the same pages without the write, by label.
+    """
+
+    name: str
+    page: str
+    fields: tuple[tuple[str, Kind], ...]
+    searches: bool
+    branches: tuple[RecordedBranch, ...]
+    untouched: tuple[tuple[RecordedStep, ...], tuple[RecordedStep, ...]] = ((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a form has no template.
+
+    Attributes:
+        left_out: further findings, such as values that were taken out of the domain.
+    """
+
+    reason: str
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """A proved branch, and what was left out of it."""
+
+    branch: Branch
+    left_out: tuple[str, ...] = ()
+
+
+def prove(recordings: FormRecordings, rules: Rules = _NO_RULES) -> Proved | Refusal:
+    """Return the branch that the recordings of a form prove, or why they prove none.
+
+    Args:
+        recordings: of one form.
+        rules: of the collection; what they declare volatile in a request is no difference.
+    """
+    if len(recordings.branches) < 3:
+        return Refusal("needs two recordings of the same values and one of others")
+    for each in recordings.branches[:3]:
+        if why := objection(each, searches=recordings.searches):
+            return Refusal(why)
+    proof = _Proof(recordings, rules)
+    if isinstance(written := proof.write(), Refusal):
+        return written
+    left_out: list[str] = []
+    accepted = [recordings.branches[0]]
+    for recorded in recordings.branches[2:]:
+        why = proof.take(recorded, whole=len(accepted) > 1)
+        if why and recorded is recordings.branches[2]:
+            return Refusal(why)  # the plainest other values: richer ones that fit would be a coincidence
+        if why:
+            left_out.append(f"values like {_quoted(recorded.values)}: {why}")
+        else:
+            accepted.append(recorded)
+    fields = tuple(
+        BranchField(name, Domain.of(kind, [each.values[number] for each in accepted]))
+        for number, (name, kind) in enumerate(recordings.fields)
+    )
+    proved = proof.branch(fields)
+    if why := _reproduces(proved, accepted):
+        return Refusal(why, tuple(left_out))
+    left_out += [f"{_shown_url(read.url)}: {read.why}" for read in proved.reads if read.why]
+    return Proved(proved, tuple(left_out))
+
+
+def objection(branch: RecordedBranch, *, searches: bool) -> str:
+    """Return why the answers to a form cannot be those to all values alike, "" if they may be."""
+    for step in branch.steps:
+        if step.label in (WRITE, SHOWN) and step.exchange.response.status >= 400:
+            return f"the site rejects a value with status {step.exchange.response.status}"
+    if searches:
+        if not any(_holds(step.exchange, branch.values) for step in branch.steps):
+            return "the answer does not hold the value, so that nothing shows what it depends on"
+        return ""
+    later = [step for step in branch.steps if step.label not in (WRITE, SHOWN)]
+    if not any(_holds(step.exchange, branch.values) for step in later):
+        # A look-up, or an error that is shown once: another value may be found, or accepted.
+        return "no later page holds the value, so that nothing shows that the site stored it"
+    return ""
+
+
+def _holds(exchange: Exchange, values: Sequence[str]) -> bool:
+    body = _body(exchange)
+    return any(encoded in body for value in values for encoded in Encodings(value).by_bytes())
+
+
+class _Proof:
+    """The first recording as atoms, step by step, narrowed by each further recording that fits."""
+
+    def __init__(self, recordings: FormRecordings, rules: Rules) -> None:
+        self._recordings = recordings
+        self._rules = rules
+        self._first, self._again = recordings.branches[:2]
+        self._encoded = [Encodings(value) for value in self._first.values]
+        self._texts: dict[str, _StepTexts] = {}
+        self._why: dict[str, str] = {}
+        self._write_leaves: list[Split] = []
+        self._volatile_leaves: dict[int, list[str]] = {}
+        again = {step.label: step for step in self._again.steps}
+        touched, self._clean = touched_labels(recordings)
+        for step in self._first.steps:
+            if step.label not in touched:
+                continue
+            twin = again.get(step.label)
+            found = _StepTexts.of(step, twin, self._encoded) if twin else "only one of two recordings has it"
+            if isinstance(found, str):
+                self._why[step.label] = found
+            else:
+                self._texts[step.label] = found
+
+    def write(self) -> Refusal | None:
+        """Read the form's own request; return why it cannot be recognised."""
+        parts = [Parts.of(branch.steps[0].exchange.request) for branch in (self._first, self._again)]
+        leaves = [leaves_of(each) for each in parts]
+        if [(leaf.where, leaf.name) for leaf in leaves[0]] != [(leaf.where, leaf.name) for leaf in leaves[1]]:
+            return Refusal("two requests of the form differ in their fields")
+        aliases = self._rules.aliases(self._first.steps[0].exchange.request)
+        declared = {name for alias in aliases if not alias.guessed for name in alias.names}
+        for number, (leaf, twin) in enumerate(zip(*leaves, strict=True)):
+            texts = [leaf_text(part, each) for part, each in zip(parts, (leaf, twin), strict=True)]
+            # Branches of one login share its tokens; the recorded pages may be of another login.
+            token = is_csrf(leaf.where, leaf.name, parts[0].method) and fits("token", texts[0])
+            if texts[0] != texts[1] or token or f"{leaf.where}:{leaf.name}" in declared:
+                self._volatile_leaves[number] = texts
+            self._write_leaves.append(split(texts[0].encode("utf-8", "surrogatepass"), self._encoded))
+        sent = {atom.field for each in self._write_leaves for atom in each.atoms
+                if isinstance(atom, Slot) and f"{PLAIN}" in atom.encodings}  # fmt: skip
+        if len(sent) < len(self._recordings.fields):
+            return Refusal("the request does not hold the values as typed")
+        return self._refuse_needed()
+
+    def _refuse_needed(self) -> Refusal | None:
+        for label in (WRITE, SHOWN):
+            if label in self._why:
+                return Refusal(self._why[label])
+        return None
+
+    def take(self, branch: RecordedBranch, *, whole: bool) -> str:
+        """Narrow the template by a recording of other values; return why it does not fit, "" if it does.
+
+        Args:
+            branch: the recording.
+            whole: whether a page that does not fit refuses the recording, instead of losing its template.
+        """
+        encoded = [Encodings(value) for value in branch.values]
+        leaves = self._take_write(branch, encoded)
+        if isinstance(leaves, str):
+            return leaves
+        steps = {step.label: step for step in branch.steps}
+        taken: dict[str, _StepTexts] = {}
+        refused: dict[str, str] = {}
+        for label, texts in self._texts.items():
+            step = steps.get(label)
+            narrowed = texts.narrowed(step, encoded) if step else "the recording has no such page"
+            if isinstance(narrowed, str):
+                narrowed = _shortened(step, branch.values) or narrowed
+                if whole or label in (WRITE, SHOWN):
+                    return narrowed
+                refused[label] = narrowed
+            else:
+                taken[label] = narrowed
+        self._texts = taken
+        self._why |= refused
+        self._write_leaves = leaves
+        return ""
+
+    def _take_write(self, branch: RecordedBranch, encoded: Sequence[Encodings]) -> list[Split] | str:
+        parts = Parts.of(branch.steps[0].exchange.request)
+        leaves = leaves_of(parts)
+        if len(leaves) != len(self._write_leaves):
+            return "its request has other fields"
+        narrowed = []
+        for number, (leaf, base) in enumerate(zip(leaves, self._write_leaves, strict=True)):
+            text = leaf_text(parts, leaf)
+            if number in self._volatile_leaves:
+                self._volatile_leaves[number].append(text)
+                narrowed.append(base)
+                continue
+            found = agree(base, split(text.encode("utf-8", "surrogatepass"), encoded), set())
+            if isinstance(found, Difference):
+                return f"its request differs in field {leaf.name!r}: {found.text}"
+            narrowed.append(replace(base, atoms=found))
+        return narrowed
+
+    def branch(self, fields: tuple[BranchField, ...]) -> Branch:
+        """Return the branch of what was proved."""
+        first = self._first.steps[0].exchange.request
+        parts = Parts.of(first)
+        leaves = leaves_of(parts)
+        slots = tuple(
+            (number, Template.of(each.atoms))
+            for number, each in enumerate(self._write_leaves)
+            if number not in self._volatile_leaves and any(isinstance(atom, Slot) for atom in each.atoms)
+        )
+        volatile = tuple((number, shape_of(texts)) for number, texts in self._volatile_leaves.items())
+        identity = identity_of(
+            parts,
+            (leaves[number] for number, _ in slots),
+            ((leaves[number], form) for number, form in volatile),
+        )
+        write = Write(first.method, first.url, self._recordings.page, identity, slots, volatile)
+        return Branch(
+            self._recordings.name,
+            fields,
+            write,
+            self._texts[WRITE].answer(),
+            tuple(self._reads()),
+            self._recordings.searches,
+            self._first.steps[0].exchange.timestamp,
+            frozenset(request_key("GET", url) for url in self._clean),
+        )
+
+    def _reads(self) -> list[Read]:
+        reads = []
+        for step in self._first.steps[1:]:
+            texts = self._texts.get(step.label)
+            if texts is not None:
+                reads.append(Read(Template.of(texts.url.atoms), texts.answer()))
+            elif step.label in self._why:
+                url = Template.of(split(step.exchange.request.url.encode(), self._encoded).atoms)
+                reads.append(Read(url, None, self._why[step.label]))
+        return reads
+
+
+@dataclass(frozen=True, slots=True)
+class _StepTexts:
+    """URL, head and body of one step of the first recording."""
+
+    status: int
+    mime: str
+    cookies: bytes
+    url: Split
+    head: Split
+    body: Split
+
+    @classmethod
+    def of(cls, step: RecordedStep, again: RecordedStep, values: Sequence[Encodings]) -> _StepTexts | str:
+        """Return the texts, with what is volatile in them; or why the two recordings do not correspond."""
+        response = step.exchange.response
+        if response.status != again.exchange.response.status:
+            statuses = f"{response.status} and {again.exchange.response.status}"
+            return f"two recordings of the same value have status {statuses}"
+        found = []
+        for one, other in zip(_texts(step, values), _texts(again, values), strict=True):
+            places = volatile_between(one, other)
+            if isinstance(places, Difference):
+                return places.text
+            one.volatile |= places
+            found.append(one)
+        return cls(response.status, response.mime, _cookies(step.exchange), *found)
+
+    def narrowed(self, step: RecordedStep, values: Sequence[Encodings]) -> _StepTexts | str:
+        """Return these texts with the encodings that another recording allows too, or why it differs."""
+        response = step.exchange.response
+        if (response.status, response.mime) != (self.status, self.mime):
+            return f"the site answers {response.status} {response.mime} instead of {self.status} {self.mime}"
+        found = []
+        for base, other in zip((self.url, self.head, self.body), _texts(step, values), strict=True):
+            atoms = agree(base, other, base.volatile)
+            if isinstance(atoms, Difference):
+                return atoms.text
+            found.append(replace(base, atoms=atoms))
+        return _StepTexts(self.status, self.mime, self.cookies, *found)
+
+    def answer(self) -> Answer:
+        """Return the response as a template; cookies are those of the first recording."""
+        head = Template.of([*self.head.atoms, self.cookies] if self.cookies else self.head.atoms)
+        return Answer(self.status, self.mime, head, Template.of(self.body.atoms))
+
+
+def _texts(step: RecordedStep, values: Sequence[Encodings]) -> tuple[Split, Split, Split]:
+    exchange = step.exchange
+    at = from_timestamp(exchange.timestamp).timestamp()
+    texts = (exchange.request.url.encode("utf-8", "surrogatepass"), _head(exchange), _body(exchange))
+    url, head, body = (split(text, values, at) for text in texts)
+    return url, head, body
+
+
+def _head(exchange: Exchange) -> bytes:
+    return _LEFT_OUT.sub(b"", response_head(exchange.response))
+
+
+def _cookies(exchange: Exchange) -> bytes:
+    return b"".join(_COOKIES.findall(response_head(exchange.response)))
+
+
+def _body(exchange: Exchange) -> bytes:
+    response = exchange.response
+    return decode(response.raw_body, header(response.headers, "content-encoding")) or b""
+
+
+def touched_labels(recordings: FormRecordings) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the labels of the steps that the write concerns, and the URLs of pages that it did not change.
+
+    A page is as it was if it holds no value and differs from an earlier recording only where two earlier
+    recordings differ.
+    """
+    first = recordings.branches[0]
+    before, again = ({step.label: step for step in steps} for steps in recordings.untouched)
+    touched, clean = set(), []
+    for step in first.steps:
+        label = step.label
+        if label not in before or label not in again or _holds(step.exchange, first.values):
+            touched.add(label)
+            continue
+        same = _StepTexts.of(before[label], again[label], ())
+        if isinstance(same, str) or isinstance(same.narrowed(step, ()), str):
+            touched.add(label)
+        else:
+            clean.append(step.exchange.request.url)
+    return frozenset(touched), tuple(clean)
+
+
+def _reproduces(branch: Branch, accepted: Sequence[RecordedBranch]) -> str:
+    """Return why the branch does not reproduce a recording, "" if it reproduces all of them.
+
+    The first must be equal byte for byte. In others, volatile parts are those of the first: the texts are
+    equal once both are cut at the values and the words that differ between two recordings of one value.
+    """
+    for number, recorded in enumerate(accepted):
+        encoded = [Encodings(value) for value in recorded.values]
+        request = recorded.steps[0].exchange.request
+        if branch.read_write(request) != recorded.values:
+            return f"its own request is not recognised: {branch.read_write(request)}"
+        answer = branch.answer.render(encoded)
+        body = _body(recorded.steps[0].exchange)
+        if answer is None or (number == 0 and answer.body != body):
+            return "the template does not reproduce its own recording"
+        for read in branch.reads:
+            if read.answer is not None and read.answer.render(encoded) is None:
+                return "the template does not reproduce its own recording"
+            if render(read.url, encoded) is None:
+                return "the template does not reproduce the URL of a page"
+    return ""
+
+
+def _shortened(step: RecordedStep | None, values: Sequence[str]) -> str:
+    """Return a reason if a page holds the beginning of a value but not the value."""
+    if step is None:
+        return ""
+    body = _body(step.exchange)
+    for value in values:
+        beginning = value[:_SHORTENED].encode()
+        plain = html.escape(value) == value
+        if plain and len(value) > _SHORTENED and beginning in body and value.encode() not in body:
+            length = len(value)
+            return f"the site may shorten values: a page has only the beginning of one of {length} characters"
+    return ""
+
+
+def _quoted(values: Sequence[str]) -> str:
+    return ", ".join(repr(value if len(value) < 40 else value[:37] + "...") for value in values)
+
+
+def _shown_url(url: Template) -> str:
+    return "".join(
+        f"{{{piece.field + 1}}}" if isinstance(piece, Slot) else piece.decode("utf-8", "replace")
+        for piece in url.pieces
+    )

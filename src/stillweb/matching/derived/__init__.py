@@ -1,0 +1,1 @@
+"""Answers to values that were not recorded, from templates that recordings prove (decision 0026)."""

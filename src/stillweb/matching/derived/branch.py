@@ -1,0 +1,350 @@
+"""Branches: what a site showed after one write, with the written values as slots.
+
+A `Branch` is one path of the state graph (docs/decisions/0026-derived-answers.md): from the start state, by
+one form, to the pages as they were afterwards. `Branch.read_write` recognises the form's request with other
+values and returns these. `ActiveBranch` is a branch with its values, as one session is on it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote_plus
+
+from stillweb.matching.derived.domain import Domain
+from stillweb.matching.derived.encodings import Encodings
+from stillweb.matching.derived.templates import EncodingSets, Slot, Template, render
+from stillweb.matching.keys import request_key
+from stillweb.matching.parts import Leaf, Parts, Where
+from stillweb.matching.values import fits
+from stillweb.model import Request
+
+__all__ = [
+    "ActiveBranch",
+    "Answer",
+    "Branch",
+    "BranchField",
+    "Read",
+    "Refused",
+    "Rendered",
+    "Write",
+    "leaf_text",
+]
+
+_SENT = frozenset({Where.QUERY, Where.FORM, Where.JSON, Where.MULTIPART})
+_VALUE = "value"  # shape of a leaf that holds a value, in the identity of a write
+
+
+@dataclass(frozen=True, slots=True)
+class BranchField:
+    """A field of a form whose value is free.
+
+    Attributes:
+        name: in the form's data.
+        domain: values that recordings cover.
+    """
+
+    name: str
+    domain: Domain
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response with slots; the head is as in a pack, without Content-Length and the blank line."""
+
+    status: int
+    mime: str
+    head: Template
+    body: Template
+
+    def render(self, values: Sequence[Encodings]) -> Rendered | None:
+        """Return the response with values; None if their encoding is not certain."""
+        head, body = render(self.head, values), render(self.body, values)
+        return None if head is None or body is None else Rendered(self.status, self.mime, head, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A response whose slots have values."""
+
+    status: int
+    mime: str
+    head: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A page as the site showed it after the write; `why` says why it has no template, "" if it has one."""
+
+    url: Template
+    answer: Answer | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The request of a form.
+
+    Attributes:
+        method: of the request.
+        page: URL of the page that has the form.
+        identity: of the request without values and volatile leaves, hex.
+        slots: number of a leaf, and the template of its text.
+        volatile: number of a leaf, and the shape of its text.
+    """
+
+    method: str
+    url: str
+    page: str
+    identity: str
+    slots: tuple[tuple[int, Template], ...]
+    volatile: tuple[tuple[int, str], ...]
+
+    @property
+    def path(self) -> str:
+        """The URL without query, in wire spelling."""
+        return path_of(Request(self.method, self.url))
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a request of a form's shape gets no derived answer."""
+
+    reason: str
+
+
+def path_of(request: Request) -> str:
+    """Return method and URL without query, by which branches are found."""
+    parts = Parts.of(request)
+    return f"{parts.method} {parts.origin}{parts.path}"
+
+
+def leaf_text(parts: Parts, leaf: Leaf) -> str:
+    """Return the text of a leaf as it was typed: in a query, "+" is a space."""
+    if leaf.where is Where.QUERY and parts.query is not None and isinstance(leaf.at, int):
+        return unquote_plus(parts.query.split("&")[leaf.at].partition("=")[2])
+    return leaf.text
+
+
+def leaves_of(parts: Parts) -> list[Leaf]:
+    """Return the leaves of a request that a form may fill, in a fixed order."""
+    return list(parts.leaves(_SENT))
+
+
+def identity_of(parts: Parts, slots: Iterable[Leaf], volatile: Iterable[tuple[Leaf, str]]) -> str:
+    """Return the identity of a write without its values and volatile leaves, hex."""
+    return parts.without({**dict.fromkeys(slots, _VALUE), **dict(volatile)}).hex()
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A form whose answers are known for values that were not recorded.
+
+    Attributes:
+        name: identifies the form in a collection.
+        fields: free fields; slots refer to them by position.
+        answer: response to the write itself.
+        reads: pages after the write, in recorded order; each further one of a URL answers its next request.
+        searches: whether the form is a search that found nothing, which changes no state.
+        timestamp: 14 digits UTC, of the first recording.
+        clean: request keys of pages that the write left as they were.
+    """
+
+    name: str
+    fields: tuple[BranchField, ...]
+    write: Write
+    answer: Answer
+    reads: tuple[Read, ...]
+    searches: bool
+    timestamp: str
+    clean: frozenset[bytes] = frozenset()
+
+    def read_write(self, request: Request) -> tuple[str, ...] | Refused | None:
+        """Return the values of a request of this form; None if it is another request.
+
+        Returns:
+            The values in the order of `fields`, or why they are not covered.
+        """
+        parts = Parts.of(request)
+        leaves = leaves_of(parts)
+        if max((n for n, _ in (*self.write.slots, *self.write.volatile)), default=-1) >= len(leaves):
+            return None
+        volatile = [(leaves[number], form) for number, form in self.write.volatile]
+        if identity_of(parts, (leaves[n] for n, _ in self.write.slots), volatile) != self.write.identity:
+            return None
+        if other := next((leaf.name for leaf, form in volatile if not fits(form, leaf.text)), ""):
+            return Refused(f"hidden field {other!r} is unlike the recorded ones")
+        texts = {number: leaf_text(parts, leaves[number]) for number, _ in self.write.slots}
+        return self._values(texts)
+
+    def _values(self, texts: dict[int, str]) -> tuple[str, ...] | Refused:
+        found: dict[int, str] = {}
+        for number, template in self.write.slots:
+            taken = _taken(template, texts[number])
+            if taken is not None:
+                found.setdefault(*taken)
+        if len(found) < len(self.fields):
+            return Refused("the request does not hold the values as typed")
+        values = tuple(found[number] for number in range(len(self.fields)))
+        for each, value in zip(self.fields, values, strict=True):
+            if why := each.domain.refuses(value):
+                return Refused(f"{each.name!r} {why}")
+        if any(one.casefold() in other.casefold() for n, one in enumerate(values)
+               for other in (*values[:n], *values[n + 1 :])):  # fmt: skip
+            return Refused("a value occurs in another field's, and no recording has that")
+        encoded = [Encodings(value) for value in values]
+        for number, template in self.write.slots:
+            if render(template, encoded) != texts[number].encode("utf-8", "surrogatepass"):
+                return Refused("the request holds a value in another form than recorded")
+        return values
+
+    def volatile_texts(self, request: Request) -> list[tuple[str, str]]:
+        """Return name and text of the volatile leaves of a request of this form."""
+        leaves = leaves_of(Parts.of(request))
+        return [(leaves[number].name, leaves[number].text) for number, _ in self.write.volatile]
+
+    @cached_property
+    def fixed_keys(self) -> frozenset[bytes]:
+        """Request keys of the pages after the write whose URL has no slot."""
+        urls = (read.url.pieces for read in self.reads if not read.url.slots)
+        return frozenset(_read_key(b"".join(p for p in pieces if isinstance(p, bytes))) for pieces in urls)
+
+
+def _taken(template: Template, text: str) -> tuple[int, str] | None:
+    """Return field and value of a leaf that holds one value as typed, between fixed texts."""
+    if len(template.slots) != 1:
+        return None
+    at = next(number for number, piece in enumerate(template.pieces) if isinstance(piece, Slot))
+    before, after = (b"".join(p for p in part if isinstance(p, bytes)).decode("utf-8", "replace")
+                     for part in (template.pieces[:at], template.pieces[at + 1 :]))  # fmt: skip
+    if not (text.startswith(before) and text.endswith(after) and len(text) >= len(before) + len(after)):
+        return None
+    return template.slots[0].field, text[len(before) : len(text) - len(after)]
+
+
+def _read_key(url: bytes) -> bytes:
+    return request_key("GET", url.decode("utf-8", "replace"))
+
+
+@dataclass(slots=True)
+class ActiveBranch:
+    """A branch with the values of one session.
+
+    Attributes:
+        spoiled: why its pages are no longer known, "" while they are.
+    """
+
+    branch: Branch
+    values: tuple[str, ...]
+    spoiled: str = ""
+    _encoded: tuple[Encodings, ...] = ()
+    _reads: dict[bytes, list[Read]] = field(default_factory=dict)
+    _uses: dict[bytes, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._encoded = tuple(map(Encodings, self.values))
+        for read in self.branch.reads:
+            url = render(read.url, self._encoded)
+            if url is not None:
+                self._reads.setdefault(_read_key(url), []).append(read)
+
+    def answer_write(self) -> Rendered | None:
+        """Return the response to the write; None if the encoding of a value is not certain."""
+        return self.branch.answer.render(self._encoded)
+
+    def certain(self) -> bool:
+        """Return True if all URLs of the branch are certain for these values."""
+        return all(render(read.url, self._encoded) is not None for read in self.branch.reads)
+
+    def read(self, request: Request) -> Rendered | Refused | None:
+        """Return the page at a URL as it is after the write; None if the write does not concern it."""
+        key = request_key("GET", request.url)
+        reads = self._reads.get(key)
+        if reads is None:
+            return None if key in self.branch.clean else Refused("")
+        if self.spoiled:
+            return Refused(self.spoiled)
+        used = self._uses.get(key, 0)
+        read = reads[min(used, len(reads) - 1)]
+        if read.answer is None:
+            return Refused(f"changed by the write of form {self.branch.name}: {read.why}")
+        rendered = read.answer.render(self._encoded)
+        if rendered is None:
+            return Refused("the page's spelling of the value is not certain")
+        if request.method == "GET":
+            self._uses[key] = used + 1
+        return rendered
+
+
+def dump(branch: Branch) -> dict[str, Any]:
+    """Return a branch as JSON."""
+    sets = EncodingSets()
+    write = branch.write
+    stored = {
+        "name": branch.name,
+        "fields": [{"name": each.name, "domain": each.domain.dump()} for each in branch.fields],
+        "write": {
+            "method": write.method,
+            "url": write.url,
+            "page": write.page,
+            "identity": write.identity,
+            "slots": [[number, template.dump(sets)] for number, template in write.slots],
+            "volatile": [list(each) for each in write.volatile],
+        },
+        "answer": _dump_answer(branch.answer, sets),
+        "reads": [
+            {
+                "url": read.url.dump(sets),
+                "answer": read.answer and _dump_answer(read.answer, sets),
+                "why": read.why,
+            }
+            for read in branch.reads
+        ],
+        "searches": branch.searches,
+        "timestamp": branch.timestamp,
+        "clean": sorted(key.hex() for key in branch.clean),
+    }
+    return {**stored, "encodings": [sorted(names) for names in sets.numbers]}
+
+
+def load(stored: dict[str, Any]) -> Branch:
+    """Read what `dump` returned."""
+    sets = [frozenset(names) for names in stored["encodings"]]
+    write = stored["write"]
+    return Branch(
+        stored["name"],
+        tuple(BranchField(each["name"], Domain.load(each["domain"])) for each in stored["fields"]),
+        Write(
+            write["method"],
+            write["url"],
+            write["page"],
+            write["identity"],
+            tuple((number, Template.load(pieces, sets)) for number, pieces in write["slots"]),
+            tuple((number, form) for number, form in write["volatile"]),
+        ),
+        _load_answer(stored["answer"], sets),
+        tuple(
+            Read(
+                Template.load(read["url"], sets),
+                read["answer"] and _load_answer(read["answer"], sets),
+                read["why"],
+            )
+            for read in stored["reads"]
+        ),
+        stored["searches"],
+        stored["timestamp"],
+        frozenset(map(bytes.fromhex, stored["clean"])),
+    )
+
+
+def _dump_answer(answer: Answer, sets: EncodingSets) -> dict[str, Any]:
+    head, body = answer.head.dump(sets), answer.body.dump(sets)
+    return {"status": answer.status, "mime": answer.mime, "head": head, "body": body}
+
+
+def _load_answer(stored: dict[str, Any], sets: Sequence[frozenset[str]]) -> Answer:
+    head, body = Template.load(stored["head"], sets), Template.load(stored["body"], sets)
+    return Answer(stored["status"], stored["mime"], head, body)

@@ -1,0 +1,156 @@
+"""Which unrecorded values a template may be used for: those of the form that recordings have shown.
+
+A site may treat values alike only if they look alike: it links `CamelCase`, shortens long texts and rejects
+short ones. A value is therefore cut into words and the separators between them. Words must have recorded
+shapes. Separators must be recorded ones, and at the start or end of a value, recorded there. Lengths of the
+value and of its words, and the number of words, must be within the recorded ones. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+__all__ = ["Domain", "FieldKind", "Kind", "shape"]
+
+Kind = str
+"""Kind of a field: one of `FieldKind`."""
+
+FieldKind = ("text", "number", "date", "email")
+
+_RUNS = re.compile(r"(\w+)", re.UNICODE)
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[a-z]{2,}")
+_START, _END = "^", "$"
+
+
+def shape(word: str) -> str:
+    """Return a word with each run of characters of one class as one letter: "Tumblex42" is "Aa9"."""
+    classes = [_class(char) for char in word]
+    # Two capitals are not one: "Add" is an ordinary word, "ADD" may be an acronym that a site marks.
+    return "".join(
+        each
+        for number, each in enumerate(classes)
+        if number == 0 or each != classes[number - 1] or each == "A"
+    )
+
+
+def _class(char: str) -> str:
+    if char.isascii():
+        return "9" if char.isdigit() else "A" if char.isupper() else "a" if char.isalpha() else char
+    # Scripts differ in length in UTF-8 and in the tables that sites fold characters with.
+    return f"<{unicodedata.category(char)}{len(char.encode('utf-8', 'surrogatepass'))}>"
+
+
+def _cut(value: str) -> tuple[list[str], list[str]]:
+    """Return words and separators of a value; separators at an edge are marked."""
+    parts = _RUNS.split(value)
+    words, between = parts[1::2], parts[2:-1:2]
+    edges = [_START + parts[0]] * bool(parts[0]) + [parts[-1] + _END] * bool(parts[-1] and words)
+    return words, [*between, *edges]
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The values that recordings cover.
+
+    Attributes:
+        kind: of the field.
+        shapes: of words.
+        separators: texts between words; at the start of the value after "^", at its end before "$".
+        length, word, words: least and greatest length of values and words in characters, number of words.
+        low, high: least and greatest number, or first and last date in days; None for texts.
+    """
+
+    kind: Kind
+    shapes: frozenset[str]
+    separators: frozenset[str]
+    length: tuple[int, int]
+    word: tuple[int, int]
+    words: tuple[int, int]
+    low: int | None = None
+    high: int | None = None
+
+    @classmethod
+    def of(cls, kind: Kind, values: Sequence[str]) -> Domain:
+        """Return the domain that some recorded values span."""
+        cuts = [_cut(value) for value in values]
+        words = [word for found, _ in cuts for word in found]
+        numbers = [_number(kind, value) for value in values]
+        ordered = [number for number in numbers if number is not None]
+        return cls(
+            kind,
+            frozenset(map(shape, words)),
+            frozenset(each for _, found in cuts for each in found),
+            _range(map(len, values)),
+            (1, max(map(len, words), default=0)),
+            _range(len(found) for found, _ in cuts),
+            *((min(ordered), max(ordered)) if len(ordered) == len(values) else (None, None)),
+        )
+
+    def refuses(self, value: str) -> str:
+        """Return why no recording covers a value; "" if one does."""
+        if self.kind in ("number", "date"):
+            return self._refuses_number(value)
+        if self.kind == "email" and not _EMAIL.fullmatch(value):
+            return "is no e-mail address"
+        words, separators = _cut(value)
+        if not self.length[0] <= len(value) <= self.length[1]:
+            return f"has {len(value)} characters, recorded are {self.length[0]} to {self.length[1]}"
+        if not self.words[0] <= len(words) <= self.words[1]:
+            return f"has {len(words)} words, recorded are {self.words[0]} to {self.words[1]}"
+        for word in words:
+            if len(word) > self.word[1]:
+                return f"has a word of {len(word)} characters, recorded are up to {self.word[1]}"
+            if shape(word) not in self.shapes:
+                return f"has a word like {word[:20]!r}, and no recording has one of that shape"
+        unknown = sorted({each for each in separators if each not in self.separators})
+        return f"has {unknown[0][:20]!r} between its words, and no recording has" if unknown else ""
+
+    def _refuses_number(self, value: str) -> str:
+        number = _number(self.kind, value)
+        if number is None or self.low is None or self.high is None:
+            return f"is not a {self.kind} as recorded"
+        if not self.low <= number <= self.high:
+            return f"is outside of the recorded {self.kind}s"
+        return ""
+
+    def dump(self) -> dict[str, Any]:
+        """Return the domain as JSON."""
+        return {
+            "kind": self.kind,
+            "shapes": sorted(self.shapes),
+            "separators": sorted(self.separators),
+            "length": list(self.length),
+            "word": list(self.word),
+            "words": list(self.words),
+            "low": self.low,
+            "high": self.high,
+        }
+
+    @classmethod
+    def load(cls, stored: dict[str, Any]) -> Domain:
+        """Read what `dump` returned."""
+        shapes, separators = (frozenset(stored[name]) for name in ("shapes", "separators"))
+        length, word, words = (tuple(stored[name]) for name in ("length", "word", "words"))
+        return cls(stored["kind"], shapes, separators, length, word, words, stored["low"], stored["high"])
+
+
+def _number(kind: Kind, value: str) -> int | None:
+    """Return a number, or the ordinal of a date; None if the value is not in its plain spelling."""
+    if kind == "number":
+        return int(value) if re.fullmatch(r"0|[1-9][0-9]{0,14}", value, re.ASCII) else None
+    if kind == "date" and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value, re.ASCII):
+        try:
+            return date.fromisoformat(value).toordinal()
+        except ValueError:
+            return None
+    return None
+
+
+def _range(numbers: Iterable[int]) -> tuple[int, int]:
+    found = list(numbers)
+    return (min(found), max(found)) if found else (0, 0)

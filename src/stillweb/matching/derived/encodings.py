@@ -1,0 +1,153 @@
+"""The fixed set of encodings in which a value may occur in a response.
+
+An encoding is a change of the text (`lower`, `slug`), then up to two markups (`html` in `json`). Several
+encodings often give the same bytes for one value: "Qyv" is the same as text and in HTML. A slot of a
+template therefore keeps every encoding that all recordings allow, and refuses values on which these differ.
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
+from itertools import product
+from urllib.parse import quote, quote_plus
+
+__all__ = ["NAMES", "PLAIN", "Encodings"]
+
+PLAIN = "plain"
+
+_Text = Callable[[str], str]
+
+
+def _slug(joint: str) -> _Text:
+    def slug(text: str) -> str:
+        plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii").lower()
+        return re.sub(r"[^a-z0-9]+", joint, plain).strip(joint)
+
+    return slug
+
+
+_CHANGES: dict[str, _Text] = {
+    PLAIN: lambda text: text,
+    "trim": lambda text: text.strip(),
+    "lower": lambda text: text.lower(),
+    "upper": lambda text: text.upper(),
+    "slug": _slug("-"),
+    "slug_": _slug("_"),
+}
+
+
+def _html(table: dict[str, str]) -> _Text:
+    # "&" comes first in each table, so that the others' own are not escaped again.
+    def html(text: str) -> str:
+        for char, escaped in table.items():
+            text = text.replace(char, escaped)
+        return text
+
+    return html
+
+
+_MIN = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+def _json(text: str, *, ascii_only: bool = True, slash: bool = False, html: bool = False) -> str:
+    inner = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+    if slash:
+        inner = inner.replace("/", "\\/")
+    if html:
+        for char in "<>&'":
+            inner = inner.replace(char, f"\\u{ord(char):04x}" if slash else f"\\u{ord(char):04X}")
+    return inner
+
+
+_HTML: dict[str, _Text] = {
+    "html": _html(_MIN),
+    "html-quot": _html(_MIN | {'"': "&quot;"}),
+    "html-x27": _html(_MIN | {'"': "&quot;", "'": "&#x27;"}),
+    "html-039": _html(_MIN | {'"': "&quot;", "'": "&#039;"}),
+    "html-39": _html(_MIN | {'"': "&quot;", "'": "&#39;"}),
+    "html-34": _html(_MIN | {'"': "&#34;", "'": "&#39;"}),
+    "html-attribute": _html({"&": "&amp;", '"': "&quot;"}),
+}
+_URL: dict[str, _Text] = {
+    "url": lambda text: quote(text, safe=""),
+    "url-path": lambda text: quote(text, safe="/"),
+    "url-plus": quote_plus,
+    "url-form": lambda text: quote(text, safe="*-._ ").replace("~", "%7E").replace(" ", "+"),
+    "url-component": lambda text: quote(text, safe="!'()*~"),
+    "url-uri": lambda text: quote(text, safe="!#$&'()*+,/:;=?@~"),
+}
+_JSON: dict[str, _Text] = {
+    "json": _json,
+    "json-utf8": lambda text: _json(text, ascii_only=False),
+    "json-slash": lambda text: _json(text, slash=True),
+    "json-html": lambda text: _json(text, ascii_only=False, html=True),
+    "json-html-ascii": lambda text: _json(text, html=True),
+}
+_BASE64: dict[str, _Text] = {
+    "base64": lambda text: b64encode(text.encode("utf-8", "surrogatepass")).decode("ascii"),
+    "base64-url": lambda text: urlsafe_b64encode(text.encode("utf-8", "surrogatepass")).decode("ascii"),
+}
+_MARKUPS = {**_HTML, **_URL, **_JSON, **_BASE64}
+# What is written inside of what: inner first.
+_NESTED = (
+    *product(_URL, _HTML),
+    *product(_JSON, _HTML),
+    *product(_HTML, _JSON),
+    *product(_URL, _JSON),
+    *product(_JSON, _URL),
+    *((name, name) for name in (*_HTML, *_URL, *_JSON)),
+)
+_ORDERS: tuple[tuple[str, ...], ...] = ((), *((name,) for name in _MARKUPS), *_NESTED)
+
+NAMES: tuple[str, ...] = tuple(">".join((change, *markups)) for change in _CHANGES for markups in _ORDERS)
+"""Names of all encodings; packs refer to them by name."""
+
+
+class Encodings:
+    """The encodings of one value, each computed on first use."""
+
+    def __init__(self, value: str) -> None:
+        self._texts: dict[str, str | None] = {}
+        self._value = value
+
+    def text(self, name: str) -> str | None:
+        """Return the value under an encoding; None if it cannot be encoded, as a lone surrogate in a URL."""
+        if name not in self._texts:
+            self._texts[name] = self._encode(name)
+        return self._texts[name]
+
+    def _encode(self, name: str) -> str | None:
+        inner, _, last = name.rpartition(">")
+        if not inner:
+            return _CHANGES[name](self._value)
+        before = self.text(inner)
+        try:
+            return None if before is None else _MARKUPS[last](before)
+        except UnicodeError:
+            return None
+
+    def encoded(self, name: str) -> bytes | None:
+        """Return the value under an encoding as UTF-8."""
+        text = self.text(name)
+        try:
+            return None if text is None else text.encode("utf-8")
+        except UnicodeError:
+            return None
+
+    def by_bytes(self) -> dict[bytes, frozenset[str]]:
+        """Return all distinct, non-empty encodings of the value, with the names that give them."""
+        found: dict[bytes, set[str]] = {}
+        for name in NAMES:
+            if encoded := self.encoded(name):
+                found.setdefault(encoded, set()).add(name)
+        return {encoded: frozenset(names) for encoded, names in found.items()}
+
+    def agreed(self, names: frozenset[str]) -> bytes | None:
+        """Return the value under some encodings if all give the same bytes, else None."""
+        encoded = {self.encoded(name) for name in names}
+        return encoded.pop() if len(encoded) == 1 else None

@@ -1,0 +1,412 @@
+"""Record the forms of a collection's pages several times, and prove what their answers depend on.
+
+Each recording of a form is a branch. A fresh visit, with cookies of its own, opens the page and sends the
+form. It then requests the page that the form leads to, that page again, and recorded pages of the host. Two
+visits request the same pages without sending the form. The exchanges are written to a collection of their
+own, `NAME/branches`, so that the recorded answers stay as they are. The templates that they prove are in
+`NAME/branches/templates.json.xz`, which `seal` copies into the pack.
+
+Without a reset command, each recording finds what the ones before left on the site. Pages that list all
+writes then differ in more than the value, and get no template.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+from urllib.parse import urlencode
+
+import httpx
+
+from stillweb import clock
+from stillweb.certs import CertAuthority
+from stillweb.collections.branches import BRANCHES, FormOutcome, RecordedForms, write_branches
+from stillweb.collections.layout import Collection, locked
+from stillweb.collections.learn.branches import (
+    SHOWN,
+    WRITE,
+    FormRecordings,
+    RecordedBranch,
+    RecordedStep,
+    Refusal,
+    objection,
+    prove,
+    touched_labels,
+)
+from stillweb.collections.learn.rules import read_rules
+from stillweb.collections.pack.seal import seal
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.errors import RecordError, UpstreamUnreachable
+from stillweb.matching.derived.branch import Branch
+from stillweb.matching.derived.vocabulary import Vocabulary
+from stillweb.model import Capture, Exchange
+from stillweb.options import Option
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.links import HtmlForm
+from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.explore.values import FormValues, Values
+from stillweb.record.forms.plan import FormVariant, PlannedForm, plan_forms
+from stillweb.record.forms.sentinels import LEVELS, sentinels
+from stillweb.record.harvest.fetch import (
+    PageFetcher,
+    TooLarge,
+    cookies_of,
+    decoded_body,
+    location_of,
+    recorded_fields,
+)
+from stillweb.record.harvest.page import parse_page
+from stillweb.record.login.run import log_in_separately
+from stillweb.record.login.steps import Login
+from stillweb.record.options import RecordOptions
+from stillweb.record.recording import pinning_of
+from stillweb.record.redaction.redactor import secrets_of
+
+__all__ = ["FormsOptions", "FormsReport", "record_forms"]
+
+_HTML = ("text/html", "application/xhtml+xml")
+_DOCUMENTS = (*_HTML, "application/json", "application/xml", "text/xml", "text/plain")
+_REDIRECTS = 5
+_UNRECORDED, _WORDS = 8, 8  # pages that are not recorded, and words of theirs that are searched for
+_SAID = 2000  # characters of a failed command's output in an error
+
+
+@dataclass(frozen=True, slots=True)
+class FormsOptions:
+    """Which forms are recorded, and how the site is put back.
+
+    Attributes:
+        avoid: controls that are left alone.
+        login: None to record without a login.
+        record: how the sites are reached.
+    """
+
+    forms: Annotated[int, Option("Record at most N forms, of those that look alike one first.", min=1)] = 20
+    pages: Annotated[int, Option("Request at most N recorded pages after each form.", min=0)] = 40
+    page: Annotated[
+        tuple[str, ...], Option("Record only forms of this page. Repeatable.", "--page", "URL")
+    ] = ()
+    reset_command: Annotated[
+        str, Option("Command that puts the site back to its first state; run before each recording.")
+    ] = ""
+    reset_url: Annotated[
+        str, Option("URL that puts the site back by POST; requested before each recording.", metavar="URL")
+    ] = ""
+    values: FormValues = field(default_factory=Values)
+    avoid: AvoidRules = field(default_factory=AvoidRules.of)
+    login: Login | None = None
+    record: RecordOptions = field(default_factory=RecordOptions)
+
+
+@dataclass(slots=True)
+class FormsReport:
+    """Outcome of each form, and the environment id of the new pack."""
+
+    outcomes: list[FormOutcome] = field(default_factory=list)
+    environment_id: str = ""
+
+
+OnForm = Callable[[FormOutcome, int], None]
+
+
+async def record_forms(
+    collection: Collection, ca: CertAuthority, scope: Scope, options: FormsOptions, on_form: OnForm
+) -> FormsReport:
+    """Record the forms of a collection's pages, prove their answers, and seal the collection.
+
+    Args:
+        collection: with the pages that have the forms.
+        ca: for a login by steps.
+        scope: URLs that may be requested.
+        options: which forms.
+        on_form: called with each outcome and the number of forms that are left.
+
+    Raises:
+        RecordError: if the reset command fails.
+        UpstreamUnreachable: if the site does not answer a reset.
+        CollectionError: if another process records, or the archive cannot be written.
+    """
+    with locked(collection):
+        collection.require_archive()
+        fields = recorded_fields(collection)
+        cookies = httpx.Cookies()
+        if options.login is not None:
+            first = next((page.url for page in collection.page_list()), "")
+            pinned = pinning_of(collection.manifest())
+            session = await log_in_separately(
+                ca, options.login, pinned, first, options.record, executable=None
+            )
+            cookies = cookies_of(session.state)
+            options = replace(options, record=options.record.knowing(session.secrets))
+        stored = Collection(collection.path, BRANCHES)
+        if not stored.path.exists():
+            stored = Collection.create(collection.path, BRANCHES)
+        async with PageFetcher(options.record, fields, cookies=cookies) as fetcher:
+            with CollectionWriter(stored, prefix="form") as writer:
+                run = _FormsRun(collection, writer, scope, options, fetcher)
+                report = FormsReport(await run.run(on_form))
+        write_branches(collection, RecordedForms(tuple(run.proved), tuple(report.outcomes), run.vocabulary))
+        report.environment_id = seal(collection).environment_id
+        return report
+
+
+class _FormsRun:
+    def __init__(
+        self,
+        collection: Collection,
+        writer: CollectionWriter,
+        scope: Scope,
+        options: FormsOptions,
+        fetcher: PageFetcher,
+    ) -> None:
+        self._collection = collection
+        self._writer = writer
+        self._scope = scope
+        self._options = options
+        self._fetcher = fetcher
+        self._secrets = secrets_of(collection, options.record.secrets)
+        self._rules = read_rules(collection)
+        self._documents: list[Capture] = []
+        self._linked: set[str] = set()
+        self._words: list[str] | None = None
+        self._before: dict[str, tuple[RecordedStep, RecordedStep]] = {}
+        self.vocabulary = Vocabulary()
+        self.proved: list[Branch] = []
+
+    async def run(self, on_form: OnForm) -> list[FormOutcome]:
+        """Record the planned forms."""
+        planned = self._plan()[: self._options.forms]
+        outcomes = []
+        for number, each in enumerate(planned):
+            outcome = await self._form(each)
+            outcomes.append(outcome)
+            on_form(outcome, len(planned) - number - 1)
+        return outcomes
+
+    def _plan(self) -> list[PlannedForm]:
+        """Read the recorded documents for their forms and their words."""
+        wanted = frozenset(self._options.page)
+        pages = []
+        seen: set[str] = set()
+        for capture in self._collection.captures():
+            if capture.method != "GET" or capture.status != 200 or capture.mime not in _DOCUMENTS:
+                continue
+            body = decoded_body(self._collection.read_capture(capture))
+            self.vocabulary.add(body.decode("utf-8", "replace"))
+            if capture.url in seen or not self._scope.contains(capture.url):
+                continue
+            seen.add(capture.url)
+            self._documents.append(capture)
+            if capture.mime not in _HTML:
+                continue
+            page = parse_page(capture.url, body)
+            self._linked.update(
+                link.url
+                for link in page.links
+                if self._scope.contains(link.url) and not self._options.avoid.forbids(link.text, link.url)
+            )
+            if not wanted or capture.url in wanted:
+                pages.append((capture.url, page.forms, page.posts))
+        order = {page.url: number for number, page in enumerate(self._collection.page_list())}
+        pages.sort(key=lambda each: (order.get(each[0], len(order)), each[0]))
+        return [
+            each
+            for each in plan_forms(pages, self._options.avoid)
+            if self._scope.contains(each.variant.form.action)
+        ]
+
+    async def _form(self, planned: PlannedForm) -> FormOutcome:
+        variant = planned.variant
+        if planned.refused:
+            return FormOutcome(variant.name, variant.page, planned.refused)
+        try:
+            recordings = await self._record(variant)
+        except (UpstreamUnreachable, TooLarge) as error:
+            return FormOutcome(variant.name, variant.page, str(error))
+        if isinstance(recordings, str):
+            return FormOutcome(variant.name, variant.page, recordings)
+        result = prove(recordings, self._rules)
+        if isinstance(result, Refusal):
+            return FormOutcome(variant.name, variant.page, result.reason, result.left_out)
+        if result.branch.searches and (word := await self._found_unrecorded(variant, recordings)):
+            reason = f"the search finds {word!r}, a word of a page that is not recorded"
+            return FormOutcome(variant.name, variant.page, reason, result.left_out)
+        self.proved.append(result.branch)
+        return FormOutcome(variant.name, variant.page, "", result.left_out, len(result.branch.reads))
+
+    async def _record(self, variant: FormVariant) -> FormRecordings | str:
+        """Record a form with all sets of values; return why it is not worth it, if the first shows that."""
+        sets = list(sentinels(variant.limits, self.vocabulary.words))
+        first = await self._branch(variant, sets[0])
+        if isinstance(first, str):
+            return first
+        probes: tuple[str, ...] = ()
+        if variant.posts and first.steps[0].exchange.response.status < 400:
+            probes = self._probes(variant, first)
+            await self._visit_untouched(variant, probes)
+            first = await self._branch(variant, sets[0], probes)
+            if isinstance(first, str):
+                return first
+        if why := objection(first, searches=not variant.posts):
+            return why
+        twins = [self._before[url] for url in probes]
+        untouched = tuple(one for one, _ in twins), tuple(other for _, other in twins)
+        fields = tuple((variant.form.fields[number].name, kind) for number, kind in variant.free)
+        branches = [first]
+        found = FormRecordings(variant.name, variant.page, fields, not variant.posts, (first,), untouched)
+        touched, _ = touched_labels(found)
+        again = tuple(url for url in probes if url in touched)
+        for values in (sets[0], *sets[1 : len(LEVELS)]):
+            branch = await self._branch(variant, values, again)
+            if not isinstance(branch, str):
+                branches.append(branch)
+        return replace(found, branches=tuple(branches))
+
+    async def _found_unrecorded(self, variant: FormVariant, recordings: FormRecordings) -> str:
+        """Return a word that a search finds though no recorded document has it, "" if it finds none.
+
+        The words are those of linked pages that are not recorded.
+        """
+        for word in await self._unrecorded_words():
+            branch = await self._branch(variant, [word] * len(variant.free))
+            if isinstance(branch, str):
+                return word
+            tried = replace(recordings, branches=(*recordings.branches[:2], branch))
+            if isinstance(prove(tried, self._rules), Refusal):
+                return word
+        return ""
+
+    async def _unrecorded_words(self) -> list[str]:
+        if self._words is None:
+            rng = clock.seeded("unrecorded", self._collection.name)
+            unrecorded = sorted(self._linked - {capture.url for capture in self._documents})
+            words: set[str] = set()
+            for url in rng.sample(unrecorded, min(_UNRECORDED, len(unrecorded))):
+                with suppress(UpstreamUnreachable, TooLarge):
+                    exchange = await self._fetcher.fetch(url)
+                    if exchange.response.status == 200 and exchange.response.mime in _HTML:
+                        words |= parse_page(url, decoded_body(exchange)).words
+            new = sorted(word for word in words if word.isalpha() and not self.vocabulary.has_word(word))
+            self._words = rng.sample(new, min(_WORDS, len(new)))
+        return self._words
+
+    def _probes(self, variant: FormVariant, first: RecordedBranch) -> tuple[str, ...]:
+        """Return recorded documents that a write may change; its page and links of its answer first."""
+        shown = first.steps[-1].exchange
+        links = (
+            parse_page(shown.request.url, decoded_body(shown)).links if shown.response.mime in _HTML else []
+        )
+        documents = [each.url for each in self._documents]
+        recorded = frozenset(documents)
+        linked = [link.url for link in links if link.url in recorded]
+        urls = dict.fromkeys([variant.page, *linked, *documents])
+        allowed = [url for url in urls if not self._options.avoid.forbids("", url)]
+        return tuple(allowed[: self._options.pages + 1])
+
+    async def _visit_untouched(self, variant: FormVariant, probes: Sequence[str]) -> None:
+        """Request pages in two visits that do not send the form; each page once for all forms."""
+        missing = [url for url in probes if url not in self._before]
+        twins = []
+        for _ in range(2 if missing else 0):
+            await self._reset()
+            visit = replace(self._fetcher, cookies=httpx.Cookies(self._fetcher.cookies))
+            self._redacted(await self._fetch(visit, variant.page))
+            steps = await self._probe(visit, missing)
+            twins.append([RecordedStep(step.label, self._redacted(step.exchange)) for step in steps])
+        self._before |= {one.label: (one, other) for one, other in zip(*twins, strict=True)} if twins else {}
+
+    async def _branch(
+        self, variant: FormVariant, values: Sequence[str], probes: Sequence[str] = ()
+    ) -> RecordedBranch | str:
+        await self._reset()
+        visit = replace(self._fetcher, cookies=httpx.Cookies(self._fetcher.cookies))
+        opened = await self._fetch(visit, variant.page)
+        page = parse_page(variant.page, decoded_body(opened))
+        form = next(
+            (each for each in (page.posts if variant.posts else page.forms) if _same(each, variant.form)),
+            None,
+        )
+        if form is None:
+            return "the page has no such form any more"
+        pairs = variant.pairs(form, values, self._options.values)
+        steps = await self._send(visit, variant, form, pairs)
+        shown = steps[-1].exchange.request.url
+        if variant.posts:
+            if len(steps) > 1:
+                steps[-1] = RecordedStep(SHOWN, steps[-1].exchange)
+                steps.append(RecordedStep("again", await self._fetch(visit, shown)))
+            own = {step.exchange.request.url for step in steps[1:]}
+            steps += await self._probe(visit, [url for url in probes if url not in own])
+        self._redacted(opened)  # learns the visit's secrets
+        stored = [RecordedStep(step.label, self._stored(step.exchange)) for step in steps]
+        return RecordedBranch(tuple(values), tuple(stored))
+
+    async def _send(
+        self, visit: PageFetcher, variant: FormVariant, form: HtmlForm, pairs: Sequence[tuple[str, str]]
+    ) -> list[RecordedStep]:
+        """Send a form and follow its redirects."""
+        data = urlencode(pairs)
+        if variant.posts:
+            sent = await self._fetch(visit, form.action, variant.page, data.encode("ascii"))
+        else:
+            sent = await self._fetch(visit, f"{form.action.partition('?')[0]}?{data}", variant.page)
+        steps = [RecordedStep(WRITE, sent)]
+        while (location := location_of(steps[-1].exchange)) and len(steps) <= _REDIRECTS:
+            exchange = await self._fetch(visit, location, variant.page)
+            steps.append(RecordedStep(f"redirect {len(steps)}", exchange))
+        return steps
+
+    async def _probe(self, visit: PageFetcher, urls: Sequence[str]) -> list[RecordedStep]:
+        exchanges = await asyncio.gather(*(self._fetch(visit, url) for url in urls))
+        return [RecordedStep(url, exchange) for url, exchange in zip(urls, exchanges, strict=True)]
+
+    async def _fetch(
+        self, visit: PageFetcher, url: str, referer: str = "", body: bytes | None = None
+    ) -> Exchange:
+        exchange = await visit.fetch(url, referer=referer, body=body)
+        visit.keep_cookies(exchange)
+        return exchange
+
+    def _redacted(self, exchange: Exchange) -> Exchange:
+        return exchange if self._secrets is None else self._secrets.redact(exchange, None)[0]
+
+    def _stored(self, exchange: Exchange) -> Exchange:
+        """Write an exchange; return it as it was written."""
+        if self._secrets is None:
+            self._writer.write(exchange, None)
+            return exchange
+        redacted = self._secrets.redact(exchange, None)
+        self._writer.write(*redacted)
+        return redacted[0]
+
+    async def _reset(self) -> None:
+        """Put the site back to its first state, if the options say how."""
+        if self._options.reset_command:
+            process = await asyncio.create_subprocess_exec(
+                *shlex.split(self._options.reset_command),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            said, _ = await process.communicate()
+            if process.returncode:
+                text = said.decode("utf-8", "replace")[-_SAID:].strip()
+                raise RecordError(
+                    f"--reset-command ended with status {process.returncode}: {text}",
+                    hint=f"run it in a shell: {self._options.reset_command}",
+                )
+        if self._options.reset_url:
+            exchange = await self._fetcher.fetch(self._options.reset_url, body=b"")
+            if exchange.response.status >= 400:
+                raise RecordError(
+                    f"--reset-url answered {exchange.response.status}: {self._options.reset_url}",
+                    hint="the URL must answer a POST without data with a status below 400",
+                )
+
+
+def _same(one: HtmlForm, other: HtmlForm) -> bool:
+    names = [each.name for each in one.fields]
+    return one.action == other.action and names == [each.name for each in other.fields]

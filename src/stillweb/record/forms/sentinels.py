@@ -1,0 +1,108 @@
+"""Values that occur nowhere in a collection, to recognise in what a site answers. Pure.
+
+The first values are short; the further ones differ from them in everything that a site may compute: length,
+number and kind of words, first letter. Each further set shows more of what people write: sentences, quotes,
+markup, lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from stillweb import clock
+from stillweb.matching.derived.domain import Kind
+
+__all__ = ["LEVELS", "sentinels"]
+
+_CONSONANTS, _VOWELS = "bdfgklmnprtvz", "aeiou"
+_NUMBERS = (17, 23, 2, 29, 11, 31, 8, 19)
+_DATES = (
+    "2031-05-17",
+    "2033-11-28",
+    "2030-02-09",
+    "2032-08-21",
+    "2034-01-30",
+    "2035-12-02",
+    "2036-03-13",
+    "2029-07-05",
+)
+
+_MAILS = (
+    "{0}@{1}.example",
+    "{1}{2}7@{3}.{4}.example",
+    "{1}.{2}_41@{5}.example",
+    "{3}-{4}.{6}_{7}@{8}.{5}.example",
+    "{5}9@{6}.example",
+    "{7}+{8}@{9}.example",
+    "{2}41.{7}8@{4}.example",
+    "{4}.{2}@{6}.example",
+)
+_LINES = "{7} {2} {3} {4} {5}, {1} {6}.\r\n{8} {9} {1} {2} {3} {4} {5} {6} 2026 {8} {9} {0}.\r\n\r\n{1} {4}."
+LEVELS: tuple[tuple[str, int], ...] = (
+    ("{0}", 0),
+    ("{1}{2}", 0),
+    ("{2} {1} 41 {3}", 0),
+    ("{3} {4}, {2} {1}. {0} {5} - {6} {7}! {1} {2}? {8} {4} 9, {9}.", 0),
+    ("{4} ({1}): {2}'s {3}; {0}-{5}, \u00e4{6} {7}\u00e9 {8}", 0),
+    ('{5} & {2} "{3}" {4} / {1} #{6} 50% {7} + {8} = {0}', 0),
+    ("{6} < {2} > {3}; {4} {1}", 0),
+    (_LINES, 40),
+)
+"""Patterns of texts, each with the length that a field must admit; "{0}" is capitalised and short.
+
+Each begins with another word, and words begin with different letters, so that an initial shows.
+"""
+
+
+def sentinels(
+    kinds: Sequence[tuple[Kind, int]], known: Collection[str], seed: int = 0
+) -> Iterator[tuple[str, ...]]:
+    """Yield sets of values, one value for each field.
+
+    Args:
+        kinds: kind of each field, and its longest value in characters; 0 for no limit.
+        known: words that occur in the collection, in lower case.
+        seed: of the words.
+    """
+    rng = clock.seeded("sentinels", seed)
+    taken: set[str] = set()
+    words = []
+    for _ in kinds:
+        mine = [_word(rng, 3, known, taken, [])]
+        for n in range(9):
+            mine.append(_word(rng, 5 + n, known, taken, mine))
+        words.append(mine)
+    for level, (pattern, needed) in enumerate(LEVELS):
+        texts = []
+        for (kind, longest), mine in zip(kinds, words, strict=True):
+            text = _value(kind, level, pattern, mine)
+            if kind == "text" and longest and len(text) > longest:
+                text = text[:longest].rsplit(" ", 1)[0]
+            if kind == "text" and needed and longest and longest < needed * 10:
+                text = _value(kind, 3, LEVELS[3][0], mine)[:longest].rsplit(" ", 1)[0]
+            texts.append(text)
+        yield tuple(texts)
+
+
+def _value(kind: Kind, level: int, pattern: str, words: Sequence[str]) -> str:
+    if kind == "number":
+        return str(_NUMBERS[level])
+    if kind == "date":
+        return _DATES[level]
+    if kind == "email":
+        return _MAILS[level].format(*words)
+    return pattern.format(words[0].capitalize(), *words[1:])
+
+
+def _word(rng: Any, length: int, known: Collection[str], taken: set[str], beside: Sequence[str]) -> str:
+    """Return a word that is in no known word, in which no other one is, and with an initial of its own."""
+    initials = {other[0] for other in beside}
+    while True:
+        word = "".join(rng.choice(_VOWELS if n % 2 else _CONSONANTS) for n in range(length))
+        if length == 3:
+            word = rng.choice("qxzv") + rng.choice("yuo") + rng.choice("qxvzk")
+        clash = word[0] in initials or any(word in other or other in word for other in taken)
+        if not clash and not any(word in other for other in known):
+            taken.add(word)
+            return word

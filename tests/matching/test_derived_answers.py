@@ -1,0 +1,332 @@
+"""Derived answers against a site that computes the real ones: equal, or a miss. Never another answer."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Callable, Sequence
+from hashlib import md5, sha256
+from urllib.parse import quote
+
+import pytest
+from form_sites import EXISTING, Book, escape, get, post, record
+
+from stillweb.collections.learn.branches import Proved, Refusal, prove
+from stillweb.matching.captures import Entry
+from stillweb.matching.derived.branch import Branch, dump, load
+from stillweb.matching.derived.derive import Branches, DerivedAnswers
+from stillweb.matching.derived.vocabulary import Vocabulary
+from stillweb.matching.keys import request_key
+from stillweb.model import Match, Request, Response, Tier
+
+RECORDED = 0  # visit of the recorded pages, whose token a browser sends at replay
+
+
+class Pages:
+    """The recorded pages, as an index of a pack."""
+
+    def __init__(self, book: Book) -> None:
+        self.responses = {
+            request_key("GET", get(path).url): (path, book.answer(get(path))) for path in ("/", "/about")
+        }
+
+    def lookup(self, key: bytes) -> list[int]:
+        return [list(self.responses).index(key)] if key in self.responses else []
+
+    def entry(self, row: int) -> Entry:
+        path, response = list(self.responses.values())[row]
+        body = response.raw_body
+        place = (request_key("GET", get(path).url), "GET", get(path).url, "20261123120000", 200, 0, row)
+        return Entry(*place, memoryview(b""), memoryview(body), "", response.mime, sha256(body).digest())
+
+
+class Replay:
+    """One session with derived answers."""
+
+    def __init__(self, branch: Branch, make: Callable[[int], Book]) -> None:
+        self.pages = Pages(make(RECORDED))
+        vocabulary = Vocabulary()
+        for _, response in self.pages.responses.values():
+            vocabulary.add(response.raw_body.decode())
+        stored = json.loads(json.dumps(dump(branch)))
+        self.session = DerivedAnswers(Branches((load(stored),), vocabulary), self.pages)
+
+    def ordinary(self, request: Request) -> Match:
+        rows = self.pages.lookup(request_key("GET", request.url)) if request.method == "GET" else []
+        return Match(Tier.EXACT, rows[0], stable=True) if rows else Match(Tier.MISS, reason="not recorded")
+
+    def send(self, request: Request, epoch: int = 0) -> tuple[Match, Entry | None]:
+        match = self.ordinary(request)
+        found = self.session.answer(request, match, epoch)
+        if found is not None:
+            return found
+        return match, self.pages.entry(match.entry) if match.entry >= 0 else None
+
+
+def masked(text: bytes) -> bytes:
+    """Return a text without the token, the one volatile part of the site."""
+    return re.sub(rb"[0-9a-f]{32}(?=\")", b"", text)
+
+
+def differs(given: Entry, real: Response) -> bool:
+    location = dict(real.headers).get("Location", "")
+    head = bytes(given.head).decode()
+    stated = next((line[10:] for line in head.splitlines() if line.startswith("Location: ")), "")
+    return (given.status, stated, masked(bytes(given.body))) != (real.status, location, masked(real.raw_body))
+
+
+def excerpt(text: str) -> str:
+    return escape(text if len(text) <= 20 else text[:19] + "\u2026")
+
+
+def linked(text: str) -> str:
+    return re.sub(r"\b([A-Z]{2,})\b", r"<abbr>\1</abbr>", escape(text))
+
+
+def marked_up(text: str) -> str:
+    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(text))
+
+
+def typographic(text: str) -> str:
+    return escape(
+        re.sub(r'"(.+?)"', "\u201c\\1\u201d", text).replace("...", "\u2026").replace("--", "\u2013")
+    )
+
+
+def times(text: str) -> str:
+    return re.sub(r"(\d)x(\d)", "\\1\u00d7\\2", escape(text))
+
+
+def no_markup(values: Sequence[str]) -> str:
+    return "no markup" if any("<" in value for value in values) else ""
+
+
+def between(values: Sequence[str]) -> str:
+    return "" if all(2 < len(value) <= 200 for value in values) else "too short or too long"
+
+
+def unused(values: Sequence[str]) -> str:
+    return "exists" if values[0].strip().casefold() in {name.casefold() for name in EXISTING} else ""
+
+
+def distinct(values: Sequence[str]) -> str:
+    return "both are the same" if values[0] == values[1] else ""
+
+
+# name: the site, and whether its form can be proved
+SITES: dict[str, tuple[dict[str, object], bool]] = {
+    "html as Python writes it": ({}, True),
+    "html as PHP writes it": ({"item": lambda t: escape(t).replace("&#x27;", "&#039;")}, True),
+    "html in texts only": ({"item": lambda t: html.escape(t, quote=False)}, True),
+    "no escapes at all": ({"item": lambda t: t}, True),
+    "json": ({"api": True, "item": lambda t: t}, True),
+    "html in json": ({"api": True}, True),
+    "value in the address": ({"where": lambda t: quote(t, safe="")}, True),
+    "slug in the address": ({"where": lambda t: re.sub(r"[^a-z0-9]+", "-", t.lower()).strip("-")}, True),
+    "lower case": ({"item": lambda t: escape(t.lower())}, True),
+    "title case": ({"item": lambda t: escape(t.title())}, False),
+    "base64": ({"item": lambda t: base64.b64encode(t.encode()).decode()}, True),
+    "spaces collapsed": ({"item": lambda t: escape(" ".join(t.split()))}, True),
+    "line breaks": ({"item": lambda t: escape(t).replace("\r\n", "<br>")}, True),
+    "excerpt in the list": ({"row": excerpt}, True),
+    "excerpt everywhere": ({"item": excerpt}, True),
+    "acronyms are marked": ({"item": linked}, True),
+    "products are marked": ({"item": times}, True),
+    "markup": ({"item": marked_up}, True),
+    "typography": ({"item": typographic}, True),
+    "length": ({"item": lambda t: f"{escape(t)} ({len(t)})"}, False),
+    "number of words": ({"item": lambda t: f"{escape(t)} ({len(t.split())})"}, True),
+    "initial": ({"item": lambda t: f"<i>{escape(t[:1])}</i> {escape(t)}"}, False),
+    "digest": ({"item": lambda t: f"{escape(t)} {md5(t.encode()).hexdigest()}"}, False),
+    "reversed": ({"item": lambda t: escape(t[::-1])}, False),
+    "sorted list": ({"order": lambda titles: sorted(titles, key=str.casefold)}, True),
+    "newest first": ({"order": lambda titles: titles[::-1]}, True),
+    "no markup accepted": ({"accepts": no_markup}, True),
+    "lengths are checked": ({"accepts": between}, True),
+    "names are unique": ({"accepts": unused}, True),
+    "fields must differ": ({"accepts": distinct}, True),
+    "everything rejected": ({"accepts": lambda values: "unknown code"}, False),
+}  # fmt: skip
+
+VALUES = [
+    ("Lamp", "works very well"),
+    ("good", "fine"),
+    ("Great product", "Would buy it again, thanks."),
+    ("works very well", "Lamp"),
+    ("Lamp", "Lamp"),
+    ("Lamp", "Lamp post"),
+    ("Welcome", "dear all"),
+    ("mango", "juice"),
+    ("", ""),
+    ("", "text"),
+    ("a", "b"),
+    ("x" * 10_000, "y"),
+    ("word " * 60, "long"),
+    ("tall", "w" * 300),
+    ("<b>bold</b>", "text"),
+    ("a & b", "c < d"),
+    ('say "hi"', "it's fine"),
+    ("&amp;", "&lt;"),
+    ("'", '"'),
+    ("{}", '{"a": 1}'),
+    ("back\\slash", "tab\there"),
+    ("\u00e4rger", "gr\u00fc\u00dfe"),
+    ("\u65e5\u672c\u8a9e", "\u6587"),
+    ("\U0001f600", "smile"),
+    ("e\u0301", "combining"),
+    ("\u0130stanbul", "\u01c6"),
+    ("\ufb01x", "ligature"),
+    ("FAQ", "about USB"),
+    ("640x480", "pixels"),
+    ("**bold**", "and more"),
+    ("wait...", "a--b"),
+    ("CamelCase", "iPhone"),
+    (" padded ", "text"),
+    ("two  spaces", "here"),
+    ("first\r\nsecond", "line"),
+    ("line\n", "end"),
+    ("50%", "a+b=c"),
+    ("12", "34"),
+    ("007", "1e5"),
+    ("-5", "3.14"),
+    ("http://a.test/x", "www.a.test"),
+    ("../..", "%2e"),
+    ("null", "true"),
+    ("token", "entry"),
+    ("about", "book"),
+    ("all", "li"),
+    ("a/b", "c?d#e"),
+    ("don't", "l'eau"),
+    ("ok!", "why?"),
+]
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_a_derived_answer_is_the_sites_own_or_a_miss(name: str) -> None:
+    how, provable = SITES[name]
+
+    def make(visit: int) -> Book:
+        return Book(visit=visit, **how)  # type: ignore[arg-type]
+
+    result = prove(record(make))
+    if isinstance(result, Refusal):
+        assert not provable, result.reason
+        return
+    answered = 0
+    for values in VALUES:
+        replay, site = Replay(result.branch, make), make(RECORDED)
+        match, given = replay.send(post(values, site.token))
+        real = site.answer(post(values, site.token))
+        if given is None:
+            continue
+        answered += 1
+        assert match.tier is Tier.DERIVED
+        assert not differs(given, real), values
+        paths = [dict(real.headers).get("Location", "/"), "/", "/about", "/"]
+        for path in paths:
+            _, page = replay.send(get(path))
+            assert page is None or not differs(page, site.answer(get(path))), (values, path)
+    assert answered or not provable
+
+
+def test_common_values_are_answered() -> None:
+    result = prove(record(lambda visit: Book(visit=visit)))
+    assert isinstance(result, Proved)
+    answered = [
+        values
+        for values in VALUES
+        if Replay(result.branch, lambda visit: Book(visit=visit)).send(post(values, Book().token))[1]
+    ]
+    assert ("Great product", "Would buy it again, thanks.") in answered
+    assert ("good", "fine") in answered
+    assert len(answered) >= 7
+
+
+@pytest.fixture(scope="module")
+def branch() -> Branch:
+    result = prove(record(lambda visit: Book(visit=visit)))
+    assert isinstance(result, Proved)
+    return result.branch
+
+
+@pytest.fixture
+def replay(branch: Branch) -> Replay:
+    return Replay(branch, lambda visit: Book(visit=visit))
+
+
+TEXTS = ("Lamp", "works very well")
+
+
+def test_the_whole_branch_is_derived(replay: Replay) -> None:
+    tiers = [
+        replay.send(request)[0].tier
+        for request in (post(TEXTS, Book().token), get("/entry/1"), get("/entry/1"), get("/"))
+    ]
+    assert tiers == [Tier.DERIVED] * 4
+    match, page = replay.send(get("/about"))
+    assert (match.tier, page is None) == (Tier.EXACT, False)
+
+
+def test_before_a_write_recorded_pages_are_answered_as_before(replay: Replay) -> None:
+    for path in ("/", "/about", "/entry/1", "/other"):
+        assert replay.session.answer(get(path), replay.ordinary(get(path)), 0) is None
+
+
+@pytest.mark.parametrize("token", ["", "0" * 32, md5(b"token99").hexdigest(), "expired", "<b>"])
+def test_a_token_that_no_recorded_page_holds_is_a_miss(replay: Replay, token: str) -> None:
+    assert replay.send(post(TEXTS, token))[1] is None
+
+
+def test_a_second_write_is_a_miss(replay: Replay) -> None:
+    replay.send(post(TEXTS, Book().token))
+    match, given = replay.send(post(("Chair", "also works"), Book().token))
+    assert given is None
+    assert "written before" in match.reason
+
+
+def test_after_a_recorded_write_a_form_is_a_miss(replay: Replay) -> None:
+    match, given = replay.send(post(TEXTS, Book().token), epoch=2)
+    assert given is None
+    assert "written before" in match.reason
+
+
+def test_another_write_spoils_the_branch(replay: Replay) -> None:
+    replay.send(post(TEXTS, Book().token))
+    other = Request("POST", get("/order").url)
+    replay.session.note_write(other, Match(Tier.EXACT, 5))
+    match, page = replay.send(get("/"))
+    assert page is None
+    assert "/order" in match.reason
+
+
+def test_another_session_sees_nothing_of_a_write(branch: Branch) -> None:
+    first, second = (Replay(branch, lambda visit: Book(visit=visit)) for _ in range(2))
+    first.send(post(TEXTS, Book().token))
+    match, page = second.send(get("/"))
+    assert match.tier is Tier.EXACT
+    assert page is not None
+    assert b"Lamp" not in bytes(page.body)
+    assert second.send(get("/entry/1"))[1] is None
+
+
+SENT = post(TEXTS, Book().token)
+FORM_TYPE = (("Content-Type", "application/x-www-form-urlencoded"),)
+JSON_TYPE = (("Content-Type", "application/json"),)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("POST", get("/").url, JSON_TYPE, b'{"title": "a", "text": "b"}'),
+        Request("POST", get("/").url, FORM_TYPE, b"title=Lamp"),
+        Request("PUT", get("/").url, FORM_TYPE, b"title=Lamp"),
+        Request("POST", get("/?x=1").url, SENT.headers, SENT.raw_body),
+        Request("POST", get("/").url, SENT.headers, SENT.raw_body + b"&more=1"),
+        Request("POST", "https://other.test/", SENT.headers, SENT.raw_body),
+    ],
+    ids=["json", "fields missing", "method", "query", "field added", "host"],
+)  # fmt: skip
+def test_a_request_of_another_shape_is_a_miss(replay: Replay, request_: Request) -> None:
+    assert replay.send(request_)[1] is None

@@ -1,0 +1,205 @@
+"""Forms recorded over the wire, and their derived answers in a session of the replay."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode
+
+import pytest
+
+from stillweb.collections.branches import read_outcomes
+from stillweb.collections.layout import Collection
+from stillweb.collections.pack.reader import Pack
+from stillweb.collections.pack.seal import seal, what_changed
+from stillweb.collections.warc.writer import CollectionWriter
+from stillweb.errors import RecordError
+from stillweb.matching.resolver import Policy
+from stillweb.model import Request
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.forms.run import FormsOptions, FormsReport, record_forms
+from stillweb.record.harvest.fetch import PageFetcher
+from stillweb.record.options import ScopeKind
+from stillweb.replay.server.session import Session
+
+HOME = "https://site.test/"
+PAGES = ("", "notes", "about", "find?q=")
+SCOPE = Scope.of(ScopeKind.HOST, [HOME])
+NOT_STORED = "no later page holds the value, so that nothing shows that the site stored it"
+FORM = (("Content-Type", "application/x-www-form-urlencoded"), ("Referer", f"{HOME}notes"))
+DERIVED = Policy(derived=True)
+
+
+def build(site) -> list[str]:
+    """Build a site with a list of notes, a search, and a code that is looked up; return its notes."""
+    notes: list[str] = []
+    visits = iter(range(1000, 9999))
+
+    def shown(asked) -> object:
+        listed = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
+        token = f"token{next(visits)}"
+        return site.reply(
+            f"<ul>{listed}</ul><form method=post action=/add><input type=hidden name=csrf value={token}>"
+            "<textarea name=note></textarea><button>Add</button></form>"
+            "<form method=post action=/code><input name=code><button>Use</button></form>"
+            "<form action=/find><input name=q><button>Find</button></form>"
+            "<form method=post action=/delete><input name=what><button>Delete all</button></form>"
+        )
+
+    def add(asked) -> object:
+        notes.append(parse_qs(asked.body.decode(), keep_blank_values=True)["note"][0])
+        return site.reply("", status=303, headers=(("Location", "/notes"),))
+
+    def code(asked) -> object:
+        return site.reply(f"<p>no code {html.escape(parse_qs(asked.body.decode())['code'][0])}</p>")
+
+    def find(asked) -> object:
+        word = parse_qs(asked.path.partition("?")[2]).get("q", [""])[0]
+        return site.reply(f"<p>nothing for {html.escape(word)}</p>")
+
+    def reset(asked) -> object:
+        notes.clear()
+        return site.reply("ok")
+
+    site.page("/", "<a href=/notes>Notes</a>")
+    site.page("/about", "<p>About us</p>")
+    site.answers |= {"/notes": shown, "/add": add, "/code": code, "/reset": reset}
+    site.answers["/find"] = find
+    return notes
+
+
+@pytest.fixture
+async def collection(tmp_path: Path, site) -> Collection:
+    build(site)
+    made = Collection.create(tmp_path, "site")
+    async with PageFetcher(site.options, {}) as fetcher:
+        with CollectionWriter(made) as writer:
+            for path in PAGES:
+                writer.write(await fetcher.fetch(HOME + path))
+    return made
+
+
+async def recorded(collection: Collection, ca, site, **more) -> FormsReport:
+    options = FormsOptions(record=site.options, reset_url=f"{HOME}reset", **more)
+    return await record_forms(collection, ca, SCOPE, options, lambda outcome, left: None)
+
+
+def session_of(collection: Collection, policy: Policy = DERIVED) -> Session:
+    return Session("s", "site", Pack.open(collection.pack), policy)
+
+
+def send(session: Session, path: str, data: dict[str, str] | None = None) -> tuple[str, int, bytes]:
+    body = urlencode(data).encode() if data is not None else b""
+    request = Request("GET" if data is None else "POST", HOME + path, FORM if body else (), body)
+    served = session.begin(request)
+    session.finish(served)
+    return str(served.match.tier), served.answer.status, bytes(served.answer.body)
+
+
+def token_in(page: bytes) -> str:
+    return page.decode().partition("name=csrf value=")[2].partition(">")[0]
+
+
+async def test_own_text_is_shown_on_the_pages_behind_a_form(collection: Collection, ca, site) -> None:
+    report = await recorded(collection, ca, site)
+    refused = {each.name: each.refused for each in report.outcomes}
+    assert refused == {
+        f"GET {HOME}find q": "",
+        f"POST {HOME}add note": "",
+        f"POST {HOME}code code": NOT_STORED,
+        f"POST {HOME}delete what": "destructive, as its name says",
+    }
+    assert [each.name for each in read_outcomes(collection)] == list(refused)
+    session = session_of(collection)
+    _, _, page = send(session, "notes")
+    assert send(session, "add", {"csrf": token_in(page), "note": "Tea & two biscuits"})[:2] == (
+        "derived",
+        303,
+    )
+    for _ in range(2):
+        tier, status, page = send(session, "notes")
+        assert (tier, status) == ("derived", 200)
+        assert b"<li>Tea &amp; two biscuits</li>" in page
+    assert send(session, "about")[0] == "exact"
+    assert session.describe()["counts"] == {"exact": 2, "derived": 3}
+
+
+async def test_recorded_requests_are_answered_as_without_templates(collection: Collection, ca, site) -> None:
+    seal(collection)
+    before = [send(session_of(collection, Policy()), path) for path in PAGES]
+    await recorded(collection, ca, site)
+    for policy in (Policy(), DERIVED):
+        assert [send(session_of(collection, policy), path) for path in PAGES] == before
+    session = session_of(collection, Policy())
+    assert send(session, "add", {"csrf": token_in(before[1][2]), "note": "Tea"})[0] == "miss"
+
+
+async def test_a_branch_belongs_to_one_session(collection: Collection, ca, site) -> None:
+    await recorded(collection, ca, site)
+    writing, reading = session_of(collection), session_of(collection)
+    before = send(writing, "notes")
+    send(writing, "add", {"csrf": token_in(before[2]), "note": "Tea"})
+    assert send(writing, "notes")[0] == "derived"
+    assert send(reading, "notes") == before
+    writing.reset()
+    assert send(writing, "notes") == before
+
+
+async def test_a_search_is_derived_if_its_words_are_in_no_document(collection: Collection, ca, site) -> None:
+    await recorded(collection, ca, site)
+    session = session_of(collection)
+    tier, _, page = send(session, "find?q=zeppelin")
+    assert tier == "derived"
+    assert b"nothing for zeppelin" in page
+    assert send(session, "find?q=about")[0] == "miss"
+    assert send(session, "notes")[0] == "exact"
+
+
+async def test_a_search_that_finds_unrecorded_pages_is_refused(collection: Collection, ca, site) -> None:
+    hidden = "<p>zeppelin airship hangar</p>"
+    site.page("/hidden", hidden)
+    site.page("/more", "<a href=/hidden>Hidden</a>")
+    async with PageFetcher(site.options, {}) as fetcher:
+        with CollectionWriter(collection) as writer:
+            writer.write(await fetcher.fetch(f"{HOME}more"))
+    find = site.answers["/find"]
+    site.answers["/find"] = lambda asked: (
+        site.reply(hidden) if asked.path.rpartition("=")[2] in hidden else find(asked)
+    )
+    report = await recorded(collection, ca, site, page=(f"{HOME}notes",))
+    reasons = {each.name: each.refused for each in report.outcomes}
+    assert "a word of a page that is not recorded" in reasons[f"GET {HOME}find q"]
+
+
+async def test_a_collection_without_forms_keeps_its_environment(collection: Collection, ca, site) -> None:
+    environment = seal(collection).environment_id
+    report = await recorded(collection, ca, site, page=(f"{HOME}about",))
+    assert (report.outcomes, report.environment_id) == ([], environment)
+
+
+async def test_a_pack_without_the_newest_templates_is_stale(collection: Collection, ca, site) -> None:
+    await recorded(collection, ca, site, page=(f"{HOME}about",))
+    with Pack.open(collection.pack) as pack:
+        before = pack
+    report = await recorded(collection, ca, site)
+    assert "forms" in what_changed(collection, before)
+    assert report.environment_id != before.environment_id
+
+
+async def test_without_a_reset_a_list_of_all_entries_gets_no_template(
+    collection: Collection, ca, site
+) -> None:
+    options = FormsOptions(record=site.options)
+    report = await record_forms(collection, ca, SCOPE, options, lambda outcome, left: None)
+    reasons = {each.name: each.refused for each in report.outcomes}
+    assert "two recordings of the same value differ" in reasons[f"POST {HOME}add note"]
+
+
+async def test_a_reset_that_fails_ends_the_recording(collection: Collection, ca, site) -> None:
+    options = FormsOptions(record=site.options, reset_command="sh -c 'echo no database; exit 3'")
+    with pytest.raises(RecordError, match="status 3: no database"):
+        await record_forms(collection, ca, SCOPE, options, lambda outcome, left: None)
+    options = replace(options, reset_command="", reset_url=f"{HOME}nothing")
+    with pytest.raises(RecordError, match="404"):
+        await record_forms(collection, ca, SCOPE, options, lambda outcome, left: None)
