@@ -24,6 +24,7 @@ from stillweb.collections.layout import list_collections
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import StillwebError
 from stillweb.replay import ReplayOptions, serve
+from stillweb.replay.server.process import run
 
 # Imported once, before the children: the command line imports them when it needs them.
 for _module in (
@@ -118,7 +119,7 @@ def _child(command: Command, folder: Path, log: Path, ca: CertAuthority, seconds
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
         signal.alarm(10 * int(seconds))  # a child that only waits
         if command == ("replay",):
-            asyncio.run(_replay(Path("collections"), ca))
+            run(_replay(Path("collections"), ca))  # on the event loop of a server
             status = 0
         else:
             sys.argv = ["stillweb", *command]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JSON_VARIABLE",
+    "MAX_PIXELS",
     "RATIO_VARIABLE",
     "UnpackBudget",
     "check_ratio",
@@ -40,7 +41,7 @@ _ALWAYS = 64 << 20  # bytes
 JSON_VARIABLE = "STILLWEB_MAX_JSON_MIB"
 _DEFAULT_JSON = 32
 _CONTAINERS_PER_MIB = 1 << 15
-_MAX_PIXELS = 32_000_000  # a page of 1280 by 25,000 pixels; each takes 4 bytes, and copies are made
+MAX_PIXELS = 64_000_000  # a page of 2560 by 25,000 pixels; each takes 4 bytes, and copies are made
 _PIECE = 1 << 20
 
 
@@ -139,11 +140,11 @@ def _json_limit(what: str, path: Path | None) -> LimitExceeded:
     return LimitExceeded(what, limit="size of JSON", option=JSON_VARIABLE, path=path)
 
 
-def open_picture(raw: bytes) -> Image.Image:
+def open_picture(raw: bytes, *, pixels: int = MAX_PIXELS) -> Image.Image:
     """Decode a picture of an archive.
 
     Raises:
-        ValueError: if it is no picture, is damaged, or has more than 32 million pixels.
+        ValueError: if it is no picture, is damaged, or has more pixels than given.
     """
     from PIL import Image  # takes 30 ms to import, and replay reads no pictures
 
@@ -151,7 +152,7 @@ def open_picture(raw: bytes) -> Image.Image:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(raw))
-            if image.width * image.height > _MAX_PIXELS:
+            if image.width * image.height > pixels:
                 raise ValueError(f"a picture of {image.width} by {image.height} pixels is too large")
             image.load()
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:

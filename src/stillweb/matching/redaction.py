@@ -201,11 +201,12 @@ def _meant(unit: str) -> str:
 
 
 # As written by Go and by frameworks that embed JSON in HTML.
+_MIN_CODED = 8  # bytes
 _FOR_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "&<>"}
 
 
 def spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
-    """Return the spellings of a secret in URLs, JSON, scripts and HTML, each with its placeholder."""
+    """Return the spellings of a secret in URLs, texts and codings, each with its placeholder."""
     plain, raw = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
     forms = {
         secret,
@@ -217,7 +218,23 @@ def spellings(secret: str, placeholder: str) -> dict[bytes, bytes]:
         *(html.escape(secret), html.escape(secret, quote=False)),
     }
     forms |= {re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), form) for form in forms}
-    return {_bytes(form): _bytes(respell(form, secret, placeholder)) for form in forms}
+    spelled = {_bytes(form): _bytes(respell(form, secret, placeholder)) for form in forms}
+    return dict(_coded(_bytes(secret), _bytes(placeholder))) | spelled
+
+
+def _coded(secret: bytes, placeholder: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield a secret of at least eight bytes in hex, and in base64 after 0, 1 and 2 bytes of other content.
+
+    Of base64 only the characters that depend on no other byte are replaced: the first and last may stay.
+    """
+    if len(secret) != len(placeholder) or len(secret) < _MIN_CODED:
+        return
+    yield secret.hex().encode(), placeholder.hex().encode()
+    yield secret.hex().upper().encode(), placeholder.hex().upper().encode()
+    for before in range(3):
+        first, last = -(-before * 8 // 6), (before + len(secret)) * 8 // 6
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            yield encode(bytes(before) + secret)[first:last], encode(bytes(before) + placeholder)[first:last]
 
 
 CREDENTIALS = frozenset({"authorization", "proxy-authorization"})
@@ -227,6 +244,13 @@ Replacement = Callable[[Where, str, str], str]
 """Maps location, name and value to the new value: the value itself, or a placeholder."""
 
 _JSON_MEMBER = re.compile(rb'("(?:[^"\\\x00-\x1f]|\\.)*")(\s*:\s*)("(?:[^"\\\x00-\x1f]|\\.)*")')
+# Arguments of GraphQL (October 2021 §2.9.4), plain and within a JSON string; values with escapes are left.
+_LITERAL = re.compile(rb'\b([A-Za-z_][A-Za-z0-9_]{0,63})(\s{0,8}:\s{0,8}")([^"\\\x00-\x1f]{1,4096})(")')
+_ESCAPED_LITERAL = re.compile(
+    rb'\b([A-Za-z_][A-Za-z0-9_]{0,63})(\s{0,8}:\s{0,8}\\")([^"\\\x00-\x1f]{1,4096})(\\")'
+)
+ELEMENT = re.compile(rb"(<(?:[\w.-]{1,64}:)?([\w.-]{1,64})(?:\s[^<>]{0,1024})?>)([^<>]{1,8192})(</)")
+"""An XML element with text: start tag, local name, text, begin of the end tag."""
 _PART_NAME = re.compile(rb';\s*name="([^"]*)"', re.IGNORECASE)
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]*)"|([^\s;"]+))', re.IGNORECASE)
 
@@ -281,8 +305,37 @@ def _body(request: Request, replace_value: Replacement) -> bytes:
     if mime.startswith("multipart/"):
         return _multipart(content_type, raw, replace_value)
     if "json" in mime or raw.lstrip()[:1] in (b"{", b"["):
-        return replace_in_json(raw, replace_value)
+        return _literals(_ESCAPED_LITERAL, replace_in_json(raw, replace_value), replace_value)
+    if mime == "application/graphql":
+        return _literals(_LITERAL, raw, replace_value)
+    if "xml" in mime:
+        return _elements(raw, replace_value)
     return raw
+
+
+def _literals(pattern: re.Pattern[bytes], raw: bytes, replace_value: Replacement) -> bytes:
+    """Return a GraphQL document with the string literals of its arguments replaced."""
+
+    def literal(found: re.Match[bytes]) -> bytes:
+        value = found[3].decode("utf-8", "surrogateescape")
+        wanted = replace_value(Where.JSON, found[1].decode("ascii"), value)
+        return found[1] + found[2] + wanted.encode("utf-8", "surrogateescape") + found[4]
+
+    return pattern.sub(literal, raw)
+
+
+def _elements(raw: bytes, replace_value: Replacement) -> bytes:
+    """Return an XML text with the contents of elements replaced."""
+
+    def element(found: re.Match[bytes]) -> bytes:
+        spelled = found[3].decode("utf-8", "surrogateescape")
+        value = html.unescape(spelled)
+        wanted = replace_value(Where.FORM, found[2].decode("utf-8", "replace"), value)
+        if wanted == value:
+            return found[0]
+        return found[1] + respell(spelled, value, wanted).encode("utf-8", "surrogateescape") + found[4]
+
+    return ELEMENT.sub(element, raw)
 
 
 def replace_in_json(raw: bytes, replace_value: Replacement) -> bytes:

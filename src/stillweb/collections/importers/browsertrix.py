@@ -39,6 +39,7 @@ ENGINE = "browsertrix"
 _KINDS = {"urn:view:": "view", "urn:text:": "text", "urn:pageinfo:": "pageinfo"}
 _SOFTWARE = re.compile(rb"Browsertrix-Crawler ([\w.-]+)")
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_MAX_VIEWPORT = 16_000_000  # pixels; a 5K screen has 14.7 million
 _BAR = 15  # pixels; Chromium's scroll bar on Linux
 
 
@@ -175,7 +176,7 @@ class BrowsertrixArtifacts:
     def _picture(self, path: Path) -> tuple[bytes | None, tuple[int, int] | None]:
         raw = path.read_bytes()
         try:
-            image = open_picture(raw)
+            image = open_picture(raw, pixels=_MAX_VIEWPORT)
         except ValueError:
             return None, None
         self.viewport = self.viewport or image.size

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 import yaml
 
-from stillweb.matching.redaction import CREDENTIALS, canonical, cookie_pairs
+from stillweb.matching.redaction import CREDENTIALS, ELEMENT, canonical, cookie_pairs
 from stillweb.model import Request, Response
 
 __all__ = [
@@ -126,6 +126,7 @@ _ASSIGNMENT = re.compile(
     r"""(["'&;]?)(?<![\w$.-])([A-Za-z_$][\w$.-]{1,63})(?:\1|&quot;)\s{0,4}[:=]\s{0,4}(["']|&quot;)([\x21-\x7e]{8,4096}?)\3"""
 )
 _PARAMETER = re.compile(r"""[?&;]([A-Za-z_][\w.\-]{1,63})=([^&"'<>\s#;]{8,4096})""")
+_QUERY = re.compile(r"""[?#]([^"'<>\s#?]{16,8192})""")
 _TAG = re.compile(r"<(input|meta)\b([^<>]{0,8192})>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(
     r"""(?<![a-zA-Z-])([a-zA-Z-]{1,64})\s{0,8}=\s{0,8}(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))"""
@@ -152,6 +153,7 @@ class FoundSecret:
 
 def in_request_fields(request: Request, names: Names) -> Iterator[FoundSecret]:
     """Yield the secrets of a request's cookies and header fields; its body is searched separately."""
+    yield from _oauth_codes(request.url, names)
     for name, value in request.headers:
         lower = name.lower()
         if lower == "cookie":
@@ -172,6 +174,11 @@ def in_answer(response: Response, text: str, names: Names) -> Iterator[FoundSecr
         yield from _jwts("header", name, value)
     if is_read(response):
         yield from in_text(text, names)
+    if "xml" in response.mime:
+        for found in ELEMENT.finditer(text.encode("utf-8", "replace")):
+            yield from _named(
+                "answer", found[2].decode("utf-8", "replace"), html.unescape(found[3].decode()), names
+            )
 
 
 def is_read(response: Response) -> bool:
@@ -232,7 +239,19 @@ def _unescaped(text: str) -> str:
         return plain.replace("\\/", "/")
 
 
+def _oauth_codes(text: str, names: Names) -> Iterator[FoundSecret]:
+    """Yield authorization codes: `code` beside `state` in one query (RFC 6749 §4.1.2)."""
+    if "code=" not in text or "state=" not in text:
+        return
+    for query in _QUERY.finditer(text):
+        fields = dict(field.partition("=")[::2] for field in re.split(r"&(?:amp;)?", query[1]))
+        code = unquote(fields.get("code", ""))
+        if "state" in fields and "code" not in names.exempt and strong(code):
+            yield FoundSecret("token", "query", "code", code)
+
+
 def _in_queries(text: str, names: Names) -> Iterator[FoundSecret]:
+    yield from _oauth_codes(text, names)
     for found in _PARAMETER.finditer(text):
         yield from _named("query", found[1], unquote(html.unescape(found[2])), names)
 
