@@ -17,7 +17,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from stillweb.cli.console import echo, print_json, progress, stderr, stdout
-from stillweb.cli.options import certs_option, collections_option, json_option, options_from
+from stillweb.cli.options import (
+    backend_options,
+    certs_option,
+    collections_option,
+    json_option,
+    options_from,
+)
 from stillweb.cli.replay.started import replayed
 from stillweb.collections.layout import Collection
 from stillweb.diff.certify.certificate import (
@@ -155,14 +161,7 @@ _FILE = click.Path(path_type=Path, exists=True)
     "--steps", type=click.IntRange(1), default=20, show_default=True, help="Steps of each explored trace."
 )
 @options_from(CertifyOptions)
-@click.option(
-    "--backend",
-    type=click.Choice(["native", "pywb"]),
-    default="native",
-    show_default=True,
-    help="Replay server to start, unless --proxy names a running one.",
-)
-@click.option("--proxy", default="", metavar="URL", help="Control URL of a running replay server.")
+@backend_options
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),

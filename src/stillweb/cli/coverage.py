@@ -11,7 +11,14 @@ import click
 
 from stillweb.browser.launch import browser_build
 from stillweb.cli.console import print_json, print_table, progress, stderr
-from stillweb.cli.options import certs_option, collections_option, json_option, option_for, options_from
+from stillweb.cli.options import (
+    certs_option,
+    collections_option,
+    json_option,
+    option_for,
+    optional_proxy_option,
+    options_from,
+)
 from stillweb.cli.replay.started import replayed
 from stillweb.collections.layout import Collection
 from stillweb.coverage import CoverageOptions, CoverageResult, MissCause, causes_of, closable_rate, measure
@@ -55,9 +62,7 @@ _CAUSES = 10  # printed on a terminal
     None,
     Option("Exit with status 1 if the miss rate is higher.", metavar="PERCENT", parse=parse_share),
 )
-@click.option(
-    "--proxy", default="", metavar="URL", help="Control URL of a running replay server.  [default: start one]"
-)
+@optional_proxy_option
 @json_option
 @collections_option
 @certs_option

@@ -16,7 +16,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from stillweb.cli.console import echo, print_json, progress, stderr, stdout
-from stillweb.cli.options import certs_option, collections_option, json_option, options_from
+from stillweb.cli.options import (
+    backend_options,
+    certs_option,
+    collections_option,
+    json_option,
+    options_from,
+)
 from stillweb.cli.replay.started import replayed
 from stillweb.collections.layout import Collection
 from stillweb.collections.versions import open_version
@@ -166,14 +172,7 @@ class Source:
 @click.command()
 @click.argument("name")
 @click.argument("other", required=False)
-@click.option(
-    "--backend",
-    type=click.Choice(["native", "pywb"]),
-    default="native",
-    show_default=True,
-    help="Replay server to start, unless --proxy names a running one.",
-)
-@click.option("--proxy", default="", metavar="URL", help="Control URL of a running replay server.")
+@backend_options
 @click.option(
     "--report",
     "folder",

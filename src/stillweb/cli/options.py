@@ -197,30 +197,45 @@ def _build(source: Any, values: Mapping[str, Any]) -> Any:
     return source(**found) if isinstance(source, type) else replace(source, **found)
 
 
+def _folder_option(name: str, param: str, help_: str) -> Callable[[F], F]:
+    return click.option(
+        f"--{name}",
+        param,
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar=f"STILLWEB_{name.upper()}",
+        default=Path(name),
+        show_default=True,
+        help=help_,
+    )
+
+
 def collections_option(command: F) -> F:
     """Add `--collections DIR`, passed on as `root`."""
-    return click.option(
-        "--collections",
-        "root",
-        type=click.Path(path_type=Path, file_okay=False),
-        envvar="STILLWEB_COLLECTIONS",
-        default=Path("collections"),
-        show_default=True,
-        help="Folder of the collections.",
-    )(command)
+    return _folder_option("collections", "root", "Folder of the collections.")(command)
 
 
 def certs_option(command: F) -> F:
     """Add `--certs DIR`, passed on as `certs_dir`."""
-    return click.option(
-        "--certs",
-        "certs_dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        envvar="STILLWEB_CERTS",
-        default=Path("certs"),
+    return _folder_option("certs", "certs_dir", "Folder of the certificate authority.")(command)
+
+
+def optional_proxy_option(command: F) -> F:
+    """Add `--proxy URL`, without which the command starts a replay server."""
+    what = "Control URL of a running replay server.  [default: start one]"
+    return click.option("--proxy", default="", metavar="URL", help=what)(command)
+
+
+def backend_options(command: F) -> F:
+    """Add `--backend` and `--proxy`: the replay server to start, or a running one."""
+    proxy = click.option("--proxy", default="", metavar="URL", help="Control URL of a running replay server.")
+    backend = click.option(
+        "--backend",
+        type=click.Choice(["native", "pywb"]),
+        default="native",
         show_default=True,
-        help="Folder of the certificate authority.",
-    )(command)
+        help="Replay server to start, unless --proxy names a running one.",
+    )
+    return backend(proxy(command))
 
 
 def json_option(command: F) -> F:

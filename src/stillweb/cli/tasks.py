@@ -12,7 +12,14 @@ import yaml
 
 from stillweb.benchmarks import AuditOptions, AuditReport, MadeTasks, MakeOptions, audit_tasks, make_tasks
 from stillweb.cli.console import echo, print_json, print_table, progress, stderr, until_signal
-from stillweb.cli.options import certs_option, collections_option, json_option, options_from, sites_option
+from stillweb.cli.options import (
+    certs_option,
+    collections_option,
+    json_option,
+    optional_proxy_option,
+    options_from,
+    sites_option,
+)
 from stillweb.cli.replay.started import replayed, replayed_together
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.env import Task, load_tasks
@@ -43,9 +50,7 @@ def tasks() -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write an HTML report with pictures of start and end to this file.",
 )
-@click.option(
-    "--proxy", default="", metavar="URL", help="Control URL of a running replay server.  [default: start one]"
-)
+@optional_proxy_option
 @json_option
 @collections_option
 @certs_option
