@@ -99,6 +99,11 @@ def test_style_sheets_name_fonts_images_and_other_style_sheets():
     ]
 
 
+def test_a_form_without_an_action_is_marked():
+    html = "<form><input name=q></form><form action=/find><input name=q></form>"
+    assert [form.unaddressed for form in page(html).forms] == [True, False]
+
+
 def test_words_are_those_that_a_visitor_reads():
     html = """<title>Blue kettles</title><p>prose<script>var code</script></p><h2>Tea</h2>
     <a href=x aria-label="Details">Buy it now</a><input placeholder=Find>"""
@@ -414,6 +419,20 @@ class TestASite:
         seeds = [{walk.seed for walk in each.result.walks} for each in report.rounds]
         assert not seeds[0] & seeds[-1]
         assert any(text.startswith("round 1: miss rate 0 of") for text in said)
+
+    async def test_a_measurement_ends_with_its_time(self, tmp_path: Path, ca, site) -> None:
+        build(site, pages=3)
+        collection = await crawled(tmp_path, ca, site)
+        await asyncio.to_thread(ensure_sealed, collection)
+        options = CoverageOptions(seeds=20, steps=30, jobs=1, seconds=1.0)
+        async with (
+            serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
+            ReplayClient(server.url) as client,
+        ):
+            result = await measure(client, "site", [HOME], {"site.test"}, options)
+        assert not result.complete
+        assert len(result.walks) == 1
+        assert len(result.walks[0].steps) < 30
 
     async def test_a_walk_records_what_depends_on_the_page_before(self, tmp_path: Path, ca, site) -> None:
         script = "fetch('/bundle?m=' + (localStorage.has ? 'b' : 'a,b')); localStorage.has = 1"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
+from stillweb.clock import monotonic
 from stillweb.collections.misses import Missed
 from stillweb.coverage.agents import AGENTS, walk_agent
 from stillweb.diff.certify.rates import FailureRate, rate
@@ -52,6 +53,10 @@ class CoverageOptions:
     first_seed: Annotated[int, Option("Seed of each agent's first walk.")] = 1
     steps: Annotated[int, Option("Steps of each walk.", min=1)] = 30
     jobs: Annotated[int, Option("Walks at a time.", min=1)] = 4
+    seconds: Annotated[
+        float | None,
+        Option("Walk for at most this many seconds; walks under way end early.", "--time", "SECONDS", min=1),
+    ] = None
     level: str = "clock"
 
 
@@ -197,7 +202,9 @@ async def measure(
 
     def result() -> CoverageResult:
         by_agent = sorted(done, key=lambda walk: (options.agents.index(walk.agent), walk.seed))
-        return CoverageResult(collection, environment_id, tuple(by_agent), len(done) == len(planned))
+        return CoverageResult(
+            collection, environment_id, tuple(by_agent), len(done) == len(planned) and not walker.is_over
+        )
 
     async with vector, asyncio.TaskGroup() as group:
 
@@ -205,7 +212,7 @@ async def measure(
             for record in waiting:
                 await walker.walk(vector, session, record)
                 done.append(record)
-                if on_walk(result()):
+                if on_walk(result()) or walker.is_over:
                     ended.set()
                 if ended.is_set():
                     return
@@ -228,6 +235,12 @@ class _Walker:
         self._collection = collection
         self._hosts = hosts
         self._options = options
+        self._end = monotonic() + options.seconds if options.seconds else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time limit was reached."""
+        return self._end is not None and monotonic() >= self._end
 
     async def walk(self, vector: VectorEnv, session: int, record: WalkRecord) -> None:
         """Fill a record with the steps of its walk; an episode that breaks is begun again once."""
@@ -246,6 +259,8 @@ class _Walker:
         agent = walk_agent(record.agent, record.start, record.seed)
         observation, info = await vector.reset(session, url=record.start)
         for number in range(1, self._options.steps + 1):
+            if self.is_over:
+                break
             action = dict(agent.choose(observation, info))
             before = observation
             observation, _, terminated, truncated, info = await vector.step(session, action)

@@ -36,10 +36,10 @@ __all__ = ["Round", "UntilOptions", "UntilReport", "record_until"]
 
 _SEEDS_APART = 10_000  # between the seeds of two measurements
 _ERRANDS = 150  # misses that one round amends, the most frequent first
-_HARVEST_LEAST, _HARVEST_MOST = 0.1, 0.6  # shares of the time left that a round may spend
+_HARVEST_LEAST, _HARVEST_MOST = 0.4, 0.6  # shares of the time left that a round may spend
 _WALKS, _EXPLORE, _AMEND = 0.4, 0.4, 0.4
 _SCRIPTED = 0.3  # share of misses by scripts from which on a browser is used in the first round
-_MEASURE_MOST = 0.3  # share of the whole time that is kept for the last measurement
+_MEASURE_MOST = 0.15  # share of the whole time that is kept for the last measurement
 _FIRST_MOST = 0.1  # share of the whole time that the first measurement may use
 _SURE = 2  # walks of each agent before a measurement may end early
 _LEAST = 20.0  # seconds that are worth another step of a round
@@ -299,7 +299,10 @@ class _Loop:
     async def _measure(self, recorded: dict[str, int]) -> Round:
         number = len(self._report.rounds)
         options = self._options.measure
-        options = replace(options, first_seed=options.first_seed + _SEEDS_APART * number)
+        seconds = self._left if number else _FIRST_MOST * self._options.seconds
+        options = replace(
+            options, first_seed=options.first_seed + _SEEDS_APART * number, seconds=max(_LEAST, seconds)
+        )
         await asyncio.to_thread(ensure_sealed, self._collection)
         hosts = {host_of(capture.url) for capture in self._collection.captures()}
         began, done = monotonic(), 0
@@ -310,8 +313,7 @@ class _Loop:
             self._walk_seconds = (monotonic() - began) / done
             self._say(f"measure: {done} of {len(options.agents) * options.seeds} walks")
             sure = closable_rate(so_far, self._options.harvest.avoid).low > self._options.miss_rate
-            long = number == 0 and monotonic() - began > _FIRST_MOST * self._options.seconds
-            return (sure and done >= _SURE * len(options.agents)) or long or self._left <= 0
+            return sure and done >= _SURE * len(options.agents)
 
         replay = ReplayOptions(port=0, session_ports=None)
         async with (

@@ -121,10 +121,15 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class HtmlForm:
-    """A form as a page has it: target and fields."""
+    """A form as a page has it: target and fields.
+
+    Attributes:
+        unaddressed: whether it names no action, as most forms that scripts send.
+    """
 
     action: str
     fields: tuple[Input, ...]
+    unaddressed: bool = False
 
 
 async def find_candidates(page: Page, values: Values) -> list[LinkCandidate]:

@@ -67,6 +67,7 @@ _MISSES_SHARE, _PAGES_SHARE, _FORMS_SHARE = 0.25, 0.7, 0.5
 _HTML = ("text/html", "application/xhtml+xml")
 _SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start, and of the others recorded
 _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
+_UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
 _WORDS_EVERY = 50  # pages between two choices of words
 _WORDS_MOST = 200  # words of one choice
 _WITHOUT_PAGE = (400, 401, 403, 419, 422)  # answers that a POST may get only because no page sent it
@@ -508,11 +509,13 @@ class _Harvest:
             if self._is_followed(link.url, f'link "{link.text}"'):
                 urls[link.url] = urls.get(link.url, 0.0) + each
         for form in page.forms:
-            others[form] = _TYPED * each
+            sent = each * (_UNADDRESSED if form.unaddressed else 1.0)
+            others[form] = _TYPED * sent
             for lead in form_requests(form, self._options.values):
                 if lead.typed and not self._options.values.by_name:
                     continue  # no visitor types it; words of the site have their own requests
-                share = each * (_TYPED if lead.typed else _CHANGED) / lead.choices if lead.choices else each
+                changed = (_TYPED if lead.typed else _CHANGED) / lead.choices if lead.choices else 1.0
+                share = sent * changed
                 if self._is_followed(lead.url, lead.description):
                     urls[lead.url] = urls.get(lead.url, 0.0) + share
         return urls, others

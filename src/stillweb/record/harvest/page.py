@@ -212,7 +212,8 @@ def _forms(tree: LexborHTMLParser, base: str, method: str) -> Iterator[HtmlForm]
             continue
         action = _joined(base, _attribute(node, "action") or base)
         if action:
-            yield HtmlForm(action, tuple(_input(each) for each in node.css(_FIELDS)))
+            fields = tuple(_input(each) for each in node.css(_FIELDS))
+            yield HtmlForm(action, fields, unaddressed=not _attribute(node, "action"))
 
 
 def _input(node: Any) -> Input:
