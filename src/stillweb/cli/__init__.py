@@ -35,6 +35,7 @@ COMMANDS = {
         "stillweb.cli.collections.commands",
         "Import, check, learn, seal, share and export collections.",
     ),
+    "search": ("stillweb.cli.search", "Search the text of recorded pages."),
     "replay": ("stillweb.cli.replay.commands", "Serve collections as a proxy that replays real URLs."),
     "run": ("stillweb.cli.run", "Run a command whose HTTP traffic goes to a replay."),
     "env": ("stillweb.cli.env", "Check tasks and try actions on a replayed collection."),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,9 @@ from stillweb.collections.pack.seal import seal as seal_collection
 from stillweb.collections.pack.store import remove_collection
 from stillweb.collections.versions import keep_version, versions
 from stillweb.errors import CollectionError, UsageError
+from stillweb.http.codec import decode
+from stillweb.model import Capture, header
+from stillweb.urls import wire_url
 
 _SHOWN = 20
 
@@ -119,15 +124,25 @@ def _print_defects(defects: list[Defect]) -> None:
 
 
 @collections.command("list")
+@click.option("--urls", is_flag=True, help="List the recorded URLs of all collections instead.")
+@click.option(
+    "--match", default="", metavar="PATTERN", help="With --urls, only URLs like this: * and ? match any text."
+)
 @json_option
 @collections_option
-def list_(as_json: bool, root: Path) -> None:
-    """List the collections.
+def list_(urls: bool, match: str, as_json: bool, root: Path) -> None:
+    """List the collections, or the URLs that they hold.
 
     \b
     Example:
       stillweb collections list --json
+      stillweb collections list --urls --match 'https://shop.example/*'
     """  # noqa: D301
+    if match and not urls:
+        raise UsageError("--match requires --urls", hint="add --urls")
+    if urls:
+        _print_urls(list_collections(root), match, as_json=as_json)
+        return
     rows = [_overview(collection) for collection in list_collections(root)]
     if as_json:
         print_json(rows)
@@ -164,25 +179,34 @@ def _overview(collection: Collection) -> dict[str, Any]:
 
 @collections.command("show")
 @click.argument("name")
+@click.argument("url", required=False)
+@click.option("--body", is_flag=True, help="Write the decoded body of the last capture of URL to stdout.")
 @click.option("--captures", "show_captures", is_flag=True, help="List every capture.")
 @click.option("--volatile", is_flag=True, help="List the rules for volatile parts of its requests.")
 @json_option
 @collections_option
-def show(name: str, show_captures: bool, volatile: bool, as_json: bool, root: Path) -> None:
-    """Show the contents of a collection.
+def show(name: str, url: str | None, as_json: bool, root: Path, *, body: bool, **listed: bool) -> None:
+    """Show the contents of a collection, or the captures of a URL with their header fields.
 
     \b
     Example:
+      stillweb collections show site https://site.example/
+      stillweb collections show site https://site.example/app.js --body
       stillweb collections show site --captures --json
       stillweb collections show site --volatile
     """  # noqa: D301
     collection = Collection.open(root, name)
-    if volatile:
+    if body and not url:
+        raise UsageError("--body requires a URL", hint=f"stillweb collections show {name} URL --body")
+    if url:
+        _print_url(collection, url, body=body, as_json=as_json)
+        return
+    if listed["volatile"]:
         from stillweb.cli.collections.learn import print_volatile
 
         print_volatile(collection, as_json=as_json)
         return
-    if show_captures:
+    if listed["show_captures"]:
         _show_captures(collection, as_json)
         return
     amends, absent = read_amends(collection.path)
@@ -226,6 +250,83 @@ def _show_captures(collection: Collection, as_json: bool) -> None:
         return
     rows = ([each.timestamp, each.method, each.status or "-", each.mime, each.url] for each in captures)
     print_table(["timestamp", "method", "#status", "mime", "url"], rows)
+
+
+def _print_urls(collections: Iterable[Collection], pattern: str, *, as_json: bool) -> None:
+    """Print each recorded URL once for each collection and method, with its number of captures."""
+    rows = []
+    for collection in collections:
+        found: dict[tuple[str, str], list[Capture]] = {}
+        for capture in collection.captures():
+            if not pattern or fnmatchcase(capture.url, pattern):
+                found.setdefault((capture.url, capture.method), []).append(capture)
+        rows += [_url_row(collection.name, captures) for captures in found.values()]
+    if as_json:
+        print_json(rows)
+    else:
+        columns = ["collection", "method", "#status", "mime", "#captures", "url"]
+        print_table(columns, [[row[column.lstrip("#")] for column in columns] for row in rows])
+
+
+def _url_row(collection: str, captures: list[Capture]) -> dict[str, Any]:
+    last = max(captures, key=lambda each: each.timestamp)
+    facts = {"method": last.method, "status": last.status, "mime": last.mime, "last": last.timestamp}
+    return {"collection": collection, **facts, "captures": len(captures), "url": last.url}
+
+
+def _print_url(collection: Collection, url: str, *, body: bool, as_json: bool) -> None:
+    """Print the captures of a URL, or the body of the last one.
+
+    Raises:
+        UsageError: if the URL was not recorded.
+    """
+    wanted = wire_url(url)
+    captures = sorted(
+        (each for each in collection.captures() if wire_url(each.url) == wanted),
+        key=lambda each: (each.timestamp, each.source, each.offset),
+    )
+    if not captures:
+        pattern = f"{url.partition('?')[0]}*"
+        hint = f"stillweb collections list --urls --match '{pattern}'"
+        raise UsageError(f"{collection.name} does not hold {url}", hint=hint)
+    if body:
+        response = collection.read_capture(captures[-1]).response
+        coding = header(response.headers, "content-encoding")
+        decoded = decode(response.raw_body, coding) if coding else response.raw_body
+        sys.stdout.buffer.write(response.raw_body if decoded is None else decoded)
+        return
+    shown = [_described(collection, each) for each in captures]
+    if as_json:
+        print_json(shown)
+        return
+    for each in shown:
+        _print_capture(each)
+
+
+def _described(collection: Collection, capture: Capture) -> dict[str, Any]:
+    exchange = collection.read_capture(capture)
+    request, response = exchange.request, exchange.response
+    return {
+        **asdict(capture),
+        "request": {"headers": [list(each) for each in request.headers], "body": len(request.raw_body)},
+        "response": {
+            "status": response.status,
+            "reason": response.reason,
+            "headers": [list(each) for each in response.headers],
+            "body": len(response.raw_body),
+        },
+    }
+
+
+def _print_capture(shown: dict[str, Any]) -> None:
+    place = f"{shown['source']}:{shown['offset']}"
+    echo(f"{shown['timestamp']}  {shown['method']} {shown['url']}  ({place})")
+    for name, value in shown["request"]["headers"]:
+        echo(f"  > {name}: {value}")
+    response = shown["response"]
+    echo(f"  < {response['status']} {response['reason']}, {response['body']} bytes")
+    for name, value in response["headers"]:
+        echo(f"  < {name}: {value}")
 
 
 @collections.command("check")

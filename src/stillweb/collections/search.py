@@ -1,0 +1,192 @@
+"""Full-text search over the pages of a collection: SQLite FTS5 in `search.sqlite` beside the archive.
+
+A document is a recorded HTML page: the last response with status 200 to a GET of its URL. Its text is that of
+the page's baseline, which a browser has rendered, else that of the HTML. Words are compared without case and
+diacritics; a text without spaces between words (Chinese, Japanese) is found by whole runs only. Equal
+collections give equal results in equal order. The index is built when it is first needed, and again after the
+collection has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from stillweb import clock
+from stillweb.collections.importers.pagefinder import page_text
+from stillweb.collections.layout import Collection
+from stillweb.errors import CollectionError, UsageError
+from stillweb.model import Capture, Page
+from stillweb.urls import wire_url
+
+__all__ = ["SearchHit", "build_index", "search"]
+
+FILE = "search.sqlite"
+
+_VERSION = 1
+_OK = 200
+_TITLE_WEIGHT = 8.0
+_SNIPPET_WORDS = 24
+_WORD = re.compile(r'"([^"]*)"|(\S+)')
+_SCHEMA = """
+CREATE TABLE about (stamp TEXT);
+CREATE VIRTUAL TABLE pages USING fts5 (
+  url UNINDEXED, timestamp UNINDEXED, title, text, tokenize = "unicode61 remove_diacritics 2"
+);
+"""
+_QUERY = f"""
+SELECT url, timestamp, title, snippet(pages, 3, '', '', '…', {_SNIPPET_WORDS}) AS excerpt,
+       bm25(pages, 0, 0, {_TITLE_WEIGHT}, 1) AS score
+FROM pages WHERE pages MATCH ? ORDER BY score, url LIMIT ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A page that holds all words of a query.
+
+    Attributes:
+        snippet: part of the text around a match.
+        score: BM25; larger is better.
+    """
+
+    url: str
+    timestamp: str
+    title: str
+    snippet: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class SearchDocument:
+    """A page as it is indexed."""
+
+    url: str
+    timestamp: str
+    title: str
+    text: str
+
+
+def search(
+    collection: Collection, query: str, *, limit: int = 10, on_progress: Callable[[int], None] | None = None
+) -> list[SearchHit]:
+    """Return the pages that hold all words and "quoted phrases" of a query, best first.
+
+    Raises:
+        UsageError: if the query has no word, or the collection has no archive.
+    """
+    expression = _expression(query)
+    path = build_index(collection, on_progress)
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        rows = database.execute(_QUERY, (expression, limit)).fetchall()
+    return [
+        SearchHit(url, timestamp, title, " ".join(excerpt.split()), round(-score, 6))
+        for url, timestamp, title, excerpt, score in rows
+    ]
+
+
+def _expression(query: str) -> str:
+    """Return the FTS5 expression of a query: each word is quoted, so that none is an operator."""
+    words = [phrase or word for phrase, word in _WORD.findall(query)]
+    searched = [word for word in words if any(each.isalnum() for each in word)]
+    if not searched:
+        raise UsageError(f"{query!r} has no word", hint='stillweb search NAME lamp "free shipping"')
+    return " ".join('"{}"'.format(word.replace('"', "").replace("\0", "")) for word in searched)
+
+
+def build_index(collection: Collection, on_progress: Callable[[int], None] | None = None) -> Path:
+    """Build the index unless it is current; return its path.
+
+    Args:
+        collection: with an archive.
+        on_progress: called with the number of documents so far.
+
+    Raises:
+        UsageError: if the collection consists of a pack only.
+    """
+    collection.require_archive()
+    path, stamp = collection.path / FILE, _stamp(collection)
+    if _stamp_in(path) == stamp:
+        return path
+    fresh = path.with_name(f".{FILE}.{clock.new_id()}")
+    try:
+        with closing(sqlite3.connect(fresh)) as database:
+            database.executescript(f"PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; {_SCHEMA}")
+            for count, each in enumerate(_documents(collection), 1):
+                values = (each.url, each.timestamp, each.title, each.text)
+                database.execute("INSERT INTO pages VALUES (?, ?, ?, ?)", values)
+                if on_progress:
+                    on_progress(count)
+            database.execute("INSERT INTO about VALUES (?)", (stamp,))
+            database.commit()
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return path
+
+
+def _stamp(collection: Collection) -> str:
+    """Return a text that changes with the index of captures, the pages or the baselines."""
+    watched = (
+        collection.index_file,
+        *(collection.pages / f"{name}.jsonl" for name in ("pages", "extraPages")),
+    )
+    facts = [path.stat() if path.exists() else None for path in (*watched, collection.baseline)]
+    return f"{_VERSION} " + " ".join(f"{each.st_mtime_ns}:{each.st_size}" if each else "-" for each in facts)
+
+
+def _stamp_in(path: Path) -> str:
+    """Return the stamp of an index; "" if it is missing or damaged."""
+    if not path.exists():
+        return ""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            return str(database.execute("SELECT stamp FROM about").fetchone()[0])
+    except (sqlite3.Error, TypeError):
+        return ""
+
+
+def _documents(collection: Collection) -> Iterator[SearchDocument]:
+    """Yield the documents in the order of their URLs."""
+    pages = {wire_url(page.url): page for page in collection.each_page()}
+    for url, capture in sorted(_last_captures(collection).items()):
+        page = pages.get(url)
+        text = _baseline_text(collection, page) or _html_text(collection, capture)
+        if text:
+            title = (page.title if page else "") or text.partition("\n")[0]
+            yield SearchDocument(capture.url, capture.timestamp, _clean(title), _clean(text))
+
+
+def _last_captures(collection: Collection) -> dict[str, Capture]:
+    found: dict[str, Capture] = {}
+    for each in collection.captures():
+        if each.method != "GET" or each.status != _OK or "html" not in each.mime:
+            continue
+        url = wire_url(each.url)
+        if url not in found or each.timestamp >= found[url].timestamp:
+            found[url] = each
+    return found
+
+
+def _baseline_text(collection: Collection, page: Page | None) -> str:
+    if page is None or not page.baseline:
+        return ""
+    path = collection.baseline / page.baseline / "text.txt"
+    return path.read_text("utf-8", "replace") if path.is_file() else ""
+
+
+def _html_text(collection: Collection, capture: Capture) -> str:
+    try:
+        return page_text(collection.read_capture(capture).response)
+    except CollectionError:  # `collections check` reports it
+        return ""
+
+
+def _clean(text: str) -> str:
+    """Return a text without lone surrogates, which SQLite cannot store."""
+    return text.encode("utf-8", "replace").decode("utf-8")
