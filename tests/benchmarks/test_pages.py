@@ -69,6 +69,16 @@ def test_cells_are_facts_if_a_column_names_the_rows():
     assert read(table.format("Ann", "Leeds")).facts == ()
 
 
+def test_cells_of_several_parts_are_left_out():
+    page = read(
+        "<h2>Sales</h2><table><tr><th>Item</th><th>Sold</th></tr>"
+        '<tr><td>Oak lamp <b class="badge">NEW</b></td><td>1</td></tr>'
+        "<tr><td>Tin lamp</td><td><small>3%</small> 12 sold</td></tr>"
+        "<tr><td>Oak <code>chair</code></td><td>4</td></tr></table>"
+    )
+    assert [(fact.subject, fact.value) for fact in page.facts] == [("Tin lamp", ""), ("Oak chair", "4")]
+
+
 def test_an_item_has_one_link_and_one_price():
     page = read(
         '<ul><li class="card"><a href="/lamp">Oak lamp</a> <a href="/lamp"><img alt="x"></a> £1,250.00</li>'

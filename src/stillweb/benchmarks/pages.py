@@ -93,8 +93,8 @@ class SiteTable:
     def key(self) -> int | None:
         """The first column whose entries are words and differ from each other; None without one."""
         for index in range(len(self.columns)):
-            keys = [fold(row[index]) for row in self.rows]
-            if len(set(keys)) == len(keys) and all(_WORD.search(key) for key in keys):
+            keys = [fold(row[index]) for row in self.rows if row[index]]
+            if len(keys) > 1 and len(set(keys)) == len(keys) and all(_WORD.search(key) for key in keys):
                 return index
         return None
 
@@ -302,7 +302,7 @@ def _tables(tree: LexborHTMLParser, base: str, subject: str) -> Iterator[SiteTab
             continue
         if any(_attribute(cell, "colspan") or _attribute(cell, "rowspan") for row in rows for cell in row):
             continue
-        body = [tuple(map(_text, row)) for row in rows[1:] if len(row) == len(rows[0])]
+        body = [tuple(map(_cell_text, row)) for row in rows[1:] if len(row) == len(rows[0])]
         if len(body) == len(rows) - 1:
             heads = [cell.css_first("a[href]") for cell in rows[0]]
             sorters = tuple(_joined(base, _attribute(head, "href")) if head else "" for head in heads)
@@ -310,6 +310,11 @@ def _tables(tree: LexborHTMLParser, base: str, subject: str) -> Iterator[SiteTab
             name = _table_name(node)
             name = name if re.match(r"[^\W\d_]", name) else subject  # not "44 rows"
             yield SiteTable(name, columns, tuple(body), sorters)
+
+
+def _cell_text(cell: Any) -> str:
+    """Return a cell's text; "" if it has several parts, such as a name with a badge, which read as one."""
+    return "" if cell.css_first("br, small, div + *, p + p, [class*=badge]") else _text(cell)
 
 
 def _table_name(node: Any) -> str:
@@ -334,7 +339,7 @@ def _cells(tables: tuple[SiteTable, ...]) -> Iterator[SiteFact]:
             continue
         for row in table.rows:
             for column, value in zip(table.columns, row, strict=True):
-                if column != table.columns[key]:
+                if column != table.columns[key] and row[key]:
                     yield SiteFact(row[key], column, value, "cell", table.name)
 
 
