@@ -220,6 +220,8 @@ class HttpConnection:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
         elif self._length() > self._limits.body:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large")
+        elif sum(name.lower() == "host" for name, _ in self._headers) > 1:  # RFC 9112 §3.2
+            self._refuse(HTTPStatus.BAD_REQUEST, "more than one Host field")
         elif self._expects_continue():
             self._events.append(ContinueExpected())
 
