@@ -87,6 +87,16 @@ def test_a_question_with_two_answers_is_no_candidate():
     assert [each.answer for each in candidates] == ["X3"]
 
 
+@pytest.mark.parametrize(("last", "count"), [("3.10", 0), ("4", 1)])
+def test_versions_are_no_numbers(last, count):
+    since = {"Roof": "3.8", "Wall": "3.9", "Door": last}
+    rows = "".join(f"<tr><td>{part}</td><td>{version}</td></tr>" for part, version in since.items())
+    table = f"<table><tr><th>Part</th><th>Since</th></tr>{rows}</table>"
+    body = f"<body><h1>Parts</h1><h2>Parts list</h2>{table}</body>"
+    page = read_page("https://s.test/a", body)
+    assert len(list(compare_rows(SiteFacts(SiteMap({page.url: page}), 7)))) == count
+
+
 def test_impossible_questions_name_what_no_page_has(facts):
     text = facts.site.folded_text
     for candidate in impossible(facts):

@@ -432,8 +432,9 @@ def compare_rows(facts: SiteFacts) -> Iterator[TaskCandidate]:
         for column, numbers in facts.shuffled(numeric, page.url, table.name)[:1]:
             top = max(numbers)
             best = keys[numbers.index(top)]
-            if numbers.count(top) != 1:
-                continue
+            texts = [row[table.columns.index(column)] for row in table.rows]
+            if numbers.count(top) != 1 or max(texts, key=_version) != texts[numbers.index(top)]:
+                continue  # 3.10 is a later version than 3.9, and a lower number
             yield TaskCandidate(
                 "compare",
                 "compare/highest",
@@ -608,6 +609,10 @@ def _amount(price: str) -> Decimal | None:
 def _sign(price: str) -> str:
     match = PRICE.fullmatch(price.strip())
     return (match["before"] or "€") if match else ""
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))
 
 
 def _number(text: str) -> Decimal | None:
