@@ -15,8 +15,9 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.tasks.evidence import Evidence
 from stillweb.env.tasks.native import native_tasks
-from stillweb.env.tasks.requests import FieldRule, RequestEvaluator, RequestPattern, request_evidence
+from stillweb.env.tasks.requests import FieldRule, RequestEvaluator, RequestPattern
 from stillweb.env.tasks.task import task_from_dict, task_to_dict
+from stillweb.env.tasks.writes import request_evidence
 from stillweb.errors import TaskError, UsageError
 from stillweb.matching.rules import Rules
 from stillweb.model import Exchange, Request, Response

@@ -28,7 +28,7 @@ from stillweb.benchmarks.pages import fold
 from stillweb.benchmarks.plan import TaskPlan
 from stillweb.benchmarks.site import SiteStep
 from stillweb.env import Env, Evidence, Observation, Task
-from stillweb.env.tasks.requests import request_evidence
+from stillweb.env.tasks.writes import request_evidence
 from stillweb.env.trajectories.propose import RandomWalk
 from stillweb.errors import InfraError
 from stillweb.matching.rules import Rules

@@ -24,7 +24,8 @@ from stillweb.cli.replay.started import replayed, replayed_together
 from stillweb.collections.layout import Collection, list_collections
 from stillweb.env import Task, load_tasks
 from stillweb.env.tasks.native import native_file
-from stillweb.env.tasks.requests import WriteRequest, pattern_of, recorded_write
+from stillweb.env.tasks.requests import pattern_of
+from stillweb.env.tasks.writes import WriteRequest, recorded_write
 from stillweb.errors import UsageError
 from stillweb.matching.rules import Rules
 from stillweb.model import MUTATIONS

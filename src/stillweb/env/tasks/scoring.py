@@ -40,7 +40,7 @@ from stillweb.env.tasks.evidence import (
     Score,
     plain,
 )
-from stillweb.env.tasks.requests import request_evidence
+from stillweb.env.tasks.writes import request_evidence
 from stillweb.errors import InfraError, TaskError, UsageError
 from stillweb.matching.rules import Rules
 from stillweb.model import Tier

@@ -13,7 +13,7 @@ from typing import Any
 from stillweb.env import Evidence, Score, Task
 from stillweb.env.tasks.evaluators import DownloadEvaluator
 from stillweb.env.tasks.evidence import Evaluator, Look, Reading, plain
-from stillweb.env.tasks.requests import request_evidence
+from stillweb.env.tasks.writes import request_evidence
 from stillweb.errors import TaskError
 from stillweb.model import Tier
 from stillweb.urls import wire_url
