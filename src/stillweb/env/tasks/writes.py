@@ -225,12 +225,12 @@ def request_evidence(
         if bodies:
             write = entry["method"] in MUTATIONS
             order += write
-            request |= {"order": order if write else 0, **(_sent(entry, rules or Rules()) if write else {})}
+            request |= {"order": order if write else 0, **(_sent(entry, rules) if write else {})}
         requests.append(request)
     return tuple(requests)
 
 
-def _sent(entry: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
+def _sent(entry: Mapping[str, Any], rules: Rules | None) -> dict[str, Any]:
     """Return body, volatile places and whether it is a beacon, of a write."""
     sent = entry.get("asked") or {}
     headers = tuple((str(name), str(value)) for name, value in sent.get("fields", ()))
@@ -241,7 +241,7 @@ def _sent(entry: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
     if redacted := sent.get("redacted"):  # with placeholders instead of secrets
         stored["body"] = redacted
     body = b64decode(stored.get("body", ""))
-    aliases = rules.aliases(Request(entry["method"], entry["url"], headers, body))
+    aliases = rules.aliases(Request(entry["method"], entry["url"], headers, body)) if rules else ()
     stored["volatile"] = sorted({name for alias in aliases[:1] for name in alias.names})
     return stored
 
