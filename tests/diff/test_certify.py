@@ -117,6 +117,9 @@ def test_options_say_how_many_runs_there_will_be():
     assert options.total(2) == 2 * 2 * (20 + 20 + 20)
 
 
+SHORT = ("--runs", "1", "--jobs", "1,2")
+
+
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory):
     """The command on a small collection; with what it printed."""
@@ -124,7 +127,7 @@ def certified(tmp_path_factory):
     build(root / "collections")
     trace = Trace("walk", ({"action": "goto", "url": f"{ORIGIN}/second"}, {"action": "back"}), f"{ORIGIN}/")
     trace.dump(root / "collections" / "small" / "traces" / "walk.jsonl")
-    return root, run(root, "small", "--runs", "1", "--jobs", "1,2", "--junit", str(root / "c.xml"), "--json")
+    return root, run(root, "small", "--level", "clock", *SHORT, "--junit", str(root / "c.xml"), "--json")
 
 
 def run(root, *arguments):

@@ -222,7 +222,7 @@ def test_recorded_traces_are_taken_again_and_their_rewards_compared(recorded, tm
     trace = Trace("look", ({"action": "scroll", "direction": "down"},), url=f"{HOST}/styled")
 
     async def take(client):
-        async with Env(client.url, own.name, observe=("axtree", "text", "screenshot")) as env:
+        async with Env(client.url, own.name, level="clock", observe=("axtree", "text", "screenshot")) as env:
             store_run(own, await run_trace(env, trace, keep=True))
         same = await diff_traces(client.url, own)
         kept = own.path / "traces" / "look.run.json"

@@ -94,7 +94,7 @@ async def recorded(root: Path, ca, site) -> Collection:
 async def played(collection: Collection, ca, ledger: Path) -> list[Missed]:
     """Take the actions on the replay; return what the ledger's file of misses then says."""
     options = ReplayOptions(port=0, session_ports=None, ledger=ledger)
-    async with serve([collection], ca, options) as server, Env(server.url) as env:
+    async with serve([collection], ca, options) as server, Env(server.url, level="clock") as env:
         await env.reset(url=HOME)
         for action in ACTIONS:
             await env.step(action)

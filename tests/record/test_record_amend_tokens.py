@@ -73,7 +73,7 @@ async def played(collection: Collection, ca, url: str, button: str) -> tuple[lis
     async with (
         serve([collection], ca, options) as server,
         ReplayClient(server.url) as client,
-        Env(server.url) as env,
+        Env(server.url, level="clock") as env,
     ):
         observation, info = await env.reset(url=url)
         (bid, *_) = [node.bid for node in observation.nodes if (node.role, node.name) == ("button", button)]

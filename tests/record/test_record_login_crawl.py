@@ -94,7 +94,7 @@ async def test_every_page_is_visited_as_who_the_steps_logged_in(tmp_path: Path, 
     seal(collection)
     async with (
         serve([collection], ca, ReplayOptions(port=0)) as server,
-        Env(server.url, observe=["text"]) as env,
+        Env(server.url, level="clock", observe=["text"]) as env,
     ):
         observation, info = await env.reset(url=HOME + "b")
         assert "Welcome back" in observation.text
@@ -277,7 +277,7 @@ async def test_a_real_site_is_replayed_as_it_was_to_who_was_logged_in(
     seal(collection)
     async with (
         serve([collection], ca, ReplayOptions(port=0)) as server,
-        Env(server.url, observe=["text"]) as env,
+        Env(server.url, level="clock", observe=["text"]) as env,
     ):
         for url in pages:
             observation, info = await env.reset(url=url)

@@ -96,7 +96,7 @@ async def test_given_routes_are_recorded_compared_and_started_from(tmp_path: Pat
     ):
         compared = await diff(collection, client, DiffOptions())
         assert {page.url: page.identical for page in compared.pages} == dict.fromkeys(titles, True)
-        async with Env(server.url, "app", observe=("text",)) as env:
+        async with Env(server.url, "app", level="clock", observe=("text",)) as env:
             observation, info = await env.reset(task=Task("settings", "Look.", f"{HOME}#/settings"))
             assert observation.url == f"{HOME}#/settings"
             assert "settings" in (observation.text or "")

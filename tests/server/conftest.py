@@ -49,6 +49,7 @@ def serving():
     async def serving(url, key="", **options):
         usual = {
             "sessions": 4,
+            "level": "clock",
             "tasks": {NAMED.id: NAMED},
             "queues": {**QUEUES, "execute": AT_ONCE},
             "drain_seconds": 0.0,

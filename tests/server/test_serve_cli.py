@@ -66,7 +66,7 @@ async def test_a_server_that_is_told_to_end_lets_what_runs_end(replay, tmp_path)
     file = tmp_path / "tasks.json"
     file.write_text(json.dumps([TASK]))
     arguments = (replay.url, "--port", "0", "--sessions", "2", "--tasks", str(file), "--json")
-    async with stillweb(*arguments) as process:
+    async with stillweb(*arguments, "--level", "clock") as process:
         told = await announced(process)
         assert (told["sessions"], told["tasks"], told["level"]) == (2, 1, "clock")
         async with httpx.AsyncClient(base_url=told["url"], timeout=60, trust_env=False) as client:

@@ -64,7 +64,9 @@ def servers(
     told: list = []
 
     async def run() -> None:
-        options = ServeOptions(sessions=sessions, tasks=tasks, drain_seconds=1.0, observe=observe)
+        options = ServeOptions(
+            sessions=sessions, tasks=tasks, level="clock", drain_seconds=1.0, observe=observe
+        )
         try:
             async with (
                 serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as replay,

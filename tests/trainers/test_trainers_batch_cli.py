@@ -76,7 +76,7 @@ class Folder:
     async def start(self, *options, agent="mine:ada", **environment):
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "stillweb", "rollout", "--tasks", "tasks.yaml", "--agent", agent),
-            *("--output", "out", *options),
+            *("--output", "out", "--level", "clock", *options),
             cwd=self.path,
             env={**os.environ, **environment},
             stdout=asyncio.subprocess.PIPE,

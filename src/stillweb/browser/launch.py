@@ -205,6 +205,15 @@ def resolver_flag(replay: str = "") -> str:
     return "--host-resolver-rules=MAP * ~NOTFOUND" + "".join(f", EXCLUDE {host}" for host in hosts)
 
 
+def draws_on_demand(executable: Path | None = None, *, headless: bool = True) -> bool:
+    """Return True if the browser that `launch` would start can keep level EXACT.
+
+    Raises:
+        ProgramNotFound: if no browser exists.
+    """
+    return headless and _is_shell(find_browser(executable))
+
+
 @asynccontextmanager
 async def launch(
     *,

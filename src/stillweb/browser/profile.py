@@ -111,7 +111,14 @@ class Profile:
         return cls(**values)
 
 
-LEVEL = Option("Determinism level (docs/explanation/determinism.md).", choices=("network", "clock", "exact"))
+BEST_LEVEL = "auto"
+"""Name for the strictest level that a browser keeps."""
+
+LEVEL = Option(
+    "Determinism level (docs/explanation/determinism.md); auto: exact with chromium-headless-shell, "
+    "otherwise clock.",
+    choices=(BEST_LEVEL, "network", "clock", "exact"),
+)
 """The option of a field that names a level for replay."""
 
 

@@ -206,7 +206,7 @@ def certify(ctx: click.Context, /, name: str | None, options: CertifyOptions, **
         )
     collection = Collection.open(given["root"], name)
     certificate = asyncio.run(_certify(collection, options, given))
-    path = certificate.write(given["out"] or collection.path / f"certificate-{options.level}.json")
+    path = certificate.write(given["out"] or collection.path / f"certificate-{certificate.level}.json")
     stderr().print(f"certificate: {path}", markup=False, soft_wrap=True)
     _write_more(certificate, given)
     if given["as_json"]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from stillweb.browser.profile import LEVEL
+from stillweb.browser.profile import BEST_LEVEL, LEVEL
 from stillweb.cli.console import echo, print_json, print_table, progress, stderr
 from stillweb.cli.options import (
     collections_option,
@@ -310,7 +310,7 @@ def schema(of_tasks: bool, style: str) -> None:
 
 @env.command()
 @proxy_option
-@option_for("level", str, "clock", LEVEL)
+@option_for("level", str, BEST_LEVEL, LEVEL)
 @click.option("--url", required=True, help="Start page.")
 @click.option("-c", "--collection", metavar="NAME", help="Collection, if the server has several.")
 @click.option("--seed", type=int, help="Seed of the page's random numbers.  [default: the recording's]")

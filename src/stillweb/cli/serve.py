@@ -134,7 +134,8 @@ def serve(sources: tuple[str, ...], options: ServeOptions, as_json: bool, **chos
             _joined(server, chosen),
         ):
             stopped = on_signals(deadline=options.drain_seconds + _END_SECONDS)
-            _announce(server.url, url, options, bool(chosen["api_keys"]), as_json)
+            used = replace(options, level=server.engine.vector.level.value)
+            _announce(server.url, url, used, bool(chosen["api_keys"]), as_json)
             await stopped.wait()
             running = len(server.engine.leases.held)
             stderr().print(f"ending: waiting up to {options.drain_seconds:g} s for {running} leases")

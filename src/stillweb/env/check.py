@@ -20,8 +20,9 @@ from playwright.async_api import Browser
 
 from stillweb import clock
 from stillweb.browser.launch import launch
-from stillweb.browser.profile import LEVEL
+from stillweb.browser.profile import BEST_LEVEL, LEVEL, Level
 from stillweb.env.env import Env
+from stillweb.env.episode.determinism import level_of
 from stillweb.env.tasks.load import Task
 from stillweb.env.trajectories.propose import propose_trace
 from stillweb.env.trajectories.trace import Failure, Trace, TraceRun, run_trace
@@ -66,7 +67,7 @@ async def check_tasks(
     tasks: Sequence[Task],
     proxy: str,
     *,
-    level: str = "clock",
+    level: str = BEST_LEVEL,
     jobs: int = 2,
     browser: Browser | None = None,
     on_checked: Callable[[TaskCheck], None] = lambda _: None,
@@ -83,7 +84,8 @@ async def check_tasks(
         if browser is None:
             async with ReplayClient(proxy) as client:
                 spki = (await client.info()).spki
-            browser = await stack.enter_async_context(launch(spki=spki, replay=proxy, exact=level == "exact"))
+            exact = level_of(level) is Level.EXACT
+            browser = await stack.enter_async_context(launch(spki=spki, replay=proxy, exact=exact))
         envs = [Env(proxy, level=level, observe=(), browser=browser) for _ in range(min(jobs, len(tasks)))]
         for env in envs:
             await stack.enter_async_context(env)
@@ -144,7 +146,7 @@ class CheckOptions:
     ] = (1, 4)
     steps: Annotated[int, Option("Steps to explore in each task.", min=0)] = 6
     seed: Annotated[int, Option("Seed of the exploration.")] = 0
-    level: Annotated[str, LEVEL] = "clock"
+    level: Annotated[str, LEVEL] = BEST_LEVEL
     observe: tuple[str, ...] = ("axtree", "screenshot")
     collection: str | None = None
 
@@ -242,7 +244,7 @@ async def check_env(
         if browser is None:
             async with ReplayClient(proxy) as client:
                 spki = (await client.info()).spki
-            exact = chosen.level == "exact"
+            exact = level_of(chosen.level) is Level.EXACT
             browser = await stack.enter_async_context(launch(spki=spki, replay=proxy, exact=exact))
         envs = [
             await stack.enter_async_context(

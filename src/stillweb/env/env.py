@@ -28,7 +28,7 @@ from playwright.async_api import Browser
 
 from stillweb.browser.cdp.connection import is_connected
 from stillweb.browser.launch import launch
-from stillweb.browser.profile import Level
+from stillweb.browser.profile import BEST_LEVEL, Level
 from stillweb.browser.settle import Settled
 from stillweb.env.actions.action import Action, ActionResult, ActionStatus, InvalidAction, parse
 from stillweb.env.actions.perform import perform, target_box
@@ -38,7 +38,7 @@ from stillweb.env.episode.episode import Episode, EpisodeReplay, infra
 from stillweb.env.episode.offpath import OffPathMode
 from stillweb.env.episode.perturbation import Perturbation, perturbation_of
 from stillweb.env.episode.prefetch import Prefetcher
-from stillweb.env.episode.recording import check_live_fork, check_live_level
+from stillweb.env.episode.recording import check_live_fork, check_live_level, is_live
 from stillweb.env.episode.start import StartContext, StartedEpisode, StartRequest, info_of, observe
 from stillweb.env.observations.observation import Observation, observe_kinds
 from stillweb.env.options import EnvOptions
@@ -80,7 +80,8 @@ class Env(Started):
         proxy: control URL of the replay server (`stillweb replay` prints it), or of a recording proxy, which
             archives the episodes on the live site (docs/how-to/record-proxy.md).
         collection: name of the collection; the default is the task's, or the only one served.
-        level: determinism level: "network", "clock" or "exact".
+        level: determinism level: "network", "clock" or "exact"; "auto" is "exact" with
+            chromium-headless-shell on a replay server, otherwise "clock".
         observe: forms of observation, see `Observe`, with options as in "axtree:viewport,with_visible"
             (docs/reference/observations.md).
         browser: browser to share, started with the server's SPKI hashes; by default the Env starts its own.
@@ -95,7 +96,7 @@ class Env(Started):
         proxy: str,
         collection: str | None = None,
         *,
-        level: str = "clock",
+        level: str = BEST_LEVEL,
         observe: Sequence[str] = ("axtree",),
         browser: Browser | None = None,
         off_path: OffPathMode | None = None,
@@ -103,7 +104,6 @@ class Env(Started):
         perturb_seed: int | None = None,
         options: EnvOptions | None = None,
     ) -> None:
-        self._level = level_of(level)
         self._kinds = observe_kinds(observe)
         self._proxy = proxy
         self._collection = collection
@@ -117,6 +117,10 @@ class Env(Started):
             self._options = replace(self._options, perturb=chosen)
         if perturb_seed is not None:
             self._options = replace(self._options, perturb_seed=perturb_seed)
+        self._is_best = level == BEST_LEVEL
+        self._level = level_of(
+            level, browser=browser, executable=self._options.executable, headless=self._options.headless
+        )
         self._resources = AsyncExitStack()
         self._launched = AsyncExitStack()
         self._idle = asyncio.Event()
@@ -140,6 +144,8 @@ class Env(Started):
         if self._replay is None:
             client = await self._resources.enter_async_context(ReplayClient(self._proxy))
             self._replay = EpisodeReplay(client, await client.info())
+            if self._is_best and is_live(self._replay.info):
+                self._level = Level.CLOCK
             check_live_level(self._replay.info, self._level)
         if self._browser is not None and not is_connected(self._browser):
             await self._drop_browser()

@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar
 
 from PIL import Image
 
+from stillweb.browser.profile import BEST_LEVEL
 from stillweb.env.aio import LoopThread
 from stillweb.env.observations.observation import Observation
 from stillweb.env.tasks.load import Task
@@ -92,7 +93,7 @@ class GymOptions:
     """
 
     collection: str | None = None
-    level: str = "clock"
+    level: str = BEST_LEVEL
     observe: tuple[str, ...] = ("axtree",)
     viewport: tuple[int, int] = (1280, 720)
     infra: Literal["raise", "flag"] = "raise"

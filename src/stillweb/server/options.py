@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from stillweb.browser.profile import LEVEL
+from stillweb.browser.profile import BEST_LEVEL, LEVEL
 from stillweb.env import Task, VectorOptions
 from stillweb.errors import UsageError
 from stillweb.options import Option
@@ -78,7 +78,7 @@ class ServeOptions:
         float, Option("Seconds to let running leases finish on shutdown.", metavar="SECONDS", min=0)
     ] = 30.0
     node: str = ""
-    level: Annotated[str, LEVEL] = "clock"
+    level: Annotated[str, LEVEL] = BEST_LEVEL
     observe: Annotated[
         tuple[str, ...],
         Option(

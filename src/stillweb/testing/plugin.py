@@ -24,7 +24,7 @@ _INI = {
     "stillweb_collections": ("folder of the collections", "collections"),
     "stillweb_certs": ("folder of the certificate authority", "certs"),
     "stillweb_collection": ("collection of tests whose marker names none", ""),
-    "stillweb_level": ("level of environments: network, clock or exact", "clock"),
+    "stillweb_level": ("level of environments: auto, network, clock or exact", "auto"),
     "stillweb_proxy": ("control URL of a running replay server", ""),
 }
 _MARKER = "stillweb(collection=None, level=None, seed=None): settings of a test's stillweb fixtures"

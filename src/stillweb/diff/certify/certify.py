@@ -32,7 +32,7 @@ from pydantic import TypeAdapter
 
 from stillweb import __version__, clock
 from stillweb.browser.launch import launch
-from stillweb.browser.profile import LEVEL, Level
+from stillweb.browser.profile import BEST_LEVEL, LEVEL, Level
 from stillweb.diff.certify.certificate import (
     Certificate,
     CertifiedStep,
@@ -45,6 +45,7 @@ from stillweb.diff.certify.certificate import (
 from stillweb.diff.certify.divergence import explain
 from stillweb.diff.certify.watch import ContentStore, FirstRuns, SeenStep, WatchedEnv
 from stillweb.env import EnvOptions, Observe, Trace, run_trace
+from stillweb.env.episode.determinism import level_of
 from stillweb.errors import CollectionNotFound, StillwebError, TaskError, UsageError
 from stillweb.options import Option, format_counts, parse_counts
 from stillweb.replay import ReplayClient
@@ -268,7 +269,7 @@ class CertifyOptions:
         tuple[int, ...],
         Option("Session counts.", metavar="N,...", repeat=False, parse=parse_counts, format=format_counts),
     ] = (1, 8, 32)
-    level: Annotated[str, replace(LEVEL, choices=(*reversed(LEVEL.choices), "live"))] = "clock"
+    level: Annotated[str, replace(LEVEL, choices=(*reversed(LEVEL.choices), "live"))] = BEST_LEVEL
     load: Annotated[bool, Option("Run everything a second time with all processors busy.")] = False
     observe: Annotated[
         tuple[str, ...],
@@ -325,6 +326,7 @@ async def certify(
         InfraError: if no browser or no environment can be opened.
     """
     options = options or CertifyOptions()
+    level = level_of(options.level, browser=browser, executable=options.executable)
     _check(traces)
     began = clock.perf()
     info = await client.info()
@@ -337,7 +339,7 @@ async def certify(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="stillweb-certify-"))
         )
         if browser is None:
-            exact = options.level == Level.EXACT
+            exact = level is Level.EXACT
             browser = await stack.enter_async_context(
                 launch(spki=info.spki, replay=client.url, executable=options.executable, exact=exact)
             )
@@ -347,7 +349,7 @@ async def certify(
             collection,
             info.collections[collection],
             info.backend,
-            options.level,
+            level.value,
             options.forms,
             folder,
             has_ledger=bool(info.features.get("ledger")),
@@ -360,7 +362,7 @@ async def certify(
         collection=collection,
         environment_id=setup.environment_id,
         backend=setup.backend,
-        level=options.level,
+        level=level.value,
         forms=options.forms,
         machine=this_machine(setup.browser.version),
         traces=tuple(results),

@@ -144,7 +144,7 @@ class DiffOptions:
     ] = 2
     limit: Annotated[int | None, Option("Compare the first N pages of the collection only.", min=1)] = None
     gates: Mapping[str, float] | None = None
-    level: Annotated[Level, LEVEL] = Level.CLOCK
+    level: Annotated[Level, replace(LEVEL, choices=LEVEL.choices[1:])] = Level.CLOCK
     page_timeout: float = 45.0
     browser: Path | None = None
     workers: int = 0

@@ -7,22 +7,29 @@ stamp is `info["determinism"]` and part of every trajectory.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from playwright.async_api import Browser
 
+from stillweb.browser.cdp.connection import has_connection
 from stillweb.browser.context import open_context
-from stillweb.browser.profile import Level, Pinning, Profile
-from stillweb.errors import InfraError, UsageError
+from stillweb.browser.launch import draws_on_demand
+from stillweb.browser.profile import BEST_LEVEL, Level, Pinning, Profile
+from stillweb.errors import InfraError, ProgramNotFound, UsageError
 
 __all__ = ["Determinism", "level_of", "probe_level"]
 
 _PROBE_START = datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC)
 _NO_PROXY = "http://127.0.0.1:9"  # the discard port; an empty page sends no request
 _DRAWS = "[Date.now(), Math.random(), crypto.getRandomValues(new Uint32Array(4)).join()]"
+
+logger = logging.getLogger(__name__)
 
 _probed: WeakKeyDictionary[Browser, set[Level]] = WeakKeyDictionary()
 
@@ -47,17 +54,47 @@ class Determinism:
         }
 
 
-def level_of(name: str) -> Level:
-    """Return the level with this name.
+def level_of(
+    name: str, *, browser: Browser | None = None, executable: Path | None = None, headless: bool = True
+) -> Level:
+    """Return the level with this name; "auto" is EXACT if the browser can keep it, otherwise CLOCK.
+
+    Args:
+        name: of the level.
+        browser: the browser in use; otherwise the one that `launch` would start with the other arguments.
+        executable: see `launch`.
+        headless: see `launch`.
 
     Raises:
-        UsageError: if there is none.
+        UsageError: if there is no such level.
     """
+    if name == BEST_LEVEL:
+        return _best_level(browser, executable, headless)
     try:
         return Level(name)
     except ValueError:
-        names = ", ".join(level.value for level in Level)
+        names = ", ".join([BEST_LEVEL, *(level.value for level in Level)])
         raise UsageError(f"no level {name!r}", hint=f"levels are: {names}") from None
+
+
+def _best_level(browser: Browser | None, executable: Path | None, headless: bool) -> Level:
+    if browser is not None:
+        exact, why = has_connection(browser), "the browser was not launched for level 'exact'"
+    else:
+        why = "the browser is not chromium-headless-shell"
+        try:
+            exact = draws_on_demand(executable, headless=headless)
+        except ProgramNotFound:  # the start of the browser raises it
+            return Level.EXACT
+    if exact:
+        return Level.EXACT
+    _log_fallback(why)
+    return Level.CLOCK
+
+
+@cache  # one line for each reason
+def _log_fallback(why: str) -> None:
+    logger.warning("level 'clock' is used: %s", why)
 
 
 async def probe_level(browser: Browser, level: Level) -> None:

@@ -22,11 +22,12 @@ from typing import Any
 
 from playwright.async_api import Browser
 
-from stillweb.browser.profile import Level
+from stillweb.browser.profile import BEST_LEVEL, Level
 from stillweb.env.aio import Started
 from stillweb.env.env import Env, Info
 from stillweb.env.episode.determinism import level_of, probe_level
 from stillweb.env.episode.episode import as_infra_error
+from stillweb.env.episode.recording import is_live
 from stillweb.env.observations.observation import Observation
 from stillweb.env.options import EnvOptions
 from stillweb.env.tasks.load import Task
@@ -112,16 +113,21 @@ class VectorEnv(Started):
         n: int,
         *,
         collection: str | None = None,
-        level: str = "clock",
+        level: str = BEST_LEVEL,
         observe: Sequence[str] = ("axtree",),
         options: VectorOptions | None = None,
     ) -> None:
         if n < 1:
             raise UsageError(f"a VectorEnv needs at least one session, not {n}")
-        self._level = level_of(level)
+        self._options = chosen = options or VectorOptions()
+        self._is_best = level == BEST_LEVEL
+        self._level = level_of(
+            level,
+            executable=chosen.env.executable or chosen.pool.executable,
+            headless=chosen.env.headless and chosen.pool.headless,
+        )
         self._proxy = proxy
-        self._named: dict[str, Any] = {"collection": collection, "level": level, "observe": tuple(observe)}
-        self._options = options or VectorOptions()
+        self._named: dict[str, Any] = {"collection": collection, "observe": tuple(observe)}
         self._pool: BrowserPool | None = None
         self._slots = [_Slot(self) for _ in range(n)]
         self._starting = asyncio.Lock()
@@ -129,6 +135,11 @@ class VectorEnv(Started):
         self._turns = asyncio.Semaphore(at_once)
         self._prefetches = asyncio.Semaphore(max(1, at_once // 4))  # steps have priority
         self._closed = False
+
+    @property
+    def level(self) -> Level:
+        """The level in use; final once a browser has started."""
+        return self._level
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -262,7 +273,9 @@ class VectorEnv(Started):
                 raise EnvClosed("this VectorEnv is closed")
             if self._pool is None:
                 async with ReplayClient(self._proxy) as client:
-                    spki = (await client.info()).spki
+                    info = await client.info()
+                if self._is_best and is_live(info):
+                    self._level = Level.CLOCK
                 chosen = self._options
                 pool = replace(
                     chosen.pool,
@@ -270,11 +283,17 @@ class VectorEnv(Started):
                     headless=chosen.env.headless and chosen.pool.headless,
                     exact=self._level is Level.EXACT,
                 )
-                self._pool = BrowserPool(spki, pool, replay=self._proxy, prepare=self._probe)
+                self._pool = BrowserPool(info.spki, pool, replay=self._proxy, prepare=self._probe)
         return await self._pool.lease()
 
     def env_on(self, lease: BrowserLease) -> Env:
-        env = Env(self._proxy, **self._named, browser=lease.browser, options=self._options.env)
+        env = Env(
+            self._proxy,
+            **self._named,
+            level=self._level.value,
+            browser=lease.browser,
+            options=self._options.env,
+        )
         env.ahead.turns = self._prefetches
         return env
 

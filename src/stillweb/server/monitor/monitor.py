@@ -39,7 +39,7 @@ def status_of(engine: Engine) -> Status:
         state="draining" if engine.leases.draining else "serving",
         uptime=round(now - engine.started_at, 3),
         replay=engine.proxy,
-        level=engine.options.level,
+        level=engine.vector.level.value,
         observe=list(engine.options.observe),
         sessions=_sessions(engine, now),
         queues={"allocate": _allocate(engine)}

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from pydantic import TypeAdapter
 
 from stillweb import clock
-from stillweb.browser.profile import LEVEL
+from stillweb.browser.profile import BEST_LEVEL, LEVEL
 from stillweb.env import (
     EnvOptions,
     Observation,
@@ -139,7 +139,7 @@ class BatchOptions:
             repeat=False,
         ),
     ] = ()
-    level: Annotated[str, LEVEL] = "clock"
+    level: Annotated[str, LEVEL] = BEST_LEVEL
     off_path: Annotated[OffPathMode | None, OFF_PATH] = None
     perturb: Annotated[Perturbation | None, PERTURB] = None
     perturb_seed: Annotated[int, Option("Seed of the perturbation.")] = 0

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from stillweb.browser.profile import BEST_LEVEL
 from stillweb.collections.pack.publish import PackRemote, is_identifier
 from stillweb.env import Planned, RolloutOptions, Task, VectorOptions
 from stillweb.env.observations.observation import observe_kinds
@@ -193,7 +194,7 @@ class RayOptions:
         vector: browsers, step limit, ... of each worker.
     """
 
-    level: str = "clock"
+    level: str = BEST_LEVEL
     observe: tuple[str, ...] = ("axtree",)
     placement: WorkerPlacement = field(default_factory=WorkerPlacement)
     keep: Path | str | None = None

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stillweb import clock
+from stillweb.browser.profile import BEST_LEVEL
 from stillweb.certs import CertAuthority
 from stillweb.collections.pack.cache import PackStore
 from stillweb.collections.pack.publish import PackRemote
@@ -56,7 +57,7 @@ class RayWorkerConfig:
     store: str = ""
     store_gib: float = 50.0
     collection: str = ""
-    level: str = "clock"
+    level: str = BEST_LEVEL
     observe: tuple[str, ...] = ("axtree",)
     keep: str = ""
     vector: VectorOptions = field(default_factory=VectorOptions)
