@@ -141,3 +141,13 @@ def test_every_page_is_in_the_navigation():
     configuration = (REPO / "mkdocs.yml").read_text("utf-8")
     pages = [page.relative_to(REPO / "docs").as_posix() for page in (REPO / "docs").rglob("*.md")]
     assert not [page for page in pages if not page.startswith("decisions/") and page not in configuration]
+
+
+def test_messages_and_comments_name_pages_that_exist():
+    missing = set()
+    for folder in ("src", "bench", "examples", "tools", "deploy"):
+        for path in (REPO / folder).rglob("*"):
+            if path.suffix in (".py", ".js", ".yaml", ".html", ".md"):
+                named = re.findall(r"(?<![\w./-])docs/[\w/-]+\.md\b", path.read_text("utf-8"))
+                missing |= {f"{path.name}: {name}" for name in named if not (REPO / name).exists()}
+    assert not missing
