@@ -19,17 +19,28 @@ import api
 
 REPO = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"\[([^\]\n]+)\]\(((?:\.\./)+(?:src|examples|bench|tests|tools|[A-Z]+\.md)[^)\s]*)\)")
+_FOLDERS = {"How-to guides": "how-to"}
 _LEXERS = {".py": "python", ".yaml": "yaml"}
 
 
 def on_config(config: Any) -> Any:
-    """Put the pages of the packages below "Python API" in the navigation."""
+    """Complete the navigation: the packages below "Python API", and new pages at the end of their kind."""
+    listed = set(re.findall(r"[\w/-]+\.md", str(config.nav)))
     for section in config.nav:
         for index, entry in enumerate(section.get("Reference") or []):
             if isinstance(entry, dict) and entry.get("Python API") == "reference/api.md":
                 pages = [{package: _api_page(package)} for package in api.public_packages()]
                 section["Reference"][index] = {"Python API": [{"All names": "reference/api.md"}, *pages]}
+        for kind, entries in section.items():
+            if isinstance(entries, list):
+                entries += [uri for uri in pages_of_kind(kind) if uri not in listed]
     return config
+
+
+def pages_of_kind(section: str) -> list[str]:
+    """Return the pages of the folder that a section of the navigation shows."""
+    folder = REPO / "docs" / _FOLDERS.get(section, section.lower())
+    return [f"{folder.name}/{path.name}" for path in sorted(folder.glob("*.md"))]
 
 
 def on_files(files: Files, config: Any) -> Files:
