@@ -178,3 +178,20 @@ def test_scripts_send_what_their_page_holds_now() -> None:
     asked = Request("POST", f"{HOME}api", fields, b"{}")
     made = with_fresh_tokens(asked, set(), LivePage(cookies={"csrftoken": NEW}, metas={"csrf-token": OLD}))
     assert made.headers == (*fields[:2], ("x-csrftoken", NEW), ("x-csrf-token", OLD))
+
+
+@pytest.mark.parametrize(
+    ("page", "field"),
+    [
+        (LivePage(cookies={"csrf_token_P5000": NEW}), ("x-csrf-token", NEW)),
+        (LivePage(cookies={"_xsrf": OLD}, sent={"x-xsrftoken": NEW}), ("x-xsrftoken", NEW)),
+        (LivePage(cookies={"session": NEW}), None),
+    ],
+)
+def test_scripts_send_the_token_of_a_cookie_of_any_name(
+    page: LivePage, field: tuple[str, str] | None
+) -> None:
+    fields = (("content-type", "application/json"), ("sec-fetch-dest", "empty"), ("X-XSRFToken", OLD))
+    made = with_fresh_tokens(Request("POST", f"{HOME}api", fields, b"{}"), set(), page)
+    assert ("X-XSRFToken", OLD) not in made.headers
+    assert (field in made.headers) if field else made.headers == fields[:2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +14,7 @@ from urllib.parse import unquote, urljoin
 import httpx
 from playwright.async_api import Browser, BrowserContext, Page
 from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Request as BrowserRequest
 
 from stillweb.browser.activity import Activity
 from stillweb.browser.cdp.session import FrameGone, PageProbe
@@ -156,7 +158,8 @@ TokenField = tuple[Where, str]
 # these fields, and replay ignores them (`collections.meaning`).
 _BY_COOKIE = {"XSRF-TOKEN": "x-xsrf-token", "csrftoken": "x-csrftoken"}
 _BY_META = {"csrf-token": "x-csrf-token", "_csrf": "x-csrf-token"}
-_FIELDS = frozenset((*_BY_COOKIE.values(), *_BY_META.values()))
+_OTHER_FIELD = "x-csrf-token"  # for cookies of other names, such as Flask-SeaSurf's or OctoPrint's
+_TOKEN_NAME = re.compile(r"csrf|xsrf", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +170,13 @@ class LivePage:
         forms: action and hidden fields of each form.
         metas: contents of `meta` elements by name.
         cookies: cookies by name.
+        sent: token fields that the page's own scripts sent, by lower-case name.
     """
 
     forms: Sequence[tuple[str, Mapping[str, str]]] = ()
     metas: Mapping[str, str] = field(default_factory=dict)
     cookies: Mapping[str, str] = field(default_factory=dict)
+    sent: Mapping[str, str] = field(default_factory=dict)
 
     def hidden(self, name: str, url: str) -> str:
         """Return a hidden field's value, preferably of the form with this action; "" if no form has it."""
@@ -187,11 +192,14 @@ class LivePage:
 
     def fields(self) -> Headers:
         """Return the fields that scripts of the page send with mutations."""
+        others = [value for name, value in self.cookies.items() if _TOKEN_NAME.search(name)]
+        guessed = {_OTHER_FIELD: unquote(others[0])} if others else {}
         cookies = {
             field: unquote(self.cookies[name]) for name, field in _BY_COOKIE.items() if name in self.cookies
         }
         metas = {field: self.metas[name] for name, field in _BY_META.items() if name in self.metas}
-        return tuple((cookies | metas).items())
+        known = cookies | metas
+        return tuple({**(known or guessed), **self.sent}.items())
 
 
 def token_fields(request: Request, rules: Rules) -> set[TokenField]:
@@ -219,7 +227,7 @@ def with_fresh_tokens(request: Request, tokens: set[TokenField], page: LivePage)
     made = replace_fields(request, exchange)
     if header(request.headers, "sec-fetch-dest") == "document":
         return made
-    own = tuple(field for field in made.headers if field[0].lower() not in _FIELDS)
+    own = tuple(field for field in made.headers if not _TOKEN_NAME.search(field[0]))
     return replace(made, headers=(*own, *page.fields()))
 
 
@@ -295,6 +303,7 @@ class OriginPage:
         self._url = url
         self._page: Page | None = None
         self._activity: Activity | None = None
+        self._sent: dict[str, str] = {}
         self.context: BrowserContext | None = None
         self.fields: Mapping[str, str] = {}
 
@@ -315,6 +324,7 @@ class OriginPage:
         )
         if self._url:
             self._activity = Activity(self.context)
+            self.context.on("request", self._note_tokens)
             await self._open(self._url)
         return self
 
@@ -379,6 +389,11 @@ class OriginPage:
             if answer is not None:
                 self.fields = {**self.fields, **browser_fields(await answer.request.all_headers())}
 
+    def _note_tokens(self, request: BrowserRequest) -> None:
+        tokens = {name.lower(): value for name, value in request.headers.items() if _TOKEN_NAME.search(name)}
+        if host_of(request.url) == host_of(self._url):
+            self._sent |= tokens
+
     async def _look(self) -> LivePage:
         assert self._page is not None
         assert self.context is not None
@@ -387,6 +402,7 @@ class OriginPage:
             fields = await fields_of(self._page)
             metas = await (await PageProbe.of(self._page)).evaluate(_METAS)
         except (PlaywrightError, FrameGone, InfraError):
-            return LivePage(cookies=cookies)
+            return LivePage(cookies=cookies, sent=self._sent)
         forms = {id(each.form): each.form for each in fields.values() if each.form}
-        return LivePage([(form.action, dict(form.hidden)) for form in forms.values()], metas, cookies)
+        hidden = [(form.action, dict(form.hidden)) for form in forms.values()]
+        return LivePage(hidden, metas, cookies, self._sent)
