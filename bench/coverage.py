@@ -121,7 +121,7 @@ class Counting:
             ledger = await self._client.ledger(self.session, closed=True)
             environment = str((await self._client.info()).collections[name])
             lines = [LedgerLine(self.session, name, environment, each) for each in ledger.entries]
-        kept = [
+        stored = [
             line
             for line in lines
             if line.entry.seq not in self.pressed and not self._avoid.forbids("", line.entry.url)
@@ -130,8 +130,8 @@ class Counting:
             "counts": dict(self.counts),
             "missed": self.missed.most_common(),
             "reasons": Counter(each.reason.partition(":")[0] for each in gather(lines)).most_common(),
-            "withheld": len(list(gather(lines))) - len(list(gather(kept))),
-            "misses": [each.to_line() for each in gather(kept)],
+            "withheld": len(list(gather(lines))) - len(list(gather(stored))),
+            "misses": [each.to_line() for each in gather(stored)],
         }
 
 
@@ -169,12 +169,12 @@ def walked_on(args: argparse.Namespace, name: str, url: str, seeds: list[int]) -
     reasons: Counter[str] = Counter()
     result: dict[str, Any] = {"seeds": {}, "seconds": 0.0, "withheld": 0, "misses": []}
     files = {seed: args.root / f"{name}-{seed}-{args.steps}.json" for seed in seeds}
-    todo = [seed for seed, kept in files.items() if not kept.exists()]
+    todo = [seed for seed, stored in files.items() if not stored.exists()]
     for some in (todo[at : at + args.beside] for at in range(0, len(todo), args.beside)):
         for seed, told in asyncio.run(walk(args.root, name, url, some, args.steps)).items():
             files[seed].write_text(json.dumps(told, indent=1))
-    for seed, kept in files.items():
-        walked = json.loads(kept.read_text())
+    for seed, stored in files.items():
+        walked = json.loads(stored.read_text())
         counts.update(walked["counts"])
         missed.update(dict(walked["missed"]))
         reasons.update(dict(walked["reasons"]))
@@ -200,9 +200,9 @@ def walked_on(args: argparse.Namespace, name: str, url: str, seeds: list[int]) -
 def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> dict[str, Any]:
     """Make the recording of a part, unless it lies there; return what that took."""
     made = {"crawl": name, "explore": f"{name}-explored", "amend": f"{name}-amended"}
-    kept = args.root / f"{made[part]}.json"
-    if kept.exists():
-        return json.loads(kept.read_text())
+    stored = args.root / f"{made[part]}.json"
+    if stored.exists():
+        return json.loads(stored.read_text())
     collections = args.root / "collections"
     if part == "crawl":
         told = stillweb(args.root, "record", "crawl", *urls, "-c", name, "--limit", str(args.limit), *REACH)
@@ -245,7 +245,7 @@ def prepare(args: argparse.Namespace, name: str, urls: list[str], part: str) -> 
     before = {"explore": "crawl", "amend": "explore"}.get(part)
     whole = prepare(args, name, urls, before)["whole_seconds"] if before else 0
     small["whole_seconds"] = round(whole + told["real_seconds"], 1)
-    kept.write_text(json.dumps(small, indent=1))
+    stored.write_text(json.dumps(small, indent=1))
     return small
 
 
@@ -281,11 +281,11 @@ def markdown(result: dict[str, Any]) -> str:
             walked, cost = told["walked"], told["cost"]
             cells = [walked.get(key, 0) for key in ("steps", "asking", "left", "missed")]
             rates = [walked["miss_rate"], walked["miss_rate_all"], walked["dead_rate"]]
-            told_rates = [f"{100 * rate:.1f} %" if rate is not None else "-" for rate in rates]
+            reported_rates = [f"{100 * rate:.1f} %" if rate is not None else "-" for rate in rates]
             explored = row["explore"]["cost"] if part != "crawl" and "explore" in row else {}
             acts = f"{explored['acts']} + {explored.get('opened', 0)}" if explored else "0"
             spent = [cost["page_count"], acts, cost["captures"], round(cost["whole_seconds"])]
-            cells = [name, part, *spent, ", ".join(map(str, walked["seeds"])), *cells, *told_rates]
+            cells = [name, part, *spent, ", ".join(map(str, walked["seeds"])), *cells, *reported_rates]
             lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 

@@ -271,15 +271,15 @@ async def warm(site: Site, program: Path, folder: Path, to: str) -> None:
             break
         print(f"warming up: {counted} of {LEDGER}", file=sys.stderr)
         await asyncio.gather(*(load(program, folder, to, mode, 3) for mode in ("proxy", "connect")))
-    kept = 0
-    while kept < CLOSED * 1.1:
+    stored = 0
+    while stored < CLOSED * 1.1:
         session = await control(site, "POST", "/sessions")
         proxy = str(session["proxy"]).removeprefix("http://")
         await load(program, folder, proxy, "proxy", 2)
         requests = (await control(site, "GET", f"/sessions/{session['id']}"))["requests"]
-        kept += CLOSED_SESSION + CLOSED_LINE * min(LEDGER, requests if isinstance(requests, int) else 0)
+        stored += CLOSED_SESSION + CLOSED_LINE * min(LEDGER, requests if isinstance(requests, int) else 0)
         await control(site, "DELETE", f"/sessions/{session['id']}")
-        print(f"warming up: {kept} of {CLOSED} bytes of closed sessions", file=sys.stderr)
+        print(f"warming up: {stored} of {CLOSED} bytes of closed sessions", file=sys.stderr)
 
 
 async def run(
@@ -344,8 +344,10 @@ def main() -> None:
             said,
         ):
             context = ssl.create_default_context(cadata=ca.cert_pem.decode())
-            proxy, desk = (address_of(said.get(name) or said["proxy"]) for name in ("proxy", "control"))
-            site = Site(context, proxy, desk, bodies)
+            proxy, control_api = (
+                address_of(said.get(name) or said["proxy"]) for name in ("proxy", "control")
+            )
+            site = Site(context, proxy, control_api, bodies)
             result = asyncio.run(run(site, process.pid, program, folder, options))
     print(json.dumps(result, indent=1))
     memory_is = result["memory"]

@@ -222,7 +222,7 @@ class Ours:
         assert self._env is not None
         began = time.perf_counter()
         self.seen, info = await self._env.reset(task=Task(url, "bench", url, name))
-        return self._told(time.perf_counter() - began, info)
+        return self._reported(time.perf_counter() - began, info)
 
     async def rest(self) -> int:
         """Wait until the next start is ready; return how many resets found theirs so far."""
@@ -242,9 +242,9 @@ class Ours:
         action = f"{call}({', '.join(map(repr, [*bid, *arguments]))})"
         began = time.perf_counter()
         self.seen, *_, info = await self._env.step(action)
-        return self._told(time.perf_counter() - began, info) | {"action": action}
+        return self._reported(time.perf_counter() - began, info) | {"action": action}
 
-    def _told(self, seconds: float, info: dict[str, Any]) -> dict[str, Any]:
+    def _reported(self, seconds: float, info: dict[str, Any]) -> dict[str, Any]:
         return {
             "seconds": seconds,
             "flatten": 0.0,  # within

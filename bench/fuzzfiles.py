@@ -147,15 +147,15 @@ def _pack(draw: random.Random, root: Path, work: Path) -> str:
     with Pack.open(Collection.open(root, "c").pack) as pack:
         sound = told(pack)
         length = len(pack)
-    kept = Collection.open(copied, "c")
+    stored = Collection.open(copied, "c")
     files = [
-        path for top in (kept.pack, copied / ".store") for path in sorted(top.rglob("*")) if path.is_file()
+        path for top in (stored.pack, copied / ".store") for path in sorted(top.rglob("*")) if path.is_file()
     ]
     path = draw.choice(files)
     path.chmod(0o644)
     path.write_bytes(changed(draw, path.read_bytes()))
     try:
-        with Pack.open(kept.pack) as pack:
+        with Pack.open(stored.pack) as pack:
             if len(pack) != length:
                 return f"{path.name}: holds {len(pack)} of {length} entries"
             for question, answer in told(pack).items():

@@ -32,7 +32,7 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.matching.resolver import Policy, SessionState, advance, resolve
 from stillweb.model import Exchange, Headers, Match, Request, Response, Tier, header
 
-ASKED = 100  # requests of each world
+REQUESTED = 100  # requests of each world
 
 HITS = frozenset({Tier.EXACT, Tier.NORMALISED, Tier.SEQUENCE, Tier.FUZZY})
 QUERIES = (
@@ -136,12 +136,12 @@ class World:
 def cases(seed: str, numbers: range) -> Iterator[tuple[int, str, str, str]]:
     """Yield number, kind and finding of each case."""
     place = Path("/dev/shm")
-    for first in range(numbers.start - numbers.start % ASKED, numbers.stop, ASKED):
+    for first in range(numbers.start - numbers.start % REQUESTED, numbers.stop, REQUESTED):
         draw = random.Random(f"{seed}:world:{first}")
         with tempfile.TemporaryDirectory(dir=place if place.is_dir() else None) as folder:
             world = build(draw, Path(folder))
             with world.pack:
-                for number, case in enumerate(_asked(draw, world), start=first):
+                for number, case in enumerate(_requested(draw, world), start=first):
                     if number in numbers:
                         yield number, *case
 
@@ -327,10 +327,10 @@ def _with(headers: Headers, name: str, value: str) -> Headers:
     return (*((key, old) for key, old in headers if key.lower() != name.lower()), (name, value))
 
 
-def _asked(draw: random.Random, world: World) -> Iterator[tuple[str, str, str]]:
+def _requested(draw: random.Random, world: World) -> Iterator[tuple[str, str, str]]:
     recorded = [exchange.request for exchange in world.exchanges.values()]
     state = SessionState()
-    for _ in range(ASKED):
+    for _ in range(REQUESTED):
         if draw.random() < 0.05:
             state = SessionState()
         kind = draw.choices(("recorded", "changed", "changed twice", "new"), (35, 40, 15, 10))[0]
@@ -338,7 +338,7 @@ def _asked(draw: random.Random, world: World) -> Iterator[tuple[str, str, str]]:
         for _ in range(("changed", "changed twice").index(kind) + 1 if kind.startswith("changed") else 0):
             request = changed(draw, request)
         try:
-            found = check(request, world, state, asked_as_recorded=kind == "recorded")
+            found = check(request, world, state, requested_as_recorded=kind == "recorded")
         except Exception as error:  # noqa: BLE001 - that it raises is the finding
             found = f"raises {type(error).__name__}: {error}"
         yield kind, found, f"{request!r}" if found else ""
@@ -347,7 +347,7 @@ def _asked(draw: random.Random, world: World) -> Iterator[tuple[str, str, str]]:
 # What must hold.
 
 
-def check(request: Request, world: World, state: SessionState, *, asked_as_recorded: bool) -> str:
+def check(request: Request, world: World, state: SessionState, *, requested_as_recorded: bool) -> str:
     """Return what of an answer is not as it must be, "" if all is; moves the state on."""
     before = copy.deepcopy(state)
     match = resolve(request, world.pack, state, world.policy)
@@ -358,7 +358,7 @@ def check(request: Request, world: World, state: SessionState, *, asked_as_recor
             if resolve(request, world.pack, other, world.policy) != match:
                 return f"is stable, yet not in state {other}: {match}"
     if match.entry < 0:
-        return "" if not asked_as_recorded or _may_miss(request, world) else f"is recorded, yet {match}"
+        return "" if not requested_as_recorded or _may_miss(request, world) else f"is recorded, yet {match}"
     if match.tier not in HITS:
         return f"has an entry, yet is {match}"
     entry = world.pack.entry(match.entry)

@@ -320,7 +320,7 @@ def _same(cut: list[Event], whole: list[Event], stream: Stream) -> bool:
     Bytes beyond twice the limit of a head without an end of anything are refused before they are parsed, if
     they come in pieces; one large piece may bring the end with it.
     """
-    ones, others = _told(cut), _told(whole)
+    ones, others = _reported(cut), _reported(whole)
     if ones and ones[-1] == 431 and len(stream.data) > 2 * stream.limits.head:
         return others[: len(ones) - 1] == ones[:-1]
     return ones == others
@@ -336,7 +336,7 @@ def _plain(events: list[Event]) -> tuple[Event, ...]:
     )
 
 
-def _told(events: list[Event]) -> list[Event | int]:
+def _reported(events: list[Event]) -> list[Event | int]:
     return [event.status if isinstance(event, BadRequest) else event for event in events]
 
 

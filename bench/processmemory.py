@@ -34,7 +34,7 @@ def memory(parent: int) -> dict[str, float]:
     return {name: round(total[name] / 1024, 1) for name in ("Rss", "Pss", "Anonymous")}
 
 
-def verdict(samples: list[dict[str, float]], kept: float) -> dict[str, object]:
+def verdict(samples: list[dict[str, float]], stored: float) -> dict[str, object]:
     """Return the slope in MiB a minute, and whether memory is flat by the rule above; `kept` is by design."""
     values = [sample["Pss"] for sample in samples]
     third = max(1, len(values) // 3)
@@ -47,7 +47,7 @@ def verdict(samples: list[dict[str, float]], kept: float) -> dict[str, object]:
     return {
         "first_third_max": first,
         "last_third_max": last,
-        "kept_by_design": round(kept, 1),
+        "kept_by_design": round(stored, 1),
         "mib_per_minute": round(slope * 60, 3),
-        "flat": last <= first * 1.03 + 4 + kept,
+        "flat": last <= first * 1.03 + 4 + stored,
     }

@@ -180,13 +180,13 @@ async def plain_visit(browser: Direct, url: str, conduct: BehaviorOptions, basel
     context = await open_context(browser, proxy="", profile=Profile(), pinning=pinning)
     try:
         # Bodies are asked for, and digests made of them, for a baseline alone.
-        witness = PageRecorder(context) if baseline else None
-        activity = witness.activity if witness else Activity(context)
+        observer = PageRecorder(context) if baseline else None
+        activity = observer.activity if observer else Activity(context)
         page = await context.new_page()
         await page.goto(url, wait_until="load")
         rest = await settle(page, activity)
-        if witness and baseline:
-            await take_baseline(page, witness, rest, baseline)
+        if observer and baseline:
+            await take_baseline(page, observer, rest, baseline)
         probe = await PageProbe.of(page)
 
         async def gather() -> None:
@@ -196,8 +196,8 @@ async def plain_visit(browser: Direct, url: str, conduct: BehaviorOptions, basel
         await behave(BehaviorTarget(page, probe, activity, conduct, gather, seconds=60))
         await page.title()
         await activity.idle()
-        if witness:
-            await witness.close()
+        if observer:
+            await observer.close()
     finally:
         await context.close()
 

@@ -42,13 +42,13 @@ def recorded(args: argparse.Namespace, name: str, told: dict[str, Any]) -> dict[
     """Record a site unless it is there, and return what the crawl says of it."""
     said = args.root / "record" / f"{name}.json"
     if (args.root / "collections" / name).exists():
-        kept: dict[str, Any] = json.loads(said.read_text()) if said.exists() else {}
-        return kept | {"kept": True}
+        stored: dict[str, Any] = json.loads(said.read_text()) if said.exists() else {}
+        return stored | {"kept": True}
     urls = [*told["start"], *told["pages"]]
     options = ["-c", name, "--limit", str(args.pages), "--jobs", str(args.jobs)]
     options += ["--twice"] if args.twice else []
     crawl = stillweb(args.root, "record", "crawl", *urls, *options, *RESOLVE, "--upstream-ca", str(SITES_CA))
-    told_of = {
+    reported_of = {
         "seconds": crawl["real_seconds"],
         "pages": len(crawl.get("pages", [])),
         "not_loaded": crawl.get("failed_pages", {}),
@@ -59,8 +59,8 @@ def recorded(args: argparse.Namespace, name: str, told: dict[str, Any]) -> dict[
         "exit_status": crawl["exit_status"],
     }
     said.parent.mkdir(parents=True, exist_ok=True)
-    said.write_text(json.dumps(told_of, indent=2))
-    return told_of
+    said.write_text(json.dumps(reported_of, indent=2))
+    return reported_of
 
 
 def compared(args: argparse.Namespace, name: str, backend: str) -> dict[str, Any]:

@@ -90,7 +90,7 @@ http {{
 
 
 @dataclass(frozen=True)
-class Asked:
+class Requested:
     """How a server is asked in a scenario: mode of the client, where, and whose processor time it costs."""
 
     mode: str
@@ -220,14 +220,14 @@ class Client:
         subprocess.run(("cc", "-O2", "-o", program, source, "-lssl", "-lcrypto"), check=True)
         return cls(program, folder, ca.ca_file, options)
 
-    def timed(self, asked: Asked, *more: str) -> dict[str, float]:
+    def timed(self, asked: Requested, *more: str) -> dict[str, float]:
         """Ask, and add what an answer cost the server in processor time, which a busy machine blurs less."""
         before = processor_seconds(asked.pid)
         said = self.ask(asked, *more)
         cost = processor_seconds(asked.pid) - before
         return said | {"cpu_us_per_request": round(cost / (said.get("with_warm_up") or 1) * 1e6, 1)}
 
-    def ask(self, asked: Asked, *more: str, seconds: float | None = None) -> dict[str, float]:
+    def ask(self, asked: Requested, *more: str, seconds: float | None = None) -> dict[str, float]:
         scheme = "https" if asked.mode in ("connect", "tls") else "http"
         said = subprocess.run(
             (
@@ -258,7 +258,7 @@ def processor_seconds(pid: int) -> float:
     return sum(spent.get(each, 0) for each in family) / os.sysconf("SC_CLK_TCK")
 
 
-def scenario(client: Client, servers: dict[str, Asked], *more: str) -> dict[str, object]:
+def scenario(client: Client, servers: dict[str, Requested], *more: str) -> dict[str, object]:
     """Ask the servers in turns; return medians of each and native's ratios to the others."""
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
     for _ in range(client.options.rounds):
@@ -284,7 +284,7 @@ def scenario(client: Client, servers: dict[str, Asked], *more: str) -> dict[str,
     return result
 
 
-def measured(client: Client, asked: dict[str, dict[str, Asked]]) -> dict[str, object]:
+def measured(client: Client, asked: dict[str, dict[str, Requested]]) -> dict[str, object]:
     for servers in asked.values():
         for each in servers.values():
             client.ask(each, seconds=0.5)
@@ -314,15 +314,15 @@ def two_workers(client: Client, folder: Path, variables: dict[str, str]) -> dict
     if "--workers" not in help_text.stdout:
         return {"missing": "stillweb replay serve has no --workers"}
     with ExitStack() as stack:
-        asked: dict[str, dict[str, Asked]] = {"http": {}, "tls": {}}
+        asked: dict[str, dict[str, Requested]] = {"http": {}, "tls": {}}
         for count in (1, 2):
             control, _, pid = stack.enter_context(
                 replaying(folder, "native", "--workers", str(count), **variables)
             )
             # Each session belongs to one worker; they are dealt out in turn.
             to = ",".join(open_session(control) for _ in range(2))
-            asked["http"][f"workers_{count}"] = Asked("direct", to, pid)
-            asked["tls"][f"workers_{count}"] = Asked("tls", to, pid)
+            asked["http"][f"workers_{count}"] = Requested("direct", to, pid)
+            asked["tls"][f"workers_{count}"] = Requested("tls", to, pid)
         return {name: scenario(client, servers) for name, servers in asked.items()}
 
 
@@ -339,16 +339,22 @@ def bench(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         "memo": not options.no_memo,
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "arch": platform.machine()},
     }
-    asked: dict[str, dict[str, Asked]] = {"http": {}, "tls": {}}
+    asked: dict[str, dict[str, Requested]] = {"http": {}, "tls": {}}
     with ExitStack() as stack:
         control, proxy, pid = stack.enter_context(replaying(folder, "native", **variables))
         to = open_session(control)
-        asked["http"] |= {"native": Asked("proxy", proxy, pid), "native_direct": Asked("direct", to, pid)}
-        asked["tls"] |= {"native": Asked("connect", proxy, pid), "native_direct": Asked("tls", to, pid)}
+        asked["http"] |= {
+            "native": Requested("proxy", proxy, pid),
+            "native_direct": Requested("direct", to, pid),
+        }
+        asked["tls"] |= {
+            "native": Requested("connect", proxy, pid),
+            "native_direct": Requested("tls", to, pid),
+        }
         if shutil.which("nginx"):
             plain, tls, pid = stack.enter_context(nginx(folder, ca))
-            asked["http"]["nginx"] = Asked("direct", plain, pid)
-            asked["tls"]["nginx"] = Asked("tls", tls, pid)
+            asked["http"]["nginx"] = Requested("direct", plain, pid)
+            asked["tls"]["nginx"] = Requested("tls", tls, pid)
         else:
             result["nginx"] = {"missing": "nginx is not on the PATH"}
         try:
@@ -356,8 +362,8 @@ def bench(options: argparse.Namespace, folder: Path) -> dict[str, object]:
             if options.pywb != "none":
                 find_pywb()
                 _, proxy, pid = stack.enter_context(replaying(folder, "pywb", **kind))
-                asked["http"]["pywb"] = Asked("proxy", proxy, pid)
-                asked["tls"]["pywb"] = Asked("connect", proxy, pid)
+                asked["http"]["pywb"] = Requested("proxy", proxy, pid)
+                asked["tls"]["pywb"] = Requested("connect", proxy, pid)
         except ProgramNotFound as error:
             result["pywb"] = {"missing": f"{error} ({error.hint})"}
         result |= measured(client, asked)

@@ -161,13 +161,13 @@ class Seat(Ours):
 
     async def reset(self, name: str, url: str) -> dict[str, Any]:
         self.seen, info = await self._vector.reset(self._i, task=Task(url, "bench", url, name))
-        return self._told(0.0, info)
+        return self._reported(0.0, info)
 
     async def step(self, call: str, target: tuple[str, ...], *arguments: Any) -> dict[str, Any]:
         bid = [self._find(*target)] if target else []
         action = f"{call}({', '.join(map(repr, [*bid, *arguments]))})"
         self.seen, *_, info = await self._vector.step(self._i, action)
-        return self._told(0.0, info) | {"action": action}
+        return self._reported(0.0, info) | {"action": action}
 
 
 async def play_all(players: Sequence[Any], who: str, episodes: int) -> dict[str, float]:

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from scalegen import Asked, body_of, make_collection
+from scalegen import Requested, body_of, make_collection
 
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.reader import Pack
@@ -200,7 +200,7 @@ def measure_lookups(small: Collection, large: Collection, options: argparse.Name
     """Look up random rows of both packs in turns, twice: the second time all was touched before."""
     source = random.Random(1)
     keys = {
-        collection.name: [Asked.of(source.randrange(captures)).key for _ in range(options.lookups)]
+        collection.name: [Requested.of(source.randrange(captures)).key for _ in range(options.lookups)]
         for collection, captures in ((small, SMALL), (large, options.captures))
     }
     found = {}
@@ -334,7 +334,7 @@ def request_many(proxy: Any, numbers: list[int], body_bytes: int) -> None:
     ):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for count, number in enumerate(numbers):
-            asked = Asked.of(number)
+            asked = Requested.of(number)
             head = asked.head().split(b" ", 2)
             connection.sendall(b" ".join((head[0], asked.url.encode(), head[2])) + asked.body)
             status = answers.readline()

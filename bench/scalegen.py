@@ -28,7 +28,7 @@ _HEAD = (
     'Cache-Control: public, max-age=600\r\nETag: "{number:x}"\r\nServer: nginx\r\nVary: Accept-Encoding\r\n'
     "Strict-Transport-Security: max-age=31536000\r\nX-Request-Id: {number:032x}\r\n\r\n"
 )
-_ASKED = (
+_REQUESTED = (
     "{method} {target} HTTP/1.1\r\nHost: {host}\r\n"
     "User-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\nAccept: */*\r\n"
     "Accept-Language: en-US,en;q=0.9\r\nReferer: http://{host}/\r\n{more}\r\n"
@@ -36,7 +36,7 @@ _ASKED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Requested:
     """What capture `number` answered."""
 
     method: str
@@ -44,7 +44,7 @@ class Asked:
     body: bytes
 
     @classmethod
-    def of(cls, number: int) -> Asked:
+    def of(cls, number: int) -> Requested:
         host = f"site{number % HOSTS:02}.test"
         if number % 50 == 7:
             query = {
@@ -62,7 +62,7 @@ class Asked:
     def head(self) -> bytes:
         host, _, target = self.url.removeprefix("http://").partition("/")
         more = f"Content-Type: application/json\r\nContent-Length: {len(self.body)}\r\n" if self.body else ""
-        return _ASKED.format(method=self.method, target="/" + target, host=host, more=more).encode()
+        return _REQUESTED.format(method=self.method, target="/" + target, host=host, more=more).encode()
 
 
 def body_of(number: int, size: int) -> bytes:
@@ -94,7 +94,7 @@ def make_collection(root: Path, captures: int, body_bytes: int) -> Collection:
 
 
 def _records(number: int, body_bytes: int) -> Iterator[bytes]:
-    asked, body = Asked.of(number), body_of(number, body_bytes)
+    asked, body = Requested.of(number), body_of(number, body_bytes)
     at = number // 40
     date = f"2026-01-{1 + at // 86400:02}T{at // 3600 % 24:02}:{at // 60 % 60:02}:{at % 60:02}Z"
     head = _HEAD.format(mime=_MIMES[number % 5], length=len(body), number=number).encode()

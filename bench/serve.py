@@ -120,13 +120,13 @@ async def killed_client(url: str, options: argparse.Namespace, held: int) -> dic
         began = time.monotonic()
         await poll(back, timeout=600, interval=0.1)
         took = time.monotonic() - began
-        kept = len(await held_now())
+        stored = len(await held_now())
     await process.wait()
     return {
         "leases_of_the_client": options.leases - held,
         "ttl_s": ORPHAN_TTL,
         "all_back_after_s": round(took, 1),
-        "others_lost": held - kept,
+        "others_lost": held - stored,
     }
 
 

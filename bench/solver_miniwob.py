@@ -18,7 +18,7 @@ from solver_words import POLICIES, Steps, click
 
 __all__ = ["PAGES", "policy_of"]
 
-_KEPT = (solver_clicks, solver_fields, solver_widgets)  # importing them keeps their policies
+_STORED = (solver_clicks, solver_fields, solver_widgets)  # importing them keeps their policies
 PAGES = tuple(sorted(POLICIES))
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "conformance"))
 
-from backends import BACKENDS, UNSEEN, Running, asked_again, make_collection, running, verdicts
+from backends import BACKENDS, UNSEEN, Running, make_collection, requested_again, running, verdicts
 
 from stillweb.certs import CertAuthority
 
@@ -29,8 +29,8 @@ def measured(backend: Running) -> tuple[dict[str, Any], dict[str, str]]:
     """The totals of a back-end, and what it makes of each case."""
     found = verdicts(backend)
     counts = Counter(found.values())
-    again = [asked_again(backend, scheme) for scheme in ("https", "http")]
-    again.append(asked_again(backend, "https", respelled=True))
+    again = [requested_again(backend, scheme) for scheme in ("https", "http")]
+    again.append(requested_again(backend, "https", respelled=True))
     totals = {
         "asked": len(found),
         "wrong": counts["wrong"],

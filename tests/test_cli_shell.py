@@ -72,7 +72,7 @@ def test_an_unknown_collection_is_a_clear_error_with_status_2(tmp_path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may write anywhere")
-def test_a_folder_of_somebody_else_is_a_clear_error(tmp_path):
+def test_a_folder_of_someone_else_is_a_clear_error(tmp_path):
     collection = Collection.create(tmp_path, "site")
     with CollectionWriter(collection) as writer:
         writer.write(Exchange(Request("GET", "https://site.example/"), Response(200), "20260101000000"))

@@ -20,10 +20,10 @@ def made(count: int) -> list[list[int]]:
 def test_nothing_is_collected_within_and_it_goes_on_afterwards() -> None:
     before = collections()
     with uncollected():
-        kept = made(50_000)
+        stored = made(50_000)
         assert collections() == before
     assert gc.isenabled()
-    kept += made(50_000)
+    stored += made(50_000)
     assert collections() > before
 
 

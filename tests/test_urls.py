@@ -52,7 +52,7 @@ def test_wire_url(url: str, expected: str) -> None:
         ("https://a.example/%2F", "https://a.example//"),
     ],
 )
-def test_wire_url_keeps_apart_what_a_server_can_tell_apart(one: str, other: str) -> None:
+def test_wire_url_keeps_apart_what_a_server_can_report_apart(one: str, other: str) -> None:
     assert wire_url(one) != wire_url(other)
 
 

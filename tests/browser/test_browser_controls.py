@@ -62,7 +62,7 @@ def test_what_is_put_in_elsewhere_moves_no_other_key(named, word, at):
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
-def test_digits_that_count_and_tell_the_time_are_no_other_state(one, two):
+def test_digits_that_count_and_report_the_time_are_no_other_state(one, two):
     def state(number: int):
         heading = Item(0, 1, "f", tag="h1", role="heading", name=f"{number} messages, 12:{number % 60}")
         return state_of_survey(URL, survey_of(*root(), heading, button(f"Inbox ({number})", 1)), {})
@@ -122,7 +122,7 @@ def test_a_button_is_the_same_on_two_pages_only_if_it_sends_the_same():
     assert same("https://site.test/search") != same("https://site.test/find")
 
 
-def test_a_list_tells_its_options_and_is_one_control():
+def test_a_list_reports_its_options_and_is_one_control():
     items = [
         *root(),
         Item(0, 1, "f", tag="select", role="combobox", name="Sort", acts=True, bid="a1", backend_node_id=1),
@@ -135,8 +135,8 @@ def test_a_list_tells_its_options_and_is_one_control():
 
 @given(st.integers(1_000_000_000_000, 1_999_999_999_999), words)
 def test_an_address_without_what_varies_by_itself(moment, word):
-    kept = f"https://site.test/p?q={word.replace(' ', '+')}"
-    assert state_url(f"{kept}&t={moment}#part") == kept
-    assert state_url(f"{kept}&_={moment}") == kept
-    assert state_url(f"{kept}&page=2") != kept
-    assert state_url(kept) == kept
+    stored = f"https://site.test/p?q={word.replace(' ', '+')}"
+    assert state_url(f"{stored}&t={moment}#part") == stored
+    assert state_url(f"{stored}&_={moment}") == stored
+    assert state_url(f"{stored}&page=2") != stored
+    assert state_url(stored) == stored

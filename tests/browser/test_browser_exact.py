@@ -166,7 +166,7 @@ async def test_a_shared_worker_that_began_before_it_was_heard_holds_nothing_up(r
         ]
 
 
-async def test_a_page_that_went_elsewhere_is_asked_again_before_a_frame_is_drawn(rig, monkeypatch):
+async def test_a_page_that_went_elsewhere_is_requested_again_before_a_frame_is_drawn(rig, monkeypatch):
     # Else a frame showed half of the next document: its layout would come early, and a history entry's scroll
     # position with it, before the page's script had made room at the top (docs/decisions/0018-exact.md).
     events = []

@@ -114,7 +114,7 @@ async def test_client_hints_are_the_profiles(rig):
     assert '"platform":"Linux"' in plain
 
 
-async def test_what_the_machine_would_tell_is_pinned(rig):
+async def test_what_the_machine_would_report_is_pinned(rig):
     text, _ = await come_to(
         rig,
         """const file = new File(['x'], 'x.txt', { type: 'text/plain' });

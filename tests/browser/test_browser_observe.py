@@ -93,7 +93,7 @@ async def test_bids_stay_with_their_nodes_and_new_ones_are_new(rig):
         assert "[a1] button 'other document'" in (await axtree(visit.page, visit.bids)).text
 
 
-async def test_links_tell_where_they_lead_when_asked(rig):
+async def test_links_report_where_they_lead_when_requested(rig):
     async with rig.visit() as visit:
         await visit.show("<a href=/there>there</a>")
         assert "url='http://site.test/there'" in (await axtree(visit.page, visit.bids, urls=True)).text

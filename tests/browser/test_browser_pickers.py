@@ -81,7 +81,7 @@ async def test_a_list_in_a_shadow_tree_in_a_frame_does_not_stay_open(rig):
         await screenshot(visit.page)
 
 
-async def test_a_complaint_about_a_field_is_told_and_not_shown(rig):
+async def test_a_complaint_about_a_field_is_reported_and_not_shown(rig):
     pictures = []
     for how in ("none", "all", "all"):
         async with rig.visit(Level.EXACT) as visit:

@@ -74,7 +74,7 @@ async def test_the_tree_has_what_the_other_forms_have(rig):
         assert "clickable\n\t\tStaticText 'Added'" not in recorded.text
 
 
-async def test_a_listener_that_goes_or_comes_is_told_of(rig):
+async def test_a_listener_that_goes_or_comes_is_reported_of(rig):
     async with rig.visit() as visit:
         await visit.show("<div id=a>A</div><div id=b>B</div><script>f = () => {}; a.onclick = f</script>")
         assert words(await survey(visit.page, visit.bids)) == ["generic A"]

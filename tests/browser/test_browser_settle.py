@@ -116,7 +116,7 @@ async def test_changes_in_shadow_roots_count(rig):
         assert await page_text(visit.page) == "1200"
 
 
-async def test_activity_tells_what_became_of_each_request(rig):
+async def test_activity_reports_what_became_of_each_request(rig):
     rig.site.pages["http://site.test/ok"] = ("text/plain", b"ok")
     async with rig.visit() as visit:
         await visit.show(
@@ -244,7 +244,7 @@ async def test_the_script_of_a_shared_worker_is_waited_for_until_it_has_come(rig
 
 
 @pytest.mark.parametrize("level", [Level.CLOCK, Level.EXACT])
-async def test_what_is_in_flight_is_named_oldest_first_with_who_asked(rig, level):
+async def test_what_is_in_flight_is_named_oldest_first_with_who_requested(rig, level):
     rig.site.pages["http://localhost/"] = (
         "<script>fetch('/slow'); new Worker('/w.js');</script><iframe src=/in></iframe>"
     )

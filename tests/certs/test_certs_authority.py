@@ -81,7 +81,7 @@ def test_loading_gives_the_same_authority(ca):
     assert b"PRIVATE" not in ca.cert_pem
 
 
-def test_an_existing_ca_is_not_overwritten_unless_told(tmp_path):
+def test_an_existing_ca_is_not_overwritten_unless_reported(tmp_path):
     first = CertAuthority.init(tmp_path)
     with pytest.raises(UsageError, match="exists, and a browser may trust it") as caught:
         CertAuthority.init(tmp_path)
@@ -261,7 +261,7 @@ def test_names_that_no_certificate_can_carry(ca, host):
         ca.server_context(host)
 
 
-def test_contexts_are_kept_per_host(ca):
+def test_contexts_are_stored_per_host(ca):
     assert ca.server_context("A.example") is ca.server_context("a.example.")
     assert ca.server_context("a.example") is not ca.server_context("b.example")
 

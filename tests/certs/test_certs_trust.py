@@ -43,10 +43,10 @@ async def server(ca):
 
 
 async def run(*command: str, **environment: str) -> tuple[int, str]:
-    kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    stored = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     program = await asyncio.create_subprocess_exec(
         *command,
-        env=kept | environment,
+        env=stored | environment,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

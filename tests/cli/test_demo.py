@@ -90,7 +90,7 @@ def test_a_folder_that_is_not_a_demo_s_is_left_alone(tmp_path):
 @pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning")  # mitmproxy and its addons
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib")
-def test_the_whole_street(tmp_path):
+def test_the_whole_pipeline(tmp_path):
     out = tmp_path / "demo"
     ran = CliRunner().invoke(demo, ["--out", str(out), "--episodes", "4", "--json"])
     assert ran.exit_code == 0, ran.output

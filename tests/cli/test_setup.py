@@ -52,7 +52,7 @@ def test_a_browser_that_is_there_is_named_and_nothing_installed(nowhere, asked):
     assert asked == []
 
 
-def test_without_one_playwright_is_asked_and_then_both_commands_told(nowhere, asked):
+def test_without_one_playwright_is_requested_and_then_both_commands_reported(nowhere, asked):
     error = CliRunner().invoke(setup, ["browser"]).exception
     assert isinstance(error, ProgramNotFound)
     assert asked == [

@@ -165,10 +165,10 @@ def test_a_damage_is_found_and_repaired(collection, damage):
     assert repair(collection)
     assert {each.code for each in check(collection)} == ({"no-request"} if damage is flip_a_byte else set())
     assert sum(1 for _ in collection.exchanges()) == left
-    kept = b"".join(path.read_bytes() for path in sorted(collection.path.glob("damaged/*")))
+    stored = b"".join(path.read_bytes() for path in sorted(collection.path.glob("damaged/*")))
     for name, content in before.items():
         now = collection.archive / name
-        assert now.read_bytes() == content or kept == content or now.read_bytes() + kept == content
+        assert now.read_bytes() == content or stored == content or now.read_bytes() + stored == content
 
 
 def test_two_damages_are_both_repaired(collection):

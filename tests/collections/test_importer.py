@@ -120,7 +120,7 @@ def test_every_archive_is_imported(shared, tmp_path, name):
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", DEFECTS)
-def test_a_defect_is_told_and_what_is_whole_is_imported(shared, tmp_path, name):
+def test_a_defect_is_reported_and_what_is_whole_is_imported(shared, tmp_path, name):
     captures, records, told, left = DEFECTS[name]
     report = import_files([shared / "archives" / "defects" / name], tmp_path, "x")
     assert (report.captures, codes(report.defects)) == (captures, told)
@@ -214,8 +214,8 @@ def write(path: Path, content: bytes) -> Path:
 def test_a_valid_warc_keeps_its_bytes(tmp_path):
     given = write(tmp_path / "a.warc.gz", warc("https://a.example/", "https://a.example/2"))
     report = import_files([given], tmp_path / "root", "x")
-    [kept] = Collection.open(tmp_path / "root", "x").warc_files()
-    assert kept.read_bytes() == given.read_bytes()
+    [stored] = Collection.open(tmp_path / "root", "x").warc_files()
+    assert stored.read_bytes() == given.read_bytes()
     assert not report.files[0].rewritten
 
 
@@ -454,8 +454,8 @@ def test_har_entries_of_which_a_part_is_missing_are_no_capture(tmp_path):
         "the response (200) is cut: 3 of 9 bytes",
         "the POST has no body, but should have 12 bytes",
     ]
-    kept = {each.url[-1] for each in Collection.open(tmp_path / "root", "x").captures()}
-    assert kept == {"3", "5", "6", "7"}
+    stored = {each.url[-1] for each in Collection.open(tmp_path / "root", "x").captures()}
+    assert stored == {"3", "5", "6", "7"}
 
 
 WRONG = {

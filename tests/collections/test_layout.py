@@ -207,7 +207,7 @@ def request(uri: str, text: bytes, *fields: tuple[str, str]) -> WarcRecord:
     return record("request", uri, text, *fields)
 
 
-ASKED = b"POST / HTTP/1.1\r\n\r\nbody"
+REQUESTED = b"POST / HTTP/1.1\r\n\r\nbody"
 ANSWERED = b"HTTP/1.1 200 OK\r\n\r\n"
 URI = "https://a.example/"
 
@@ -215,10 +215,10 @@ URI = "https://a.example/"
 @pytest.mark.parametrize(
     "records",
     [
-        (request(URI, ASKED), record("response", URI, ANSWERED)),
-        (record("response", URI, ANSWERED), request(URI, ASKED)),
+        (request(URI, REQUESTED), record("response", URI, ANSWERED)),
+        (record("response", URI, ANSWERED), request(URI, REQUESTED)),
         (
-            request(URI, ASKED),
+            request(URI, REQUESTED),
             record("response", URI + "2", ANSWERED),
             record(
                 "response",
@@ -230,7 +230,7 @@ URI = "https://a.example/"
         (
             record("response", URI, ANSWERED),
             record("response", URI + "2", ANSWERED),
-            request(URI, ASKED, ("WARC-Concurrent-To", f"<urn:x:response:{URI}:2024-01-01T00:00:00Z>")),
+            request(URI, REQUESTED, ("WARC-Concurrent-To", f"<urn:x:response:{URI}:2024-01-01T00:00:00Z>")),
         ),
     ],
     ids=["before", "after", "named by the response", "named by the request"],
@@ -245,7 +245,7 @@ def test_a_response_finds_its_request(tmp_path, records):
 
 
 def test_a_request_beside_with_another_uri_is_not_taken(tmp_path):
-    collection = collection_of(tmp_path, request(URI + "x", ASKED), record("response", URI, ANSWERED))
+    collection = collection_of(tmp_path, request(URI + "x", REQUESTED), record("response", URI, ANSWERED))
     assert [each.method for each in collection.captures()] == ["GET"]
 
 

@@ -241,7 +241,7 @@ def test_where_a_list_goes_on_in_a_graphql_body(twice):
     assert (learned.rules, whys(learned)) == ((), {GIVEN})
 
 
-def test_a_csrf_token_is_volatile_though_every_page_tells_it(twice):
+def test_a_csrf_token_is_volatile_though_every_page_reports_it(twice):
     def story(token: str, when: str):
         said = f'<input name="csrf_token" value="{token}"> {when}'
         body = f"csrf_token={token}&text=hello&ref={token}".encode()
@@ -283,7 +283,7 @@ def test_a_persisted_query_is_never_volatile(twice):
 _meant = st.integers(0, 9_999_999).map(str) | st.sampled_from(
     ["kettle", "red-shoes", "2026-01-01", "en-US", "v1.2.3", "Kitchen", "a@b.test", "1767268800", ""]
 )
-_asked = st.lists(
+_requested = st.lists(
     st.tuples(st.sampled_from(["/list", "/p/x", "/search"]), st.sampled_from(["page", "q", "id"]), _meant),
     min_size=1,
     max_size=12,
@@ -291,7 +291,7 @@ _asked = st.lists(
 
 
 @settings(max_examples=25, deadline=None)
-@given(_asked, _asked)
+@given(_requested, _requested)
 def test_words_and_short_numbers_are_never_learned_however_often_they_differ(tmp_path_factory, first, second):
     root = tmp_path_factory.mktemp("meant")
     recordings = []
@@ -329,7 +329,7 @@ def test_guesses_from_one_recording(recorded):
     assert {rule.origin for rule in learned.rules} == {RuleOrigin.GUESSED}
 
 
-def test_what_an_answer_told_is_not_guessed(recorded):
+def test_what_an_answer_reported_is_not_guessed(recorded):
     learned = learn_within(recorded("one", [get("/", f'<img src="/pixel?{T1}">'), get(f"/pixel?{T1}")]))
     assert learned.rules == ()
     assert whys(learned) == {GIVEN}

@@ -175,7 +175,7 @@ def test_every_byte_of_the_other_files_is_guarded(sealed, name):
         (sealed / name).write_bytes(original)
 
 
-def test_a_broken_body_is_told_when_it_is_served_and_not_before(sealed):
+def test_a_broken_body_is_reported_when_it_is_served_and_not_before(sealed):
     with Pack.open(sealed) as pack:
         wanted = pack.entry(0)
         at = (sealed / "bodies.bin").read_bytes().index(bytes(wanted.body))

@@ -185,7 +185,7 @@ def test_a_file_that_breaks_off_is_never_seen(tmp_path, url, again, monkeypatch)
 
 @pytest.mark.parametrize("name", [*FILES])
 @pytest.mark.parametrize("how", ["flipped", "short", "gone"])
-def test_what_is_broken_is_told_by_file_and_never_kept(tmp_path, name, how):
+def test_what_is_broken_is_reported_by_file_and_never_stored(tmp_path, name, how):
     collection, environment_id = recorded(tmp_path / "here")
     depot = PackRemote(f"file://{tmp_path}/share")
     depot.push(collection.pack)
@@ -228,7 +228,7 @@ def test_a_pack_under_a_wrong_identifier_is_not_taken(tmp_path):
     assert "manifest.json: differs from its digest" in str(raised.value)
 
 
-def test_urls_that_lead_nowhere_are_told(tmp_path):
+def test_urls_that_lead_nowhere_are_reported(tmp_path):
     collection, _ = recorded(tmp_path / "here")
     with pytest.raises(UsageError, match="nosuch"):
         PackRemote("nosuch://bucket/packs")
@@ -283,7 +283,7 @@ def test_what_does_not_fit_at_all_is_refused(tmp_path, three):
         pass
 
 
-def test_a_disk_that_is_full_is_told(tmp_path, three, monkeypatch):
+def test_a_disk_that_is_full_is_reported(tmp_path, three, monkeypatch):
     depot, (one, *_), _ = three
     monkeypatch.setattr(packstore.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(CollectionError, match="1,000 are free"), store_at(tmp_path).hold(one, depot):

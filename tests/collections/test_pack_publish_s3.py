@@ -76,7 +76,7 @@ def test_a_push_that_breaks_off_shows_nothing(files, collection, monkeypatch):
         PackRemote("s3://bucket/packs").find("shop")
 
 
-def test_what_s3_refuses_is_told(files, collection, monkeypatch):
+def test_what_s3_refuses_is_reported(files, collection, monkeypatch):
     with pytest.raises(PeerError, match="bucket does not exist"):
         PackRemote("s3://nosuch/packs").push(collection.pack, "shop")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")

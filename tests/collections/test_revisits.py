@@ -66,7 +66,7 @@ def test_a_repeated_body_is_a_revisit_and_is_read_as_it_was(collection):
     assert revisit.block.endswith(b"X-At: 2\r\n\r\n")
 
 
-def test_what_another_run_wrote_is_referred_to_and_replay_is_told_nothing_of_it(collection, tmp_path):
+def test_what_another_run_wrote_is_referred_to_and_replay_is_reported_nothing_of_it(collection, tmp_path):
     for second in (1, 2, 3):
         with CollectionWriter(collection) as writer:
             writer.write(exchange(second))

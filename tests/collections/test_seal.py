@@ -141,8 +141,8 @@ def test_manifest_says_what_replay_must_repeat(make):
     collection.write_manifest(Manifest(recorded_at="20250101000000", seed=3, profile={"locale": "de"}))
     seal(collection)
     with Pack.open(collection.pack) as pack:
-        kept = {name: pack.manifest[name] for name in ("recorded_at", "seed", "profile")}
-        assert kept == {"recorded_at": "20250101000000", "seed": 3, "profile": {"locale": "de"}}
+        stored = {name: pack.manifest[name] for name in ("recorded_at", "seed", "profile")}
+        assert stored == {"recorded_at": "20250101000000", "seed": 3, "profile": {"locale": "de"}}
     (collection.path / "rules.yaml").write_bytes(b"volatile: \xff")
     with pytest.raises(CollectionError, match=r"rules\.yaml:10: rules are not UTF-8"):
         seal(collection)
@@ -309,7 +309,7 @@ def test_of_a_page_that_was_visited_again_the_later_document_counts(make, tmp_pa
     assert seal(copy).warnings == ()
 
 
-def test_what_another_page_asked_for_stays_though_its_page_was_visited_again(tmp_path):
+def test_what_another_page_requested_for_stays_though_its_page_was_visited_again(tmp_path):
     collection = Collection.create(tmp_path, "site")
     story = (
         ((("HX-Request", "true"),), b"part", "20260101000001"),
@@ -409,7 +409,7 @@ def test_a_missing_or_old_index_is_made_anew(make):
     assert seal(collection).warnings == ()
 
 
-def test_progress_is_told(make):
+def test_progress_is_reported(make):
     seen: list[int] = []
     seal(make(*(_record("response", A + str(n), OK) for n in range(3))), on_progress=seen.append)
     assert seen == [1, 2, 3]
@@ -511,7 +511,7 @@ def test_a_page_that_broke_off_is_no_answer(make):
     ]
 
 
-def test_what_an_answer_varies_by_is_kept_with_what_the_request_had(make):
+def test_what_an_answer_varies_by_is_stored_with_what_the_request_had(make):
     vary = b"HTTP/1.1 200 OK\r\nVary: Accept-Encoding, X-Mode\r\nvary: Cookie , *\r\n\r\n"
     fields = b"GET %b HTTP/1.1\r\nX-Mode: dark\r\n%b\r\n"
     collection = make(
@@ -533,7 +533,7 @@ def test_what_an_answer_varies_by_is_kept_with_what_the_request_had(make):
     ]
 
 
-def test_what_else_the_page_has_set_is_kept_as_a_preference(make):
+def test_what_else_the_page_has_set_is_stored_as_a_preference(make):
     fields = (
         b"X-Action: list\r\nX-Mode: dark\r\nRSC: 1\r\nX-Empty:\r\n"
         b"Host: a.test\r\nUser-Agent: b\r\nSec-CH-UA: c\r\nCache-Control: no-cache\r\nVia: 1.1 x\r\n"
@@ -571,7 +571,7 @@ def test_entries_are_found_under_what_the_rules_leave_of_their_requests(make):
         assert list(pack.lookup(alias.key)) == []
 
 
-def test_rules_that_cannot_be_read_are_told_by_file_and_line(make):
+def test_rules_that_cannot_be_read_are_reported_by_file_and_line(make):
     collection = make(_record("response", A, OK))
     (collection.path / "rules.yaml").write_text("version: 1\nvolatile:\n  - {where: nowhere}\n")
     with pytest.raises(CollectionError, match=r"rules\.yaml: line 3"):

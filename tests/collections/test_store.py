@@ -151,7 +151,7 @@ def test_nothing_is_removed_while_a_seal_goes_on(tmp_path):
     assert _segments(tmp_path) == []
 
 
-def test_nothing_is_removed_when_a_pack_cannot_tell_what_it_needs(tmp_path):
+def test_nothing_is_removed_when_a_pack_cannot_report_what_it_needs(tmp_path):
     site, other = _record(tmp_path, "site", [1]), _record(tmp_path, "other", [2])
     seal(site)
     seal(other)

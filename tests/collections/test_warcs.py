@@ -114,7 +114,7 @@ def test_without_a_listener_the_whole_records_come_before_the_error(tmp_path):
     assert caught.value.path == path
 
 
-def test_a_gzip_of_one_member_is_read_and_told_once(tmp_path):
+def test_a_gzip_of_one_member_is_read_and_reported_once(tmp_path):
     path = tmp_path / "x.warc.gz"
     path.write_bytes(gzip.compress(b"".join(serialise(response(number)) for number in range(4))))
     found, defects = read(path)
@@ -144,7 +144,7 @@ def test_a_corrupt_member_costs_its_record_only(tmp_path):
     assert [(each.code, each.offset) for each in defects] == [("corrupt", len(members[0]))]
 
 
-def test_padding_behind_the_last_member_is_told(tmp_path):
+def test_padding_behind_the_last_member_is_reported(tmp_path):
     member = gzip_member(serialise(response(0)))
     path = tmp_path / "x.warc.gz"
     path.write_bytes(member + bytes(512))
@@ -164,7 +164,7 @@ def test_a_wrong_content_length_costs_no_other_record(tmp_path):
     assert [(each.code, each.offset) for each in defects] == [("junk", 0)]
 
 
-def test_a_content_length_too_small_is_mended_by_the_digest(tmp_path):
+def test_a_content_length_too_small_is_repaired_by_the_digest(tmp_path):
     text = serialise(response(0)).replace(b"Content-Length: 50", b"Content-Length: 40")
     path = tmp_path / "x.warc"
     path.write_bytes(text + serialise(response(1)))

@@ -125,7 +125,7 @@ def test_a_header_in_latin_1_and_an_unframed_body_survive(collection):
     assert found.response == Response(200, "OK", fields[:1], b"5\r\nnot chunked")
 
 
-def test_resources_are_kept_and_not_indexed(collection):
+def test_resources_are_stored_and_not_indexed(collection):
     with CollectionWriter(collection) as writer:
         writer.write_resource("urn:text:https://a.example/", "20240101000000", "text/plain", b"the text")
     [path] = collection.warc_files()

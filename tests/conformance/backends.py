@@ -167,7 +167,7 @@ def recorded() -> list[Exchange]:
     return [*recording(), *chain.from_iterable(cases)]
 
 
-def asked_again(backend: Running, scheme: str, *, respelled: bool = False) -> tuple[int, list[str]]:
+def requested_again(backend: Running, scheme: str, *, respelled: bool = False) -> tuple[int, list[str]]:
     """How many recorded requests were asked again, in recorded order, and which got not their exact answer.
 
     Reads are asked for by HEAD and in part, too. If `respelled`, only bodies of JSON are sent, turned round.

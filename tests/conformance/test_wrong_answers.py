@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from backends import OWN, UNSEEN, Running, asked_again, running, verdicts
+from backends import OWN, UNSEEN, Running, requested_again, running, verdicts
 from conformance_site import FORM, SITE
 
 from stillweb.certs import CertAuthority
@@ -48,14 +48,14 @@ def test_nothing_gets_the_answer_of_something_else(backend: Running) -> None:
 @pytest.mark.parametrize("scheme", ["https", "http"])
 def test_what_was_recorded_gets_its_exact_answer(backend: Running, scheme: str) -> None:
     only_own(backend)
-    count, wrong = asked_again(backend, scheme)
+    count, wrong = requested_again(backend, scheme)
     assert not wrong
     assert count > 300
 
 
 def test_bodies_spelled_otherwise_get_the_same_answer(backend: Running) -> None:
     only_own(backend)
-    count, wrong = asked_again(backend, "https", respelled=True)
+    count, wrong = requested_again(backend, "https", respelled=True)
     assert not wrong
     assert count > 50
 

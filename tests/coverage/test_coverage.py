@@ -151,7 +151,7 @@ def test_causes_are_grouped_with_the_command_that_closes_them():
     assert any("--unsafe" in cause.command for cause in causes)
 
 
-def test_what_the_recorder_leaves_alone_is_told_from_what_a_recording_can_close():
+def test_what_the_recorder_leaves_alone_is_reported_from_what_a_recording_can_close():
     logout = StepRecord(
         *(1, URL, {"action": "click", "bid": "a"}, 'link "Log out"'),
         **{"requested": True, "left": False, "dead": False, "missed": ("GET https://site.test/end",)},

@@ -58,47 +58,47 @@ def test_boxes_are_around_what_lies_together():
     assert differing_boxes(b"", png()) == []
 
 
-def step(kept, axtree, requests=(), **more):
-    digests = {"axtree": kept.put(axtree.encode())}
+def step(stored, axtree, requests=(), **more):
+    digests = {"axtree": stored.put(axtree.encode())}
     lines = "\n".join(requests).encode()
-    return SeenStep("", "ok", "https://s.test/", digests, kept.put(lines), seconds=0.1, **more)
+    return SeenStep("", "ok", "https://s.test/", digests, stored.put(lines), seconds=0.1, **more)
 
 
 def test_a_difference_is_explained_by_node_and_request(tmp_path):
-    kept = ContentStore(tmp_path)
+    stored = ContentStore(tmp_path)
     tree = "RootWebArea 'S'\n\tmain\n\t\tStaticText 'at {}'\n\t\tStaticText 'tail'"
-    same = step(kept, "RootWebArea 'S'", ["GET https://s.test/ 200 exact"])
-    one = [same, step(kept, tree.format("1700000000000"), ["GET /a 200 exact", "GET /b 200 exact"])]
-    other = [same, step(kept, tree.format("1700000000999"), ["GET /b 200 exact", "GET /a 200 exact"])]
+    same = step(stored, "RootWebArea 'S'", ["GET https://s.test/ 200 exact"])
+    one = [same, step(stored, tree.format("1700000000000"), ["GET /a 200 exact", "GET /b 200 exact"])]
+    other = [same, step(stored, tree.format("1700000000999"), ["GET /b 200 exact", "GET /a 200 exact"])]
     assert first_difference(one, one) is None
-    found = explain("t", one, other, kept, runs=3, streams=2)
+    found = explain("t", one, other, stored, runs=3, streams=2)
     assert (found.step, found.forms) == (1, ("axtree",))
     assert found.node == "RootWebArea 'S' > main > StaticText 'at 1700000000999'"
     assert found.looks_like == "the same requests in another order: a race between responses"
     assert found.requests == (
         "order, step 1: request 1: reference GET /a 200 exact, other run GET /b 200 exact",
     )
-    other[1] = step(kept, tree.format("1700000000999"), ["GET /a 200 exact", "GET /b?r=1 404 miss"])
-    found = explain("t", one, other, kept, runs=3, streams=2)
+    other[1] = step(stored, tree.format("1700000000999"), ["GET /a 200 exact", "GET /b?r=1 404 miss"])
+    found = explain("t", one, other, stored, runs=3, streams=2)
     assert found.requests == (
         "only in the reference, step 1: GET /b 200 exact",
         "only in the other run, step 1: GET /b?r=1 404 miss",
     )
     assert found.looks_like.startswith("a clock")
     failed = [same, replace(one[1], status="action_failed")]
-    found = explain("t", one, failed, kept, runs=1, streams=2)
+    found = explain("t", one, failed, stored, runs=1, streams=2)
     assert found.forms == ("status",)
     assert [line.text for line in found.lines] == [
         "ok at https://s.test/",
         "action_failed at https://s.test/",
     ]
-    assert explain("t", one, one[:1], kept, runs=1, streams=2).forms == ("length",)
+    assert explain("t", one, one[:1], stored, runs=1, streams=2).forms == ("length",)
 
 
 def test_the_reference_is_the_commonest_stream_and_broken_runs_are_none(tmp_path):
-    kept = ContentStore(tmp_path)
+    stored = ContentStore(tmp_path)
     runs = [
-        TraceRepetition("t", Condition(1), index, (step(kept, tree),), failure)
+        TraceRepetition("t", Condition(1), index, (step(stored, tree),), failure)
         for index, (tree, failure) in enumerate(
             [("a", ""), ("b", ""), ("b", ""), ("c", "gone"), ("c", "gone")]
         )
@@ -194,14 +194,14 @@ def test_a_certificate_is_verified_and_a_changed_one_refused(certified, tmp_path
     assert row.why.startswith("other browser build (1.2.3.4 there, ")
 
 
-def test_what_is_no_certificate_is_told(tmp_path):
+def test_what_is_no_certificate_is_reported(tmp_path):
     for text in ("[]", "no JSON", '{"format": "stillweb-certificate", "version": 99}'):
         (tmp_path / "c.json").write_text(text)
         with pytest.raises(UsageError, match=r"c\.json"):
             Certificate.load(tmp_path / "c.json")
 
 
-def test_this_machine_is_told():
+def test_this_machine_is_reported():
     machine = this_machine("156.0")
     assert machine.cpu
     assert machine.differs_from(machine) == ()

@@ -82,7 +82,7 @@ async def test_each_is_found_and_located_where_nothing_is_pinned(planted):
     assert any("p#told" in place.element for place in found["random"].regions)
 
 
-async def test_a_race_is_told_by_its_requests_or_by_the_order_of_its_lines(planted):
+async def test_a_race_is_reported_by_its_requests_or_by_the_order_of_its_lines(planted):
     results, _ = await certified(planted, "network", ("race", "random", "ids", "still"))
     race = results["race"].divergence
     assert race is not None

@@ -127,11 +127,11 @@ def test_what_was_compared_survives_a_kill_unchanged(two, tmp_path):
     assert list(ComparisonState(tmp_path).pages.values()) == list(pages)
 
 
-def test_a_version_is_kept_and_compared(two, tmp_path):
+def test_a_version_is_stored_and_compared(two, tmp_path):
     first, _ = two
     run = CliRunner()
-    kept = run.invoke(collections, ["keep", "first", "before", "--collections", str(tmp_path)])
-    assert kept.output == "first@before\n"
+    stored = run.invoke(collections, ["keep", "first", "before", "--collections", str(tmp_path)])
+    assert stored.output == "first@before\n"
     again = run.invoke(collections, ["keep", "first", "before", "--collections", str(tmp_path)])
     assert isinstance(again.exception, CollectionExists)
     baseline = first.baseline / "page-1"

@@ -65,7 +65,7 @@ def test_the_overlay_marks_what_differs_and_nothing_else():
     assert len(set(overlay.getpixel((10, 80)))) == 1  # grey
 
 
-def test_another_size_is_compared_and_told():
+def test_another_size_is_compared_and_reported():
     image = picture((160, 90))
     result = compare_pictures(png(image), png(image.crop((0, 0, 160, 60))))
     assert result.score == pytest.approx(2 / 3)

@@ -225,11 +225,11 @@ def test_recorded_traces_are_taken_again_and_their_rewards_compared(recorded, tm
         async with Env(client.url, own.name, level="clock", observe=("axtree", "text", "screenshot")) as env:
             store_run(own, await run_trace(env, trace, keep=True))
         same = await diff_traces(client.url, own)
-        kept = own.path / "traces" / "look.run.json"
-        told = json.loads(kept.read_text())
+        stored = own.path / "traces" / "look.run.json"
+        told = json.loads(stored.read_text())
         told["reward"] = 1.0
         told["steps"][1]["digests"]["axtree"] = "sha256:another"
-        kept.write_text(json.dumps(told))
+        stored.write_text(json.dumps(told))
         return same, await diff_traces(client.url, own)
 
     (same,), (other,) = replayed(own, ca, take)

@@ -55,7 +55,7 @@ def test_a_share_that_is_not_whole_is_never_shown_as_whole():
     assert shown("misses", 3.0) == "3"
 
 
-def test_json_tells_the_failing_pages_and_leaves_out_what_agrees(tmp_path):
+def test_json_reports_the_failing_pages_and_leaves_out_what_agrees(tmp_path):
     rows = match_resources(
         [Fetch("https://s/", status=200), Fetch("https://s/a.css", status=200)],
         [

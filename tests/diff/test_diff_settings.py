@@ -47,7 +47,7 @@ ignore: {requests: ["https://counter.test/*"], console: ["^console: ResizeObserv
         ("version: [", "not valid YAML"),
     ],
 )
-def test_a_mistake_is_told(tmp_path, text, told):
+def test_a_mistake_is_reported(tmp_path, text, told):
     (tmp_path / "diff.yaml").write_text(text)
     with pytest.raises(CollectionError, match=told) as caught:
         read_settings(tmp_path)

@@ -139,7 +139,7 @@ def test_lines_show_what_changed_within_them():
     assert [line.changed for line in view.marked([*given[:2], DiffLine("+", "more")])] == ["", "", ""]
 
 
-def test_rewards_come_first_and_misses_with_what_mends_them(tmp_path):
+def test_rewards_come_first_and_misses_with_what_repairs_them(tmp_path):
     text = diff_report(tmp_path).write_html(tmp_path / "report").read_text("utf-8")
     at = [
         text.index(sign)
@@ -261,7 +261,7 @@ def check_junit(path):
     return root
 
 
-def test_junit_is_valid_and_tells_failures(tmp_path):
+def test_junit_is_valid_and_reports_failures(tmp_path):
     report = diff_report(tmp_path)
     broken = replace(report.pages[0], id="x", url="https://s.test/x", error="net::ERR_FAILED")
     root = check_junit(

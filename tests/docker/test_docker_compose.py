@@ -245,7 +245,7 @@ async def test_sessions_are_reached_where_the_control_api_says(ready):
         assert (await client.open_session()).proxy == ready.traffic
 
 
-def test_proxies_are_named_by_the_host_that_was_asked(ready):
+def test_proxies_are_named_by_the_host_that_was_requested(ready):
     opened = httpx.post(f"{ready.pywb}/sessions", headers={"Host": "replay-7.example:99"}, trust_env=False)
     assert opened.json()["proxy"] == f"http://replay-7.example:{ready.traffic.rpartition(':')[2]}"
 
@@ -268,7 +268,7 @@ def test_images_hold_no_key_and_no_collection(ready):
     assert subprocess.run(image, capture_output=True, text=True).stdout == ""
 
 
-def test_they_stop_when_told_and_of_their_own_will(ready):
+def test_they_stop_when_reported_and_of_their_own_will(ready):
     ready("stop", "-t", "20")
     for service in ("replay", "pywb"):
         (container,) = ready("ps", "-a", "-q", service).split()

@@ -147,7 +147,7 @@ async def test_who_knows_the_next_start_says_so(env):
     assert (env.ahead.counts.taken, observation.url) == (1, SECOND)
 
 
-async def test_what_cannot_be_prepared_is_told_by_the_reset_that_asks_for_it(env):
+async def test_what_cannot_be_prepared_is_reported_by_the_reset_that_asks_for_it(env):
     await env.reset(url=HOME)
     env.prepare(url=ORIGIN + "/absent")
 
@@ -239,7 +239,7 @@ async def test_a_killed_browser_takes_what_was_prepared_with_it(replay):
     assert await sessions(replay) == ["default"]
 
 
-async def test_what_nobody_took_was_no_episode(replay, browser, tmp_path):
+async def test_what_no_one_took_was_no_episode(replay, browser, tmp_path):
     options = EnvOptions(ahead=1, trajectories=tmp_path)
     async with Env(replay.url, level="exact", browser=browser, options=options) as env:
         episodes = []

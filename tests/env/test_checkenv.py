@@ -54,7 +54,7 @@ async def test_what_differs_is_located(replay, browser):
     assert json.loads(json.dumps(row.to_dict()))["divergence"]["step"] == 2
 
 
-async def test_failures_and_misses_are_told_by_their_kind(replay, browser):
+async def test_failures_and_misses_are_reported_by_their_kind(replay, browser):
     absent = Task("absent", "g", ORIGIN + "/absent", evaluation=UrlEvaluator(exact=(HOME,)))
     judged = Task("judged", "g", HOME, evaluation=AnswerEvaluator(fuzzy=("x",), question="?"))
     missing = Trace("missing", ({"action": "goto", "url": ORIGIN + "/absent"},), url=HOME)

@@ -41,7 +41,7 @@ async def test_schema_is_printed():
     assert json.loads(out) == action_schema()
 
 
-async def test_a_bad_task_file_is_told(tmp_path):
+async def test_a_bad_task_file_is_reported(tmp_path):
     path = tmp_path / "tasks.json"
     path.write_text(json.dumps([TASK, {**TASK, "goal": ""}]))
     status, _, err = await stillweb("env", "check", str(path), "--proxy", "http://127.0.0.1:9")
@@ -49,7 +49,7 @@ async def test_a_bad_task_file_is_told(tmp_path):
     assert f"{path}#1" in err
 
 
-async def test_no_server_is_told(tmp_path):
+async def test_no_server_is_reported(tmp_path):
     path = tmp_path / "tasks.json"
     path.write_text(json.dumps([TASK]))
     status, _, err = await stillweb("env", "check", str(path), "--proxy", "http://127.0.0.1:9")

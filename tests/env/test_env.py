@@ -89,7 +89,7 @@ async def test_a_url_is_scored_on_the_active_tab(env):
     assert (await env.step({"action": "terminate"}))[1] == 1.0
 
 
-async def test_a_model_s_mistakes_are_told_and_cost_a_step(env):
+async def test_a_model_s_mistakes_are_reported_and_cost_a_step(env):
     await env.reset(url=ORIGIN + "/")
     observation, _, _, _, info = await env.step({"action": "click"})
     assert info["action"]["status"] == "invalid_action"
@@ -253,7 +253,7 @@ async def test_zone_viewport_and_start_are_the_task_s(env):
     assert reward == 1.0, info["score"]
 
 
-async def test_only_what_is_asked_for_is_observed(replay, browser):
+async def test_only_what_is_requested_for_is_observed(replay, browser):
     kinds = ("axtree", "html", "screenshot", "text")
     async with Env(replay.url, browser=browser, observe=kinds) as env:
         observation, _ = await env.reset(url=ORIGIN + "/")
@@ -281,7 +281,7 @@ async def test_an_episode_is_truncated_at_max_steps(replay, browser):
             await env.step({"action": "terminate"})
 
 
-async def test_wrong_use_is_told(replay, browser):
+async def test_wrong_use_is_reported(replay, browser):
     with pytest.raises(UsageError, match="no level"):
         Env(replay.url, level="loose")
     with pytest.raises(UsageError, match="pixels"):
@@ -313,24 +313,24 @@ async def test_wrong_use_is_told(replay, browser):
 
 
 @pytest.mark.parametrize("wrong", [{"max_steps": 0}, {"max_steps": -3}, {"har": "all"}, {"step_seconds": 0}])
-async def test_options_that_cannot_be_are_told(wrong):
+async def test_options_that_cannot_be_are_reported(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
         EnvOptions(**wrong)
 
 
-async def test_no_address_of_a_server_is_told():
+async def test_no_address_of_a_server_is_reported():
     for made in (Env(None), VectorEnv(None, 1)):
         with pytest.raises(UsageError, match="is a text, not None"):
             await made.start()
 
 
-async def test_an_unknown_collection_is_told(replay, browser):
+async def test_an_unknown_collection_is_reported(replay, browser):
     async with Env(replay.url, "nothing", browser=browser) as env:
         with pytest.raises(CollectionNotFound):
             await env.reset(url=ORIGIN + "/")
 
 
-async def test_no_server_is_told():
+async def test_no_server_is_reported():
     with pytest.raises(ReplayUnreachable):
         async with Env("http://127.0.0.1:9"):
             pass

@@ -121,7 +121,7 @@ async def test_dialogs_are_answered_as_said(server, browser, level):
 
 
 @pytest.mark.parametrize("level", ["clock", "exact"])
-async def test_downloads_are_kept_by_their_digest(server, browser, tmp_path, level):
+async def test_downloads_are_stored_by_their_digest(server, browser, tmp_path, level):
     folder = tmp_path / "kept"
     digest = hashlib.sha256(FILE).hexdigest()
     shared = browser if level == "clock" else None

@@ -118,7 +118,7 @@ async def requested(env, count):
     assert await poll(lambda: len(episode.activity.requests) >= count, timeout=30, interval=0.001)
 
 
-async def test_a_page_that_has_crashed_is_told_at_once(pair):
+async def test_a_page_that_has_crashed_is_reported_at_once(pair):
     env, other = pair
     session, _ = page_of(env)
     session.post("Page.crash")
@@ -167,7 +167,7 @@ async def test_a_page_that_is_slow_is_no_page_that_loops(pair, impatient):
     assert await (await PageProbe.of(pair[0]._episode.page)).evaluate(busy) == "ended"
 
 
-async def test_a_frame_that_nobody_waits_for_any_more_is_ended_before_the_next(pair):
+async def test_a_frame_that_no_one_waits_for_any_more_is_ended_before_the_next(pair):
     env, other = pair
     (session, exact), (free, other_exact) = page_of(env), page_of(other)
     busy = "new ResizeObserver(() => { for (let n = 0; n < 1e9; n++); }).observe(document.body)"
@@ -279,11 +279,11 @@ async def test_a_worker_of_the_replay_that_dies_amid_a_step(collection, ca, brow
     options = ReplayOptions(port=0, session_ports=None)
     async with (
         serve_cluster([collection], ca, options, workers=2) as cluster,
-        ReplayClient(cluster.url) as desk,
+        ReplayClient(cluster.url) as control_api,
         Env(cluster.url, browser=browser, level="exact") as env,
     ):
         _, info = await env.reset(url=HOME)
-        worker = cluster.workers[(await desk.session(info["session"]))["worker"]]
+        worker = cluster.workers[(await control_api.session(info["session"]))["worker"]]
         step = asyncio.ensure_future(press(env, "Fetch"))
         await requested(env, 20)
         os.kill(worker.pid, signal.SIGKILL)

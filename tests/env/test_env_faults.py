@@ -31,7 +31,7 @@ NOTHING = (["default"], 0)
 
 
 @pytest.mark.parametrize("action", [{"action": "terminate"}, {"action": "scroll", "dy": 1}])
-async def test_a_session_closed_by_somebody_else_is_an_infra_error(env, replay, action):
+async def test_a_session_closed_by_someone_else_is_an_infra_error(env, replay, action):
     _, info = await env.reset(task=TRUE)
     async with ReplayClient(replay.url) as client:
         await client.close_session(info["session"])

@@ -41,7 +41,7 @@ def test_another_browser_falls_back_to_clock_with_one_warning(browsers, caplog, 
     assert record.message == "level 'clock' is used: the browser is not chromium-headless-shell"
 
 
-def test_a_level_that_is_named_is_kept(browsers):
+def test_a_level_that_is_named_is_stored(browsers):
     assert level_of("exact", executable=browsers[1]) is Level.EXACT  # the start of the browser raises
     assert level_of("clock", executable=browsers[0]) is Level.CLOCK
     with pytest.raises(UsageError, match="no level 'best'"):

@@ -189,7 +189,7 @@ async def test_an_address_that_no_browser_opens_fails_the_action(either, url):
 
 
 @pytest.mark.parametrize("either", ["exact"], indirect=True)
-async def test_a_download_is_told_with_the_step_that_began_it_however_late_playwright_hears(
+async def test_a_download_is_reported_with_the_step_that_began_it_however_late_playwright_hears(
     either, monkeypatch
 ):
     told = Tabs._on_download
@@ -216,7 +216,7 @@ async def test_what_lasts_is_flagged_with_every_step_until_it_is_gone(either):
 
 
 @pytest.mark.parametrize("either", ["exact"], indirect=True)
-async def test_why_a_form_is_not_sent_is_told(either):
+async def test_why_a_form_is_not_sent_is_reported(either):
     observation, _ = await either.reset(url=ORIGIN + "/required")
     (bid,) = (node.bid for node in observation.nodes if node.role == "button")
     *_, info = await either.step({"action": "click", "bid": bid})
@@ -296,7 +296,7 @@ async def test_what_a_script_says_when_it_throws_does_not_make_it_ours(env, said
         ),
     ],
 )
-async def test_a_task_that_cannot_begin_is_told_as_such_at_once(env, task, why):
+async def test_a_task_that_cannot_begin_is_reported_as_such_at_once(env, task, why):
     with pytest.raises(TaskError, match=why):
         await env.reset(task=task)
     observation, _ = await env.reset(url=ORIGIN + "/host")
@@ -307,7 +307,7 @@ async def test_a_task_that_cannot_begin_is_told_as_such_at_once(env, task, why):
     "state",
     [{"cookies": "x"}, {"cookies": [{"name": "a", "value": "b"}]}, {"origins": [{"origin": "nonsense"}]}],
 )
-async def test_a_storage_state_that_cannot_be_is_told_at_once(server, browser, state):
+async def test_a_storage_state_that_cannot_be_is_reported_at_once(server, browser, state):
     async with Env(server.url, browser=browser, options=EnvOptions(storage_state=state)) as env:
         with pytest.raises(TaskError, match="rejects the storage state"):
             await env.reset(url=ORIGIN + "/host")

@@ -35,9 +35,9 @@ async def cluster(tmp_path_factory, ca):
     [(False, {"action": "terminate"}), (True, {"action": "goto", "url": ORIGIN + "/second"})],
 )
 async def test_a_worker_that_dies_is_an_infra_error(cluster, browser, action, restarted):
-    async with Env(proxy=cluster.url, browser=browser) as env, ReplayClient(cluster.url) as desk:
+    async with Env(proxy=cluster.url, browser=browser) as env, ReplayClient(cluster.url) as control_api:
         _, info = await env.reset(task=TRUE)
-        worker = cluster.workers[(await desk.session(info["session"]))["worker"]]
+        worker = cluster.workers[(await control_api.session(info["session"]))["worker"]]
         restarts = worker.restarts
         os.kill(worker.pid, signal.SIGKILL)
         if restarted:

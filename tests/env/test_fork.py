@@ -54,7 +54,7 @@ async def test_forks_stand_where_the_original_stands_and_go_on_apart(replay, bro
         assert (await env.step({"action": "terminate"}))[1] == 0.0
 
 
-async def test_a_past_that_does_not_come_again_is_told_by_step_kind_and_digests(env, replay, browser):
+async def test_a_past_that_does_not_come_again_is_reported_by_step_kind_and_digests(env, replay, browser):
     await env.reset(url=HOME)
     await env.step({"action": "goto", "url": ORIGIN + "/second"})
     past = env.past

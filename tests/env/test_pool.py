@@ -38,7 +38,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("victim", ["parent", "driver", "browser"])
-async def test_whoever_is_killed_no_process_stays_behind(victim):
+async def test_actor_is_killed_no_process_stays_behind(victim):
     parent = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PARENT), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -112,7 +112,7 @@ async def test_leases_are_spread_over_the_browsers_and_a_lost_one_is_replaced():
         assert (await pool.lease()).number == 2
 
 
-async def test_what_does_not_start_is_told_and_the_next_lease_tries_again(tmp_path):
+async def test_what_does_not_start_is_reported_and_the_next_lease_tries_again(tmp_path):
     with pytest.raises(ProgramNotFound):
         await BrowserPool((), PoolOptions(executable=tmp_path / "absent")).lease()
     crashing = tmp_path / "browser"

@@ -96,7 +96,7 @@ attempts = st.lists(st.sampled_from(list(ENDS)), min_size=3, max_size=3)
     st.integers(0, 3),
     st.integers(1, 3),
 )
-def test_every_episode_is_told_once_as_it_ended(scripts, n, most, tries):
+def test_every_episode_is_reported_once_as_it_ended(scripts, n, most, tries):
     named = {f"{'raises' if bad else 'plays'}{k}": script for k, (bad, script) in enumerate(scripts)}
     sessions = Sessions(n, named)
     planned = [Planned(Task(name, "", "https://a.test/"), k, seed=k) for k, name in enumerate(named)]
@@ -124,7 +124,7 @@ def test_every_episode_is_told_once_as_it_ended(scripts, n, most, tries):
         assert not good or each.traffic == {"requests": 6, "hits": 3, "misses": 3, "noise": 0}
 
 
-def test_a_bug_ends_its_session_and_is_told_once_the_others_are_through():
+def test_a_bug_ends_its_session_and_is_reported_once_the_others_are_through():
     sessions = Sessions(2, {"a": ["bug"], "b": ["ok"], "c": ["ok"]})
     ended = []
 

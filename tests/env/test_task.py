@@ -57,7 +57,7 @@ def test_a_timestamp_sets_the_clock():
     assert task.start == datetime(2025, 4, 1, 21, 5, 51, tzinfo=UTC)
 
 
-def test_one_id_for_several_tasks_is_told_apart():
+def test_one_id_for_several_tasks_is_reported_apart():
     assert [task.id for task in warc_bench_tasks([ENTRY, ENTRY, ENTRY])] == [
         "online.7",
         "online.7~2",

@@ -114,7 +114,7 @@ def test_json_is_read_as_well_tabs_and_all(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_told_by_its_line(old, new, said):
+def test_what_is_wrong_is_reported_by_its_line(old, new, said):
     assert old in FILE
     with pytest.raises(TaskError, match=f"tasks.yaml{said}"):
         native_tasks(FILE.replace(old, new), source="tasks.yaml")
@@ -130,7 +130,7 @@ def test_a_json_file_is_judged_alike(tmp_path):
         load_tasks(str(path))
 
 
-def test_all_that_is_wrong_is_told_at_once():
+def test_all_that_is_wrong_is_reported_at_once():
     with pytest.raises(TaskError) as caught:
         native_tasks(FILE.replace("goal:", "gaol:"), source="t.yaml")
     assert str(caught.value).count("\n") == 3  # two are missing, two are unknown
@@ -239,7 +239,7 @@ def test_tasks_of_earlier_trajectories_are_read_and_written_alike():
     assert again.evaluation == task.evaluation
 
 
-def test_what_nobody_read_is_no_reward():
+def test_what_no_one_read_is_no_reward():
     with pytest.raises(TaskError, match="does not hold 's'"):
         ScriptEvaluator(script="s").score(Evidence())
     with pytest.raises(TaskError, match="requests"):

@@ -49,7 +49,7 @@ def test_a_trace_is_read_as_it_was_written(tmp_path):
         ('{"format": "stillweb-trace", "version": 1, "task": {"id": "x"}}', ":1"),
     ],
 )
-def test_what_is_no_trace_is_told_by_its_line(tmp_path, text, where):
+def test_what_is_no_trace_is_reported_by_its_line(tmp_path, text, where):
     path = tmp_path / "trace.jsonl"
     path.write_text(text)
     with pytest.raises(TaskError, match=f"{path}{where}"):
@@ -80,7 +80,7 @@ class TestOnASite:
         assert first.reward == again.reward == 1.0
         assert json.loads(json.dumps(first.steps[1].to_dict()))["digests"] == dict(first.steps[1].digests)
 
-    async def test_what_was_seen_is_kept_where_asked_for(self, env):
+    async def test_what_was_seen_is_stored_where_requested_for(self, env):
         run = await run_trace(env, Trace("home", (), url=ORIGIN + "/"), keep=True)
         assert run.steps[0].observation.title == "Home"
         assert run.steps[0].info["collection"] == "small"

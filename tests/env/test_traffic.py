@@ -18,7 +18,7 @@ def requested(number, **what):
     return Requested(f"https://a.example/{number}", "GET", "xhr", 0.0, **what)
 
 
-def test_a_ledger_tells_misses_from_noise():
+def test_a_ledger_reports_misses_from_noise():
     traffic = from_ledger([entry(1, "exact"), entry(2, "miss"), entry(3, "noise"), entry(4, "sequence")])
     assert (traffic.requests, traffic.hits, traffic.misses, traffic.noise) == (4, 2, 1, 1)
     assert traffic.missed == ("GET https://a.example/2",)

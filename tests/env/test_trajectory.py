@@ -221,7 +221,7 @@ class Fair:
         return 0.25
 
 
-async def test_a_judge_is_asked_and_its_verdict_kept(replay, browser, tmp_path):
+async def test_a_judge_is_requested_and_its_verdict_stored(replay, browser, tmp_path):
     options = EnvOptions(trajectories=tmp_path, judge=Fair(), har="")
     fuzzy = task(AnswerEvaluator(fuzzy=("an hour",), question="Do it?"))
     reason = task(AnswerEvaluator(unachievable="closed", question="Do it?"), "u")

@@ -23,7 +23,7 @@ from stillweb.env.trajectories.trajectory import (
 from stillweb.errors import TaskError
 
 
-def test_the_store_keeps_each_once_and_mends_what_a_crash_left(tmp_path):
+def test_the_store_keeps_each_once_and_repairs_what_a_crash_left(tmp_path):
     store = ContentFiles(tmp_path)
     digest = store.put(b"abc", "txt")
     path = store.path(digest, "txt")
@@ -88,14 +88,14 @@ def test_the_command_says_which_reward_differs_by_its_exit_status(tmp_path):
     status, out, _ = told(tmp_path, "--json")
     rows = {row["task"]: row for row in json.loads(out)["rows"]}
     assert (status, rows["wrong"]["outcome"], rows["wrong"]["rescored"]) == (1, "other", 0.0)
-    mended = tmp_path / "mended.yaml"
-    mended.write_text(
+    repaired = tmp_path / "mended.yaml"
+    repaired.write_text(
         "stillweb_tasks: 1\ntasks:\n  - {id: wrong, goal: g, start_url: 'https://a.test/', "
         "evaluate: [{type: string, regex: '[89]'}]}\n"
     )
-    status, out, _ = told(wrong, "--tasks", mended, "--json")
+    status, out, _ = told(wrong, "--tasks", repaired, "--json")
     assert (status, json.loads(out)["rows"][0]["rescored"]) == (0, 1.0)
-    status, _, err = told(mended.parent / "wrong" / "trajectory.jsonl", tmp_path / "store")
+    status, _, err = told(repaired.parent / "wrong" / "trajectory.jsonl", tmp_path / "store")
     assert status == 2  # there is no such path
 
 
@@ -130,7 +130,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_trajectory_is_told_in_its_row_and_the_others_are_scored(tmp_path, how):
+def test_a_damaged_trajectory_is_reported_in_its_row_and_the_others_are_scored(tmp_path, how):
     written(tmp_path, "right", 1.0, "9")
     path = written(tmp_path, "damaged", 1.0, "9")
     number, damage, outcome, said = DAMAGE[how]

@@ -113,11 +113,11 @@ def test_a_short_text_is_not_encoded_though_a_decoder_would_wait_for_more(encodi
 
 
 @pytest.mark.parametrize("encoding", ENCODED)
-def test_a_content_encoding_is_kept_if_the_body_has_it(encoding):
+def test_a_content_encoding_is_stored_if_the_body_has_it(encoding):
     head = ("HTTP/1.1 200 OK", f"Content-Encoding: {encoding}")
-    kept = parse_response(block(*head, body=ENCODED[encoding]))
-    assert kept == Response(200, "OK", (("Content-Encoding", encoding),), ENCODED[encoding])
-    assert decode(kept.raw_body, encoding) == BODY
+    stored = parse_response(block(*head, body=ENCODED[encoding]))
+    assert stored == Response(200, "OK", (("Content-Encoding", encoding),), ENCODED[encoding])
+    assert decode(stored.raw_body, encoding) == BODY
     false = parse_response(block(*head, body=b"<html>not encoded at all, whatever the header says"))
     assert false.headers == ()
 

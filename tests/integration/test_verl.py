@@ -8,15 +8,15 @@ pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def kept():
+def stored():
     return {}
 
 
 @pytest.fixture
-def told(drive, kept):
-    if not kept:
-        kept.update(drive("verl", "verl_side", 280.0))
-    return kept
+def told(drive, stored):
+    if not stored:
+        stored.update(drive("verl", "verl_side", 280.0))
+    return stored
 
 
 def test_call_tool_of_the_real_loop_solves_a_task(told, record_property):
@@ -31,7 +31,7 @@ def test_call_tool_of_the_real_loop_solves_a_task(told, record_property):
     assert call["pictures"] == [[1280, 720]]
 
 
-def test_what_verl_cuts_in_the_middle_is_warned_of_and_what_it_is_told_is_cut_at_the_end(told):
+def test_what_verl_cuts_in_the_middle_is_warned_of_and_what_it_is_reported_is_cut_at_the_end(told):
     short = told["short"]
     assert all("...(truncated)..." in text for text in short["texts"])
     assert (len(short["warned"]), short["images"]) == (1, [None, None])
@@ -54,7 +54,7 @@ def test_the_schema_survives_verls_own_classes(told):
     assert {"bid", "value", "answer"} <= function["parameters"]["properties"].keys()
 
 
-def test_the_older_lifecycle_gives_the_reward_when_it_is_asked(told):
+def test_the_older_lifecycle_gives_the_reward_when_it_is_requested(told):
     assert told["older"]["reward"] == 1.0
 
 

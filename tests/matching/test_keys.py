@@ -86,7 +86,7 @@ def test_swapped_parents_differ():
         (b"[" + b"1" * 5000 + b"]", b"[" + b"1" * 4999 + b"2]"),
     ],
 )
-def test_json_that_some_server_could_tell_apart(one, other):
+def test_json_that_some_server_could_report_apart(one, other):
     assert body_key(JSON, one) != body_key(JSON, other)
 
 
@@ -99,7 +99,7 @@ def test_json_that_some_server_could_tell_apart(one, other):
         (b" [1] ", b"[1]"),
     ],
 )
-def test_json_that_no_server_can_tell_apart(one, other):
+def test_json_that_no_server_can_report_apart(one, other):
     assert body_key(JSON, one) == body_key(JSON, other)
 
 

@@ -175,6 +175,6 @@ def test_secrets_are_known_in_json_multipart_and_basic_credentials():
     st.binary(max_size=80),
     st.text(max_size=40),
 )
-def test_what_nobody_wants_exchanged_stays_byte_by_byte(content_type, body, query):
+def test_what_no_one_wants_exchanged_stays_byte_by_byte(content_type, body, query):
     request = Request("POST", f"https://a.test/?{query}", (("Content-Type", content_type),), body)
     assert replace_fields(request, lambda where, name, value: value) == request

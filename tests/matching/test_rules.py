@@ -38,7 +38,7 @@ def test_defaults_hold_without_any_rules_file():
     assert Rules.parse("version: 1\ndefaults: false\n").aliases(_get(f"https://a.test/?_={NOW}")) == ()
 
 
-def test_each_default_rule_names_a_shape_that_nobody_types():
+def test_each_default_rule_names_a_shape_that_no_one_types():
     for rule in default_rules():
         assert rule.origin is RuleOrigin.DEFAULT
         assert rule.evidence
@@ -200,7 +200,7 @@ def test_forms_and_multipart():
     assert _alias(rules, _multipart("a", {"file": "abcdefgh"})) is None
 
 
-def test_header_rules_are_asked_for_and_make_no_alias():
+def test_header_rules_are_requested_for_and_make_no_alias():
     rules = _rules("where: header, name: X-Nonce, shape: hex, host: a.test")
     request = Request("GET", "https://a.test/", (("x-nonce", "0123456789"),))
     assert rules.ignores(request, "x-nonce")

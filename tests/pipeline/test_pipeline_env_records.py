@@ -94,10 +94,10 @@ async def there_and_again(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return what an episode shows on the live site, and what the same actions show on its recording."""
     collection = Collection.create(folder / "collections", "site")
-    kept = EnvOptions(trajectories=folder / "trajectories")
+    stored = EnvOptions(trajectories=folder / "trajectories")
     async with (
         recording(collection, ca, options) as proxy,
-        Env(proxy.url, level=level, observe=KINDS, options=kept) as env,
+        Env(proxy.url, level=level, observe=KINDS, options=stored) as env,
     ):
         live = await episode(env, url, choices)
     assert collection.manifest().state == "complete"
@@ -158,32 +158,32 @@ async def live_env(
             await env.close()
 
 
-async def test_sessions_end_with_their_episodes_and_limits_are_told(tmp_path: Path, ca) -> None:
+async def test_sessions_end_with_their_episodes_and_limits_are_reported(tmp_path: Path, ca) -> None:
     async with (
         live_site() as site,
         live_env(tmp_path, ca, site) as (env, proxy, _),
-        ReplayClient(proxy.url) as desk,
+        ReplayClient(proxy.url) as control_api,
     ):
         _, info = await env.reset(url="http://live.test/")
         assert (info["backend"], info["environment_id"]) == ("record", "recording")
-        assert [each["id"] for each in await desk.sessions()][1:] == [info["session"]]
+        assert [each["id"] for each in await control_api.sessions()][1:] == [info["session"]]
         with pytest.raises(UsageError, match="fork"):
             await env.fork(2)
         await env.reset(url="http://live.test/")
-        assert len(await desk.sessions()) == 2  # the default one, and the episode's
+        assert len(await control_api.sessions()) == 2  # the default one, and the episode's
         with pytest.raises(CollectionNotFound, match="other"):
             async with Env(proxy.url, "other") as other:
                 await other.reset(url="http://live.test/")
         with pytest.raises(UsageError, match="live site"):
             await Env(proxy.url, level="exact").start()
         await env.close()
-        assert len(await desk.sessions()) == 1
+        assert len(await control_api.sessions()) == 1
 
 
 async def test_a_site_that_is_down_and_an_archive_that_cannot_be_written_are_ours(tmp_path: Path, ca) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        nobody = LiveSite(taken.getsockname()[1])
-    async with live_env(tmp_path / "down", ca, nobody) as (env, _, _):
+        no_one = LiveSite(taken.getsockname()[1])
+    async with live_env(tmp_path / "down", ca, no_one) as (env, _, _):
         with pytest.raises(InfraError, match=r"refused|Connect"):
             await env.reset(url="http://live.test/")
 

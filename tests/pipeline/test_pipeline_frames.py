@@ -68,8 +68,8 @@ async def replayed(
     assert seal(collection).warnings == ()
     options = ReplayOptions(port=0, session_ports=None, drain=drain, policy=Policy(pace=pace))
     with Pack.open(collection.pack) as pack:
-        async with serve({"live": pack}, ca, options) as server, ReplayClient(server.url) as desk:
-            yield desk
+        async with serve({"live": pack}, ca, options) as server, ReplayClient(server.url) as control_api:
+            yield control_api
 
 
 def sockets(collection: Collection, url: str) -> list[Frames]:
@@ -113,7 +113,7 @@ async def test_a_socket_is_recorded_frame_by_frame(collection, ca) -> None:
     assert frames.end is ConnectionEnd.SITE
 
 
-async def test_what_is_open_when_the_recording_ends_is_kept(collection, ca) -> None:
+async def test_what_is_open_when_the_recording_ends_is_stored(collection, ca) -> None:
     # The recording ends first, as it stands innermost.
     async with (
         live_site() as site,
@@ -171,7 +171,7 @@ async def test_an_event_stream_is_recorded_whole_cut_by_the_page_or_ended_by_the
     assert sorted(bodies) == sorted([whole.content, stream])
 
 
-async def test_a_recorded_socket_answers_what_it_was_told(collection, ca) -> None:
+async def test_a_recorded_socket_answers_what_it_was_reported(collection, ca) -> None:
     async with live_site() as site, recorded(collection, ca, site) as recording:
         for word in ("first", "second"):
             async with talk(recording.url, ECHO, ("talk",)) as echo:
@@ -180,8 +180,8 @@ async def test_a_recorded_socket_answers_what_it_was_told(collection, ca) -> Non
         async with talk(recording.url, "ws://live.test/closed"):
             pass
 
-    async with replayed(collection, ca) as desk:
-        session = await desk.open_session()
+    async with replayed(collection, ca) as control_api:
+        session = await control_api.open_session()
         for word in ("first", "second", "second"):
             async with talk(session.proxy, ECHO, ("x", "talk")) as echo:
                 assert (echo.status, echo.subprotocol) == (101, "talk")
@@ -199,8 +199,8 @@ async def test_a_recorded_socket_answers_what_it_was_told(collection, ca) -> Non
             assert closed.status == 403
         async with talk(session.proxy, "ws://live.test/never") as never:
             assert never.status == 404
-        ledger = await desk.ledger(session.id)
-        assert (await desk.session(session.id))["in_flight"] == 0
+        ledger = await control_api.ledger(session.id)
+        assert (await control_api.session(session.id))["in_flight"] == 0
 
     lines = [(line.method, line.status, line.tier, line.reason.partition(";")[0]) for line in ledger.entries]
     missed = ("WEBSOCKET", 0, "miss", "frame 1 of the page: not as recorded")
@@ -228,13 +228,13 @@ async def test_a_page_gets_the_connection_that_was_made_with_its_cookies(collect
                 await echo.say(f"page {number}")
                 await echo.hear()
 
-    async with replayed(collection, ca) as desk:
+    async with replayed(collection, ca) as control_api:
         for number, word in (
             (1, "page 1"),
             (0, "page 0"),
             (2, "page 1"),
         ):  # the last by turn: none has its cookies
-            async with talk(desk.url, ECHO, fields=cookies[number]) as echo:
+            async with talk(control_api.url, ECHO, fields=cookies[number]) as echo:
                 await echo.say(word)
                 assert await echo.hear() == word[::-1]
 
@@ -250,13 +250,13 @@ async def test_what_is_volatile_in_a_frame_may_differ(collection, ca) -> None:
         await echo.say('{"at":1700000000000,"b":1}')
         told = await echo.hear()
 
-    async with replayed(collection, ca) as desk:
-        async with talk(desk.url, ECHO) as echo:
+    async with replayed(collection, ca) as control_api:
+        async with talk(control_api.url, ECHO) as echo:
             await echo.say('{"b":2,"at":1700000000001}')
             assert await echo.silent()
             await echo.say('{"b":1,"at":1800000000001}')
             assert await echo.hear() == told
-        (missed,) = (await desk.ledger("default")).misses
+        (missed,) = (await control_api.ledger("default")).misses
         assert missed.reason == "frame 1 of the page: not as recorded"
 
 
@@ -271,18 +271,18 @@ async def test_a_server_that_ends_does_not_wait_for_what_has_no_end(collection, 
             await _until(events, "event: end")
 
     async with AsyncExitStack() as clients:
-        async with replayed(collection, ca, drain=60) as desk:
-            session = await desk.open_session()
+        async with replayed(collection, ca, drain=60) as control_api:
+            session = await control_api.open_session()
             closed = await clients.enter_async_context(talk(session.proxy, ECHO))
-            await desk.close_session(session.id)
+            await control_api.close_session(session.id)
             assert await closed.event() is None
-            session = await desk.open_session()
+            session = await control_api.open_session()
             echo = await clients.enter_async_context(talk(session.proxy, ECHO))
             client = await clients.enter_async_context(httpx.AsyncClient(proxy=session.proxy))
             asked = client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"})
             events = await clients.enter_async_context(asked)
             await _until(events, "event: end")
-            assert (await desk.session(session.id))["in_flight"] == 0
+            assert (await control_api.session(session.id))["in_flight"] == 0
         assert await echo.event() is None
         assert not await _stays_open(events)
 
@@ -298,8 +298,8 @@ async def test_recorded_events_are_played_and_left_open(collection, ca, pace) ->
             heard = [await ticks.hear() for _ in range(4)]
             await ticks.event()
 
-    async with replayed(collection, ca, pace=pace) as desk:
-        session = await desk.open_session()
+    async with replayed(collection, ca, pace=pace) as control_api:
+        session = await control_api.open_session()
         async with httpx.AsyncClient(proxy=session.proxy, timeout=10) as client:
             assert (await client.get(EVENTS, headers=SSE)).content == whole
             async with client.stream("GET", EVENTS, headers=SSE | {"Last-Event-ID": "3"}) as events:
@@ -319,7 +319,7 @@ async def test_recorded_events_are_played_and_left_open(collection, ca, pace) ->
         async with talk(session.proxy, TICKS) as ticks:
             assert [await ticks.hear() for _ in range(4)] == heard
             assert await ticks.silent()  # past the end it is not closed, for the page would open it for ever
-        ledger = await desk.ledger(session.id)
+        ledger = await control_api.ledger(session.id)
 
     assert ledger.misses == ()
     assert [line.tier for line in ledger.entries] == ["exact"] * 7
@@ -393,10 +393,10 @@ async def test_a_page_sees_what_was_recorded_each_time(collection, ca) -> None:
             ["events", "1 event 1", "2 event 2", "3 event 3", "4 event 4", "5 event 5"],
             ["more", "data: x\n\ndata: y\n\n"],
         ]
-        async with replayed(collection, ca) as desk:
+        async with replayed(collection, ca) as control_api:
             for _ in range(3):
-                session = await desk.open_session()
+                session = await control_api.open_session()
                 assert await _seen(browser, session.proxy, pinning) == (shown, True)
-                ledger = await desk.ledger(session.id)
+                ledger = await control_api.ledger(session.id)
                 assert (ledger.misses, ledger.dropped) == ((), 0)
-                await desk.close_session(session.id)
+                await control_api.close_session(session.id)

@@ -23,7 +23,7 @@ HOST = "site.test"
 
 
 @dataclass
-class Asked:
+class Requested:
     method: str
     path: str
     headers: dict[str, str]
@@ -44,8 +44,8 @@ class Answer:
 class Site:
     """Answers by path; `asked` is what came in."""
 
-    answers: dict[str, Answer | Callable[[Asked], Answer]] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    answers: dict[str, Answer | Callable[[Requested], Answer]] = field(default_factory=dict)
+    asked: list[Requested] = field(default_factory=list)
     port: int = 0
     ca_file: Path = Path()
 
@@ -71,7 +71,7 @@ class _Responder(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         chunked = self.headers.get("Transfer-Encoding", "") == "chunked"
         body = self._chunks() if chunked else self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        asked = Asked(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+        asked = Requested(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
         self.site.asked.append(asked)
         found = self.site.answers.get(self.path.partition("?")[0], Answer(b"nothing here", status=404))
         answer = found if isinstance(found, Answer) else found(asked)

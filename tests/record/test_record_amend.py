@@ -208,7 +208,7 @@ async def test_a_page_for_which_the_site_was_too_busy_once_is_a_page(
     assert sum(asked.path == "/busy" for asked in site.asked) == 2
 
 
-async def test_what_is_there_is_not_asked_again_and_nothing_changes(tmp_path: Path, ca, site) -> None:
+async def test_what_is_there_is_not_requested_again_and_nothing_changes(tmp_path: Path, ca, site) -> None:
     collection = await recorded(tmp_path, ca, site)
     site.asked.clear()
 

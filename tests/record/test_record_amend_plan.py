@@ -89,7 +89,7 @@ def test_what_is_refused_says_why(known: SealedIndex, wanted: Missed, word: str)
     assert word in refusal.reason
 
 
-def test_a_body_that_was_not_kept_is_not_made_up(known: SealedIndex) -> None:
+def test_a_body_that_was_not_stored_is_not_made_up(known: SealedIndex) -> None:
     wanted = missed(f"{HERE}/b", method="POST", body_size=70000, body_digest="sha256:00")
     errands, (refusal,) = plan([wanted], known, unsafe=True)
     assert not errands
@@ -125,7 +125,7 @@ NAMES = st.sampled_from(["accept", "user-agent", "cookie", "sec-fetch-dest", "re
 
 
 @given(st.lists(st.tuples(NAMES, st.sampled_from(["*/*", "a, */*", "x */*"]))))
-def test_who_asks_is_no_part_of_what_is_asked(fields) -> None:
+def test_who_asks_is_no_part_of_what_is_requested(fields) -> None:
     asked = Request("GET", f"{HERE}/x", tuple(fields))
     assert identity(asked) == identity(Request("GET", f"{HERE}/x"))
     assert identity(replace(asked, headers=(*fields, ("RSC", "1")))) != identity(asked)
@@ -147,11 +147,11 @@ EXCHANGES = st.builds(
 @given(exchanges=st.lists(EXCHANGES, max_size=8))
 def test_no_key_that_answers_gets_another_capture(tmp_path_factory, known, exchanges) -> None:
     collection = Collection.create(tmp_path_factory.mktemp("c"), "c")
-    with NewOnlyWriter(collection, known, RULES, ()) as sieve:
+    with NewOnlyWriter(collection, known, RULES, ()) as filter_:
         for exchange in exchanges:
-            sieve.write(exchange)
+            filter_.write(exchange)
     written = [collection.read_capture(each) for each in collection.captures()]
-    assert sieve.added == len(written)
+    assert filter_.added == len(written)
     asked = [(each.request.method, each.request.url) for each in written]
     assert len(asked) == len(set(asked))
     for exchange in written:
@@ -204,7 +204,7 @@ def test_a_line_that_is_no_url_is_named(tmp_path: Path) -> None:
         read_wanted(file)
 
 
-def test_what_was_asked_for_in_vain_explains(tmp_path: Path) -> None:
+def test_what_was_requested_for_in_vain_explains(tmp_path: Path) -> None:
     collection = Collection.create(tmp_path, "c")
     assert Absences(collection).why("GET", f"{HERE}/x") == ""
     amend = Amend("2", "1", "20260101000000", 1, 0, 1, pages=(f"{HERE}/p",))

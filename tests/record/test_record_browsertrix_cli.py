@@ -35,7 +35,7 @@ def refusal(*arguments: str) -> tuple[str, str]:
     return str(error), getattr(error, "hint", "")
 
 
-def test_what_it_cannot_be_told_is_refused_and_not_forgotten(tmp_path):
+def test_what_it_cannot_be_reported_is_refused_and_not_forgotten(tmp_path):
     words, hint = refusal(*CALL, "--seed", "7", "--dry-run")
     assert words.startswith("--seed is not supported by --engine browsertrix")
     assert "--engine browser" in hint

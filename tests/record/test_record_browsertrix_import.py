@@ -107,7 +107,7 @@ def test_texts_in_a_page_list_and_recorded_failures_count_too(shared, tmp_path):
     assert absences.why("GET", "http://docs.local:8481/") == ""
 
 
-def test_failed_pages_and_pages_without_an_answer_are_told(tmp_path):
+def test_failed_pages_and_pages_without_an_answer_are_reported(tmp_path):
     lost, failed = f"{HOME}lost", f"{HOME}failed"
     pages = [page(), page(lost, "two"), page(failed, "three", status=0, loadState=0)]
     report = import_files([wacz(tmp_path / "a.wacz", [answer(HOME)], pages)], tmp_path / "c", "x")

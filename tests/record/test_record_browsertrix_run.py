@@ -60,7 +60,7 @@ def opened(job: Job) -> Collection:
     return Collection.open(job.root, job.name)
 
 
-def kept(job: Job) -> dict[str, object]:
+def stored(job: Job) -> dict[str, object]:
     """What of a collection must not depend on how often its crawl was stopped."""
     collection = opened(job)
     return {
@@ -136,7 +136,7 @@ async def test_a_stopped_crawl_is_partial_and_goes_on_to_the_same_end(job):
     await BrowsertrixCrawl(job("whole")).run()
     assert opened(job()).manifest().state == "complete"
     assert "stopped" not in opened(job()).manifest().extra
-    assert kept(job()) == kept(job("whole"))
+    assert stored(job()) == stored(job("whole"))
     assert check(opened(job())) == []
 
 
@@ -160,7 +160,7 @@ async def test_a_second_signal_costs_the_package_and_not_what_was_recorded(job):
     assert len(opened(job()).page_list()) == PAGES
 
 
-async def test_a_third_signal_kills_it_and_whole_pages_are_kept(job):
+async def test_a_third_signal_kills_it_and_whole_pages_are_stored(job):
     _, pages = await interrupted(job(HOLD="1", SIGNALS="99"), 3)
     assert len(pages) == 1
     assert check(opened(job())) == []
@@ -211,7 +211,7 @@ async def test_a_crawler_that_only_waits_for_its_store_is_given_up(job):
     assert crawl.log.waiting
 
 
-async def test_what_a_crawl_left_that_nobody_saw_end_is_taken_in(job):
+async def test_what_a_crawl_left_that_no_one_saw_end_is_taken_in(job):
     seen = asyncio.Event()
     running = asyncio.create_task(
         BrowsertrixCrawl(job(HOLD="1", SIGNALS="99")).run(lambda event: event.queued and seen.set())
@@ -238,7 +238,7 @@ async def test_what_a_crawl_left_that_nobody_saw_end_is_taken_in(job):
         ("busy", UsageError, "is running already", "stop"),
     ],
 )
-async def test_what_is_wrong_with_docker_is_told_with_the_next_step(
+async def test_what_is_wrong_with_docker_is_reported_with_the_next_step(
     job, monkeypatch, wrong, error, words, hint
 ):
     monkeypatch.setenv("FAKE_DOCKER", wrong)
@@ -258,7 +258,7 @@ async def test_without_docker_the_next_step_is_another_engine(tmp_path):
 
 async def test_a_collection_that_is_there_is_not_touched(job):
     await BrowsertrixCrawl(job()).run()
-    before = kept(job())
+    before = stored(job())
     with pytest.raises(CollectionExists):
         await BrowsertrixCrawl(job()).run()
-    assert kept(job()) == before
+    assert stored(job()) == before

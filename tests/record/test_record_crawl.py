@@ -144,11 +144,11 @@ async def test_a_linked_file_is_recorded_whole_however_slowly_it_comes(tmp_path:
     site.page("/next", "next")
     following = site.answers["/next"]
 
-    def asked_meanwhile(_):
+    def requested_meanwhile(_):
         rest.set()
         return following
 
-    site.answers["/next"] = asked_meanwhile
+    site.answers["/next"] = requested_meanwhile
     report = await record(tmp_path, ca, site, jobs=2)
     assert (report.files, report.failed_pages, paths(report)) == ([HOME + "save"], {}, ["", "next"])
     collection = Collection.open(tmp_path, "site")
@@ -203,12 +203,12 @@ async def test_without_baselines_the_same_is_recorded(tmp_path: Path, ca, site) 
         name: await record(tmp_path, ca, site, name=name, baseline=name == "kept")
         for name in ("kept", "bare")
     }
-    kept, bare = (Collection.open(tmp_path, name) for name in reports)
+    stored, bare = (Collection.open(tmp_path, name) for name in reports)
     assert paths(reports["bare"]) == paths(reports["kept"])
     # The pages' time and chance are those of when each recording began.
-    keys = [{c.urlkey.partition("?")[0] for c in each.captures()} for each in (bare, kept)]
+    keys = [{c.urlkey.partition("?")[0] for c in each.captures()} for each in (bare, stored)]
     assert keys[0] == keys[1]
-    assert all(page.baseline for page in kept.page_list())
+    assert all(page.baseline for page in stored.page_list())
     assert not any(page.baseline for page in bare.page_list())
     assert not bare.baseline.exists() or not any(bare.baseline.iterdir())
     assert check(bare) == []
@@ -306,7 +306,7 @@ async def test_a_site_that_went_down_leaves_a_collection_as_it_was(tmp_path: Pat
     assert collection.page_list() == before.pages
 
 
-async def test_a_seed_that_is_a_file_is_told_as_such(tmp_path: Path, ca, site) -> None:
+async def test_a_seed_that_is_a_file_is_reported_as_such(tmp_path: Path, ca, site) -> None:
     build(site)
     with (
         pytest.raises(UpstreamUnreachable, match="download"),
@@ -317,7 +317,7 @@ async def test_a_seed_that_is_a_file_is_told_as_such(tmp_path: Path, ca, site) -
     assert list_collections(tmp_path) == []
 
 
-async def test_a_ca_that_is_not_trusted_is_told_as_such(tmp_path: Path, ca, site) -> None:
+async def test_a_ca_that_is_not_trusted_is_reported_as_such(tmp_path: Path, ca, site) -> None:
     options = CrawlOptions(record=replace(site.options, upstream_ca=None))
     with pytest.raises(UpstreamUnreachable) as caught, collection_to_fill(tmp_path, "site") as collection:
         await crawl([HOME], collection, ca, options)

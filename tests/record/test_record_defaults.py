@@ -44,7 +44,9 @@ def collection(tmp_path: Path) -> Collection:
     return made
 
 
-def test_only_what_differs_from_the_usual_is_kept_and_outside_of_the_collection(collection, tmp_path) -> None:
+def test_only_what_differs_from_the_usual_is_stored_and_outside_of_the_collection(
+    collection, tmp_path
+) -> None:
     write_defaults(collection, CrawlOptions(limit=5))
     assert str(read_defaults(collection)) == ""
 

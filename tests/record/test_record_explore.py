@@ -24,7 +24,7 @@ from stillweb.record.options import ScopeKind
 
 SCOPE = Scope.of(ScopeKind.HOST, ["https://site.test/"])
 SEARCH = PageForm(0, "f", "get", "https://site.test/search")
-NOTHING, NOBODY = Values(), AvoidRules()
+NOTHING, NO_ONE = Values(), AvoidRules()
 ORDER = PageForm(1, "f", "post", "https://site.test/order")
 
 
@@ -43,7 +43,7 @@ def submit(key: str, form: PageForm, name: str = "Go") -> Control:
     return control(key, "button", name, field=FormField("submit", form, method=form.method))
 
 
-def plan_of(*controls: Control, values: Values = NOTHING, avoid: AvoidRules = NOBODY, **more):
+def plan_of(*controls: Control, values: Values = NOTHING, avoid: AvoidRules = NO_ONE, **more):
     return make_plan(PageState("https://site.test/", "d", controls), SCOPE, values, avoid, **more)
 
 
@@ -87,7 +87,7 @@ def test_links_are_led_to_by_address_and_those_away_are_left():
     "name",
     ["Log out", "Sign-out", "Delete item", "Unsubscribe", "Place order", "Deploy", "Abmelden"],
 )
-def test_what_cannot_be_undone_is_left_alone_unless_asked_for(name):
+def test_what_cannot_be_undone_is_left_alone_unless_requested_for(name):
     wanted = plan_of(control("1", "button", name), avoid=AvoidRules.of(destructive=True))
     plan = plan_of(
         control("1", "button", name), control("2", "button", "Add to basket"), avoid=AvoidRules.of()
@@ -133,10 +133,10 @@ def test_values_come_from_names_then_from_anybody_then_from_the_type(tmp_path: P
     assert Values().for_field(field("4", SEARCH)) == ("test",)
 
 
-def test_what_is_asked_while_it_is_typed_is_typed_with_each_value():
+def test_what_is_requested_while_it_is_typed_is_typed_with_each_value():
     values = Values({"q": ("kettle", "lamp"), "*": ("Ada",)})
     state = PageState("https://site.test/", "d", (field("1", SEARCH, label=("q",)),))
-    [first] = [each for each in make_plan(state, SCOPE, values, NOBODY).offers if each.act.do == "fill"]
+    [first] = [each for each in make_plan(state, SCOPE, values, NO_ONE).offers if each.act.do == "fill"]
     others = other_fills(state, first, values)
     assert [first.act.value, *(each.act.value for each in others)] == ["kettle", "lamp", "Ada"]
     assert len({each.identity for each in (first, *others)}) == 3  # none is known by another
@@ -202,7 +202,7 @@ def addresses_of(frontier: ExploreFrontier) -> list[str]:
     return list(found)
 
 
-def test_what_a_form_asks_for_by_its_address_is_told_without_sending_it():
+def test_what_a_form_asks_for_by_its_address_is_reported_without_sending_it():
     values = Values({"q": ("red kettle",), "*": ("Ada~",)})
     fields = (
         Input("q", "search", required=True),

@@ -144,7 +144,9 @@ ERRS = {
 NEVER_ENDS = "no document after|its document does not end|a script in it loops|not complete after"
 
 
-async def test_what_a_site_does_wrong_is_told_and_the_rest_is_recorded(tmp_path: Path, ca, faulty) -> None:
+async def test_what_a_site_does_wrong_is_reported_and_the_rest_is_recorded(
+    tmp_path: Path, ca, faulty
+) -> None:
     faulty.links = [*ERRS, "/short", "/leave", "/fine"]
     options = CrawlOptions(scope=ScopeKind.DOMAIN, retries=0, jobs=4, record=faulty.options, **QUICK)
 

@@ -289,7 +289,7 @@ async def test_an_exchange_holds_what_was_sent_and_received(site) -> None:
     assert not header(got.response.headers, "connection")
 
 
-async def test_a_busy_site_is_asked_again_when_it_says_and_then_given_up(site) -> None:
+async def test_a_busy_site_is_requested_again_when_it_says_and_then_given_up(site) -> None:
     answers = iter([503, 429, 200])
     site.answers["/"] = lambda asked: site.reply("x", status=next(answers), headers=(("Retry-After", "0"),))
     async with fetcher(site) as fetch:

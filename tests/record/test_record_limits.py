@@ -91,7 +91,7 @@ def test_times_and_sizes_are_written_as_people_do(parse, text: str, value: float
 
 
 @pytest.mark.parametrize("given", [["--time-limit", "soon"], ["--size-limit", "0"], ["--sitemap", HOME]])
-def test_what_is_no_limit_is_told(tmp_path: Path, given: list[str]) -> None:
+def test_what_is_no_limit_is_reported(tmp_path: Path, given: list[str]) -> None:
     places = ["-c", "x", "--collections", str(tmp_path), "--certs", str(tmp_path / "certs")]
 
     told = CliRunner().invoke(
@@ -129,7 +129,7 @@ def test_options_that_would_say_nothing_are_refused(
     assert not (tmp_path / "x").exists()
 
 
-def test_values_that_are_none_are_told_before_anything_is_recorded(tmp_path: Path, site) -> None:
+def test_values_that_are_none_are_reported_before_anything_is_recorded(tmp_path: Path, site) -> None:
     (tmp_path / "values.yaml").write_text("[a, b")
     places = ["-c", "x", "--collections", str(tmp_path), "--certs", str(tmp_path / "certs")]
     given = [*places, "--explore", "2", "--values", str(tmp_path / "values.yaml"), "--resolve", site.resolve]

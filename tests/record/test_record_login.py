@@ -64,7 +64,7 @@ def test_what_is_wrong_with_steps_is_said_with_file_and_step(tmp_path: Path, tex
     assert caught.value.hint
 
 
-def test_a_complaint_does_not_tell_the_password(tmp_path: Path) -> None:
+def test_a_complaint_does_not_report_the_password(tmp_path: Path) -> None:
     path = a_file(tmp_path, "steps: [{fill: {selector: [1], value: '${WIKI_PASSWORD}'}}]")
     with pytest.raises(UsageError) as caught:
         read_login(path, ENVIRONMENT)

@@ -47,7 +47,7 @@ def options(site, login, **more) -> CrawlOptions:
     return CrawlOptions(record=site.options, login=login, behaviors=parse_behaviors("none"), jobs=1, **more)
 
 
-def assert_baselines_tell_what_is_written(collection: Collection) -> None:
+def assert_baselines_report_what_is_written(collection: Collection) -> None:
     """Check that each digest of a baseline is that of a body in the archive."""
     written = set()
     for capture in collection.captures():
@@ -81,7 +81,7 @@ async def test_every_page_is_visited_as_who_the_steps_logged_in(tmp_path: Path, 
     written = all_of(collection)
     for secret in (*members.issued[1:], TOKEN[:-2], "Pass-word-17"):
         assert secret.encode() not in written
-    assert_baselines_tell_what_is_written(collection)
+    assert_baselines_report_what_is_written(collection)
     member = collection.manifest().to_dict()["login"]
     assert (member["kind"], member["logged_in"]) == ("steps", {"text": "Welcome back", "at": HOME + "home"})
     # Pages first, then the login: nothing of it stands before them in the archive.
@@ -127,7 +127,7 @@ async def test_local_storage_of_a_state_is_there_when_pages_begin(tmp_path: Path
     assert COOKIE not in json.dumps(state)
 
 
-async def test_a_session_that_is_lost_ends_the_crawl_and_is_told(tmp_path: Path, ca, site) -> None:
+async def test_a_session_that_is_lost_ends_the_crawl_and_is_reported(tmp_path: Path, ca, site) -> None:
     Members(site, valid=3)  # the steps' own page, and two of the crawl
     path = tmp_path / "steps.yaml"
     path.write_text(STEPS)
@@ -272,7 +272,7 @@ async def test_a_real_site_is_replayed_as_it_was_to_who_was_logged_in(
 
     for page in collection.page_list():
         assert shown.casefold() in text_of(collection, page).casefold()
-    assert_baselines_tell_what_is_written(collection)
+    assert_baselines_report_what_is_written(collection)
     assert_cookies_are_placeholders(collection)
     seal(collection)
     async with (
@@ -297,11 +297,11 @@ def display(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         full_browser()
     except UsageError as error:
         pytest.skip(str(error))
-    told, tell = os.pipe()
-    command = [program, "-displayfd", str(tell), "-screen", "0", "1280x1024x24"]
+    told, write_report = os.pipe()
+    command = [program, "-displayfd", str(write_report), "-screen", "0", "1280x1024x24"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, pass_fds=[tell], **quiet) as server:
-        os.close(tell)
+    with subprocess.Popen(command, pass_fds=[write_report], **quiet) as server:
+        os.close(write_report)
         with os.fdopen(told) as file:
             number = file.readline().strip()  # once it listens
         monkeypatch.setenv("DISPLAY", f":{number}")

@@ -84,7 +84,7 @@ def test_amending_is_logged_in_by_a_storage_state(tmp_path: Path, ca, site, logg
     assert b"Welcome back" in (body or b"")
 
 
-def test_a_logged_in_recording_that_is_added_to_as_nobody_says_so(tmp_path: Path, ca, site) -> None:
+def test_a_logged_in_recording_that_is_added_to_as_no_one_says_so(tmp_path: Path, ca, site) -> None:
     members = Members(site)
     state, misses = tmp_path / "state.json", tmp_path / "misses.txt"
     cookie = {"name": "visitor", "value": members.issued[0], "domain": "site.test", "path": "/"}

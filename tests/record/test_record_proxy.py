@@ -117,7 +117,7 @@ async def test_a_site_of_an_unknown_ca_is_refused_and_remembered(collection, ca,
     assert site.asked == []
 
 
-async def test_the_name_in_the_certificate_must_be_the_one_asked_for(collection, ca, site) -> None:
+async def test_the_name_in_the_certificate_must_be_the_one_requested_for(collection, ca, site) -> None:
     async with recorded(collection, ca, site.options) as (client, recording):
         with pytest.raises(httpx.RemoteProtocolError):
             await client.get("https://other.test/")
@@ -143,15 +143,15 @@ async def test_a_site_that_is_down_is_remembered_and_not_written(collection, ca)
 
 async def test_connections_to_the_site_are_used_again(collection, ca, site) -> None:
     site.page("/", "hi")
-    asked_on: list[int] = []
-    site.answers["/port"] = lambda asked: asked_on.append(threading.get_ident()) or site.answers["/"]
+    requested_on: list[int] = []
+    site.answers["/port"] = lambda asked: requested_on.append(threading.get_ident()) or site.answers["/"]
 
     async with recorded(collection, ca, site.options) as (client, _):
         for _ in range(5):
             await client.get("https://site.test/port")
 
-    assert len(asked_on) == 5
-    assert len(set(asked_on)) == 1  # the site has a thread for each connection
+    assert len(requested_on) == 5
+    assert len(set(requested_on)) == 1  # the site has a thread for each connection
 
 
 async def test_an_event_stream_passes_as_it_comes_and_is_written(collection, ca, site) -> None:
@@ -245,7 +245,7 @@ async def test_no_failure_of_ours_is_swallowed(collection, ca, site) -> None:
             recording.check()
 
 
-async def test_a_port_that_is_taken_is_told(collection, ca, site) -> None:
+async def test_a_port_that_is_taken_is_reported(collection, ca, site) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         options = replace(site.options, port=taken.getsockname()[1])
         with pytest.raises(PortInUse):
@@ -253,7 +253,7 @@ async def test_a_port_that_is_taken_is_told(collection, ca, site) -> None:
                 pass
 
 
-async def test_an_upstream_ca_that_is_none_is_told(collection, ca, tmp_path: Path) -> None:
+async def test_an_upstream_ca_that_is_none_is_reported(collection, ca, tmp_path: Path) -> None:
     (tmp_path / "no.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     for name in ("no.pem", "missing.pem"):
         with pytest.raises(UsageError, match=name):

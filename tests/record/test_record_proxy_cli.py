@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from stillweb.cli.record.proxy import proxy
 from stillweb.collections.layout import Collection
 
-PATIENCE = 150  # seconds, on a machine that does much else
+TIMEOUT = 150  # seconds, on a machine that does much else
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def started(folder: Path, site, *more: str) -> Iterator[subprocess.Popen[str]]:
         text=True,
         env=os.environ | {"NO_COLOR": "1"},
     ) as program:
-        killer = threading.Timer(PATIENCE, program.kill)
+        killer = threading.Timer(TIMEOUT, program.kill)
         killer.start()
         try:
             yield program
@@ -42,7 +42,7 @@ def started(folder: Path, site, *more: str) -> Iterator[subprocess.Popen[str]]:
             program.kill()
 
 
-pytestmark = pytest.mark.timeout(2 * PATIENCE)
+pytestmark = pytest.mark.timeout(2 * TIMEOUT)
 
 
 def url_of(program: subprocess.Popen[str]) -> str:
@@ -53,7 +53,7 @@ def url_of(program: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_it_tells_of_each_request_and_ends_when_idle(tmp_path: Path, site, quiet: bool) -> None:
+def test_it_reports_of_each_request_and_ends_when_idle(tmp_path: Path, site, quiet: bool) -> None:
     site.page("/", "hi")
     more = ["--quiet"] if quiet else []
     with started(tmp_path, site, "--until-idle", "3", "--json", *more) as program:

@@ -59,10 +59,10 @@ async def test_the_page_hands_out_the_ca_and_is_not_recorded(odd, collection, ca
     assert recording.account.total == 0
 
 
-async def test_sessions_tell_requests_apart(odd, collection, ca) -> None:
-    async with running(collection, ca, odd.options) as recording, httpx.AsyncClient() as desk:
+async def test_sessions_report_requests_apart(odd, collection, ca) -> None:
+    async with running(collection, ca, odd.options) as recording, httpx.AsyncClient() as control_api:
         first, second = [
-            (await desk.post(f"{recording.url}/sessions", json={"collection": name})).json()
+            (await control_api.post(f"{recording.url}/sessions", json={"collection": name})).json()
             for name in (None, "odd")
         ]
         for session, paths in ((first, ("plain", "hints")), (second, ("none",))):
@@ -70,13 +70,13 @@ async def test_sessions_tell_requests_apart(odd, collection, ca) -> None:
                 for path in paths:
                     await client.get(f"http://odd.test/{path}")
         ledgers = [
-            (await desk.get(f"{recording.url}/sessions/{each['id']}/ledger")).json()
+            (await control_api.get(f"{recording.url}/sessions/{each['id']}/ledger")).json()
             for each in (first, second, {"id": "default"})
         ]
-        after = (await desk.get(f"{recording.url}/sessions/{first['id']}/ledger?after=1")).json()
-        listed = (await desk.get(f"{recording.url}/sessions")).json()["sessions"]
-        closed = await desk.delete(f"{recording.url}/sessions/{first['id']}")
-        gone = await desk.get(f"{recording.url}/sessions/{first['id']}")
+        after = (await control_api.get(f"{recording.url}/sessions/{first['id']}/ledger?after=1")).json()
+        listed = (await control_api.get(f"{recording.url}/sessions")).json()["sessions"]
+        closed = await control_api.delete(f"{recording.url}/sessions/{first['id']}")
+        gone = await control_api.get(f"{recording.url}/sessions/{first['id']}")
         with pytest.raises(httpx.ConnectError):
             async with httpx.AsyncClient(proxy=first["proxy"]) as client:
                 await client.get(PLAIN)
@@ -91,18 +91,20 @@ async def test_sessions_tell_requests_apart(odd, collection, ca) -> None:
 
 
 async def test_control_is_for_programs_and_for_this_collection(odd, collection, ca) -> None:
-    async with running(collection, ca, odd.options) as recording, httpx.AsyncClient() as desk:
-        from_a_page = await desk.post(f"{recording.url}/sessions", headers={"Origin": "https://evil.test"})
-        other = await desk.post(f"{recording.url}/sessions", json={"collection": "another"})
-        nonsense = await desk.post(f"{recording.url}/sessions", content=b"[")
-        wrong = await desk.put(f"{recording.url}/sessions")
+    async with running(collection, ca, odd.options) as recording, httpx.AsyncClient() as control_api:
+        from_a_page = await control_api.post(
+            f"{recording.url}/sessions", headers={"Origin": "https://evil.test"}
+        )
+        other = await control_api.post(f"{recording.url}/sessions", json={"collection": "another"})
+        nonsense = await control_api.post(f"{recording.url}/sessions", content=b"[")
+        wrong = await control_api.put(f"{recording.url}/sessions")
 
     answers = [each.status_code for each in (from_a_page, other, nonsense, wrong)]
     assert answers == [403, 404, 400, 405]
     assert "odd" in other.json()["hint"]
 
 
-async def test_a_password_is_asked_for_but_in_sessions(odd, collection, ca, site) -> None:
+async def test_a_password_is_requested_for_but_in_sessions(odd, collection, ca, site) -> None:
     site.page("/", "hi")
     options = replace(site.options, user=("me", "päss:word"))
     trusted = ssl.create_default_context(cadata=ca.cert_pem.decode())
@@ -120,18 +122,18 @@ async def test_a_password_is_asked_for_but_in_sessions(odd, collection, ca, site
                 await ask(httpx.Proxy(recording.url, auth=auth), "https://site.test/")
         assert await ask(recording.url, "http://stillweb.internal/") == 200
         assert await ask(httpx.Proxy(recording.url, auth=("me", "päss:word")), "https://site.test/") == 200
-        async with httpx.AsyncClient() as desk:
-            session = (await desk.post(f"{recording.url}/sessions")).json()
+        async with httpx.AsyncClient() as control_api:
+            session = (await control_api.post(f"{recording.url}/sessions")).json()
         assert await ask(session["proxy"], "https://site.test/") == 200
 
     assert recording.exchanges == 2
     assert all("proxy-authorization" not in asked.headers for asked in site.asked)
-    kept = [collection.read_capture(capture).request.headers for capture in collection.captures()]
-    assert len(kept) == 2
-    assert all(header(headers, "proxy-authorization") == "" for headers in kept)
+    stored = [collection.read_capture(capture).request.headers for capture in collection.captures()]
+    assert len(stored) == 2
+    assert all(header(headers, "proxy-authorization") == "" for headers in stored)
 
 
-async def test_a_client_that_distrusts_the_ca_is_told_of(collection, ca, site) -> None:
+async def test_a_client_that_distrusts_the_ca_is_reported_of(collection, ca, site) -> None:
     told: list[str] = []
     async with running(collection, ca, site.options) as recording:
         recording.on_warning.append(told.append)
@@ -162,6 +164,6 @@ def test_a_user_has_a_name_and_a_password(text: str) -> None:
     assert parse_user("me:a:b") == ("me", "a:b")
 
 
-def test_loopback_is_told_from_the_rest() -> None:
+def test_loopback_is_reported_from_the_rest() -> None:
     assert [is_loopback(each) for each in ("127.0.0.1", "::1", "localhost", "[::1]")] == [True] * 4
     assert [is_loopback(each) for each in ("0.0.0.0", "::", "192.168.1.5", "mine.example")] == [False] * 4

@@ -66,7 +66,7 @@ async def test_interim_answers_are_passed_over(odd, collection, ca) -> None:
     assert recording.failed == {}
 
 
-async def test_trailers_are_kept_beside_the_answer(odd, collection, ca) -> None:
+async def test_trailers_are_stored_beside_the_answer(odd, collection, ca) -> None:
     async with recorded(collection, ca, odd.options) as (client, _):
         assert (await client.get("/trailers")).text == "hi"
         assert (await client.get("/plain")).text == "hi"  # on the same connection
@@ -86,7 +86,7 @@ def _gunzipped(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("path", BROKEN)
-async def test_a_broken_answer_is_told_and_not_written(odd, collection, ca, path) -> None:
+async def test_a_broken_answer_is_reported_and_not_written(odd, collection, ca, path) -> None:
     async with recorded(collection, ca, odd.options) as (client, recording):
         with pytest.raises(httpx.HTTPError):
             await client.get(path)
@@ -158,7 +158,7 @@ async def test_uploads_arrive_and_are_written_whole(odd, collection, ca) -> None
     assert check(collection) == []
 
 
-async def test_a_long_upload_passes_and_is_told(odd, collection, ca) -> None:
+async def test_a_long_upload_passes_and_is_reported(odd, collection, ca) -> None:
     async with recorded(collection, ca, replace(odd.options, max_body=1000)) as (client, recording):
         content = b"x" * 1001
         assert (await client.put("/digest", content=content)).text == hashlib.sha256(content).hexdigest()
@@ -184,7 +184,7 @@ async def test_an_endless_answer_is_let_go_with_its_client(odd, collection, ca) 
     assert written(collection) == {}
 
 
-async def test_what_is_not_over_at_the_end_is_told(odd, collection, ca) -> None:
+async def test_what_is_not_over_at_the_end_is_reported(odd, collection, ca) -> None:
     told: list[RequestRecord] = []
     async with recorded(collection, ca, odd.options) as (client, recording):
         recording.on_request.append(told.append)

@@ -68,7 +68,7 @@ def test_the_address_of_a_page_has_its_route_and_no_place_in_it(url: str, addres
     assert page_address(address) == address
 
 
-def test_browsertrix_is_asked_to_keep_routes(tmp_path: Path) -> None:
+def test_browsertrix_is_requested_to_keep_routes(tmp_path: Path) -> None:
     settings = plan(Job(tmp_path, "app", [HOME, f"{HOME}#/users"], CrawlOptions())).yaml
 
     assert "url: https://site.test/#/users\n  allowHash: true" in settings

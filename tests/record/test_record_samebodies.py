@@ -34,7 +34,7 @@ def after(*marks: bytes) -> ProxyDigestCache:
     return same
 
 
-def test_what_was_told_once_holds_for_the_same_bytes():
+def test_what_was_reported_once_holds_for_the_same_bytes():
     mark = response_fingerprint(exchange())
     same = after(mark)
     assert same.recall(asked()) == ""  # nobody has told

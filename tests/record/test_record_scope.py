@@ -79,7 +79,7 @@ def test_where_links_lead(href: str, expected: str | None) -> None:
     assert page_link(href, "https://site.test/a/b") == expected
 
 
-def test_links_to_files_are_told_by_their_path() -> None:
+def test_links_to_files_are_reported_by_their_path() -> None:
     assert all(is_file(f"https://site.test/{path}") for path in ("manual.PDF", "a.tar.gz?x=1"))
     assert not any(is_file(f"https://site.test/{path}") for path in ("", "a.zip.html", "?f=a.zip"))
 

@@ -68,7 +68,7 @@ LOGIN_PAGE = exchange(
 )
 
 
-def test_a_login_is_told_in_placeholders_from_page_to_page():
+def test_a_login_is_reported_in_placeholders_from_page_to_page():
     hiding = secrets()
     first, _, _ = hiding.redact(LOGIN_PAGE)
     body = f"u=demo&p=demo&csrfmiddlewaretoken={CSRF}".encode()
@@ -254,7 +254,7 @@ def test_names_can_be_added_and_excepted():
     assert SID.encode() not in both
 
 
-def test_a_body_that_cannot_be_read_is_told_of():
+def test_a_body_that_cannot_be_read_is_reported_of():
     given = exchange(None, b"???", ("Content-Encoding", "dcb"), ("Set-Cookie", f"sid={SID}"))
     _, _, taken = secrets().redact(given)
     assert ("unread", "dcb") in [(each.kind, each.name) for each in taken]

@@ -123,7 +123,7 @@ async def test_runs_that_add_to_a_recording_draw_the_same_and_so_does_each_time(
     assert (password["count"], len(password["placeholders"])) == (4, 1)
 
 
-async def test_kept_secrets_are_kept_and_said_to_be(collection, ca, site):
+async def test_stored_secrets_are_stored_and_said_to_be(collection, ca, site):
     site.page("/", "hi", headers=(("Set-Cookie", f"sid={SID}; HttpOnly"),))
     options = replace(site.options, secrets=SecretsOptions(keep=True))
     async with recorded(collection, ca, options) as client:

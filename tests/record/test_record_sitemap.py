@@ -93,7 +93,7 @@ async def test_indexes_gzip_and_what_robots_txt_names_are_walked(site, reach) ->
     assert {asked.headers["host"] for asked in site.asked} == {"site.test"}
 
 
-async def test_what_does_not_answer_or_does_not_end_is_told(site, reach, monkeypatch) -> None:
+async def test_what_does_not_answer_or_does_not_end_is_reported(site, reach, monkeypatch) -> None:
     site.page("/round", "", status=302, headers=(("Location", "/round"),))
     site.page("/bomb", "")
     site.answers["/bomb"].body = gzip.compress(bytes(200_000))

@@ -225,7 +225,7 @@ def test_a_proxy_that_nothing_went_through_leaves_no_collection(tmp_path: Path, 
 
 @pytest.mark.parametrize("replayed", [False, True])
 @pytest.mark.parametrize(("stopped", "state"), [("", "complete"), ("--limit 2", "partial")])
-async def test_the_proxy_mends_what_a_kill_left_and_finishes_no_crawl(
+async def test_the_proxy_repairs_what_a_kill_left_and_finishes_no_crawl(
     tmp_path: Path, ca, site, stopped: str, state: str, replayed: bool
 ) -> None:
     collection = Collection.create(tmp_path, "site")

@@ -18,7 +18,7 @@ POLICY = Policy(default_noise())
 
 
 @dataclass
-class Shelf:
+class Registry:
     """Entries by key and, under some rules, by alias."""
 
     entries: Sequence[Entry]
@@ -95,23 +95,23 @@ def answer_to(
     request: Request, *entries: Entry, state: SessionState | None = None, policy: Policy = POLICY
 ) -> Match:
     """What some entries have for a request."""
-    return resolve(request, Shelf(entries, policy.rules), state or SessionState(), policy)
+    return resolve(request, Registry(entries, policy.rules), state or SessionState(), policy)
 
 
 class Visit:
     """A session at a shelf: what it asks for is noted in its state, as `Session` does."""
 
-    def __init__(self, shelf: Shelf, policy: Policy = POLICY) -> None:
-        self.shelf = shelf
+    def __init__(self, registry: Registry, policy: Policy = POLICY) -> None:
+        self.registry = registry
         self.policy = policy
         self.state = SessionState()
 
     def ask(self, request: Request) -> Match:
-        match = resolve(request, self.shelf, self.state, self.policy)
+        match = resolve(request, self.registry, self.state, self.policy)
         if match.entry >= 0:
-            advance(self.state, request, match, self.shelf.entry(match.entry))
+            advance(self.state, request, match, self.registry.entry(match.entry))
         return match
 
     def bodies(self, *requests: Request) -> list[bytes]:
         """The answers to requests in a row."""
-        return [bytes(self.shelf.entry(self.ask(request).entry).body) for request in requests]
+        return [bytes(self.registry.entry(self.ask(request).entry).body) for request in requests]

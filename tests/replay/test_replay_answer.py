@@ -57,8 +57,8 @@ def test_a_head_goes_out_as_recorded_with_its_length() -> None:
 
 
 def test_a_body_is_a_view_of_the_pack_not_a_copy() -> None:
-    kept = entry()
-    assert answer.recorded(asked(), kept).body is kept.body
+    stored = entry()
+    assert answer.recorded(asked(), stored).body is stored.body
 
 
 @pytest.mark.parametrize("status", [204, 304])
@@ -90,9 +90,9 @@ CODED = {
 @pytest.mark.parametrize("encoding", CODED)
 def test_a_coding_is_removed_for_who_does_not_take_it(encoding: str) -> None:
     coded = entry(fields=f"Content-Encoding: {encoding}|X-Last: 1", body=CODED[encoding], encoding=encoding)
-    kept = answer.recorded(asked(Accept_Encoding="gzip, x-gzip, deflate, br;q=0.5, zstd"), coded)
-    assert kept.body is coded.body
-    assert b"Content-Encoding" in kept.head
+    stored = answer.recorded(asked(Accept_Encoding="gzip, x-gzip, deflate, br;q=0.5, zstd"), coded)
+    assert stored.body is coded.body
+    assert b"Content-Encoding" in stored.head
     plain = answer.recorded(asked(), coded)
     assert plain.body == BODY
     assert plain.head == b"HTTP/1.1 200 As Recorded\r\nX-Last: 1\r\nContent-Length: 100\r\n"
@@ -153,7 +153,7 @@ def test_accepted_codings(accepted: str, encoding: str, expected: bool) -> None:
         ("", None),
     ],
 )
-def test_ranges_asked_for(value: str, expected: Span | None) -> None:
+def test_ranges_requested_for(value: str, expected: Span | None) -> None:
     assert requested_span(value, 100) == expected
 
 
@@ -180,7 +180,7 @@ def test_a_recorded_part_is_cut_and_numbered_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accepted", "asked_range", "status", "content_range", "body"),
+    ("accepted", "requested_range", "status", "content_range", "body"),
     [
         ("gzip", "bytes=0-3", 206, "0-3/{}", gzip.compress(BODY, mtime=0)[:4]),
         ("identity", "bytes=40-43", 206, "40-43/100", BODY[40:44]),
@@ -188,19 +188,19 @@ def test_a_recorded_part_is_cut_and_numbered_anew() -> None:
     ],
 )
 def test_a_coded_part_that_is_the_whole_is_cut_after_decoding(
-    accepted: str, asked_range: str, status: int, content_range: str, body: bytes
+    accepted: str, requested_range: str, status: int, content_range: str, body: bytes
 ) -> None:
     coded = gzip.compress(BODY, mtime=0)
     fields = f"Content-Encoding: gzip|Content-Range: bytes 0-{len(coded) - 1}/{len(coded)}"
     held = entry(206, fields=fields, body=coded, encoding="gzip")
-    made = answer.recorded(asked(Accept_Encoding=accepted, Range=asked_range), held)
+    made = answer.recorded(asked(Accept_Encoding=accepted, Range=requested_range), held)
     assert (made.status, bytes(made.body)) == (status, body)
     numbers = f"Content-Range: bytes {content_range.format(len(coded))}\r\n" if content_range else ""
     assert (numbers.encode() in made.head) is True
     assert (b"Content-Range" in made.head) is bool(content_range)
 
 
-def test_a_part_that_is_the_whole_answers_who_asked_for_no_range() -> None:
+def test_a_part_that_is_the_whole_answers_who_requested_for_no_range() -> None:
     made = answer.recorded(asked(), entry(206, "Content-Range: bytes 0-99/100"))
     assert (made.status, bytes(made.body)) == (200, BODY)
     assert made.head == b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n"

@@ -81,17 +81,17 @@ async def replayed(tmp_path: Path) -> AsyncIterator[tuple[BrowserContext, Replay
     with Pack.open(tmp_path / "pack") as pack:
         async with (
             serve({"shop": pack}, ca, ReplayOptions(port=0, session_ports=None, drain=1)) as server,
-            ReplayClient(server.url) as desk,
+            ReplayClient(server.url) as control_api,
             launch(spki=ca.spki_hashes()) as browser,
         ):
-            session = await desk.open_session()
+            session = await control_api.open_session()
             context = await open_context(browser, proxy=session.proxy, profile=Profile(), pinning=pinning)
-            yield context, desk, session.id
+            yield context, control_api, session.id
             await context.close()
 
 
 async def test_what_a_page_sees(replayed: tuple[BrowserContext, ReplayClient, str]) -> None:
-    context, desk, session_id = replayed
+    context, control_api, session_id = replayed
     page = await context.new_page()
     response = await page.goto(f"{SHOP}/")
     assert response is not None
@@ -108,7 +108,7 @@ async def test_what_a_page_sees(replayed: tuple[BrowserContext, ReplayClient, st
         ["range", 206, "her"],
         ["socket", "failed", ""],
     ]
-    ledger = await desk.ledger(session_id)
+    ledger = await control_api.ledger(session_id)
     assert [(miss.method, miss.url, miss.reason) for miss in ledger.misses] == [
         ("POST", f"{API}/item", "other body recorded"),
         ("GET", f"{API}/none", "path not recorded, of its host: 2"),
@@ -121,7 +121,7 @@ async def test_what_a_page_sees(replayed: tuple[BrowserContext, ReplayClient, st
 async def test_the_page_finds_no_trace_of_the_archive(
     replayed: tuple[BrowserContext, ReplayClient, str],
 ) -> None:
-    context, desk, session_id = replayed
+    context, control_api, session_id = replayed
     page = await context.new_page()
     await page.goto(f"{SHOP}/")
     seen = await page.evaluate(
@@ -138,18 +138,18 @@ async def test_the_page_finds_no_trace_of_the_archive(
         ["content-length", "content-type"],
         ["content-length"],
     ]
-    control = desk.url
+    control = control_api.url
     assert await page.evaluate(f"fetch('{control}/sessions').then(r => r.status, e => e.name)") in (
         404,
         "TypeError",
     )
-    assert session_id in [session["id"] for session in await desk.sessions()]
+    assert session_id in [session["id"] for session in await control_api.sessions()]
 
 
 async def test_a_beacon_of_a_page_moves_no_session_and_its_fetch_does(
     replayed: tuple[BrowserContext, ReplayClient, str],
 ) -> None:
-    context, desk, session_id = replayed
+    context, control_api, session_id = replayed
     page = await context.new_page()
     await page.goto(f"{SHOP}/")
     epochs = []
@@ -160,6 +160,6 @@ async def test_a_beacon_of_a_page_moves_no_session_and_its_fetch_does(
         "() => fetch('/count', {method: 'POST', body: '[1]'}).then(answer => answer.status)",
     ):
         await page.evaluate(send)
-        epochs.append((await desk.session(session_id))["epoch"])
-    served = [(line.method, line.status) for line in (await desk.ledger(session_id)).entries][-2:]
+        epochs.append((await control_api.session(session_id))["epoch"])
+    served = [(line.method, line.status) for line in (await control_api.ledger(session_id)).entries][-2:]
     assert (served, epochs) == ([("POST", 204)] * 2, [0, 1])

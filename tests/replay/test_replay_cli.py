@@ -156,9 +156,9 @@ def test_what_a_backend_does_not_have_is_refused(place: Path, option: str, argum
 
 
 def test_no_server_is_said_as_such() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as no_one:
+        no_one.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{no_one.getsockname()[1]}"
         for command in ("sessions", "ledger", "misses"):
             result = CliRunner().invoke(cli, ["replay", command, url])
             assert "no replay server" in str(result.exception)

@@ -40,102 +40,108 @@ async def cluster(
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def desk(cluster: ReplayCluster) -> AsyncIterator[ReplayClient]:
+async def control_api(cluster: ReplayCluster) -> AsyncIterator[ReplayClient]:
     async with ReplayClient(cluster.url) as client:
         yield client
 
 
 @asynccontextmanager
-async def opened(desk: ReplayClient, count: int) -> AsyncIterator[list[str]]:
-    ids = [session.id for session in await asyncio.gather(*(desk.open_session() for _ in range(count)))]
+async def opened(control_api: ReplayClient, count: int) -> AsyncIterator[list[str]]:
+    ids = [
+        session.id for session in await asyncio.gather(*(control_api.open_session() for _ in range(count)))
+    ]
     try:
         yield ids
     finally:
         for session_id in ids:
-            await desk.close_session(session_id)
+            await control_api.close_session(session_id)
 
 
-async def shown(desk: ReplayClient) -> dict[str, dict[str, object]]:
-    return {str(session["id"]): session for session in await desk.sessions()}
+async def shown(control_api: ReplayClient) -> dict[str, dict[str, object]]:
+    return {str(session["id"]): session for session in await control_api.sessions()}
 
 
-async def test_sessions_are_spread_and_shown_together(desk: ReplayClient) -> None:
-    async with opened(desk, 6) as ids:
-        listed = await shown(desk)
+async def test_sessions_are_spread_and_shown_together(control_api: ReplayClient) -> None:
+    async with opened(control_api, 6) as ids:
+        listed = await shown(control_api)
         assert list(listed) == ["default", *sorted(ids, key=list(listed).index)]
         workers = [listed[each]["worker"] for each in ("default", *ids)]
         assert abs(workers.count(0) - workers.count(1)) == 1
         assert len({listed[each]["proxy"] for each in ids}) == 6
-    assert list(await shown(desk)) == ["default"]
+    assert list(await shown(control_api)) == ["default"]
 
 
-async def test_every_session_answers_and_has_its_own_ledger(desk: ReplayClient, ca: CertAuthority) -> None:
+async def test_every_session_answers_and_has_its_own_ledger(
+    control_api: ReplayClient, ca: CertAuthority
+) -> None:
     async def episode(number: int) -> None:
-        session = await desk.open_session("blog" if number % 2 else "shop")
+        session = await control_api.open_session("blog" if number % 2 else "shop")
         host, end = ("blog", b"!") if number % 2 else ("shop", b"")
         async with browser(session.proxy, ca) as web:
             for path in list(PAGES)[number : number + 6]:
                 assert (await web.get(f"https://{host}.example{path}")).content == PAGES[path] + end
             assert (await web.get(f"https://{host}.example/none")).status_code == 404
-        ledger = await desk.ledger(session.id)
+        ledger = await control_api.ledger(session.id)
         assert (ledger.counts, len(ledger.misses)) == ({"exact": 6, "miss": 1}, 1)
-        assert (await desk.session(session.id))["requests"] == 7
-        await desk.reset_session(session.id)
-        assert (await desk.ledger(session.id)).entries == ()
-        await desk.close_session(session.id)
+        assert (await control_api.session(session.id))["requests"] == 7
+        await control_api.reset_session(session.id)
+        assert (await control_api.ledger(session.id)).entries == ()
+        await control_api.close_session(session.id)
         with pytest.raises(UsageError, match="is closed"):
-            await desk.ledger(session.id)
-        assert (await desk.ledger(session.id, closed=True)).closed
+            await control_api.ledger(session.id)
+        assert (await control_api.ledger(session.id, closed=True)).closed
 
     await asyncio.gather(*(episode(number) for number in range(8)))
 
 
-async def test_a_session_s_worker_looks_up_and_cancels(desk: ReplayClient) -> None:
-    assert (await desk.info()).features["cancel_navigations"]
-    async with opened(desk, 2) as ids:
+async def test_a_session_s_worker_looks_up_and_cancels(control_api: ReplayClient) -> None:
+    assert (await control_api.info()).features["cancel_navigations"]
+    async with opened(control_api, 2) as ids:
         for each in ids:
-            await desk.cancel_navigations(each)
-            assert await desk.lookup(each, ["https://elsewhere.test/", "https://elsewhere.test/x"]) == [
+            await control_api.cancel_navigations(each)
+            assert await control_api.lookup(
+                each, ["https://elsewhere.test/", "https://elsewhere.test/x"]
+            ) == [
                 False,
                 False,
             ]
         with pytest.raises(UsageError, match="must be"):
-            await desk.ask("POST", f"/sessions/{ids[0]}/lookup", {"urls": "x"})
+            await control_api.ask("POST", f"/sessions/{ids[0]}/lookup", {"urls": "x"})
 
 
 async def test_by_user_name_a_connection_finds_its_worker(
-    cluster: ReplayCluster, desk: ReplayClient, ca: CertAuthority
+    cluster: ReplayCluster, control_api: ReplayClient, ca: CertAuthority
 ) -> None:
-    async with opened(desk, 4) as ids:
+    async with opened(control_api, 4) as ids:
         for session_id in ids:
             async with browser(cluster.url.replace("http://", f"http://{session_id}:@"), ca) as web:
                 for url in (f"{SHOP}/p3", f"{SHOP}/p4", "http://shop.example/p5"):
                     assert (await web.get(url)).content == PAGES[url[-3:]]
-            assert (await desk.ledger(session_id)).counts == {"exact": 3}
-        listed = await shown(desk)
+            assert (await control_api.ledger(session_id)).counts == {"exact": 3}
+        listed = await shown(control_api)
         assert {listed[each]["worker"] for each in ids} == {0, 1}
     async with browser(cluster.url.replace("http://", "http://nobody:@"), ca) as web:
         assert (await web.get("http://shop.example/p5")).status_code == 407
 
 
 async def test_without_a_name_the_default_session_answers(
-    cluster: ReplayCluster, desk: ReplayClient, ca: CertAuthority
+    cluster: ReplayCluster, control_api: ReplayClient, ca: CertAuthority
 ) -> None:
-    await desk.reset_session()
+    await control_api.reset_session()
     async with browser(cluster.url, ca) as web:
         assert (await web.get(f"{SHOP}/p23")).content == PAGES["/p23"]
         assert (await web.get("http://shop.example/p1")).content == PAGES["/p1"]
-    ledger = await desk.ledger()
+    ledger = await control_api.ledger()
     assert [entry.url for entry in ledger.entries] == [f"{SHOP}/p23", "http://shop.example/p1"]
-    assert (await shown(desk))["default"]["proxy"] == cluster.url
+    assert (await shown(control_api))["default"]["proxy"] == cluster.url
 
 
 async def test_a_nameless_request_on_a_named_connection_is_refused(
-    cluster: ReplayCluster, desk: ReplayClient
+    cluster: ReplayCluster, control_api: ReplayClient
 ) -> None:
     """The default session may be another worker's, and what stands for it here has another cursor."""
-    before = (await desk.session("default"))["requests"]
-    async with opened(desk, 2) as ids:
+    before = (await control_api.session("default"))["requests"]
+    async with opened(control_api, 2) as ids:
         for session_id in ids:
             user = b64encode(f"{session_id}:".encode()).decode()
             sent = (
@@ -144,8 +150,8 @@ async def test_a_nameless_request_on_a_named_connection_is_refused(
             )
             answered = await converse(cluster, sent.encode())
             assert answered.count(b"HTTP/1.1 200 ") == answered.count(b"HTTP/1.1 400 ") == 1
-            assert (await desk.session(session_id))["requests"] == 1
-    assert (await desk.session("default"))["requests"] == before
+            assert (await control_api.session(session_id))["requests"] == 1
+    assert (await control_api.session("default"))["requests"] == before
 
 
 async def converse(cluster: ReplayCluster, *pieces: bytes) -> bytes:
@@ -188,25 +194,30 @@ async def test_what_is_no_request_is_refused(cluster: ReplayCluster) -> None:
         assert answered == b"" or answered.startswith(b"HTTP/1.1 4")
 
 
-async def test_errors_are_those_of_one_server(desk: ReplayClient) -> None:
+async def test_errors_are_those_of_one_server(control_api: ReplayClient) -> None:
     with pytest.raises(CollectionNotFound, match="'nope' is not served here"):
-        await desk.open_session("nope")
-    for ask in (desk.ledger, desk.session, desk.reset_session, desk.close_session):
+        await control_api.open_session("nope")
+    for ask in (
+        control_api.ledger,
+        control_api.session,
+        control_api.reset_session,
+        control_api.close_session,
+    ):
         with pytest.raises(UsageError, match="no session nope"):
             await ask("nope")  # type: ignore[operator]
     with pytest.raises(UsageError, match="default session lives"):
-        await desk.close_session("default")
+        await control_api.close_session("default")
 
 
-async def test_all_session_ports_may_be_taken(cluster: ReplayCluster, desk: ReplayClient) -> None:
-    async with opened(desk, 12):
+async def test_all_session_ports_may_be_taken(cluster: ReplayCluster, control_api: ReplayClient) -> None:
+    async with opened(control_api, 12):
         with pytest.raises(PortInUse, match="12 sessions are open here"):
-            await desk.open_session()
-    async with opened(desk, 1):
+            await control_api.open_session()
+    async with opened(control_api, 1):
         pass
 
 
-async def test_figures_are_sums(cluster: ReplayCluster, desk: ReplayClient, ca: CertAuthority) -> None:
+async def test_figures_are_sums(cluster: ReplayCluster, control_api: ReplayClient, ca: CertAuthority) -> None:
     async def figure(name: str) -> float:
         async with httpx.AsyncClient(trust_env=False) as web:
             lines = (await web.get(f"{cluster.url}/metrics")).text.splitlines()
@@ -214,9 +225,9 @@ async def test_figures_are_sums(cluster: ReplayCluster, desk: ReplayClient, ca: 
 
     hits = 'stillweb_requests_total{collection="shop",tier="exact"}'
     before, sent = await figure(hits), await figure('stillweb_sent_bytes_total{collection="shop"}')
-    async with opened(desk, 4) as ids:
+    async with opened(control_api, 4) as ids:
         for session_id in ids:
-            async with browser((await shown(desk))[session_id]["proxy"], ca) as web:  # type: ignore[arg-type]
+            async with browser((await shown(control_api))[session_id]["proxy"], ca) as web:  # type: ignore[arg-type]
                 await web.get(f"{SHOP}/p7")
         assert await figure(hits) == before + 4
         assert await figure('stillweb_sent_bytes_total{collection="shop"}') == sent + 4 * len(PAGES["/p7"])
@@ -259,10 +270,10 @@ class Client:
 
 
 async def test_killing_a_worker_under_load_costs_its_own_sessions_alone(
-    cluster: ReplayCluster, desk: ReplayClient, ca: CertAuthority, caplog: pytest.LogCaptureFixture
+    cluster: ReplayCluster, control_api: ReplayClient, ca: CertAuthority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sessions = await asyncio.gather(*(desk.open_session("shop") for _ in range(6)))
-    before = await shown(desk)
+    sessions = await asyncio.gather(*(control_api.open_session("shop") for _ in range(6)))
+    before = await shown(control_api)
     victim = cluster.workers[0]
     theirs = [each.id for each in sessions if before[each.id]["worker"] == 0]
     assert len(theirs) in (2, 3)
@@ -292,15 +303,15 @@ async def test_killing_a_worker_under_load_costs_its_own_sessions_alone(
     ]
     assert (await ready(cluster))[0] == 200
 
-    listed = await shown(desk)
+    listed = await shown(control_api)
     assert {each for each, session in listed.items() if session["lost"]} == {"default", *theirs}
     for session_id in ("default", *theirs):
-        for ask in (desk.session, desk.ledger):
+        for ask in (control_api.session, control_api.ledger):
             with pytest.raises(SessionLost, match="worker 0, which held the session, has died"):
                 await ask(session_id)
     # New sessions never get the port of a lost one, at which its client may still knock.
-    async with opened(desk, 12 - len(sessions)) as newer:
-        listed = await shown(desk)
+    async with opened(control_api, 12 - len(sessions)) as newer:
+        listed = await shown(control_api)
         ports = {listed[each]["proxy"] for each in newer}
         assert not ports & {each.proxy for each in sessions}
         assert {listed[each]["worker"] for each in newer} == {0, 1}
@@ -308,24 +319,24 @@ async def test_killing_a_worker_under_load_costs_its_own_sessions_alone(
             async with browser(str(port), ca) as web:
                 assert (await web.get(f"{SHOP}/p1")).content == PAGES["/p1"]
         with pytest.raises(PortInUse):
-            await desk.open_session()
+            await control_api.open_session()
     # Once its client has closed it, a lost session gives its port back.
     for session in sessions:
-        await desk.close_session(session.id)
-    async with opened(desk, 12):
+        await control_api.close_session(session.id)
+    async with opened(control_api, 12):
         pass
     # The default session answers nothing until it is begun anew.
     async with browser(cluster.url, ca) as web:
         assert (await web.get("http://shop.example/p1")).status_code == 503
         with pytest.raises(httpx.ProxyError, match="503"):
             await web.get(f"{SHOP}/p1")
-        await desk.reset_session()
+        await control_api.reset_session()
         assert (await web.get(f"{SHOP}/p1")).content == PAGES["/p1"]
-    assert (await desk.ledger()).counts == {"exact": 1}
+    assert (await control_api.ledger()).counts == {"exact": 1}
 
 
 async def test_a_worker_that_dies_again_is_waited_for_longer(
-    cluster: ReplayCluster, desk: ReplayClient, caplog: pytest.LogCaptureFixture
+    cluster: ReplayCluster, control_api: ReplayClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = cluster.workers[1]
     for _ in range(2):
@@ -338,8 +349,8 @@ async def test_a_worker_that_dies_again_is_waited_for_longer(
         assert await poll(lambda: worker.alive and worker.restarts == restarts + 1, timeout=60)  # noqa: B023
     pauses = [r.pause for r in caplog.records if r.message == "worker restarted"]  # type: ignore[attr-defined]
     assert pauses == [0.1, 0.2]
-    async with opened(desk, 3) as ids:
-        assert {(await shown(desk))[each]["worker"] for each in ids} == {0, 1}
+    async with opened(control_api, 3) as ids:
+        assert {(await shown(control_api))[each]["worker"] for each in ids} == {0, 1}
 
 
 async def test_a_worker_that_cannot_serve_says_why(tmp_path: Path, ca: CertAuthority) -> None:

@@ -82,17 +82,17 @@ def get(path: str, host: str, *fields: str) -> bytes:
 CLOSE = "Connection: close"
 
 
-async def test_a_session_port_takes_tls_at_once_and_tells_hosts_apart_by_name(
+async def test_a_session_port_takes_tls_at_once_and_reports_hosts_apart_by_name(
     server: ReplayServer, ca: CertAuthority
 ) -> None:
-    async with ReplayClient(server.url) as desk:
-        session = await desk.open_session()
+    async with ReplayClient(server.url) as control_api:
+        session = await control_api.open_session()
         # A browser that maps every host name here checks each certificate against the name it asked for.
         for host, status in (("shop.example", b"200"), ("other.example", b"404")):
             async with dialled(session.proxy, ca, host) as (reader, writer):
                 writer.write(get("/", host, CLOSE))
                 assert (await reader.read()).startswith(b"HTTP/1.1 " + status)
-        urls = [line.url for line in (await desk.ledger(session.id)).entries]
+        urls = [line.url for line in (await control_api.ledger(session.id)).entries]
     assert urls == [f"{SHOP}/", "https://other.example/"]
 
 
@@ -108,8 +108,8 @@ async def test_the_main_port_takes_tls_at_once_for_the_default_session(
 
 
 async def test_a_session_port_takes_plain_requests_by_host(server: ReplayServer) -> None:
-    async with ReplayClient(server.url) as desk:
-        session = await desk.open_session()
+    async with ReplayClient(server.url) as control_api:
+        session = await control_api.open_session()
         assert (await converse(session.proxy, get("/", "plain.example", CLOSE))).endswith(b"plain")
         assert b"400" in await converse(session.proxy, b"GET / HTTP/1.1\r\n\r\n")  # of whom?
 
@@ -118,14 +118,14 @@ async def test_what_the_memo_knows_of_a_session_port_does_not_answer_for_the_con
     server: ReplayServer,
 ) -> None:
     asked = get("/", "plain.example", "Accept: */*")
-    async with ReplayClient(server.url) as desk:
-        session = await desk.open_session()
+    async with ReplayClient(server.url) as control_api:
+        session = await control_api.open_session()
         async with dialled(session.proxy) as (reader, writer):
             for _ in range(2):
                 writer.write(asked)
                 assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
                 assert await reader.readexactly(5) == b"plain"
-        assert (await desk.session(session.id))["requests"] == 2
+        assert (await control_api.session(session.id))["requests"] == 2
     async with dialled(server.url) as (reader, writer):
         writer.write(asked)
         assert b"stillweb" in await reader.readuntil(b"}")
@@ -143,18 +143,18 @@ async def test_rubbish_that_begins_like_tls_ends_that_connection_only(server: Re
 
 
 async def test_a_large_answer_over_tls_to_one_who_reads_late(server: ReplayServer, ca: CertAuthority) -> None:
-    async with ReplayClient(server.url) as desk, dialled(server.url, ca) as (reader, writer):
+    async with ReplayClient(server.url) as control_api, dialled(server.url, ca) as (reader, writer):
         writer.write(get("/big", "shop.example"))
         head = await reader.readuntil(b"\r\n\r\n")
-        standing = await desk.session("default")
+        standing = await control_api.session("default")
         assert standing["in_flight"] == 1  # 8 MiB are more than sockets hold
         assert b"Content-Length: %d" % len(BIG) in head
         assert await reader.readexactly(len(BIG)) == BIG
-        assert (await desk.session("default"))["in_flight"] == 0
+        assert (await control_api.session("default"))["in_flight"] == 0
 
 
 async def test_an_upload_aborted_under_tls_is_no_request(server: ReplayServer, ca: CertAuthority) -> None:
-    async with ReplayClient(server.url) as desk:
+    async with ReplayClient(server.url) as control_api:
         async with dialled(server.url, ca) as (reader, writer):
             writer.write(
                 b"POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 1000
@@ -166,8 +166,8 @@ async def test_an_upload_aborted_under_tls_is_no_request(server: ReplayServer, c
         async with dialled(server.url, ca) as (reader, writer):
             writer.write(get("/", "shop.example", CLOSE))
             assert (await reader.read()).endswith(b"secure")
-        assert [line.method for line in (await desk.ledger()).entries] == ["GET"]
-        assert (await desk.session("default"))["in_flight"] == 0
+        assert [line.method for line in (await control_api.ledger()).entries] == ["GET"]
+        assert (await control_api.session("default"))["in_flight"] == 0
 
 
 async def test_nothing_behind_connection_close_is_answered(server: ReplayServer, ca: CertAuthority) -> None:
@@ -176,8 +176,8 @@ async def test_nothing_behind_connection_close_is_answered(server: ReplayServer,
 
 
 async def test_one_who_says_no_more_still_gets_all_answers(server: ReplayServer) -> None:
-    async with ReplayClient(server.url) as desk:
-        session = await desk.open_session()
+    async with ReplayClient(server.url) as control_api:
+        session = await control_api.open_session()
         async with dialled(session.proxy) as (reader, writer):
             writer.write(get("/big", "shop.example") + get("/", "plain.example"))
             writer.write_eof()

@@ -243,7 +243,7 @@ def test_a_miss_of_both_is_the_miss_as_it_was(front: Running) -> None:
 
 
 @pytest.mark.pywb
-def test_pywb_is_not_asked_for_mutations_noise_and_what_is_made_up(front: Running) -> None:
+def test_pywb_is_not_requested_for_mutations_noise_and_what_is_made_up(front: Running) -> None:
     preflight = {"Origin": SHOP, "Access-Control-Request-Method": "DELETE"}
     with front.session() as (web, ledger):
         assert web.post(f"{SHOP}/graphql", json={"id": 2}).status_code == 404  # pywb has its closest POST
@@ -457,8 +457,11 @@ def test_without_pywb_misses_stay_misses_and_a_signal_ends_all(tmp_path: Path, p
 @pytest.mark.pywb
 @pytest.mark.browser
 async def test_a_page_gets_pywbs_answers_and_no_sign_of_where_they_come_from(front: Running) -> None:
-    async with ReplayClient(front.proxy) as desk, launch(spki=(await desk.info()).spki) as browser:
-        session = await desk.open_session()
+    async with (
+        ReplayClient(front.proxy) as control_api,
+        launch(spki=(await control_api.info()).spki) as browser,
+    ):
+        session = await control_api.open_session()
         pinning = Pinning(Level.LIVE, 1, datetime(2026, 1, 1, tzinfo=UTC))
         context = await open_context(browser, proxy=session.proxy, profile=Profile(), pinning=pinning)
         page = await context.new_page()
@@ -480,9 +483,9 @@ async def test_a_page_gets_pywbs_answers_and_no_sign_of_where_they_come_from(fro
         assert await page.evaluate("socket()") == "hello"
         assert await page.evaluate("events()") == "news"
         await context.close()
-        counts = (await desk.ledger(session.id)).counts
+        counts = (await control_api.ledger(session.id)).counts
         assert (counts["pywb"], counts["miss"]) == (3, 3)
-        await desk.close_session(session.id)
+        await control_api.close_session(session.id)
 
 
 # What pywb never does here of itself: a stand-in for it breaks in every way there is.
@@ -538,8 +541,8 @@ async def broken(tmp_path: Path) -> AsyncIterator[Broken]:
     async with await asyncio.start_server(stand_in.serve, "127.0.0.1", 0) as server:
         stand_in.port = server.sockets[0].getsockname()[1]
         await front.start()
-        async with ReplayClient(front.url) as desk:
-            yield front.url, desk, stand_in
+        async with ReplayClient(front.url) as control_api:
+            yield front.url, control_api, stand_in
         await front.stop()
         await hermetic.stop()
 
@@ -559,10 +562,10 @@ async def raw(proxy: str, path: str) -> bytes:
 
 
 async def test_no_failure_of_pywb_becomes_an_answer(broken: Broken) -> None:
-    proxy, desk, _ = broken
+    proxy, control_api, _ = broken
     for path in ("/500", "/403", "/garbage", "/nothing"):
         assert (await raw(proxy, path)).startswith(b"HTTP/1.1 404 "), path
-    entries = (await desk.ledger()).entries
+    entries = (await control_api.ledger()).entries
     assert [(entry.tier, entry.status) for entry in entries] == [("miss", 404)] * 4
     assert all("; pywb failed: " in entry.reason for entry in entries)
 
@@ -570,46 +573,49 @@ async def test_no_failure_of_pywb_becomes_an_answer(broken: Broken) -> None:
         got = await raw(proxy, path)
         assert not got.endswith(b"0\r\n\r\n")
         assert len(got) < 1000
-    for entry in (await desk.ledger(after=4)).entries:
+    for entry in (await control_api.ledger(after=4)).entries:
         assert (entry.tier, entry.bytes) == ("pywb", 4)
         assert "which broke off" in entry.reason
 
 
 async def test_answers_come_through_as_they_are_framed(broken: Broken) -> None:
-    proxy, desk, _ = broken
+    proxy, control_api, _ = broken
     assert await raw(proxy, "/whole") == ANSWERS["/whole"].replace(
         b"\r\n\r\n5", b"\r\nConnection: close\r\n\r\n5"
     )
     assert await raw(proxy, "/to-the-end") == b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nall of it"
-    assert [(entry.bytes, entry.status) for entry in (await desk.ledger()).entries] == [(5, 200), (9, 200)]
+    assert [(entry.bytes, entry.status) for entry in (await control_api.ledger()).entries] == [
+        (5, 200),
+        (9, 200),
+    ]
 
 
 async def test_a_miss_is_in_flight_until_pywb_has_answered(broken: Broken) -> None:
-    proxy, desk, stand_in = broken
+    proxy, control_api, stand_in = broken
     for reset in (False, True):
         asking = asyncio.create_task(raw(proxy, "/slow"))
         await stand_in.asked.wait()
-        before = (await desk.ledger()).entries
-        assert (await desk.session("default"))["in_flight"] == 1
+        before = (await control_api.ledger()).entries
+        assert (await control_api.session("default"))["in_flight"] == 1
         if reset:
-            await desk.reset_session()
+            await control_api.reset_session()
         stand_in.release.set()
         assert (await asking).endswith(b"0\r\n\r\n")
-        assert (await desk.session("default"))["in_flight"] == 0
-        after = (await desk.ledger()).entries
+        assert (await control_api.session("default"))["in_flight"] == 0
+        after = (await control_api.ledger()).entries
         assert [entry.tier for entry in after] == ([] if reset else [*before, "pywb"])
         stand_in.asked.clear()
         stand_in.release.clear()
 
 
 async def test_a_tunnel_outlives_its_session_and_gets_nothing_more(broken: Broken) -> None:
-    proxy, desk, _ = broken
-    session = await desk.open_session()
+    proxy, control_api, _ = broken
+    session = await control_api.open_session()
     user = b64encode(f"{session.id}:".encode()).decode()
     reader, writer = await asyncio.open_connection("127.0.0.1", int(proxy.rpartition(":")[2]))
     writer.write(render_request("CONNECT", "plain.example:80", (("Proxy-Authorization", f"Basic {user}"),)))
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
-    await desk.close_session(session.id)
+    await control_api.close_session(session.id)
     writer.write(render_request("GET", "/whole", (("Host", "plain.example"),)))
     assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 407 ")
     writer.close()
@@ -643,12 +649,12 @@ async def test_a_refusal_arrives_at_who_is_still_sending(broken: Broken) -> None
     await writer.wait_closed()
 
 
-async def test_the_front_tells_of_a_client_that_does_not_trust_the_ca(
+async def test_the_front_reports_of_a_client_that_does_not_trust_the_ca(
     broken: Broken, caplog: pytest.LogCaptureFixture
 ) -> None:
-    proxy, desk, _ = broken
+    proxy, control_api, _ = broken
     await asyncio.to_thread(distrust, proxy)
-    assert (await desk.info()).backend == "native"
+    assert (await control_api.info()).backend == "native"
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
         "TLS with a client failed: it does not trust the CA (stillweb certs trust)"
     ]
@@ -690,11 +696,11 @@ async def test_a_body_that_stalls_is_given_up() -> None:
         await over.wait()
 
 
-async def test_nobody_there_is_said() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
+async def test_no_one_there_is_said() -> None:
+    with socket.socket() as no_one:
+        no_one.bind(("127.0.0.1", 0))
         with pytest.raises(ReplayUnreachable, match="failed"):
-            await Loopback.open(nobody.getsockname()[1])
+            await Loopback.open(no_one.getsockname()[1])
 
 
 @pytest.mark.parametrize(

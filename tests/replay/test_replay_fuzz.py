@@ -25,7 +25,7 @@ def test_streams_of_bytes() -> None:
         assert fuzzwire.check(stream, random.Random(number)) == "", (number, stream.data)
 
 
-def test_requests_asked_of_the_resolver() -> None:
+def test_requests_requested_of_the_resolver() -> None:
     found = [case for case in fuzzresolver.cases("tests", range(1_500)) if case[2]]
     assert found == []
 
@@ -61,7 +61,7 @@ def test_the_oracle_of_the_resolver_sees_what_rules_fold(tmp_path: Path) -> None
                 match = resolve(request, world.pack, SessionState(), world.policy)
                 if match.tier is Tier.NORMALISED:
                     folded += 1
-                    found = fuzzresolver.check(request, blind, SessionState(), asked_as_recorded=False)
+                    found = fuzzresolver.check(request, blind, SessionState(), requested_as_recorded=False)
                     seen += "more than volatile values" in found
     assert 3 < seen == folded
 

@@ -145,7 +145,7 @@ async def requests(url: str) -> int:
 # Slow ones.
 
 
-async def test_those_who_send_byte_by_byte_stop_nobody(served: ReplayServer) -> None:
+async def test_those_who_send_byte_by_byte_stop_no_one(served: ReplayServer) -> None:
     async def drip(sent: bytes) -> bytes:
         async with dialled(served.url) as (reader, writer):
             for at in range(len(sent)):
@@ -214,7 +214,7 @@ def half_closes(writer: asyncio.StreamWriter) -> None:
         b"POST /sessions HTTP/1.1\r\nContent-Length: 10\r\n\r\n{",
     ],
 )
-async def test_one_who_leaves_midway_asked_for_nothing(
+async def test_one_who_leaves_midway_requested_for_nothing(
     served: ReplayServer, sent: bytes, leave: Callable[[asyncio.StreamWriter], None]
 ) -> None:
     async with dialled(served.url) as (reader, writer):
@@ -243,7 +243,7 @@ async def test_one_who_leaves_in_an_answer_is_noted(
     assert line["bytes"] < len(BIG)
 
 
-async def test_one_who_says_no_more_still_gets_what_was_asked(served: ReplayServer) -> None:
+async def test_one_who_says_no_more_still_gets_what_was_requested(served: ReplayServer) -> None:
     for sent in (GET_BIG, GET + GET_BIG, CONNECT + GET_BIG):
         async with dialled(served.url, limit=1 << 20) as (reader, writer):
             writer.write(sent)

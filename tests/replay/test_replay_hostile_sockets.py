@@ -52,14 +52,14 @@ async def served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> AsyncItera
     options = ReplayOptions(port=0, session_ports=None, drain=1)
     ca = CertAuthority.init(tmp_path / "certs")
     with Pack.open(collection.pack) as pack:
-        async with serve({"shop": pack}, ca, options) as server, ReplayClient(server.url) as desk:
+        async with serve({"shop": pack}, ca, options) as server, ReplayClient(server.url) as control_api:
             yield server
             reader, writer = await opened(server)
             writer.write(frame(0x81, b"hi"))
             assert await reader.readexactly(7) == b"\x81\x05hello"
             writer.transport.abort()
             async with asyncio.timeout(10):
-                while (shown := await desk.session("default"))["connections"] > 1:
+                while (shown := await control_api.session("default"))["connections"] > 1:
                     pass
             assert shown["in_flight"] == 0
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
@@ -117,8 +117,8 @@ class Watched(Connection):
 async def test_pings_of_who_does_not_read_wait_in_the_network(served: ReplayServer) -> None:
     loop = asyncio.get_running_loop()
     made: list[Watched] = []
-    door = ListenerTarget(loop.create_task, served.ca, served.public.session)
-    listener = await loop.create_server(lambda: made.append(Watched(door)) or made[-1], "127.0.0.1", 0)
+    entrance = ListenerTarget(loop.create_task, served.ca, served.public.session)
+    listener = await loop.create_server(lambda: made.append(Watched(entrance)) or made[-1], "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
     writer.write(HANDSHAKE)
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
@@ -142,7 +142,7 @@ async def test_pings_of_who_does_not_read_wait_in_the_network(served: ReplayServ
     writer.transport.abort()
     listener.close()
     await listener.wait_closed()
-    await door.empty.wait()
+    await entrance.empty.wait()
 
 
 def test_a_message_in_endless_empty_pieces_weighs_nothing() -> None:

@@ -102,29 +102,31 @@ async def invoke(*arguments: str) -> str:
 async def test_a_closed_session_keeps_its_ledger_and_is_lost_to_who_works_with_it(
     server: ReplayServer, ca: CertAuthority
 ) -> None:
-    async with ReplayClient(server.url) as desk:
-        session = await desk.open_session()
+    async with ReplayClient(server.url) as control_api:
+        session = await control_api.open_session()
         async with browser(session.proxy, ca) as web:
             await web.get(f"{SHOP}/")
             await web.get(f"{SHOP}/none")
-        await desk.close_session(session.id)
+        await control_api.close_session(session.id)
 
-        assert session.id not in [each["id"] for each in await desk.sessions()]
-        (closed,) = await desk.closed_sessions()
+        assert session.id not in [each["id"] for each in await control_api.sessions()]
+        (closed,) = await control_api.closed_sessions()
         assert (closed["id"], closed["closed"], closed["counts"]) == (
             session.id,
             True,
             {"exact": 1, "miss": 1},
         )
         with pytest.raises(UsageError, match="is closed"):
-            await desk.ledger(session.id)
+            await control_api.ledger(session.id)
         with pytest.raises(UsageError, match="no session"):
-            await desk.session(session.id)
+            await control_api.session(session.id)
         with pytest.raises(UsageError):
-            await desk.reset_session(session.id)
-        ledger = await desk.ledger(session.id, closed=True)
+            await control_api.reset_session(session.id)
+        ledger = await control_api.ledger(session.id, closed=True)
         assert [entry.url for entry in ledger.misses] == [f"{SHOP}/none"]
-        assert [entry.seq for entry in (await desk.ledger(session.id, after=1, closed=True)).entries] == [2]
+        assert [
+            entry.seq for entry in (await control_api.ledger(session.id, after=1, closed=True)).entries
+        ] == [2]
 
     shown = await invoke("misses", server.url, "--json")
     assert [json.loads(each)["first"]["session"] for each in shown.splitlines()] == [session.id]
@@ -134,7 +136,7 @@ async def test_a_miss_keeps_what_asks_for_it_again_and_no_secret(
     server: ReplayServer, ca: CertAuthority, pack: Pack
 ) -> None:
     body = b'{"query":"{cart}"}'
-    async with browser(server.url, ca) as web, ReplayClient(server.url) as desk:
+    async with browser(server.url, ca) as web, ReplayClient(server.url) as control_api:
         fields = {
             "Content-Type": "application/json",
             "X-Requested-With": "XMLHttpRequest",
@@ -146,7 +148,7 @@ async def test_a_miss_keeps_what_asks_for_it_again_and_no_secret(
         }
         await web.get(f"{SHOP}/", headers={"Sec-Fetch-Dest": "document"})
         await web.post(f"{SHOP}/graphql", content=body, headers=fields)
-        hit, miss = (await desk.ledger()).entries
+        hit, miss = (await control_api.ledger()).entries
         assert hit.asked is None
         assert miss.asked is not None
         assert miss.asked["body"] == b64encode(body).decode()
@@ -163,11 +165,11 @@ async def test_a_miss_keeps_what_asks_for_it_again_and_no_secret(
     assert (missed.collection, missed.environment_id) == ("shop", pack.environment_id)
 
 
-def test_bodies_are_kept_up_to_a_size_and_in_all_up_to_another() -> None:
+def test_bodies_are_stored_up_to_a_size_and_in_all_up_to_another() -> None:
     large = Request("POST", f"{SHOP}/", (), b"x" * (BODY + 1))
-    kept = missed_request(large, BODIES)
-    assert "body" not in kept
-    assert (kept["size"], kept["digest"]) == (BODY + 1, f"sha256:{sha256(large.raw_body).hexdigest()}")
+    stored = missed_request(large, BODIES)
+    assert "body" not in stored
+    assert (stored["size"], stored["digest"]) == (BODY + 1, f"sha256:{sha256(large.raw_body).hexdigest()}")
     small = Request("POST", f"{SHOP}/", (), b"xy")
     assert "body" in missed_request(small, 2)
     assert "body" not in missed_request(small, 1)
@@ -254,7 +256,7 @@ def test_equal_misses_are_one_with_its_first_and_last_sighting() -> None:
     assert [each.url for each in guesses] == [f"{SHOP}/guessed", f"{SHOP}/f"]
 
 
-def test_bodies_and_what_frameworks_ask_by_tell_misses_apart() -> None:
+def test_bodies_and_what_frameworks_ask_by_report_misses_apart() -> None:
     def post(seq: int, digest: str, *fields: tuple[str, str]) -> LedgerLine:
         asked = {"fields": [list(field) for field in fields], "size": 1, "digest": digest}
         return line(seq, "miss", f"{SHOP}/api", method="POST", asked=asked)
@@ -333,7 +335,7 @@ def test_what_the_recording_saw_fail_is_explained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("live", [True, False])
-async def test_following_tells_what_comes_of_open_closed_and_reset_sessions(
+async def test_following_reports_what_comes_of_open_closed_and_reset_sessions(
     server: ReplayServer, ca: CertAuthority, file: Path, live: bool
 ) -> None:
     source = ServerSource(server.url) if live else FileSource(str(file))
@@ -344,19 +346,19 @@ async def test_following_tells_what_comes_of_open_closed_and_reset_sessions(
             lines = [await anext(following) for _ in range(count)]
         return [(each.session, each.entry.seq, each.entry.url) for each in lines]
 
-    async with ReplayClient(server.url) as desk:
-        session = await desk.open_session()
+    async with ReplayClient(server.url) as control_api:
+        session = await control_api.open_session()
         async with browser(session.proxy, ca) as web:
             await web.get(f"{SHOP}/1")
             assert await told(1) == [(session.id, 1, f"{SHOP}/1")]
             await web.get(f"{SHOP}/2")
             await web.get(f"{SHOP}/3")
             assert await told(2) == [(session.id, 2, f"{SHOP}/2"), (session.id, 3, f"{SHOP}/3")]
-            await desk.reset_session(session.id)
+            await control_api.reset_session(session.id)
             await web.get(f"{SHOP}/4")
             assert await told(1) == [(session.id, 1, f"{SHOP}/4")]
             await web.get(f"{SHOP}/5")
-        await desk.close_session(session.id)
+        await control_api.close_session(session.id)
         assert await told(1) == [(session.id, 2, f"{SHOP}/5")]
         async with browser(server.url, ca) as web:
             await web.get(f"{SHOP}/6")
@@ -387,9 +389,9 @@ async def test_what_is_lost_with_its_worker_is_said(tmp_path: Path, ca: CertAuth
     options = ReplayOptions(port=0, session_ports=None, drain=1)
     async with (
         serve_cluster([collection], ca, options, workers=2) as cluster,
-        ReplayClient(cluster.url) as desk,
+        ReplayClient(cluster.url) as control_api,
     ):
-        sessions = [await desk.open_session() for _ in range(2)]
+        sessions = [await control_api.open_session() for _ in range(2)]
         source = ServerSource(cluster.url)
 
         async def ask(path: str) -> list[tuple[str, str]]:
@@ -400,11 +402,11 @@ async def test_what_is_lost_with_its_worker_is_said(tmp_path: Path, ca: CertAuth
 
         assert sorted(await ask("/1")) == sorted((each.id, f"{SHOP}/1") for each in sessions)
         lost = sessions.pop()
-        worker = (await desk.session(lost.id))["worker"]
+        worker = (await control_api.session(lost.id))["worker"]
         os.kill(cluster.workers[worker].pid, signal.SIGKILL)
 
         async def is_lost() -> bool:
-            return any(each["id"] == lost.id and each["lost"] for each in await desk.sessions())
+            return any(each["id"] == lost.id and each["lost"] for each in await control_api.sessions())
 
         assert await poll(is_lost, timeout=30)
         assert await ask("/2") == [(sessions[0].id, f"{SHOP}/2")]

@@ -53,9 +53,9 @@ def repeated(session: Session) -> CachedResponse:
     served = session.begin(Request("GET", SHOP))
     session.finish(served)
     session.cache_response(("", b"GET /"), served, b"answer")
-    kept = session.cache.get(("", b"GET /"))
-    assert kept is not None
-    return kept
+    stored = session.cache.get(("", b"GET /"))
+    assert stored is not None
+    return stored
 
 
 def is_weighed(entry: LedgerEntry) -> bool:
@@ -69,13 +69,13 @@ def test_a_ledger_keeps_the_newest_that_weigh_no_more_than_it_may(
     monkeypatch.setattr(sessions, "LEDGER_SIZE", 60)
     draw = seeded("ledger")
     session = Session("s", "shop", pack, Policy())
-    kept = repeated(session)
+    stored = repeated(session)
     ledger = session.ledger()
     for number in range(2, 600):
         # Stretches of repeats push weighed lines out by count, stretches of misses by weight.
         light = draw.random() < (0.95 if number // 100 % 2 else 0.3)
         if light:
-            session.repeat(kept, perf())
+            session.repeat(stored, perf())
         else:
             ask(session, miss(number, b"x" * draw.choice((0, 10, 9_000))))
         last, ledger = ledger.entries, session.ledger()
@@ -95,7 +95,9 @@ def test_a_ledger_keeps_the_newest_that_weigh_no_more_than_it_may(
     assert sum(ledger.counts.values()) == 599
 
 
-def test_one_that_weighs_more_than_all_may_is_kept_alone(pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_weighs_more_than_all_may_is_stored_alone(
+    pack: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sessions, "LEDGER_BYTES", 5_000)
     session = Session("s", "shop", pack, Policy())
     for number in range(3):
@@ -120,12 +122,12 @@ def test_misses_weigh_what_they_take(pack: Pack, body: bytes) -> None:
 
 def test_repeated_answers_weigh_what_they_take(pack: Pack) -> None:
     session = Session("s", "shop", pack, Policy())
-    kept = repeated(session)
+    stored = repeated(session)
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for _ in range(10_000):
-            session.repeat(kept, perf())
+            session.repeat(stored, perf())
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -149,11 +151,11 @@ def test_a_closed_session_with_an_empty_ledger_weighs_something_too(pack: Pack) 
 
 def test_lines_of_great_length_are_not_repeated(pack: Pack) -> None:
     session = Session("s", "shop", pack, Policy())
-    for referer, is_kept in (("r" * 1_000, True), ("r" * 8_000, False)):
+    for referer, is_stored in (("r" * 1_000, True), ("r" * 8_000, False)):
         request = Request("GET", SHOP, (("Referer", referer),))
         served = session.begin(request)
         session.cache_response(("", referer.encode()), served, b"answer")
-        assert (session.cache.get(("", referer.encode())) is not None) is is_kept
+        assert (session.cache.get(("", referer.encode())) is not None) is is_stored
 
 
 def test_an_entry_weighs_its_texts() -> None:

@@ -19,7 +19,7 @@ from stillweb.replay.workers.channel import Channel, pair
 from stillweb.replay.workers.lobby import CONTROL, ConnectionRouter, session_of
 
 USER = b64encode(b"abc-1:secret").decode()
-NOBODY = "?"
+NO_ONE = "?"
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,12 @@ NOBODY = "?"
         (f"GET http://a.example/ HTTP/1.1\r\nHost: a\r\nProxy-Authorization: Basic {USER}\r\nA: b", "abc-1"),
         (f"GET http://a.example/ HTTP/1.1\r\nX-Proxy-Authorization: Basic {USER}", DEFAULT_SESSION),
         (f"GET http://a.example/ HTTP/1.1\r\nX: Proxy-Authorization: Basic {USER}", DEFAULT_SESSION),
-        ("GET http://a.example/ HTTP/1.1\r\nProxy-Authorization: Basic ???", NOBODY),
-        ("GET http://a.example/ HTTP/1.1\r\nProxy-Authorization: Basic w7w6", NOBODY),  # not ASCII
-        ("GET http://a.example/ HTTP/1.1\r\nProxy-Authorization: Basic Og==", NOBODY),  # an empty name
+        ("GET http://a.example/ HTTP/1.1\r\nProxy-Authorization: Basic ???", NO_ONE),
+        ("GET http://a.example/ HTTP/1.1\r\nProxy-Authorization: Basic w7w6", NO_ONE),  # not ASCII
+        ("GET http://a.example/ HTTP/1.1\r\nProxy-Authorization: Basic Og==", NO_ONE),  # an empty name
     ],
 )
-def test_the_first_request_tells_whose_a_connection_is(head: str, expected: str) -> None:
+def test_the_first_request_reports_whose_a_connection_is(head: str, expected: str) -> None:
     whole = f"{head}\r\n\r\n".encode()
     assert session_of(whole) == expected
     assert session_of(whole + b"GET / HTTP/1.1\r\n\r\n") == expected
@@ -113,7 +113,7 @@ async def test_what_comes_when_the_other_side_is_known_to_be_gone_is_closed() ->
         assert near.recv(1) == b""
 
 
-async def test_who_is_told_of_after_the_target_was_closed_is_led_nowhere() -> None:
+async def test_who_is_reported_of_after_the_target_was_closed_is_led_nowhere() -> None:
     loop = asyncio.get_running_loop()
     target = ListenerTarget(loop.create_task)
     led: list[str] = []

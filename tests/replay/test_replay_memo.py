@@ -274,19 +274,19 @@ def pack(folder: Path) -> Iterator[Pack]:
         yield pack
 
 
-async def test_what_is_stable_is_kept_and_nothing_else(pack: Pack, ca: CertAuthority) -> None:
+async def test_what_is_stable_is_stored_and_nothing_else(pack: Pack, ca: CertAuthority) -> None:
     served = Served(pack, ca, cached=True)
     await served.run([(1, [request]) for request in REQUESTS])
     memo = served.sessions["own"].cache
-    kept = {request for request in REQUESTS if memo.get(("http://", request))}
+    stored = {request for request in REQUESTS if memo.get(("http://", request))}
     page = [text for text in REQUESTS if b"cart" not in text and b"none" not in text and b"large" not in text]
     never = (b"Connection: close", b"Proxy-Authorization", b"Bad", b"100-continue")
     stays = [text for text in page if not any(each in text for each in never)]
-    assert kept == {text for text in stays if b"HTTP/1.0" not in text or b"keep-alive" in text}
+    assert stored == {text for text in stays if b"HTTP/1.0" not in text or b"keep-alive" in text}
     assert not any(memo.get((place, request)) for place in ("", "https://") for request in REQUESTS)
 
 
-async def test_a_guess_is_noted_each_time_with_what_was_asked(pack: Pack, ca: CertAuthority) -> None:
+async def test_a_guess_is_noted_each_time_with_what_was_requested(pack: Pack, ca: CertAuthority) -> None:
     like = f"GET {SITE}/find?q=shoes HTTP/1.1\r\n{HOST}\r\n".encode()
     served = Served(pack, ca, cached=True, policy=Policy(fuzzy=0.1))
     await served.run([(1, [like, like, like])])
@@ -339,7 +339,7 @@ def test_a_session_that_goes_on_with_a_newer_pack_forgets_the_older_one(folder: 
         assert session.cache is not before
 
 
-def test_a_memo_is_bounded_and_keeps_what_is_asked_for() -> None:
+def test_a_memo_is_bounded_and_keeps_what_is_requested_for() -> None:
     memo = ResponseCache(limit=100_000)
     line = LedgerEntry(1, "GET", SITE, 200, "exact", "", 9_000, 0.0)
     for number in range(1_000):

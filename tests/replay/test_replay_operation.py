@@ -185,17 +185,17 @@ async def test_health_readiness_and_figures_of_one_server(place: Path, ca: CertA
     options = ReplayOptions(port=0, session_ports=None)
     async with (
         serve(collections, ca, options) as server,
-        ReplayClient(server.url) as desk,
+        ReplayClient(server.url) as control_api,
         httpx.AsyncClient(trust_env=False, base_url=server.url) as web,
     ):
         assert (await web.get("/health")).json() == {"status": "ok"}
         assert (await web.get("/ready")).json() == {"ready": True, "missing": [], "refused": {}}
-        session = await desk.open_session("shop")
+        session = await control_api.open_session("shop")
         async with browser(session.proxy, ca) as client:
             for path in PAGES:
                 await client.get(f"https://shop.example{path}")
             await client.get("https://shop.example/none")
-            assert (await desk.session(session.id))["in_flight"] == 0
+            assert (await control_api.session(session.id))["in_flight"] == 0
             response = await web.get("/metrics")
             assert response.headers["content-type"].startswith("text/plain")
             found = {
@@ -217,7 +217,7 @@ async def test_health_readiness_and_figures_of_one_server(place: Path, ca: CertA
         assert page.status_code == 403
 
 
-async def test_damage_that_is_found_while_serving_is_counted_and_told_once(
+async def test_damage_that_is_found_while_serving_is_counted_and_reported_once(
     place: Path, ca: CertAuthority, caplog: pytest.LogCaptureFixture
 ) -> None:
     collection = recorded(place / "collections", "damaged")

@@ -128,7 +128,7 @@ def test_find_pywb_looks_in_its_folder_and_on_the_path(monkeypatch, tmp_path):
         assert find_pywb() == path
 
 
-def test_what_pywb_is_told(ca, tmp_path):
+def test_what_pywb_is_reported(ca, tmp_path):
     config = yaml.safe_load(
         write_setup(tmp_path, Setup(Path("here"), "shop", "20260101000000"), ca).read_text()
     )
@@ -143,13 +143,13 @@ def test_what_pywb_is_told(ca, tmp_path):
     assert yaml.safe_load(Path(config["rules_file"]).read_text())["rules"] == []
 
 
-def test_pywbs_own_rules_only_when_asked(ca, tmp_path):
+def test_pywbs_own_rules_only_when_requested(ca, tmp_path):
     config = yaml.safe_load(write_setup(tmp_path, Setup(Path("here"), "shop", fuzzy=True), ca).read_text())
     assert "rules_file" not in config
     assert "default_timestamp" not in config["proxy"]
 
 
-def test_a_ca_without_the_form_for_pywb_is_told(ca, tmp_path):
+def test_a_ca_without_the_form_for_pywb_is_reported(ca, tmp_path):
     other = CertAuthority.init(tmp_path / "certs")
     other.pywb_file.unlink()
     with pytest.raises(CertError, match=r"pywb-ca\.pem"):
@@ -218,7 +218,7 @@ async def test_the_control_api(root, ca, pywb):
 
 
 @pytest.mark.pywb
-async def test_a_crash_is_told_with_what_pywb_said(shop, ca, pywb):
+async def test_a_crash_is_reported_with_what_pywb_said(shop, ca, pywb):
     async with serve_pywb([shop], ca) as server, ReplayClient(server.url) as client:
         (pid,) = processes_with(str(ca.leaf_key_file.resolve()))
         waiting = asyncio.create_task(server.wait())
@@ -265,7 +265,7 @@ async def test_a_port_that_is_taken_is_named(shop, ca, pywb):
     assert processes_with(str(ca.leaf_key_file.resolve())) == []
 
 
-async def test_a_program_that_is_no_pywb_is_told_with_what_it_said(shop, ca, tmp_path):
+async def test_a_program_that_is_no_pywb_is_reported_with_what_it_said(shop, ca, tmp_path):
     program = tmp_path / "wayback"
     program.write_text("#!/bin/sh\necho I am no pywb >&2\nexit 3\n")
     program.chmod(0o755)

@@ -86,8 +86,8 @@ async def test_repeats(tmp_path: Path, ca: CertAuthority, number: int, origin_fo
             for _, writer in streams:
                 writer.close()
                 await writer.wait_closed()
-            async with ReplayClient(server.url) as desk:
-                told = (await desk.ledger()).entries
+            async with ReplayClient(server.url) as control_api:
+                told = (await control_api.ledger()).entries
     assert [(e.method, e.url, e.tier, e.reason) for e in told] == [
         (e.method, e.url, e.tier, e.reason) for e in shadow.ledger().entries
     ]

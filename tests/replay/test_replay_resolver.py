@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from resolver_shelf import POLICY, SITE, Shelf, answer_to, asked, entry
+from resolver_shelf import POLICY, SITE, Registry, answer_to, asked, entry
 
 from stillweb.matching.resolver import SessionState, advance, resolve
 from stillweb.model import Match, Request, Tier
@@ -110,12 +110,12 @@ def test_a_round_trip_gives_way_to_the_page() -> None:
 def test_a_post_that_redirects_to_its_own_page_is_no_circle() -> None:
     post = entry("POST", status=302, fields=f"Location: {SITE}/")
     assert answer_to(asked("POST"), post).tier == Tier.EXACT
-    kept = entry("POST", status=307, fields=f"Location: {SITE}/")
-    assert answer_to(asked("POST"), kept).tier == Tier.MISS
+    stored = entry("POST", status=307, fields=f"Location: {SITE}/")
+    assert answer_to(asked("POST"), stored).tier == Tier.MISS
 
 
 @pytest.mark.parametrize(
-    ("content_range", "asked_range", "found"),
+    ("content_range", "requested_range", "found"),
     [
         ("bytes 0-99/100", "", True),
         ("bytes 0-99/100", "bytes=5-9", True),
@@ -127,9 +127,9 @@ def test_a_post_that_redirects_to_its_own_page_is_no_circle() -> None:
         ("bytes 0-49/*", "bytes=0-49", False),
     ],
 )
-def test_a_part_answers_only_what_it_holds(content_range: str, asked_range: str, found: bool) -> None:
+def test_a_part_answers_only_what_it_holds(content_range: str, requested_range: str, found: bool) -> None:
     part = entry(status=206, fields=f"Content-Range: {content_range}")
-    request = asked(Range=asked_range) if asked_range else asked()
+    request = asked(Range=requested_range) if requested_range else asked()
     assert (answer_to(request, part).tier == Tier.EXACT) is found
 
 
@@ -170,26 +170,26 @@ NAVIGATION = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*
         ("image/*", 0, -1),
     ],
 )
-def test_a_page_and_its_json_under_one_url_are_told_apart_by_accept(
+def test_a_page_and_its_json_under_one_url_are_reported_apart_by_accept(
     accept: str, epoch: int, row: int
 ) -> None:
     json_type = "application/json"
-    shelf = (
+    registry = (
         entry(order=0, status=302, url=f"{SITE}/elsewhere"),
         replace(entry(order=1), mime=json_type),
         entry(order=2),
         replace(entry(order=3, epoch=2, answer=b"later"), mime=json_type),
     )
-    assert answer_to(asked(accept=accept), *shelf, state=SessionState(epoch=epoch)).entry == row
+    assert answer_to(asked(accept=accept), *registry, state=SessionState(epoch=epoch)).entry == row
 
 
 def test_accept_drops_no_redirect_and_no_error() -> None:
-    shelf = (
+    registry = (
         entry(status=404),
         replace(entry(order=1, epoch=1), mime="application/json"),
         entry(order=2, epoch=1),
     )
-    assert answer_to(asked(accept="application/json"), *shelf).entry == 0
+    assert answer_to(asked(accept="application/json"), *registry).entry == 0
 
 
 def test_a_preflight_is_made_and_says_whether_its_request_is_recorded() -> None:
@@ -233,9 +233,9 @@ def test_reads_follow_the_epoch_whatever_the_order_of_rows(epochs: list[int], ep
 @given(st.integers(1, 5), st.integers(1, 9))
 def test_a_mutation_takes_its_recordings_in_turn_and_repeats_the_last(count: int, times: int) -> None:
     story = [entry("POST", body=b"{}", order=i, epoch=2 * i, answer=b"%d" % i) for i in range(count)]
-    shelf, state, chosen = Shelf(story), SessionState(), []
+    registry, state, chosen = Registry(story), SessionState(), []
     for turn in range(times):
-        match = resolve(asked("POST", body=b"{}"), shelf, state, POLICY)
+        match = resolve(asked("POST", body=b"{}"), registry, state, POLICY)
         assert ("past the end" in match.reason) is (turn >= count)
         assert match.tier == (Tier.EXACT if count == 1 else Tier.SEQUENCE)
         advance(state, asked("POST"), match, story[match.entry])
@@ -244,7 +244,7 @@ def test_a_mutation_takes_its_recordings_in_turn_and_repeats_the_last(count: int
     assert chosen == [min(turn, count - 1) for turn in range(times)]
 
 
-class Whole(Shelf):
+class Whole(Registry):
     """A shelf that never leaves out captures that say the same."""
 
     def distinct(self, key: bytes) -> Sequence[int]:
@@ -274,7 +274,7 @@ _CAPTURE = st.fixed_dictionaries(
 def test_leaving_out_what_says_the_same_changes_no_answer(captures, method, fields, epoch) -> None:
     story = sorted(captures, key=lambda each: each["epoch"])
     entries = [entry(method, order=i, **each) for i, each in enumerate(story)]
-    short, whole = Shelf(entries), Whole(entries)
+    short, whole = Registry(entries), Whole(entries)
     one, other = SessionState(epoch=epoch), SessionState(epoch=epoch)
     request = asked(method, **fields)
     for _ in range(3):
@@ -304,9 +304,9 @@ def test_a_site_that_was_too_busy_once_is_not_so_for_all(status: int) -> None:
 
 def test_many_captures_of_one_answer_are_one() -> None:
     entries = [entry(order=i, epoch=i, fields=f"Date: {i}") for i in range(200)]
-    shelf = Shelf(entries)
-    assert shelf.distinct(entries[0].key) == (0,)
-    assert resolve(asked(), shelf, SessionState(), POLICY) == Match(Tier.EXACT, 0, stable=True)
+    registry = Registry(entries)
+    assert registry.distinct(entries[0].key) == (0,)
+    assert resolve(asked(), registry, SessionState(), POLICY) == Match(Tier.EXACT, 0, stable=True)
 
 
 def test_stable_matches_change_nothing() -> None:
@@ -356,10 +356,10 @@ LIBRARY = [
     st.integers(0, 9),
 )
 def test_pure_and_total(request: Request, epoch: int) -> None:
-    shelf, state = Shelf(LIBRARY), SessionState(epoch=epoch)
+    registry, state = Registry(LIBRARY), SessionState(epoch=epoch)
     before = copy.deepcopy(state)
-    match = resolve(request, shelf, state, POLICY)
+    match = resolve(request, registry, state, POLICY)
     assert state == before
-    assert match == resolve(request, Shelf(LIBRARY), copy.deepcopy(before), POLICY)
+    assert match == resolve(request, Registry(LIBRARY), copy.deepcopy(before), POLICY)
     assert (match.entry >= 0) is (match.tier in (Tier.EXACT, Tier.SEQUENCE))
     assert match.tier == Tier.EXACT or match.reason

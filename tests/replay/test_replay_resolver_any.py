@@ -6,7 +6,7 @@ import copy
 
 from hypothesis import given
 from hypothesis import strategies as st
-from resolver_shelf import SITE, Shelf
+from resolver_shelf import SITE, Registry
 
 from stillweb.matching.captures import MEANT, Entry, vary_digest
 from stillweb.matching.keys import request_key
@@ -126,14 +126,14 @@ POLICIES = st.builds(
 def test_any_request_at_any_pack(
     request: Request, made: list[Entry], state: SessionState, policy: Policy
 ) -> None:
-    shelf, before = Shelf(made, RULES), copy.deepcopy(state)
-    match = resolve(request, shelf, state, policy)
+    registry, before = Registry(made, RULES), copy.deepcopy(state)
+    match = resolve(request, registry, state, policy)
     assert state == before
-    assert match == resolve(request, Shelf(made, RULES), copy.deepcopy(state), policy)
+    assert match == resolve(request, Registry(made, RULES), copy.deepcopy(state), policy)
     assert (match.entry >= 0) is (match.tier in HITS)
     assert match.reason or match.tier in (Tier.EXACT, Tier.NOISE)
     if match.stable:
-        assert match == resolve(request, shelf, SessionState(), policy)
+        assert match == resolve(request, registry, SessionState(), policy)
     if match.entry >= 0:
         assert made[match.entry].status >= 200
         assert policy.fuzzy is not None or match.tier is not Tier.FUZZY

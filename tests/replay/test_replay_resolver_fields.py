@@ -114,7 +114,7 @@ def test_cookies_do_not_overrule_what_the_session_has_posted() -> None:
         (None, "", ""),
     ],
 )
-def test_who_asked_must_be_who_asks(recorded: str | None, sent: str, reason: str) -> None:
+def test_who_requested_must_be_who_asks(recorded: str | None, sent: str, reason: str) -> None:
     varies = None if recorded is None else {"authorization": recorded}
     match = answer_to(asked(**({"Authorization": sent} if sent else {})), entry(varies=varies))
     assert (match.tier, match.reason) == (Tier.MISS if reason else Tier.EXACT, reason)

@@ -8,7 +8,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from resolver_shelf import POLICY, SITE, Shelf, Visit, answer_to, asked, entry
+from resolver_shelf import POLICY, SITE, Registry, Visit, answer_to, asked, entry
 
 from stillweb.matching.noise import default_noise
 from stillweb.matching.resolver import Policy, SessionState, resolve
@@ -70,7 +70,7 @@ def test_captures_that_differ_in_volatile_parts_only_come_in_turn() -> None:
     story = [entry(url=BUSTED + t, order=n, answer=b"%d" % n) for n, t in enumerate([T1, T2, T3])]
     story.append(entry("POST", order=3))
     story.append(entry(url=BUSTED + T4, order=4, epoch=1, answer=b"posted"))
-    visit = Visit(Shelf(story, RULES), RULED)
+    visit = Visit(Registry(story, RULES), RULED)
     unseen = asked(url=BUSTED + "1700000000999")
     assert visit.bodies(*[unseen] * 4) == [b"0", b"1", b"2", b"2"]
     assert "past the end: the last of 3 recordings again" in visit.ask(unseen).reason
@@ -85,7 +85,7 @@ def test_a_declared_poll_goes_on_within_its_epoch_and_repeats_its_last() -> None
     story = [entry(url=POLL, order=n, answer=b"%d" % n) for n in range(3)]
     story.append(entry("POST", order=3))
     story += [entry(url=POLL, order=n, epoch=1, answer=b"%d" % n) for n in (4, 5)]
-    visit = Visit(Shelf(story, RULES), RULED)
+    visit = Visit(Registry(story, RULES), RULED)
     assert visit.bodies(*[asked(url=POLL)] * 4) == [b"0", b"1", b"2", b"2"]
     assert visit.ask(asked(url=POLL)).tier == Tier.SEQUENCE
     visit.ask(asked("POST"))
@@ -95,22 +95,22 @@ def test_a_declared_poll_goes_on_within_its_epoch_and_repeats_its_last() -> None
 
 
 def test_a_head_does_not_take_the_turn_of_a_get() -> None:
-    polled = Visit(Shelf([entry(url=POLL, order=n, answer=b"%d" % n) for n in range(3)], RULES), RULED)
+    polled = Visit(Registry([entry(url=POLL, order=n, answer=b"%d" % n) for n in range(3)], RULES), RULED)
     head, get = asked("HEAD", POLL), asked(url=POLL)
     assert polled.bodies(head, get, head, head, get, get) == [b"0", b"0", b"1", b"1", b"1", b"2"]
     busted = [entry(url=BUSTED + time, order=n, answer=b"%d" % n) for n, time in enumerate((T1, T2))]
-    counted = Visit(Shelf(busted, RULES), RULED)
+    counted = Visit(Registry(busted, RULES), RULED)
     assert counted.bodies(asked("HEAD", BUSTED + T3), asked(url=BUSTED + T4)) == [b"0", b"0"]
-    own = Visit(Shelf([entry("HEAD", POLL, order=n, answer=b"%d" % n) for n in range(2)], RULES), RULED)
+    own = Visit(Registry([entry("HEAD", POLL, order=n, answer=b"%d" % n) for n in range(2)], RULES), RULED)
     assert own.bodies(head, head) == [b"0", b"1"]
 
 
 def test_a_poll_that_is_not_declared_stays() -> None:
-    shelf = Shelf([entry(url=POLL, order=n, answer=b"%d" % n) for n in range(3)])
-    assert Visit(shelf).bodies(*[asked(url=POLL)] * 3) == [b"0", b"0", b"0"]
+    registry = Registry([entry(url=POLL, order=n, answer=b"%d" % n) for n in range(3)])
+    assert Visit(registry).bodies(*[asked(url=POLL)] * 3) == [b"0", b"0", b"0"]
 
 
-def test_told_apart_is_only_what_differs() -> None:
+def test_reported_apart_is_only_what_differs() -> None:
     dated = [entry(order=n, epoch=n, fields=f"Date: {n}|Age: {n}|ETag: x") for n in range(3)]
     assert answer_to(asked(), *dated) == Match(Tier.EXACT, 0, stable=True)
     cookies = [entry(order=n, epoch=n, fields=f"Set-Cookie: a={n}") for n in range(2)]
@@ -124,7 +124,7 @@ def test_told_apart_is_only_what_differs() -> None:
 CURSOR = f"{SITE}/list?sort=name&cursor="
 
 
-def test_likeness_is_off_unless_asked_for() -> None:
+def test_likeness_is_off_unless_requested_for() -> None:
     page = entry(url=CURSOR + "abcd1")
     assert answer_to(asked(url=CURSOR + "abcd2"), page).tier == Tier.MISS
     found = ruled(asked(url=CURSOR + "abcd2"), page, fuzzy=0.9)
@@ -154,14 +154,14 @@ def test_of_equally_alike_requests_the_first_recorded_counts() -> None:
     ],
 )
 def test_nothing_else_is_alike(request_: Request) -> None:
-    shelf = [
+    registry = [
         entry(url=CURSOR + "a"),
         entry("POST", CURSOR + "a", body=b'{"n":1}', order=1),
         entry("POST", CURSOR + "a", order=2),
         entry("DELETE", CURSOR + "a", order=3),
         entry("OPTIONS", CURSOR + "a", order=4),
     ]
-    assert ruled(request_, *shelf, fuzzy=0).tier == Tier.MISS
+    assert ruled(request_, *registry, fuzzy=0).tier == Tier.MISS
 
 
 def test_a_mutation_is_like_another_with_the_same_body() -> None:
@@ -195,7 +195,7 @@ FIELDS = st.one_of(
     ),
 )
 EPISODE = st.tuples(st.sampled_from(["GET", "GET", "GET", "POST", "HEAD"]), URLS, FIELDS, st.integers(0, 3))
-ASKED = st.tuples(
+REQUESTED = st.tuples(
     st.sampled_from(["GET", "GET", "GET", "POST", "HEAD", "PUT"]), st.one_of(URLS, URLS, OTHERS), FIELDS
 )
 POLICIES = st.builds(
@@ -205,13 +205,13 @@ POLICIES = st.builds(
 )
 
 
-def story_of(episodes) -> Shelf:
+def story_of(episodes) -> Registry:
     entries, epoch = [], 0
     for order, (method, url, fields, answer) in enumerate(episodes):
         made = entry(method, url, order=order, epoch=epoch, answer=b"%d" % answer, varies=fields)
         entries.append(made)
         epoch += method == "POST"
-    return Shelf(entries, RULES)
+    return Registry(entries, RULES)
 
 
 def request_of(wanted) -> Request:
@@ -222,35 +222,35 @@ def request_of(wanted) -> Request:
 STORIES = st.lists(EPISODE, min_size=2, max_size=16).map(story_of)
 
 
-@given(STORIES, ASKED.map(request_of), POLICIES, st.data())
-def test_stable_is_what_any_session_gets(shelf: Shelf, request: Request, policy: Policy, data) -> None:
+@given(STORIES, REQUESTED.map(request_of), POLICIES, st.data())
+def test_stable_is_what_any_session_gets(registry: Registry, request: Request, policy: Policy, data) -> None:
     used = st.dictionaries(st.integers(0, 15), st.integers(0, 3), max_size=6)
     states = st.lists(st.builds(SessionState, st.integers(0, 6), used), min_size=1, max_size=5)
-    matches = [resolve(request, shelf, state, policy) for state in data.draw(states)]
+    matches = [resolve(request, registry, state, policy) for state in data.draw(states)]
     assert len({match.stable for match in matches}) == 1
     if matches[0].stable:
         assert len(set(matches)) == 1
         assert matches[0].tier is not Tier.SEQUENCE
     elif request.method in ("GET", "HEAD"):
         every = [
-            resolve(request, shelf, SessionState(epoch, uses), policy).entry
+            resolve(request, registry, SessionState(epoch, uses), policy).entry
             for epoch in range(17)
             for uses in ({}, {order: 1 for order in range(16)})
         ]
         assert len(set(every)) > 1
 
 
-@given(STORIES, ASKED.map(request_of), POLICIES, st.integers(0, 6))
+@given(STORIES, REQUESTED.map(request_of), POLICIES, st.integers(0, 6))
 def test_pure_deterministic_and_never_across_methods_or_sites(
-    shelf: Shelf, request: Request, policy: Policy, epoch: int
+    registry: Registry, request: Request, policy: Policy, epoch: int
 ) -> None:
     state = SessionState(epoch, {0: 1, 1: 2})
     before = copy.deepcopy(state)
-    match = resolve(request, shelf, state, policy)
+    match = resolve(request, registry, state, policy)
     assert state == before
-    assert match == resolve(request, Shelf(shelf.entries, RULES), copy.deepcopy(state), policy)
+    assert match == resolve(request, Registry(registry.entries, RULES), copy.deepcopy(state), policy)
     if match.entry >= 0:
-        found = shelf.entry(match.entry)
+        found = registry.entry(match.entry)
         assert found.method == request.method or (request.method, found.method) == ("HEAD", "GET")
         assert (
             found.url.partition("://")[2].partition("?")[0]
@@ -258,22 +258,22 @@ def test_pure_deterministic_and_never_across_methods_or_sites(
         )
 
 
-@given(STORIES, POLICIES, st.lists(ASKED.map(request_of), min_size=1, max_size=8), st.integers(0, 2**32))
+@given(STORIES, POLICIES, st.lists(REQUESTED.map(request_of), min_size=1, max_size=8), st.integers(0, 2**32))
 @settings(max_examples=settings.default.max_examples // 4)
 def test_sessions_at_once_get_what_each_alone_gets(
-    shelf: Shelf, policy: Policy, pool: list[Request], seed: int
+    registry: Registry, policy: Policy, pool: list[Request], seed: int
 ) -> None:
     dice = random.Random(seed)
     wanted = [dice.choices(pool, k=dice.randrange(8)) for _ in range(64)]
     alone = []
     for requests in wanted:
-        visit = Visit(shelf, policy)
+        visit = Visit(registry, policy)
         alone.append([visit.ask(request) for request in requests])
         visit.state = SessionState()  # what reset does
         assert [visit.ask(request) for request in requests] == alone[-1]
     turns = [place for place, requests in enumerate(wanted) for _ in requests]
     dice.shuffle(turns)
-    visits = [Visit(shelf, policy) for _ in wanted]
+    visits = [Visit(registry, policy) for _ in wanted]
     left = [iter(requests) for requests in wanted]
     together: list[list[Match]] = [[] for _ in wanted]
     for place in turns:

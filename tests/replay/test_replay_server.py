@@ -114,12 +114,12 @@ async def web(server: ReplayServer, ca: CertAuthority) -> AsyncIterator[httpx.As
 
 
 @pytest.fixture
-async def desk(server: ReplayServer) -> AsyncIterator[ReplayClient]:
+async def control_api(server: ReplayServer) -> AsyncIterator[ReplayClient]:
     async with ReplayClient(server.url) as client:
         yield client
 
 
-async def test_a_hit_is_as_recorded(web: httpx.AsyncClient, desk: ReplayClient) -> None:
+async def test_a_hit_is_as_recorded(web: httpx.AsyncClient, control_api: ReplayClient) -> None:
     response = await web.get(f"{SHOP}/")
     assert (response.status_code, response.content) == (200, PAGE)
     assert response.headers.raw == [
@@ -127,7 +127,7 @@ async def test_a_hit_is_as_recorded(web: httpx.AsyncClient, desk: ReplayClient) 
         (b"ETag", b'"v1"'),
         (b"Content-Length", b"%d" % len(PAGE)),
     ]
-    (line,) = (await desk.ledger()).entries
+    (line,) = (await control_api.ledger()).entries
     assert (line.seq, line.method, line.url, line.status, line.tier) == (1, "GET", f"{SHOP}/", 200, "exact")
     assert line.bytes == len(PAGE)
 
@@ -137,17 +137,17 @@ async def test_plain_http_through_the_proxy(web: httpx.AsyncClient) -> None:
     assert (await web.get("http://plain.example/a?b=2")).status_code == 404
 
 
-async def test_the_other_scheme_stands_in(web: httpx.AsyncClient, desk: ReplayClient) -> None:
+async def test_the_other_scheme_stands_in(web: httpx.AsyncClient, control_api: ReplayClient) -> None:
     assert (await web.get("https://plain.example/a?b=1")).text == "plain"
-    assert (await desk.ledger()).entries[0].reason == "recorded over http"
+    assert (await control_api.ledger()).entries[0].reason == "recorded over http"
 
 
-async def test_codings_are_kept_or_removed_as_the_client_wants(web: httpx.AsyncClient) -> None:
+async def test_codings_are_stored_or_removed_as_the_client_wants(web: httpx.AsyncClient) -> None:
     for path, coding in (("/gz", "gzip"), ("/br", "br")):
-        kept = await web.get(SHOP + path, headers={"Accept-Encoding": "gzip, br"})
+        stored = await web.get(SHOP + path, headers={"Accept-Encoding": "gzip, br"})
         removed = await web.get(SHOP + path, headers={"Accept-Encoding": "identity"})
-        assert kept.content == removed.content == PAGE
-        assert (kept.headers["content-encoding"], removed.headers.get("content-encoding")) == (coding, None)
+        assert stored.content == removed.content == PAGE
+        assert (stored.headers["content-encoding"], removed.headers.get("content-encoding")) == (coding, None)
 
 
 async def test_head_has_the_head_of_get(web: httpx.AsyncClient) -> None:
@@ -180,7 +180,7 @@ async def test_ranges(
 
 
 async def test_a_miss_says_nothing_but_lets_the_page_see_its_status(
-    web: httpx.AsyncClient, desk: ReplayClient
+    web: httpx.AsyncClient, control_api: ReplayClient
 ) -> None:
     response = await web.get(f"{SHOP}/?page=2", headers={"Origin": "https://a.example"})
     assert (response.status_code, response.content) == (404, b"")
@@ -190,7 +190,7 @@ async def test_a_miss_says_nothing_but_lets_the_page_see_its_status(
         "content-length": "0",
     }
     assert dict((await web.get(f"{SHOP}/none")).headers) == {"content-length": "0"}
-    ledger = await desk.ledger()
+    ledger = await control_api.ledger()
     assert [entry.reason for entry in ledger.misses] == [
         "same path recorded with other query: 1",
         f"path not recorded, of its host: {len({e.url for e in ENTRIES if e.url.startswith(SHOP)})}",
@@ -222,15 +222,15 @@ async def test_a_recorded_cors_header_stays(web: httpx.AsyncClient) -> None:
 
 
 async def test_noise_is_counted_apart_but_never_what_was_recorded(
-    web: httpx.AsyncClient, desk: ReplayClient
+    web: httpx.AsyncClient, control_api: ReplayClient
 ) -> None:
     assert (await web.get("https://plain.example/favicon.ico")).status_code == 204
     assert (await web.get(f"{SHOP}/favicon.ico")).text == "icon"
     assert (await web.post("https://www.google-analytics.com/g/collect?v=2")).status_code == 204
-    assert (await desk.ledger()).counts == {"noise": 2, "exact": 1}
+    assert (await control_api.ledger()).counts == {"noise": 2, "exact": 1}
 
 
-async def test_the_story_of_a_cart(web: httpx.AsyncClient, desk: ReplayClient) -> None:
+async def test_the_story_of_a_cart(web: httpx.AsyncClient, control_api: ReplayClient) -> None:
     async def cart() -> str:
         return (await web.get(f"{SHOP}/cart")).text
 
@@ -242,14 +242,14 @@ async def test_the_story_of_a_cart(web: httpx.AsyncClient, desk: ReplayClient) -
         assert [await add(), await cart(), await cart()] == ["added 1", "one", "one"]
         assert [await add(), await cart()] == ["added 1 again", "two"]
         assert [await add(), await cart()] == ["added 1 again", "two"]
-        assert "past the end" in (await desk.ledger()).entries[-2].reason
-        assert (await desk.session("default"))["epoch"] == 3  # one is the counter's
-        await desk.reset_session()
-        assert (await desk.ledger()).entries == ()
+        assert "past the end" in (await control_api.ledger()).entries[-2].reason
+        assert (await control_api.session("default"))["epoch"] == 3  # one is the counter's
+        await control_api.reset_session()
+        assert (await control_api.ledger()).entries == ()
 
 
-async def test_a_beacon_leads_no_session_back(desk: ReplayClient, ca: CertAuthority) -> None:
-    session = await desk.open_session()
+async def test_a_beacon_leads_no_session_back(control_api: ReplayClient, ca: CertAuthority) -> None:
+    session = await control_api.open_session()
     async with browser(session.proxy, ca) as web:
 
         async def beacon() -> None:
@@ -262,41 +262,41 @@ async def test_a_beacon_leads_no_session_back(desk: ReplayClient, ca: CertAuthor
         await web.post(f"{SHOP}/cart", json={"item": 1})
         await beacon()
         assert (await web.get(f"{SHOP}/cart")).text == "one"
-    await desk.close_session(session.id)
+    await control_api.close_session(session.id)
 
 
-async def test_interleaved_sessions_keep_their_cursors(desk: ReplayClient, ca: CertAuthority) -> None:
+async def test_interleaved_sessions_keep_their_cursors(control_api: ReplayClient, ca: CertAuthority) -> None:
     async def episode(posts: int) -> list[str]:
-        session = await desk.open_session("shop")
+        session = await control_api.open_session("shop")
         seen = []
         async with browser(session.proxy, ca) as web:
             for turn in range(3):
                 if turn < posts:
                     await web.post(f"{SHOP}/cart", json={"item": 1})
                 seen.append((await web.get(f"{SHOP}/cart")).text)
-        ledger = await desk.ledger(session.id)
+        ledger = await control_api.ledger(session.id)
         assert len(ledger.entries) == 3 + posts
         assert [entry.seq for entry in ledger.entries] == list(range(1, 4 + posts))
-        await desk.close_session(session.id)
+        await control_api.close_session(session.id)
         return seen
 
     stories = [["empty"] * 3, ["one"] * 3, ["one", "two", "two"]]
     assert await asyncio.gather(*(episode(i % 3) for i in range(16))) == [stories[i % 3] for i in range(16)]
-    assert [session["id"] for session in await desk.sessions()] == ["default"]
+    assert [session["id"] for session in await control_api.sessions()] == ["default"]
 
 
 async def test_a_session_may_be_named_by_proxy_user(
-    server: ReplayServer, desk: ReplayClient, ca: CertAuthority
+    server: ReplayServer, control_api: ReplayClient, ca: CertAuthority
 ) -> None:
-    session = await desk.open_session()
+    session = await control_api.open_session()
     by_user = server.url.replace("http://", f"http://{session.id}:@")
     async with browser(by_user, ca) as web, browser(session.proxy, ca) as by_port:
         await web.post(f"{SHOP}/cart", json={"item": 1})
         assert [(await each.get(f"{SHOP}/cart")).text for each in (web, by_port)] == ["one", "one"]
         assert (await web.get("http://plain.example/a?b=1")).text == "plain"
-        assert (await desk.session("default"))["requests"] == 0
-        assert (await desk.session(session.id))["requests"] == 4
-        await desk.close_session(session.id)
+        assert (await control_api.session("default"))["requests"] == 0
+        assert (await control_api.session(session.id))["requests"] == 4
+        await control_api.close_session(session.id)
         with pytest.raises(httpx.ProxyError, match="407"):
             await web.get(f"{SHOP}/cart")
         assert (await web.get("http://plain.example/a?b=1")).status_code == 407
@@ -322,15 +322,15 @@ async def converse(url: str, sent: bytes) -> bytes:
 
 
 async def test_a_proxy_user_counts_for_the_request_that_names_it(
-    server: ReplayServer, desk: ReplayClient
+    server: ReplayServer, control_api: ReplayClient
 ) -> None:
-    session = await desk.open_session()
+    session = await control_api.open_session()
     user = b64encode(f"{session.id}:".encode()).decode()
     named = f"GET http://plain.example/a?b=1 HTTP/1.1\r\nHost: p\r\nProxy-Authorization: Basic {user}\r\n\r\n"
     plain = "GET http://plain.example/a?b=1 HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n"
     assert (await converse(server.url, (named + plain).encode())).count(b" 200 ") == 2
-    requests = [(await desk.session(each))["requests"] for each in (session.id, "default")]
-    await desk.close_session(session.id)
+    requests = [(await control_api.session(each))["requests"] for each in (session.id, "default")]
+    await control_api.close_session(session.id)
     assert requests == [1, 1]
 
 
@@ -371,12 +371,12 @@ async def test_pipelined_requests_are_answered_in_order(server: ReplayServer) ->
     ],
 )
 async def test_what_is_malformed_is_refused_and_the_server_lives(
-    server: ReplayServer, desk: ReplayClient, sent: bytes, status: bytes
+    server: ReplayServer, control_api: ReplayClient, sent: bytes, status: bytes
 ) -> None:
     got = await converse(server.url, sent)
     assert got.startswith(b"HTTP/1.1 " + status)
     assert b"Connection: close" in got
-    assert (await desk.session("default"))["requests"] == 0
+    assert (await control_api.session("default"))["requests"] == 0
 
 
 SHAPES = [
@@ -399,7 +399,7 @@ SHAPES = [
 
 
 async def test_no_rubbish_brings_it_down(
-    server: ReplayServer, desk: ReplayClient, caplog: pytest.LogCaptureFixture
+    server: ReplayServer, control_api: ReplayClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     draw = seeded("rubbish")
     for _ in range(150):
@@ -412,7 +412,7 @@ async def test_no_rubbish_brings_it_down(
                 await asyncio.wait_for(reader.read(), 10)
             else:
                 writer.transport.abort()
-    assert (await desk.session("default"))["in_flight"] == 0
+    assert (await control_api.session("default"))["in_flight"] == 0
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
@@ -436,11 +436,11 @@ async def test_what_python_refuses_to_read_is_answered(
         assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 " + status)
 
 
-async def test_a_session_port_takes_no_control_requests(desk: ReplayClient) -> None:
-    session = await desk.open_session()
+async def test_a_session_port_takes_no_control_requests(control_api: ReplayClient) -> None:
+    session = await control_api.open_session()
     asked = b"GET /sessions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     assert (await converse(session.proxy, asked)).startswith(b"HTTP/1.1 404")
-    (line,) = (await desk.ledger(session.id)).entries
+    (line,) = (await control_api.ledger(session.id)).entries
     assert (line.url, line.tier) == ("http://x/sessions", "miss")
 
 
@@ -458,22 +458,24 @@ async def test_the_control_api_is_not_on_the_replayed_web(
     assert (await web.get(server.url + "/info")).status_code == 404
 
 
-async def test_a_client_that_leaves_mid_answer_is_noted(server: ReplayServer, desk: ReplayClient) -> None:
+async def test_a_client_that_leaves_mid_answer_is_noted(
+    server: ReplayServer, control_api: ReplayClient
+) -> None:
     async with dialled(server.url) as (reader, writer):
         writer.write(b"GET http://shop.example/big HTTP/1.1\r\n\r\n")
         await reader.readexactly(1000)
-        assert (await desk.session("default"))["in_flight"] == 1
+        assert (await control_api.session("default"))["in_flight"] == 1
         writer.transport.abort()
     async with asyncio.timeout(5):
-        while (await desk.session("default"))["in_flight"]:
+        while (await control_api.session("default"))["in_flight"]:
             pass
-    (line,) = (await desk.ledger()).entries
+    (line,) = (await control_api.ledger()).entries
     assert "client went away after" in line.reason
     assert 0 < line.bytes < len(BIG)
 
 
 async def test_a_slow_client_costs_slices_not_bodies(
-    server: ReplayServer, desk: ReplayClient, ca: CertAuthority
+    server: ReplayServer, control_api: ReplayClient, ca: CertAuthority
 ) -> None:
     context = ssl.create_default_context(cadata=ca.cert_pem.decode())
     async with dialled(server.url) as (reader, writer):
@@ -492,7 +494,7 @@ async def test_a_slow_client_costs_slices_not_bodies(
                 most = max(most, connection._transport.get_write_buffer_size())
     assert bytes(got) == BIG
     assert 0 < most < 1024 * 1024
-    (line,) = (await desk.ledger()).entries
+    (line,) = (await control_api.ledger()).entries
     assert (line.bytes, line.reason) == (len(BIG), "")
 
 
@@ -506,11 +508,11 @@ async def test_a_tunnel_may_be_plain(server: ReplayServer) -> None:
     assert got.endswith(b"plain")
 
 
-async def test_a_client_that_does_not_trust_the_ca_is_told_of(
-    server: ReplayServer, desk: ReplayClient, caplog: pytest.LogCaptureFixture
+async def test_a_client_that_does_not_trust_the_ca_is_reported_of(
+    server: ReplayServer, control_api: ReplayClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     await asyncio.to_thread(distrust, server.url)
-    assert (await desk.info()).backend == "native"
+    assert (await control_api.info()).backend == "native"
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
         "TLS with a client failed: it does not trust the CA (stillweb certs trust)"
     ]
@@ -531,21 +533,21 @@ async def test_the_server_waits_for_an_answer_at_hand(pack: Pack, ca: CertAuthor
 # The control API.
 
 
-async def test_info_says_what_is_served(desk: ReplayClient, pack: Pack, ca: CertAuthority) -> None:
-    info = await desk.info()
+async def test_info_says_what_is_served(control_api: ReplayClient, pack: Pack, ca: CertAuthority) -> None:
+    info = await control_api.info()
     assert info.collections == {"shop": pack.environment_id}
     assert (info.default, info.spki) == ("shop", ca.spki_hashes())
     assert info.features["ledger"]
     assert info.manifests["shop"]["name"] == "shop"
 
 
-async def test_errors_of_the_control_api_have_their_types(desk: ReplayClient) -> None:
+async def test_errors_of_the_control_api_have_their_types(control_api: ReplayClient) -> None:
     with pytest.raises(CollectionNotFound, match="'blog' is not served here"):
-        await desk.open_session("blog")
+        await control_api.open_session("blog")
     with pytest.raises(UsageError, match="no session nope"):
-        await desk.ledger("nope")
+        await control_api.ledger("nope")
     with pytest.raises(UsageError, match="default session lives"):
-        await desk.close_session("default")
+        await control_api.close_session("default")
 
 
 async def test_session_ports_come_from_the_range(pack: Pack, ca: CertAuthority) -> None:
@@ -554,13 +556,13 @@ async def test_session_ports_come_from_the_range(pack: Pack, ca: CertAuthority) 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first))
         taken.listen()
-        async with serve({"shop": pack}, ca, options) as server, ReplayClient(server.url) as desk:
-            session = await desk.open_session()
+        async with serve({"shop": pack}, ca, options) as server, ReplayClient(server.url) as control_api:
+            session = await control_api.open_session()
             assert session.proxy == f"http://127.0.0.1:{second}"
             with pytest.raises(PortInUse, match="1 sessions are open here"):
-                await desk.open_session()
-            await desk.close_session(session.id)
-            again = await desk.open_session()
+                await control_api.open_session()
+            await control_api.close_session(session.id)
+            again = await control_api.open_session()
             assert (again.proxy, again.id != session.id) == (session.proxy, True)
 
 
@@ -580,11 +582,11 @@ async def test_a_port_in_use_is_said_with_a_way_out(pack: Pack, ca: CertAuthorit
 
 
 async def test_no_server_is_said_as_such() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        async with ReplayClient(f"http://127.0.0.1:{nobody.getsockname()[1]}") as desk:
+    with socket.socket() as no_one:
+        no_one.bind(("127.0.0.1", 0))
+        async with ReplayClient(f"http://127.0.0.1:{no_one.getsockname()[1]}") as control_api:
             with pytest.raises(ReplayUnreachable, match="no replay server"):
-                await desk.info()
+                await control_api.info()
 
 
 async def test_the_ledger_file_has_a_line_per_answer(pack: Pack, ca: CertAuthority, tmp_path: Path) -> None:
@@ -613,10 +615,10 @@ def _two_free_ports() -> tuple[int, int]:
     raise AssertionError("no two free ports side by side")
 
 
-async def test_who_is_told_of_after_the_door_was_closed_is_not_served(server: ReplayServer) -> None:
+async def test_who_is_reported_of_after_the_listener_was_closed_is_not_served(server: ReplayServer) -> None:
     loop = asyncio.get_running_loop()
-    door = ListenerTarget(server.spawn, session=server.public.session)
-    await drain([Listener(door)], 1)
+    entrance = ListenerTarget(server.spawn, session=server.public.session)
+    await drain([Listener(entrance)], 1)
     ours, theirs = socket.socketpair()
     with ours:
         ours.setblocking(False)
@@ -624,10 +626,10 @@ async def test_who_is_told_of_after_the_door_was_closed_is_not_served(server: Re
             ours, b"GET http://plain.example/a?b=1 HTTP/1.1\r\nHost: plain.example\r\n\r\n"
         )
         theirs.setblocking(False)
-        await loop.connect_accepted_socket(lambda: Connection(door), theirs)
+        await loop.connect_accepted_socket(lambda: Connection(entrance), theirs)
         with suppress(ConnectionResetError):
             assert await asyncio.wait_for(loop.sock_recv(ours, 1000), 10) == b""
-    await asyncio.wait_for(door.empty.wait(), 10)
+    await asyncio.wait_for(entrance.empty.wait(), 10)
 
 
 async def test_a_path_too_long_for_a_unix_socket_is_said(server: ReplayServer, tmp_path: Path) -> None:

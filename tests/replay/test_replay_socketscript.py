@@ -152,7 +152,7 @@ def test_the_site_closes_as_it_did() -> None:
     assert page.socket.state is ConnectionState.CLOSED
 
 
-def test_a_site_that_went_without_a_word_does_so_when_all_is_told() -> None:
+def test_a_site_that_went_without_a_word_does_so_when_all_is_reported() -> None:
     page = Page(Frames((received(1, b"a"), sent(2, b"x"), received(3, b"b")), ConnectionEnd.SITE, 3))
     assert (page.heard, page.script.closed) == ([b"a"], False)
     page.say("x")
@@ -217,7 +217,7 @@ FRAMES = st.lists(st.builds(Frame, st.just(0), st.booleans(), st.just(TEXT), TEX
 
 
 @given(FRAMES)
-def test_whoever_says_what_was_said_hears_what_was_heard(frames: list[Frame]) -> None:
+def test_actor_says_what_was_said_hears_what_was_heard(frames: list[Frame]) -> None:
     page = Page(Frames(tuple(frames)))
     for frame in frames:
         if frame.sent:

@@ -37,8 +37,8 @@ OPTIONS = ReplayOptions(port=0, session_ports=None, drain=1)
 
 @asynccontextmanager
 async def served(shop: Collection, ca: CertAuthority) -> AsyncIterator[tuple[ReplayServer, ReplayClient]]:
-    async with serve([shop], ca, OPTIONS) as server, ReplayClient(server.url) as desk:
-        yield server, desk
+    async with serve([shop], ca, OPTIONS) as server, ReplayClient(server.url) as control_api:
+        yield server, control_api
 
 
 async def page(proxy: str, ca: CertAuthority, path: str = "/p3") -> bytes:
@@ -49,21 +49,21 @@ async def page(proxy: str, ca: CertAuthority, path: str = "/p3") -> bytes:
 async def test_a_session_keeps_its_pack_and_the_next_one_gets_the_new(
     shop: Collection, ca: CertAuthority
 ) -> None:
-    async with served(shop, ca) as (server, desk):
-        first = await desk.open_session()
-        older = (await desk.info()).collections["shop"]
+    async with served(shop, ca) as (server, control_api):
+        first = await control_api.open_session()
+        older = (await control_api.info()).collections["shop"]
         await asyncio.to_thread(record_again, shop, b" new")
-        second = await desk.open_session()
-        newer = (await desk.info()).collections["shop"]
+        second = await control_api.open_session()
+        newer = (await control_api.info()).collections["shop"]
         assert (first.environment_id, second.environment_id) == (older, newer)
         assert older != newer
         for proxy, end in ((first.proxy, b" old"), (second.proxy, b" new"), (server.url, b" old")):
             assert await page(proxy, ca) == PAGES["/p3"] + end
-        await desk.reset_session(first.id)
+        await control_api.reset_session(first.id)
         assert await page(first.proxy, ca, "/p4") == PAGES["/p4"] + b" old"
-        await desk.reset_session()  # the default session takes it up here
+        await control_api.reset_session()  # the default session takes it up here
         assert await page(server.url, ca) == PAGES["/p3"] + b" new"
-        assert (await desk.session("default"))["environment_id"] == newer
+        assert (await control_api.session("default"))["environment_id"] == newer
 
 
 async def test_a_pack_is_closed_with_its_last_session(shop: Collection, ca: CertAuthority) -> None:
@@ -72,30 +72,30 @@ async def test_a_pack_is_closed_with_its_last_session(shop: Collection, ca: Cert
             line for line in Path("/proc/self/maps").read_text().splitlines(True) if str(shop.path) in line
         )
 
-    async with served(shop, ca) as (_, desk):
-        first = await desk.open_session()
+    async with served(shop, ca) as (_, control_api):
+        first = await control_api.open_session()
         await asyncio.to_thread(record_again, shop, b" new")
-        assert (await desk.reload("shop"))["newer"]
-        await desk.reset_session()
+        assert (await control_api.reload("shop"))["newer"]
+        await control_api.reset_session()
         assert await page(first.proxy, ca) == PAGES["/p3"] + b" old"
         assert mapped()
-        await desk.close_session(first.id)
+        await control_api.close_session(first.id)
         assert await poll(lambda: not mapped(), timeout=10)
 
 
 async def test_nothing_of_the_first_pack_is_left_after_a_swap(shop: Collection, ca: CertAuthority) -> None:
     """Without the collector: a server freezes what it began with."""
-    async with served(shop, ca) as (server, desk):
-        first = await desk.open_session()
+    async with served(shop, ca) as (server, control_api):
+        first = await control_api.open_session()
         gc.disable()
         try:
             pack = weakref.ref(server._registries["shop"].current.pack)
             for proxy in (server.url, first.proxy):
                 assert await page(proxy, ca) == await page(proxy, ca) == PAGES["/p3"] + b" old"
             await asyncio.to_thread(record_again, shop, b" new")
-            assert (await desk.reload("shop"))["newer"]
-            await desk.reset_session()
-            await desk.close_session(first.id)
+            assert (await control_api.reload("shop"))["newer"]
+            await control_api.reset_session()
+            await control_api.close_session(first.id)
             assert await poll(lambda: pack() is None, timeout=10)
         finally:
             gc.enable()
@@ -116,7 +116,7 @@ async def test_sealing_anew_under_load_mixes_nothing(shop: Collection, ca: CertA
                         wrong.append(path)
                     ends.add(response.content[len(body) :])
 
-    async with served(shop, ca) as (_, desk):
+    async with served(shop, ca) as (_, control_api):
         running, generations = [], []
 
         def all_answered() -> bool:
@@ -125,7 +125,7 @@ async def test_sealing_anew_under_load_mixes_nothing(shop: Collection, ca: CertA
         for generation in (b" old", b" v2", b" v3"):
             if running:
                 await asyncio.to_thread(record_again, shop, generation)
-            sessions = [await desk.open_session() for _ in range(2)]
+            sessions = [await control_api.open_session() for _ in range(2)]
             generations += [(session, generation) for session in sessions]
             running += [asyncio.create_task(client(session)) for session in sessions]
             assert await poll(all_answered, timeout=20)
@@ -139,47 +139,50 @@ async def test_sealing_anew_under_load_mixes_nothing(shop: Collection, ca: CertA
 async def test_a_damaged_new_pack_is_refused_and_named(
     shop: Collection, ca: CertAuthority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with served(shop, ca) as (server, desk), httpx.AsyncClient(trust_env=False) as web:
-        older = (await desk.info()).collections
+    async with served(shop, ca) as (server, control_api), httpx.AsyncClient(trust_env=False) as web:
+        older = (await control_api.info()).collections
         await asyncio.to_thread(record_again, shop, b" new")
         manifest = shop.pack / "manifest.json"
         whole = manifest.read_bytes()
         manifest.write_bytes(whole.replace(b'"entries": 24', b'"entries": 25') + b" ")
         for _ in range(2):
-            session = await desk.open_session()
+            session = await control_api.open_session()
             assert await page(session.proxy, ca) == PAGES["/p3"] + b" old"
-        assert (await desk.info()).collections == older
+        assert (await control_api.info()).collections == older
         told = (await web.get(f"{server.url}/ready")).json()
         assert (told["ready"], list(told["refused"])) == (True, ["shop"])
         assert "manifest.json" in told["refused"]["shop"]
-        assert (await desk.reload("shop"))["refused"] == told["refused"]["shop"]
+        assert (await control_api.reload("shop"))["refused"] == told["refused"]["shop"]
         errors = [record for record in caplog.records if record.message == "newer pack is refused"]
         assert len(errors) == 1
 
         shutil.rmtree(shop.pack)  # for a moment there is none
-        assert (await desk.open_session()).environment_id == older["shop"]
+        assert (await control_api.open_session()).environment_id == older["shop"]
         await asyncio.to_thread(ensure_sealed, shop)
-        told = await desk.reload("shop")
+        told = await control_api.reload("shop")
         assert (told["newer"], told["refused"]) == (True, "")
-        assert await page((await desk.open_session()).proxy, ca) == PAGES["/p3"] + b" new"
+        assert await page((await control_api.open_session()).proxy, ca) == PAGES["/p3"] + b" new"
         assert (await web.get(f"{server.url}/ready")).json()["refused"] == {}
 
 
 async def test_only_what_is_served_can_be_reloaded(shop: Collection, ca: CertAuthority) -> None:
-    async with served(shop, ca) as (_, desk):
+    async with served(shop, ca) as (_, control_api):
         with pytest.raises(CollectionNotFound, match="'blog' is not served here"):
-            await desk.reload("blog")
+            await control_api.reload("blog")
 
 
 async def test_all_workers_take_a_new_pack_up(shop: Collection, ca: CertAuthority) -> None:
-    async with serve_cluster([shop], ca, OPTIONS, workers=2) as cluster, ReplayClient(cluster.url) as desk:
-        older = [await desk.open_session() for _ in range(2)]
+    async with (
+        serve_cluster([shop], ca, OPTIONS, workers=2) as cluster,
+        ReplayClient(cluster.url) as control_api,
+    ):
+        older = [await control_api.open_session() for _ in range(2)]
         await asyncio.to_thread(record_again, shop, b" new")
-        assert (await desk.reload("shop"))["newer"]
-        newer = [await desk.open_session() for _ in range(2)]
-        assert len({each["worker"] for each in await desk.sessions()}) == 2
+        assert (await control_api.reload("shop"))["newer"]
+        newer = [await control_api.open_session() for _ in range(2)]
+        assert len({each["worker"] for each in await control_api.sessions()}) == 2
         for session in older:
             assert await page(session.proxy, ca) == PAGES["/p3"] + b" old"
         for session in newer:
             assert await page(session.proxy, ca) == PAGES["/p3"] + b" new"
-            assert session.environment_id == (await desk.info()).collections["shop"]
+            assert session.environment_id == (await control_api.info()).collections["shop"]

@@ -33,30 +33,30 @@ def stopped(worker: Worker) -> Iterator[None]:
     """Let a worker answer nothing, and its supervisor wait for that a moment only."""
     assert worker._running is not None
     http = worker._running.client._http
-    patience, http.timeout = http.timeout, 0.2
+    wait_limit, http.timeout = http.timeout, 0.2
     os.kill(worker.pid, signal.SIGSTOP)
     try:
         yield
     finally:
         os.kill(worker.pid, signal.SIGCONT)
-        http.timeout = patience
+        http.timeout = wait_limit
 
 
 async def test_what_a_worker_did_not_answer_leaves_no_session_and_no_port_behind(
     cluster: ReplayCluster,
 ) -> None:
     (worker,) = cluster.workers
-    async with ReplayClient(cluster.url) as desk:
-        first = await desk.open_session()
+    async with ReplayClient(cluster.url) as control_api:
+        first = await control_api.open_session()
         with stopped(worker):
             with pytest.raises(ReplayError, match="worker 0 does not answer"):
-                await desk.close_session(first.id)
+                await control_api.close_session(first.id)
             with pytest.raises(ReplayError, match="worker 0 does not answer"):
-                await desk.open_session()
-        await desk.close_session(first.id)
-        opened = [await desk.open_session() for _ in range(2)]
+                await control_api.open_session()
+        await control_api.close_session(first.id)
+        opened = [await control_api.open_session() for _ in range(2)]
         with pytest.raises(PortInUse, match="2 sessions are open here"):
-            await desk.open_session()
+            await control_api.open_session()
         told = await worker.ask("GET", "/sessions")
         assert [each["id"] for each in told["sessions"]] == ["default", *(each.id for each in opened)]
 

@@ -238,7 +238,7 @@ def test_cuts_do_not_matter(name: str, cuts: list[int]) -> None:
 
 
 @given(st.integers(0, 60))
-def test_bytes_after_connect_are_kept(cut: int) -> None:
+def test_bytes_after_connect_are_stored(cut: int) -> None:
     data = b"CONNECT h:443 HTTP/1.1\r\n\r\n\x16\x03\x01hello"
     wire = HttpConnection()
     wire.receive_data(data[:cut])

@@ -173,7 +173,7 @@ def sealed_pack(folder: Path, archive: bytes) -> dict[str, bytes]:
     collection = Collection.open(folder / "collections", "a")
     seal(collection)
     root = folder / "collections"
-    kept = [each for top in (collection.pack, root / ".store") for each in top.rglob("*") if each.is_file()]
-    files = {each.relative_to(root).as_posix(): each.read_bytes() for each in kept}
+    stored = [each for top in (collection.pack, root / ".store") for each in top.rglob("*") if each.is_file()]
+    files = {each.relative_to(root).as_posix(): each.read_bytes() for each in stored}
     shutil.rmtree(folder)
     return files

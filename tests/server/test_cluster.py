@@ -91,7 +91,7 @@ def test_no_more_is_promised_than_there_is(nodes, asked):
     assert given_ == min(asked, free)
 
 
-def test_many_nodes_are_told_as_one():
+def test_many_nodes_are_reported_as_one():
     a = status(2, under_way=1, misses=[RecentMiss(age=5.0, task="t", request="GET http://x/")])
     b = status(
         1, misses=[RecentMiss(age=1.0, task="t", request="GET http://y/")], traffic={"hits": 1, "misses": 2}

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from stillweb.errors import UsageError
 from stillweb.server.leases.table import LeaseEnd, LeaseTable, LeaseTerms, QueueFull
 
-SESSIONS, ROOM = 3, 2
+SESSIONS, CAPACITY = 3, 2
 SECONDS = st.floats(0.1, 20)
 
 
@@ -21,7 +21,7 @@ class LeaseBook(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.leases = LeaseTable(SESSIONS, ROOM)
+        self.leases = LeaseTable(SESSIONS, CAPACITY)
         self.now = 100.0
         self.count = 0
         self.waiting: list[str] = []
@@ -41,7 +41,7 @@ class LeaseBook(RuleBasedStateMachine):
             lease = self.leases.request(LeaseTerms(name, "me", ttl, lifetime), self.now, waits=waits)
         except QueueFull:
             assert taken == SESSIONS
-            assert not waits or len(self.waiting) == ROOM
+            assert not waits or len(self.waiting) == CAPACITY
             return
         if lease is None:
             assert taken == SESSIONS
@@ -108,7 +108,7 @@ class LeaseBook(RuleBasedStateMachine):
         assert len(set(sessions)) == len(sessions)
         assert set(sessions) <= set(range(SESSIONS))
         assert self.leases.leased == len(sessions) + len(self.leaving) <= SESSIONS
-        assert self.leases.waiting == len(self.waiting) <= ROOM
+        assert self.leases.waiting == len(self.waiting) <= CAPACITY
         assert not self.waiting or self.leases.leased == SESSIONS
 
 
@@ -149,7 +149,7 @@ def test_a_table_has_at_least_one_session():
         LeaseTable(0, 3)
 
 
-def test_the_reason_of_an_end_is_kept_for_a_while():
+def test_the_reason_of_an_end_is_stored_for_a_while():
     leases = LeaseTable(1, 0)
     for number in range(1200):
         lease = leases.request(LeaseTerms(str(number), "", 1, 1), 0.0)

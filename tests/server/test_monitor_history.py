@@ -42,7 +42,7 @@ def test_a_quantile_of_nothing_is_none_and_the_last_bucket_has_no_end():
     assert quantile(latency_of([1000.0]).counts, 0.5) == Latency.BOUNDS[-1]
 
 
-def test_samples_are_differences_and_only_the_last_hour_is_kept():
+def test_samples_are_differences_and_only_the_last_hour_is_stored():
     recorder = HistoryRecorder()
     slow, fast = latency_of([2.0]), latency_of([2.0, 0.02, 0.02])
     recorder.add(status(steps=10, latency={"execute": slow}, memory={"server": 5}), 100.0)

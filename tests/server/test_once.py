@@ -79,7 +79,7 @@ async def test_failures_of_ours_last_where_that_is_said_and_others_do_not():
         assert count == expected
 
 
-def test_old_answers_are_forgotten_and_texts_are_told_apart():
+def test_old_answers_are_forgotten_and_texts_are_reported_apart():
     answers: ResponseHistory[int] = ResponseHistory(2)
     for number in range(3):
         answers.put(str(number), "x", number)

@@ -62,7 +62,7 @@ async def watch(client):
 
 @pytest.mark.browser
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_server_that_is_told_to_end_lets_what_runs_end(replay, tmp_path):
+async def test_a_server_that_is_reported_to_end_lets_what_runs_end(replay, tmp_path):
     file = tmp_path / "tasks.json"
     file.write_text(json.dumps([TASK]))
     arguments = (replay.url, "--port", "0", "--sessions", "2", "--tasks", str(file), "--json")
@@ -90,8 +90,8 @@ async def test_a_server_that_is_told_to_end_lets_what_runs_end(replay, tmp_path)
             assert (await client.delete(one)).status_code == 204
             assert '"state":"draining"' in (await watching)[-1]  # a whole stream to its end
         assert await process.wait() == 0
-    async with ReplayClient(replay.url) as desk:
-        assert len(await desk.sessions()) == 1
+    async with ReplayClient(replay.url) as control_api:
+        assert len(await control_api.sessions()) == 1
 
 
 @pytest.mark.browser
@@ -109,7 +109,7 @@ async def test_a_server_replays_collections_itself_and_leaves_the_rest(collectio
     assert list((tmp_path / "t").glob("*/trajectory.jsonl"))
 
 
-def test_a_missing_extra_is_told_with_its_name():
+def test_a_missing_extra_is_reported_with_its_name():
     code = "import sys; sys.modules['fastapi'] = None; from stillweb.cli import main; main()"
     command = (sys.executable, "-c", code, "serve", "http://127.0.0.1:9")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -126,7 +126,7 @@ def test_a_missing_extra_is_told_with_its_name():
         (("http://127.0.0.1:9", "--queue", "fly=3"), 2, "no queue fly"),
     ],
 )
-def test_wrong_use_is_told(arguments, status, says):
+def test_wrong_use_is_reported(arguments, status, says):
     outcome = CliRunner().invoke(serve, arguments)
     assert isinstance(outcome.exception, StillwebError)
     assert (outcome.exception.exit_code, says in str(outcome.exception)) == (status, True)

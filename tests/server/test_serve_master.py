@@ -69,7 +69,7 @@ async def test_who_waits_gets_the_session_that_is_given_back(client):
     assert (await waiting).json()["lease"].split(".")[0] == first.split(".")[0]
 
 
-async def test_a_lease_asked_for_twice_is_one(client):
+async def test_a_lease_requested_for_twice_is_one(client):
     asked = {"task_id": "named", "owner": "me", "request_id": "again-1"}
     answers = [await client.post("/v1/leases", json=asked) for _ in range(2)]
     assert [each.status_code for each in answers] == [201, 201], [each.text for each in answers]
@@ -119,16 +119,16 @@ async def test_a_node_that_is_killed_takes_its_own_leases_only(replay, serving):
             node.send_signal(signal.SIGKILL)
             await node.wait()
             lost = next(each for each in leases if each.startswith("dies."))
-            kept = next(each for each in leases if each.startswith("stays."))
+            stored = next(each for each in leases if each.startswith("stays."))
             answer = await step(client, lost, {"action": "terminate"})
             assert (answer.status_code, answer.json()["error"]["kind"]) == (502, "infra_error")
-            reset = await client.post(f"/v1/leases/{kept}/reset", json={"task_id": "named"})
-            assert (await play(client, kept, reset.json()["observation"]))["reward"] == 1.0
+            reset = await client.post(f"/v1/leases/{stored}/reset", json={"task_id": "named"})
+            assert (await play(client, stored, reset.json()["observation"]))["reward"] == 1.0
             nodes = {each["name"]: each["there"] for each in (await client.get("/v1/nodes")).json()["nodes"]}
             assert nodes == {"dies": False, "stays": True}
 
 
-async def test_who_cannot_join_is_told(rollouts, replay, serving):
+async def test_who_cannot_join_is_reported(rollouts, replay, serving):
     async with serving(replay.url, node="n", sessions=1) as node:
         with pytest.raises(UsageError, match="refuses this node"):
             async with joined(node.engine, rollouts.url, node.url):  # no master, but a rollout server

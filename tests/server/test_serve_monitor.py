@@ -124,7 +124,7 @@ async def test_the_terminal_shows_the_same(rollouts, client):
     await step(client, lease_id, {"action": "terminate"})
 
 
-async def test_what_is_no_rollout_server_is_told(replay):
+async def test_what_is_no_rollout_server_is_reported(replay):
     status, _, err = await monitored(replay.url, "--once")
     assert (status, "is not a rollout server" in err) == (1, True), err
     status, _, err = await monitored("http://127.0.0.1:9", "--once")

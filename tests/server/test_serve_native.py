@@ -97,7 +97,7 @@ async def test_a_task_may_be_sent_and_a_url_opened(client):
         ({"ttl": -1}, 400, "ttl"),
     ],
 )
-async def test_what_is_asked_for_wrongly_is_told_and_leases_nothing(client, given, status, says):
+async def test_what_is_requested_for_wrongly_is_reported_and_leases_nothing(client, given, status, says):
     answer = await client.post("/v1/leases", json=given)
     assert (answer.status_code, says in answer.json()["error"]["message"]) == (status, True), answer.text
     assert all(session["letter"] == "N" for session in (await client.get("/v1/status")).json()["sessions"])
@@ -142,7 +142,7 @@ async def test_a_batch_fails_item_by_item_and_may_be_streamed(client):
 
 
 async def test_a_killed_client_is_reclaimed_and_the_others_lose_nothing(client, rollouts, replay):
-    kept, seen = await lease(client)
+    stored, seen = await lease(client)
     killed, its = await lease(client, ttl=1.0)
     let_go = await busy(rollouts)
     code = (
@@ -162,11 +162,11 @@ async def test_a_killed_client_is_reclaimed_and_the_others_lose_nothing(client, 
     assert await poll(lambda: killed not in rollouts.engine.leases.held, timeout=10)
     gone = await step(client, killed, SCROLL)
     assert (gone.status_code, "silent" in gone.json()["error"]["message"]) == (410, True)
-    assert (await play(client, kept, seen))["reward"] == 1.0
-    await client.delete(f"/v1/leases/{kept}")
-    async with ReplayClient(replay.url) as desk:
+    assert (await play(client, stored, seen))["reward"] == 1.0
+    await client.delete(f"/v1/leases/{stored}")
+    async with ReplayClient(replay.url) as control_api:
         assert await poll(lambda: not rollouts.engine.leases.table.leased, timeout=30)
-        assert len(await desk.sessions()) == 1  # the default one: no orphans
+        assert len(await control_api.sessions()) == 1  # the default one: no orphans
 
 
 async def test_a_heartbeat_keeps_a_lease_and_its_lifetime_ends_it(client, rollouts):
@@ -179,7 +179,7 @@ async def test_a_heartbeat_keeps_a_lease_and_its_lifetime_ends_it(client, rollou
     assert "lifetime" in beat.json()["error"]["message"]
 
 
-async def test_when_all_is_leased_clients_wait_in_line_or_are_told_when_to_come_again(client):
+async def test_when_all_is_leased_clients_wait_in_line_or_are_reported_when_to_come_again(client):
     leases = [(await client.post("/v1/leases", json={})).json() for _ in range(4)]
     full = await client.post("/v1/leases", json={})
     assert (full.status_code, full.json()["error"]["kind"]) == (503, "full")

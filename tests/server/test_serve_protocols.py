@@ -87,7 +87,7 @@ async def test_an_omniboxes_client_browses_by_marks_and_by_coordinates(rollouts,
         assert (await box.ask("/probe")).status_code == 400
 
 
-async def test_omniboxes_clients_are_told_what_is_wrong(rollouts):
+async def test_omniboxes_clients_are_reported_what_is_wrong(rollouts):
     box = Omniboxes(rollouts.url)
     async with box.http:
         await box.get()

@@ -38,8 +38,8 @@ def test_pictures_keep_the_latest_within_their_bytes(bodies, limit):
         assert digest == hashlib.sha256(body).hexdigest()
         assert pictures.get(digest) == body
         assert pictures.bytes <= max(limit, len(body))
-    kept = [body for body in set(bodies) if pictures.get(hashlib.sha256(body).hexdigest())]
-    assert (sum(map(len, kept)), len(kept)) == (pictures.bytes, len(pictures))
+    stored = [body for body in set(bodies) if pictures.get(hashlib.sha256(body).hexdigest())]
+    assert (sum(map(len, stored)), len(stored)) == (pictures.bytes, len(pictures))
 
 
 def test_what_memory_dropped_is_found_with_the_trajectories(tmp_path):
@@ -120,7 +120,7 @@ def test_no_command_is_left_out():
         ({**WHERE, "visit_page": "https://example.com"}, "takes an object"),
     ],
 )
-def test_what_is_no_command_is_told(body, says):
+def test_what_is_no_command_is_reported(body, says):
     with pytest.raises(UsageError, match=says):
         command_of(body)
 
@@ -188,7 +188,7 @@ def test_loopback(host, mine):
         (ValueError("x"), 500, "internal_error"),
     ],
 )
-def test_failures_are_told_by_whose_fault_they_are(error, status, kind):
+def test_failures_are_reported_by_whose_fault_they_are(error, status, kind):
     fault = fault_of(error)
     assert (fault.status, fault.kind) == (status, kind)
     assert fault.error.retry == (status == 503)

@@ -30,7 +30,7 @@ def test_the_example_of_the_document_runs(pytester):
     assert (pytester.path / "certs").is_dir()
 
 
-def test_sessions_are_the_tests_own_and_wrong_use_is_told(pytester):
+def test_sessions_are_the_tests_own_and_wrong_use_is_reported(pytester):
     build(pytester.path / "collections")
     pytester.makeini(
         """

@@ -93,7 +93,7 @@ async def test_what_is_said_wrongly_is_the_environments_to_judge(answer, action)
 
 
 @pytest.mark.parametrize("first", [refused(429, **AGAIN), refused(500, **AGAIN), refused(503, **AGAIN)])
-async def test_what_may_pass_is_asked_again(first):
+async def test_what_may_pass_is_requested_again(first):
     with standin(first, first, called(arguments='{"action": "back"}')) as server:
         assert await asked(server) == [{"action": "back"}]
     assert len(server.asked) == 3
@@ -122,11 +122,11 @@ async def test_no_endpoint_is_an_agent_error():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
 
-        class Nobody:
+        class No_one:
             url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
 
         with pytest.raises(AgentError, match="did not answer"):
-            await asked(Nobody, retries=0)
+            await asked(No_one, retries=0)
 
 
 async def test_the_key_is_the_environments(monkeypatch):
@@ -138,7 +138,7 @@ async def test_the_key_is_the_environments(monkeypatch):
     assert [each["key"] for each in server.asked] == ["Bearer sk-1", "Bearer none"]
 
 
-async def test_a_budget_that_nothing_fits_is_told_before_anything_is_asked():
+async def test_a_budget_that_nothing_fits_is_reported_before_anything_is_requested():
     with standin(said("")) as server, pytest.raises(UsageError, match="budget of 20"):
         await asked(server, budget=20)
     assert not server.asked
@@ -210,6 +210,6 @@ def test_an_agent_of_ones_own_is_found_where_one_works(tmp_path, monkeypatch):
         ("scripted:/", {"x": "1"}, "takes no option x"),
     ],
 )
-def test_wrong_use_is_told(name, options, told):
+def test_wrong_use_is_reported(name, options, told):
     with pytest.raises(UsageError, match=told):
         load_agent(name, options=options)

@@ -83,17 +83,17 @@ EPISODES = (
 
 @pytest.mark.parametrize("number", range(1, 24))
 def test_a_kill_at_any_moment_leaves_what_has_ended(tmp_path, number):
-    kept = []
+    stored = []
     with pytest.MonkeyPatch.context() as patched, suppress(Crash), BatchFolder.open(tmp_path, HOW) as folder:
         for episode in ("a1", "b1", "b3", "under-way"):
             trajectory(tmp_path, episode, end=episode != "under-way")
         crash_at(patched, number)
         for name, n, episodes in EPISODES:
             outcome = Outcome.OK if any(episodes) else Outcome.INFRA_ERROR
-            kept.append((name, n))
+            stored.append((name, n))
             folder.keep(rollout(name, n, outcome=outcome, episodes=episodes))
     with BatchFolder.open(tmp_path, HOW, go_on=True) as folder:
-        assert set(folder.results) == set(kept)
+        assert set(folder.results) == set(stored)
         for key, result in folder.results.items():
             home = folder.folder_of(result)
             assert Result.parse(json.loads((home / "result.json").read_text()), "") == result
@@ -104,7 +104,7 @@ def test_a_kill_at_any_moment_leaves_what_has_ended(tmp_path, number):
                     assert Trajectory.load(at).observed(0, "axtree") == episode.encode()
             assert home.parent.parent == tmp_path / "tasks", key
     assert (tmp_path / "cut-short" / "under-way" / FILE).exists()
-    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == len(kept)
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == len(stored)
 
 
 def test_what_is_played_again_stays_beside_what_was_there(tmp_path):
@@ -177,7 +177,7 @@ def test_names_of_folders_are_names_and_differ_as_ids_do(ids):
     ]
 
 
-def test_a_kept_task_is_read_where_no_evaluator_was_imported_before():
+def test_a_stored_task_is_read_where_no_evaluator_was_imported_before():
     told = task_to_dict(Task("a", "", "https://shop.test/", evaluation=ScriptEvaluator(script="1")))
     program = f"from stillweb.env.tasks.task import task_from_dict; task_from_dict({told!r}, '')"
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -209,7 +209,7 @@ def test_what_is_gone_on_with(missing, failed, played):
     assert {each.seed for each in found} == {6}
 
 
-def test_tasks_with_one_id_cannot_be_told_apart():
+def test_tasks_with_one_id_cannot_be_reported_apart():
     with pytest.raises(UsageError, match="the same id"):
         planned_episodes([task("a"), task("a")], {}, BatchOptions())
     for wrong in ({"episodes": 0}, {"retries": -1}, {"observe": ("smell",)}):

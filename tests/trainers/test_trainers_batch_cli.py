@@ -163,7 +163,7 @@ async def test_ctrl_c_keeps_what_has_ended(tmp_path):
     assert "1/3 t" in err.decode()
 
 
-async def test_a_model_is_asked_and_what_it_does_not_answer_is_no_reward(tmp_path):
+async def test_a_model_is_requested_and_what_it_does_not_answer_is_no_reward(tmp_path):
     folder = Folder(tmp_path, 2)
 
     def answer(asked):

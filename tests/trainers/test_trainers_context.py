@@ -101,7 +101,7 @@ def test_what_the_files_are_there_to_show():
 
 
 @given(st.integers(0, 14), st.integers(1, 6), st.integers(0, 4000), st.booleans(), st.booleans())
-def test_a_budget_is_kept_and_what_is_newest_stays(rounds, full, budget, tools, picture):
+def test_a_budget_is_stored_and_what_is_newest_stays(rounds, full, budget, tools, picture):
     options = ConversationOptions(rounds=full, budget=budget, tools=tools, image_cost=90)
     context = conversation(rounds, options, picture=picture)
     try:

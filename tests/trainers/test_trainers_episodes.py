@@ -127,7 +127,7 @@ class TestClient:
         assert turns[-1].info["action"]["status"] == "ok"
         assert await poll(lambda: not served.running.engine.leases.held, timeout=10)
 
-    async def test_what_is_lost_on_its_way_is_asked_for_again_and_done_once(self, served):
+    async def test_what_is_lost_on_its_way_is_requested_for_again_and_done_once(self, served):
         async with (
             relay(served.rollouts) as way,
             RolloutClient(way.url, api_key=KEY) as client,
@@ -148,7 +148,7 @@ class TestClient:
             async with await client.lease("test", beat=False):
                 assert len(served.running.engine.leases.held) == 1
 
-    async def test_failures_are_told_by_whose_they_are(self, served, client):
+    async def test_failures_are_reported_by_whose_they_are(self, served, client):
         async with await client.lease("test", beat=False) as lease:
             with pytest.raises(ResetNeeded):
                 await lease.step({"action": "terminate"})
@@ -173,14 +173,14 @@ class TestClient:
     async def test_what_is_held_is_renewed_and_what_falls_silent_ends(self, served, client):
         silent = await client.lease("silent", ttl=0.4, beat=False)
         async with await client.lease("held", ttl=0.4) as held:
-            desk = served.running.engine.leases
+            control_api = served.running.engine.leases
             for _ in range(3):  # lives of the silent one
-                assert await poll(lambda gone=silent.id: gone not in desk.held, timeout=10)
+                assert await poll(lambda gone=silent.id: gone not in control_api.held, timeout=10)
                 silent = await client.lease("silent", ttl=0.4, beat=False)
-            assert held.id in desk.held
+            assert held.id in control_api.held
         await silent.release()
 
-    async def test_pictures_are_fetched_by_their_digest_and_kept_within_their_room(self, served):
+    async def test_pictures_are_fetched_by_their_digest_and_stored_within_their_capacity(self, served):
         async with (
             RolloutClient(served.rollouts, api_key=KEY, picture_bytes=1) as client,
             await client.lease("test") as lease,
@@ -374,9 +374,9 @@ def test_what_is_cut_keeps_to_its_length_and_begins_alike(text, limit):
     assert len(shown) <= limit or shown == text
     assert cut(text, 0) == text
     if len(text) > limit > 60:
-        kept, _, rest = shown.partition("\n[... ")
-        assert text.startswith(kept)
-        assert int(rest.split()[0]) == len(text) - len(kept)
+        stored, _, rest = shown.partition("\n[... ")
+        assert text.startswith(stored)
+        assert int(rest.split()[0]) == len(text) - len(stored)
 
 
 def test_the_most_important_comes_first_in_a_text():

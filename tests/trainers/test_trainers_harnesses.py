@@ -80,7 +80,7 @@ def running_in(group):
     return found
 
 
-async def test_a_harness_is_scored_by_the_page_it_leaves_and_all_it_asked_for_is_replayed(served):
+async def test_a_harness_is_scored_by_the_page_it_leaves_and_all_it_requested_for_is_replayed(served):
     task = served.tasks[CLICKS]
     async with (
         cdp_browser(served.replay, task=task) as browser,
@@ -141,7 +141,7 @@ async def test_a_start_page_that_is_not_there_is_no_reward_of_0(served):
             await browser.score()
 
 
-def test_the_command_prints_the_address_and_scores_when_it_is_told(served, shared):
+def test_the_command_prints_the_address_and_scores_when_it_is_reported(served, shared):
     command = [sys.executable, "-m", "stillweb", "cdp", served.replay, "--json", "--task-id", CLICKS]
     tasks = shared / "tasks" / "warc_bench_public.json"
     with subprocess.Popen(

@@ -309,7 +309,7 @@ def test_nothing_waits_for_a_worker_that_finds_no_place(rollouts):
     assert {each.workers for each in ended} == {(1,)}
 
 
-def test_what_cannot_be_is_told_before_anything_is_played(cluster, published):
+def test_what_cannot_be_is_reported_before_anything_is_played(cluster, published):
     with pytest.raises(UsageError, match="name one of packs and proxy"):
         RayRollouts(1, 1)
     with (

@@ -8,7 +8,7 @@ import json
 import sys
 from types import ModuleType, SimpleNamespace
 
-from steps import GIVEN, Actor, tell
+from steps import GIVEN, Actor, report
 
 # `import areal` wants torch and its engines; the interface is a file that wants neither.
 package = ModuleType("areal")
@@ -48,4 +48,4 @@ class Client:
 workflow = StillwebWorkflow({"server": GIVEN["rollouts"]}, client=Client)
 task = GIVEN["tasks"][0]
 told = asyncio.run(workflow.arun_episode(task, {"task_id": task}))
-tell({"class": isinstance(workflow, RolloutWorkflow), "told": told})
+report({"class": isinstance(workflow, RolloutWorkflow), "told": told})

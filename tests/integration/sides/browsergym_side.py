@@ -9,7 +9,7 @@ import gymnasium
 from browsergym.core.env import BrowserEnv
 from browsergym.core.task import OpenEndedTask
 from browsergym.utils.obs import flatten_axtree_to_str
-from steps import GIVEN, Actor, tell
+from steps import GIVEN, Actor, report
 
 from stillweb.env.tasks.task import task_from_dict
 from stillweb.trainers.browsergym import register_tasks, use_browser
@@ -68,4 +68,4 @@ told["again"] = solved(env, GIVEN["tasks"][0])
 env.reset(seed=1)
 told["untouched"] = env.step("send_msg_to_user('done')")[1:3]
 env.close()
-tell({**told, "plain": plain()})
+report({**told, "plain": plain()})

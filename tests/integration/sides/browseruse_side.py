@@ -7,7 +7,7 @@ import os
 
 os.environ["ANONYMIZED_TELEMETRY"] = "false"
 from browser_use import BrowserSession, Tools
-from steps import GIVEN, tell
+from steps import GIVEN, report
 
 
 def words(node: object) -> str:
@@ -39,4 +39,4 @@ async def main() -> dict:
     return {"url": url, "did": did, "target": target}
 
 
-tell(asyncio.run(main()))
+report(asyncio.run(main()))

@@ -9,7 +9,7 @@ import threading
 import uvicorn
 from openenv.core import GenericEnvClient
 from openenv.core.env_server.http_server import create_app
-from steps import GIVEN, Actor, tell
+from steps import GIVEN, Actor, report
 
 from stillweb.trainers.openenv import StillwebAction, StillwebObservation, environment
 
@@ -73,4 +73,4 @@ class Served(threading.Thread):
 server = Served()
 server.start()
 port = server.listener.getsockname()[1]
-tell({"stillweb": asyncio.run(on_stillweb()), "openenv": on_openenv(f"http://127.0.0.1:{port}")})
+report({"stillweb": asyncio.run(on_stillweb()), "openenv": on_openenv(f"http://127.0.0.1:{port}")})

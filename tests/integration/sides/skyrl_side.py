@@ -7,7 +7,7 @@ import re
 
 import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv
-from steps import GIVEN, Actor, tell
+from steps import GIVEN, Actor, report
 
 from stillweb.errors import InfraError
 
@@ -66,7 +66,7 @@ def failure() -> str:
 
 
 skyrl_gym.register("stillweb", "stillweb.trainers.skyrl:StillwebTextEnv")
-tell(
+report(
     {
         "plain": episode(GIVEN["tasks"][0], fenced=False),
         "fenced": episode(GIVEN["tasks"][1], fenced=True),

@@ -8,11 +8,11 @@ from typing import Any
 
 from plan_actor import Actor
 
-__all__ = ["GIVEN", "Actor", "tell"]
+__all__ = ["GIVEN", "Actor", "report"]
 
 GIVEN = json.loads(sys.argv[1])
 
 
-def tell(told: dict[str, Any]) -> None:
+def report(told: dict[str, Any]) -> None:
     """Print what came of it, for the test."""
     sys.stdout.write("\n" + json.dumps(told, default=str) + "\n")

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import hydra
 import yaml
-from steps import GIVEN, Actor, tell
+from steps import GIVEN, Actor, report
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop import agent_loop
@@ -309,4 +309,4 @@ async def main() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    tell(asyncio.run(main()))
+    report(asyncio.run(main()))
