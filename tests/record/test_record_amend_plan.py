@@ -21,7 +21,7 @@ from stillweb.collections.pack.writer import build_pack
 from stillweb.errors import CollectionError, UsageError
 from stillweb.matching.captures import vary_digest
 from stillweb.matching.rules import Rules
-from stillweb.model import Exchange, Request, Response
+from stillweb.model import Exchange, Page, Request, Response
 from stillweb.record.amend.input import read_wanted
 from stillweb.record.amend.plan import FetchMethod, SealedIndex, identity, plan
 from stillweb.record.amend.writer import NewOnlyWriter
@@ -64,6 +64,7 @@ def known(tmp_path_factory):
         (missed(f"{HERE}/part"), FetchMethod.REQUEST),  # there, but for another who asks
         (missed(f"{HERE}/a", "document", fields=(("rsc", "1"),)), FetchMethod.REQUEST),
         (missed(f"{HERE}/v", "video", fields=(("range", "bytes=5-"),)), FetchMethod.REQUEST),
+        (missed("wss://site.test/s", "websocket", "WEBSOCKET", page=f"{HERE}/"), FetchMethod.SOCKET),
         (missed(f"{HERE}/t?ts=12", "script"), FetchMethod.REQUEST),  # no time, so not that request
     ],
 )
@@ -87,6 +88,41 @@ def test_what_is_refused_says_why(known: SealedIndex, wanted: Missed, word: str)
     assert not errands
     assert not refusal.present
     assert word in refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("wanted", "page"),
+    [
+        (missed("wss://site.test/socket", "websocket"), f"{HERE}/start"),
+        (missed(f"{HERE}/api", method="POST", fields=(("origin", HERE),)), f"{HERE}/start"),
+        (missed(f"{HERE}/api", fields=(("origin", "null"),)), f"{HERE}/start"),
+        (missed(f"{HERE}/api", page=f"{HERE}/own"), f"{HERE}/own"),
+        (missed(f"{HERE}/api", page="https://other.test/"), f"{HERE}/start"),
+        (missed(f"{HERE}/api", fields=(("origin", "https://unknown.test"),)), ""),
+    ],
+)
+def test_a_request_without_a_page_is_sent_from_one_of_its_origin(
+    known: SealedIndex, wanted: Missed, page: str
+) -> None:
+    known.homes = {"site.test": f"{HERE}/start"}
+    try:
+        (task,), refusals = plan([replace(wanted, body="e30=")], known, unsafe=True)
+    finally:
+        known.homes = {}
+    assert (task.page, refusals) == (page, [])
+
+
+def test_the_home_of_a_host_is_its_first_start_page() -> None:
+    pages = [
+        Page(f"{HERE}/a", "20260101000000", "", "p1", seed=False),
+        Page(f"{HERE}/b", "20260101000000", "", "p2"),
+        Page(f"{HERE}/c", "20260101000000", "", "p3"),
+        Page("https://other.test/", "20260101000000", "", "p4"),
+    ]
+    assert SealedIndex(None, RULES, pages).homes == {
+        "site.test": f"{HERE}/b",
+        "other.test": "https://other.test/",
+    }
 
 
 def test_a_body_that_was_not_stored_is_not_made_up(known: SealedIndex) -> None:

@@ -482,7 +482,7 @@ async def _amend(
     report = AmendReport(version=amends[-1].version if amends else "1")
     with _sealed(collection) as pack:
         report.before = report.after = pack.environment_id
-        known = SealedIndex(pack, rules)
+        known = SealedIndex(pack, rules, collection.each_page())
         begun = journal.unfinished if journal else frozenset()
         tasks, refusals = plan(misses, known, unsafe=options.unsafe, any_host=options.any_host, begun=begun)
         through = journal.outcomes if journal else {}  # done by the interrupted run, and reported again

@@ -12,7 +12,7 @@ identity are one fetch.
 from __future__ import annotations
 
 from collections.abc import Collection as Set
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -24,7 +24,7 @@ from stillweb.collections.warc.frames import EVENT_STREAM, is_socket_url
 from stillweb.matching.captures import MEANT, Entry, RequestFields, page_set
 from stillweb.matching.keys import request_key
 from stillweb.matching.rules import Rules
-from stillweb.model import MUTATIONS, Request, header
+from stillweb.model import MUTATIONS, Page, Request, header
 from stillweb.urls import host_of, other_scheme, wire_url
 
 __all__ = ["FetchMethod", "FetchTask", "RefusedMiss", "SealedIndex", "identity", "plan"]
@@ -102,11 +102,17 @@ class SealedIndex:
     Args:
         pack: pack of the collection; None if it is empty.
         rules: its rules.
+        pages: its pages.
+
+    Attributes:
+        homes: a page of each host, the first start page if there is one.
     """
 
-    def __init__(self, pack: Pack | None, rules: Rules) -> None:
+    def __init__(self, pack: Pack | None, rules: Rules, pages: Iterable[Page] = ()) -> None:
         self._pack = pack
         self._rules = rules
+        ordered = sorted(pages, key=lambda page: not page.seed)
+        self.homes: Mapping[str, str] = {host_of(page.url): page.url for page in reversed(ordered)}
         self._hosts = {host_of(url) for url in pack.urls()} if pack else set()
 
     @property
@@ -202,14 +208,15 @@ def _counted(task: FetchTask, missed: Missed) -> FetchTask:
 
 def _refused(missed: Missed, known: SealedIndex, unsafe: bool, any_host: bool) -> str:
     host = host_of(missed.url)
-    if is_socket_url(missed.url):
+    socket = is_socket_url(missed.url)  # the ledger's method of a handshake is WEBSOCKET
+    if socket:
         if not _page(missed, known, any_host):
             return "the page that opens this WebSocket is unknown; stillweb record proxy records it"
     elif not missed.url.lower().startswith(("http://", "https://")):
         return "not an http or https URL"
     if missed.method in MUTATIONS and not unsafe:
         return f"a {missed.method} may change the site; --unsafe sends it"
-    if missed.method not in _SAFE | MUTATIONS:
+    if not socket and missed.method not in _SAFE | MUTATIONS:
         return f"cannot send a {missed.method} again"
     if host not in known.hosts and not any_host:
         return f"{host} is not recorded; --scope-any requests it"
@@ -236,6 +243,14 @@ def _kind(missed: Missed) -> FetchMethod:
 
 
 def _page(missed: Missed, known: SealedIndex, any_host: bool) -> str:
+    """Return the page to send a request from; "" if none is known.
+
+    A site can withhold the referrer, and a WebSocket handshake never has one. Such a request has the cookies
+    and tokens of a page of its origin.
+    """
     url = missed.first.page or missed.first.referer
     usable = url.startswith(("http://", "https://")) and (any_host or host_of(url) in known.hosts)
-    return wire_url(url) if usable else ""
+    if usable:
+        return wire_url(url)
+    origin = header(missed.fields, "origin")
+    return known.homes.get(host_of(origin) if "://" in origin else host_of(missed.url), "")
