@@ -248,7 +248,8 @@ def test_the_command_refuses_what_may_do_harm_and_says_so(tmp_path: Path, ca, si
     assert "--unsafe" in outcomes[HOME + "order"]["reason"]
     assert "--scope-any" in outcomes["https://elsewhere.test/x.png"]["reason"]
     assert outcomes[HOME + "who"]["outcome"] == "recorded"
-    assert {asked.path for asked in site.asked} == {"/who"}
+    # The request is sent from the start page, which is opened for its cookies.
+    assert {asked.path for asked in site.asked} == {"/", "/style.css", "/who"}
 
     shown = CliRunner().invoke(cli, ["collections", "show", "site", "--json", *places[:2]])
     assert json.loads(shown.stdout)["versions"] == ["1", "2"]

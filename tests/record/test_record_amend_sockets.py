@@ -102,6 +102,7 @@ async def test_a_missed_socket_is_recorded_through_its_page(tmp_path: Path, ca, 
         missed("ws://live.test/two"),
         missed("ws://live.test/three"),
         missed("ws://live.test/four", page=""),
+        missed("ws://elsewhere.test/five", page=""),
     ]
 
     report = await amend(collection, misses, ca, AmendOptions(record=live.options, retries=0))
@@ -110,8 +111,9 @@ async def test_a_missed_socket_is_recorded_through_its_page(tmp_path: Path, ca, 
     assert outcomes["one"][0] == "present"
     assert outcomes["two"] == ("recorded", "")
     assert outcomes["three"] == ("absent", "its page opened no such WebSocket")
-    assert outcomes["four"][0] == "refused"
-    assert "the page that opens this WebSocket is unknown" in outcomes["four"][1]
+    assert outcomes["four"] == ("absent", "its page opened no such WebSocket")  # its page is the start page
+    assert outcomes["five"][0] == "refused"
+    assert "the page that opens this WebSocket is unknown" in outcomes["five"][1]
     assert live.opened == ["/one", "/two"]  # one visit for all
     assert sockets_of(collection) == ["ws://live.test/one", "ws://live.test/two"]  # none a second time
     assert report.pages == []
