@@ -12,6 +12,7 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, 
 from wsproto.extensions import PerMessageDeflate
 
 from stillweb.collections.warc.frames import BINARY, CLOSE, TEXT, ConnectionEnd, Frame, Frames
+from stillweb.replay.server.gates import SessionGates
 from stillweb.replay.server.websocket import SocketScript
 
 
@@ -237,3 +238,43 @@ def test_whatever_is_said_what_is_heard_is_a_beginning_of_what_was(
     assert page.heard == told[: len(page.heard)]
     expected: Callable[[bytes], int] = lambda text: sum(f.sent and f.payload == text for f in frames)  # noqa: E731
     assert len(page.missed) == sum(max(0, said.count(text) - expected(text)) for text in set(said))
+
+
+def named(name: bytes, *later: bytes) -> Frames:
+    """A conversation of a page that names itself, and asks for parts of its state."""
+    asked = [frame for each in later for frame in (sent(40, each), received(50, name + b" " + each))]
+    return Frames(
+        (received(1, b"hello " + name), sent(10, b"I am " + name), received(20, b"state of " + name), *asked),
+        ConnectionEnd.OPEN,
+    )
+
+
+def test_a_page_gets_the_recording_that_holds_its_name() -> None:
+    page = Page(named(b"a"))
+    page.script.others = lambda: [(named(b"b"), SessionGates()), (named(b"c", b"more"), SessionGates())]
+    page.say("I am c")
+    page.say("more")
+    assert page.heard == [b"hello a", b"state of c", b"c more"]
+    assert page.missed == []
+
+
+def test_a_recording_that_lacks_an_earlier_frame_of_the_page_is_not_used() -> None:
+    page = Page(named(b"a"))
+    page.script.others = lambda: [(named(b"b", b"more"), SessionGates())]
+    page.say("I am a")
+    page.say("more")
+    assert page.heard == [b"hello a", b"state of a"]
+    assert [each[:2] for each in page.missed] == [(2, b"more")]
+
+
+@pytest.mark.parametrize(
+    "early", [[b"%d" % number for number in range(16)], [b"x" * 70_000]], ids=["many", "large"]
+)
+def test_a_page_that_has_sent_much_stays_with_its_recording(early: list[bytes]) -> None:
+    page = Page(named(b"a", *early))
+    page.script.others = lambda: pytest.fail("no other recording is opened")
+    page.say("I am a")
+    for each in early:
+        page.say(each.decode())
+    page.say("more")
+    assert [number for number, *_ in page.missed] == [len(early) + 2]

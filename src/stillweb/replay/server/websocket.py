@@ -4,7 +4,8 @@ Each connection of a URL takes the next recording; past the end, the last one ag
 fields are made again; subprotocol, compression and cookies are as recorded, where the page offers them.
 `SocketScript` then plays the frames. Frames that the site sent after a frame of the page are released once
 the page has sent it. Frames after a mutation are released once the session has made it
-(docs/decisions/0016-frames.md).
+(docs/decisions/0016-frames.md). A page that sends what another recording of the URL holds gets the rest of
+that recording.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha1
 from http import HTTPStatus
@@ -55,6 +57,13 @@ __all__ = ["LARGEST", "SocketScript", "begin"]
 
 LARGEST = 64 * 1024 * 1024
 """Largest message of a page, in bytes; a larger one ends the connection (RFC 6455 §7.4.1, 1009)."""
+
+
+_SWITCH_FRAMES = 16
+_SWITCH_BYTES = 64 * 1024
+"""Frames of a page, and size of one, from which on the page stays with its recording."""
+
+_Recording = tuple[Frames, SessionGates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,9 @@ class SocketScript:
         deflate: the compression that was negotiated.
         paced: whether to keep the recorded pauses.
         gates: the recorded mutations while the connection was open.
+
+    Attributes:
+        others: returns the other recordings of the URL.
     """
 
     def __init__(
@@ -156,7 +168,10 @@ class SocketScript:
         self.closed = False
         self._socket = Connection(ConnectionType.SERVER, [deflate] if deflate else [])
         self._sequence = _FrameSequence(frames.frames, gates or SessionGates(), same)
+        self._same = same
         self._missed = missed
+        self.others: Callable[[], Iterable[_Recording]] = tuple
+        self._sent: list[Frame] | None = []  # by the page; None once it stays with its recording
         self._drops = frames.end is ConnectionEnd.SITE
         self._paced = paced
         self._rest_ms = frames.rest_ms
@@ -252,9 +267,33 @@ class SocketScript:
         over = self._sequence.over
         turns = self._sequence.take(frame)
         if turns is None:
+            turns = self._switch(frame)
+        if turns is None:
             self._missed(self._count, frame, "past the end of the recording" if over else "not as recorded")
+        elif self._sent is not None:
+            self._sent.append(frame)
+            if len(self._sent) >= _SWITCH_FRAMES or len(frame.payload) > _SWITCH_BYTES:
+                self._sent = None
         for turn in turns or ():
             self._enqueue(turn, now)
+
+    def _switch(self, frame: Frame) -> list[_Turn] | None:
+        """Continue with another recording that holds all frames of the page; return the turns of the last.
+
+        A page may name itself in its first frame, by the session that an earlier answer gave to it. Each
+        recorded visit has another name. Only this frame shows which visit's answer the page has.
+        """
+        if self._sent is None:
+            return None
+        for frames, gates in self.others():
+            sequence = _FrameSequence(frames.frames, gates, self._same)
+            sequence.open_gates()  # what the page has received by now is from the recording before
+            turns = [sequence.take(each) for each in (*self._sent, frame)]
+            if None not in turns:
+                self._sequence, self._rest_ms, self._held = sequence, frames.rest_ms, []
+                self._drops = frames.end is ConnectionEnd.SITE
+                return turns[-1]
+        return None
 
 
 def _event(frame: Frame) -> Event:
@@ -297,10 +336,7 @@ def begin(session: Session, handshake: Request) -> ServedRequest:
         refused = answers.recorded(request, entry)
         return session.begin_as(request, _match(entries, used, note, "refused"), refused)
     try:
-        frames = open_frames(bytes(entry.body))
-        end = frames.end_ms if frames.end is ConnectionEnd.SITE else 0
-        last = max((frame.ms for frame in frames.frames), default=0)
-        gates = gates_of(entry, frames.marks, max(last, end), session.pack, session.policy)
+        frames, gates = _open(entry, session)
     except MalformedPack as error:
         return session.begin_as(request, *session.damaged(request, error))
     sent = sum(frame.sent for frame in frames.frames)
@@ -312,10 +348,27 @@ def begin(session: Session, handshake: Request) -> ServedRequest:
         _Misses(session, request.url, session.resets),
         deflate=deflate[0] if deflate else None,
         paced=session.policy.pace == "recorded",
-        gates=SessionGates(gates, lambda: session.state),
+        gates=gates,
     )
+    script.others = lambda: _others(entries, entry, session)
     answer = ScriptedResponse(101, _head(entry, key, deflate[1] if deflate else ""), script=script)
     return session.begin_as(request, _match(entries, used, note, counted), answer)
+
+
+def _open(entry: Entry, session: Session) -> _Recording:
+    frames = open_frames(bytes(entry.body))
+    end = frames.end_ms if frames.end is ConnectionEnd.SITE else 0
+    last = max((frame.ms for frame in frames.frames), default=0)
+    gates = gates_of(entry, frames.marks, max(last, end), session.pack, session.policy)
+    return frames, SessionGates(gates, lambda: session.state)
+
+
+def _others(entries: Iterable[Entry], used: Entry, session: Session) -> Iterator[_Recording]:
+    """Yield the other recordings; a damaged one is left out."""
+    for entry in entries:
+        if entry.order != used.order and entry.status == HTTPStatus.OK:
+            with suppress(MalformedPack):
+                yield _open(entry, session)
 
 
 def _as_socket(request: Request) -> Request:
