@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import websockets
 
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
@@ -133,6 +134,34 @@ async def test_a_conversation_that_was_cut_short_is_not_used_if_another_goes_on(
         async with ReplayClient(server.url) as client:
             entries = (await client.ledger("default")).entries
     assert ["2 of the page" in each.reason for each in entries] == [True, True]
+
+
+async def test_a_page_gets_the_state_of_the_visit_that_it_names(tmp_path) -> None:
+    made = Collection.create(tmp_path, "live")
+    url = "ws://live.example/sockjs/001/aaaaaaaa/websocket"
+    upgrade = (("Upgrade", "websocket"), ("Connection", "Upgrade"))
+    with CollectionWriter(made) as writer:
+        for visit in ("1", "2"):
+            talk = Frames(
+                (
+                    Frame(0, False, TEXT, b"o"),
+                    Frame(5, True, TEXT, f"I am {visit}".encode()),
+                    Frame(6, False, TEXT, f"state {visit}".encode()),
+                ),
+                ConnectionEnd.OPEN,
+            )
+            request = Request("GET", url, (*upgrade, ("Cookie", f"visit={visit}")))
+            exchange = Exchange(request, Response(101, "", upgrade), f"2026010100000{visit}")
+            writer.write(exchange, frames_beside(url, talk))
+    seal(made)
+    ca = CertAuthority.init(tmp_path / "certs")
+    cookie = {"Cookie": "visit=1"}
+    async with (
+        serve([made], ca, ReplayOptions(port=0, session_ports=None)) as server,
+        websockets.connect(url, proxy=server.url, additional_headers=cookie) as socket,
+    ):
+        await socket.send("I am 2")
+        assert [await asyncio.wait_for(socket.recv(), 10) for _ in range(2)] == ["o", "state 2"]
 
 
 def test_only_urls_of_the_two_libraries_make_rules(collection) -> None:

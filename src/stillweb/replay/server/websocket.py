@@ -350,7 +350,7 @@ def begin(session: Session, handshake: Request) -> ServedRequest:
         paced=session.policy.pace == "recorded",
         gates=gates,
     )
-    script.others = lambda: _others(entries, entry, session)
+    script.others = lambda: _others(found, entry, session)
     answer = ScriptedResponse(101, _head(entry, key, deflate[1] if deflate else ""), script=script)
     return session.begin_as(request, _match(entries, used, note, counted), answer)
 
