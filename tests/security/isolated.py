@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from hostile_archives import Command, HostileArchive
 
 from stillweb.certs import CertAuthority
@@ -39,6 +40,8 @@ for _module in ("rich.progress", "rich.table", "warcio.warcwriter", "stillweb.co
     importlib.import_module(_module)
 
 MEMORY = 512 << 20
+PROGRAM = 100 << 20
+"""Memory of a new process with the package."""
 _ADDRESSES = 4 << 30  # bytes of address space: beyond it the child gets a MemoryError
 _URLS = 60
 
@@ -83,11 +86,14 @@ def _write(folder: Path, path: str, content: bytes) -> None:
 def _run(command: Command, folder: Path, ca: CertAuthority, findings: Findings, seconds: float) -> None:
     began = time.monotonic()
     log = folder / ".log"
+    inherited = psutil.Process().memory_info().rss
     child = os.fork()
     if child == 0:
         _child(command, folder, log, ca, seconds)
     _, status, usage = os.wait4(child, 0)
     took, peak = time.monotonic() - began, usage.ru_maxrss * 1024
+    # A child begins with the memory of the test process, which grows during a run of all tests.
+    peak -= max(0, inherited - PROGRAM)
     findings.seconds = max(findings.seconds, usage.ru_utime + usage.ru_stime)
     findings.peak = max(findings.peak, peak)
     output = log.read_bytes().decode("utf-8", "replace")

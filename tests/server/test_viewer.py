@@ -221,3 +221,14 @@ async def test_the_api_answers_this_machine_only_and_reads_only_episodes(root):
         assert (await web.get("/", headers={"host": "rebound.example"})).status_code == 403
         assert (await web.get("/", headers={"origin": "https://site.example"})).status_code == 403
         assert "default-src 'none'" in (await web.get("/")).headers["content-security-policy"]
+
+
+def test_an_episode_is_found_before_the_first_refresh_and_no_other_path_is(tmp_path):
+    (tmp_path / "run" / "a").mkdir(parents=True)
+    for folder in (tmp_path, tmp_path / "run" / "a"):
+        (folder / "trajectory.jsonl").write_text("{}\n")
+    index = EpisodeIndex.open(tmp_path / "run")
+    assert index.folder("a") == tmp_path / "run" / "a"
+    for other in ("b", "..", "../run", "/etc", str(tmp_path), "a\0"):
+        with pytest.raises(KeyError):
+            index.folder(other)

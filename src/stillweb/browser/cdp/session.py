@@ -176,10 +176,12 @@ class PageProbe:
         await probe.send("Runtime.enable")
         await probe.send("Page.addScriptToEvaluateOnNewDocument", source=script, worldName=WORLD)
         for frame in await probe.frames():
-            made = await probe.send("Page.createIsolatedWorld", frameId=frame.id, worldName=WORLD)
-            probe._worlds[frame.id] = made["executionContextId"]
-            probe._note_main()
-            await probe.send("Runtime.evaluate", expression=script, contextId=made["executionContextId"])
+            # A frame that navigates meanwhile gets the script with its new document.
+            with suppress(FrameGone):
+                made = await probe.send("Page.createIsolatedWorld", frameId=frame.id, worldName=WORLD)
+                probe._worlds[frame.id] = made["executionContextId"]
+                probe._note_main()
+                await probe.send("Runtime.evaluate", expression=script, contextId=made["executionContextId"])
         _probes[page] = probe  # not earlier: a partly attached probe would see empty pages
         return probe
 

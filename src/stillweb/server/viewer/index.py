@@ -155,11 +155,18 @@ class EpisodeIndex:
         """Return the folder of an episode.
 
         Raises:
-            KeyError: if the index has no such episode; so no other path can be read.
+            KeyError: if there is no such episode below the root; so no other path can be read.
         """
-        if episode not in self._rows:
+        if episode in self._rows:
+            return self.root / episode
+        if "\0" in episode:
             raise KeyError(episode)
-        return self.root / episode
+        # A link can name an episode that the first refresh has not reached.
+        folder = (self.root / episode).resolve()
+        inside = self.root in folder.parents and folder.relative_to(self.root).as_posix() == episode
+        if not inside or not (folder / FILE).is_file():
+            raise KeyError(episode)
+        return folder
 
     def rows(self, chosen: EpisodeFilter, order: str = "") -> list[EpisodeRow]:
         """Return the chosen rows, sorted by a column; `-` before its name reverses the order."""
