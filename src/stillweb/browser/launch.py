@@ -262,7 +262,8 @@ async def launch(
             )
         except PlaywrightError as error:
             raise InfraError(
-                f"{path} did not start: {error.message.splitlines()[0]}", hint="stillweb doctor"
+                f"{path} did not start: {error.message.splitlines()[0]}",
+                hint=f"ldd {path} | grep 'not found', and install these libraries: stillweb setup browser",
             ) from error
         try:
             await _limit_memory(browser)

@@ -141,11 +141,8 @@ def check_browser() -> Iterator[HealthFinding]:
     try:
         asyncio.run(_start(build))
     except (StillwebError, PlaywrightError, TimeoutError) as error:
-        libraries = (
-            f"ldd {build.path} | grep 'not found', and install these libraries: stillweb setup browser"
-        )
-        hint = error.hint if isinstance(error, StillwebError) else ""
-        repair = hint if hint not in ("", "stillweb doctor") else libraries
+        libraries = f"ldd {build.path} | grep 'not found', and install these libraries"
+        repair = (error.hint if isinstance(error, StillwebError) else "") or libraries
         yield _error("browser", f"{build.path} does not start: {_first_line(error)}", repair)
         return
     yield _ok("browser", f"{build.kind} {build.version}, {build.path}")

@@ -15,14 +15,16 @@ from typing import Any
 
 from playwright.async_api import Browser
 
-from stillweb.browser import Activity, launch, open_context, settle
+from stillweb.browser import Activity, Level, launch, open_context, settle
 from stillweb.browser.observe.axtree import AxNode, Bids, axtree
+from stillweb.browser.profile import BEST_LEVEL
 from stillweb.certs import CertAuthority
 from stillweb.cli.demo_site.site import HOSTS, Bookshop, open_shop
 from stillweb.collections.layout import Collection
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env import Action, ActionStatus, Env, EvalKind, Evaluation, Task, parse
 from stillweb.env.actions.perform import open_start, perform
+from stillweb.env.episode.determinism import level_of
 from stillweb.env.episode.tabs import Tabs
 from stillweb.errors import InfraError, RecordError, TaskError
 from stillweb.record.crawl.crawl import CrawlReport, OnEvent, crawl
@@ -189,7 +191,7 @@ async def is_closed(port: int) -> bool:
 
 async def run_episodes(url: str, spki: Sequence[str], count: int) -> list[CustomerRun]:
     """Run `count` parallel episodes of the customer, in one browser."""
-    async with launch(spki=spki) as browser:
+    async with launch(spki=spki, exact=level_of(BEST_LEVEL) is Level.EXACT) as browser:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(_episode_with_retries(url, browser)) for _ in range(count)]
