@@ -16,7 +16,7 @@ import click
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import echo, print_json, print_table, progress, stderr, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
-from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
+from stillweb.cli.record.login import login_of, login_options
 from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, is_given
 from stillweb.collections.layout import Collection
 from stillweb.record.amend.amend import AmendOptions, AmendReport, FetchOutcome
@@ -67,12 +67,11 @@ def amend(ctx: click.Context, /, name: str, options: AmendOptions, **given: Any)
     page_timeout, retries = options.page_timeout, options.retries
     options = replace(
         options,
-        login=login_from(given) or defaults.login(),
+        login=login_of(collection, given, defaults),
         record=defaults.record_options(options.record),
         page_timeout=page_timeout if is_given("page_timeout") else defaults.page_timeout or page_timeout,
         retries=retries if is_given("retries") or defaults.retries is None else defaults.retries,
     )
-    warn_if_logged_out(collection, options.login)
     check_record_options(options.record)
     ca = CertAuthority.load_or_init(given["certs_dir"])
     with progress() as bar:

@@ -12,7 +12,7 @@ import click
 from stillweb.certs import CertAuthority
 from stillweb.cli.console import echo, print_json, progress, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, option_names, options_from
-from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
+from stillweb.cli.record.login import login_of, login_options
 from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
 from stillweb.collections.layout import Collection
 from stillweb.errors import UsageError
@@ -100,9 +100,8 @@ def explore(name: str, options: ExploreOptions, reach: CrawlOptions, **given: An
     defaults = crawl_defaults(collection)
     scope = scope_of(collection, reach, defaults)
     ca = CertAuthority.load_or_init(given["certs_dir"])
-    login = login_from(given) or defaults.login()
+    login = login_of(collection, given, defaults)
     options = replace(options, record=defaults.record_options(options.record))
-    warn_if_logged_out(collection, login)
     check_record_options(options.record)
     report = _explore(collection, ca, scope, explore_from(options, given["explore_skip"], login=login))
     if given["as_json"]:

@@ -11,7 +11,7 @@ from stillweb.certs import CertAuthority
 from stillweb.cli.console import print_json, print_table, progress, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.explore import skip_option
-from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
+from stillweb.cli.record.login import login_of, login_options
 from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
 from stillweb.collections.branches import FormOutcome
 from stillweb.collections.layout import Collection
@@ -49,8 +49,7 @@ def forms(name: str, options: FormsOptions, reach: CrawlOptions, **given: Any) -
     defaults = crawl_defaults(collection)
     options = replace(options, record=defaults.record_options(options.record))
     check_record_options(options.record)
-    login = login_from(given) or defaults.login()
-    warn_if_logged_out(collection, login)
+    login = login_of(collection, given, defaults)
     options = replace(options, avoid=AvoidRules.of(given["explore_skip"]), login=login)
     ca = CertAuthority.load_or_init(given["certs_dir"])
     scope = scope_of(collection, reach, defaults)

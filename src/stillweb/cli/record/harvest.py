@@ -11,7 +11,7 @@ from stillweb.certs import CertAuthority
 from stillweb.cli.console import echo, print_json, progress, until_signal
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.explore import skip_option
-from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
+from stillweb.cli.record.login import login_of, login_options
 from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
 from stillweb.collections.layout import Collection
 from stillweb.record.crawl.scope import Scope
@@ -51,8 +51,7 @@ def harvest(name: str, options: HarvestOptions, reach: CrawlOptions, **given: An
     defaults = crawl_defaults(collection)
     options = replace(options, record=defaults.record_options(options.record))
     check_record_options(options.record)
-    login = login_from(given) or defaults.login()
-    warn_if_logged_out(collection, login)
+    login = login_of(collection, given, defaults)
     options = replace(options, avoid=AvoidRules.of(given["explore_skip"]), login=login)
     ca = CertAuthority.load_or_init(given["certs_dir"])
     report = _harvest(collection, ca, scope_of(collection, reach, defaults), options)

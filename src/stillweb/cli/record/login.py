@@ -16,11 +16,12 @@ from stillweb.cli.options import certs_option, options_from
 from stillweb.collections.layout import Collection
 from stillweb.collections.manifest import LOGIN
 from stillweb.errors import UsageError
+from stillweb.record.defaults import CrawlDefaults
 from stillweb.record.login.run import ManualLogin, log_in_manually
 from stillweb.record.login.steps import Login, parse_indicator, read_login, read_storage_state
 from stillweb.record.options import RecordOptions
 
-__all__ = ["login", "login_from", "login_options", "warn_if_logged_out"]
+__all__ = ["login", "login_from", "login_of", "login_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,13 +70,21 @@ def login_from(given: Mapping[str, Any]) -> Login | None:
     return read_login(steps) if steps else None
 
 
-def warn_if_logged_out(collection: Collection, login: Login | None) -> None:
-    """Warn if a recording that was made with a login gets additions without one."""
+def login_of(collection: Collection, given: Mapping[str, Any], defaults: CrawlDefaults) -> Login | None:
+    """Return the login that the options describe, else that of the collection's crawl.
+
+    Warns if a recording that was made with a login gets additions without one.
+
+    Raises:
+        UsageError: as `login_from`.
+    """
+    login = login_from(given) or defaults.login()
     if login is None and collection.manifest().extra.get(LOGIN):
         echo(
             f"{collection.name} was recorded with a login; this run has none: add --login or --storage-state",
             err=True,
         )
+    return login
 
 
 @click.command("login")

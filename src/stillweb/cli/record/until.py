@@ -13,7 +13,7 @@ from stillweb.cli.console import print_json, print_table, progress, until_signal
 from stillweb.cli.coverage import default_level, start_urls
 from stillweb.cli.options import certs_option, collections_option, json_option, options_from
 from stillweb.cli.record.explore import skip_option
-from stillweb.cli.record.login import login_from, login_options, warn_if_logged_out
+from stillweb.cli.record.login import login_of, login_options
 from stillweb.cli.record.shared import LISTENING, check_record_options, crawl_defaults, scope_of
 from stillweb.collections.layout import Collection
 from stillweb.coverage import UntilOptions, UntilReport, record_until
@@ -58,9 +58,8 @@ def until(ctx: click.Context, /, name: str, options: UntilOptions, reach: CrawlO
     """  # noqa: D301  click reads \b itself
     collection = Collection.open(given["root"], name)
     defaults = crawl_defaults(collection)
-    login = login_from(given) or defaults.login()
+    login = login_of(collection, given, defaults)
     given["harvest"] = replace(given["harvest"], record=defaults.record_options(given["harvest"].record))
-    warn_if_logged_out(collection, login)
     check_record_options(given["harvest"].record)
     ca = CertAuthority.load_or_init(given["certs_dir"])
     report = _run(collection, ca, scope_of(collection, reach, defaults), _options(options, given, login))

@@ -54,16 +54,14 @@ from stillweb.record.forms.sentinels import LEVELS, sentinels
 from stillweb.record.harvest.fetch import (
     PageFetcher,
     TooLarge,
-    cookies_of,
     decoded_body,
     location_of,
     recorded_fields,
+    signed_in,
 )
 from stillweb.record.harvest.page import parse_page
-from stillweb.record.login.run import log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
-from stillweb.record.recording import pinning_of
 from stillweb.record.redaction.redactor import secrets_of
 
 __all__ = ["FormsOptions", "FormsReport", "record_forms"]
@@ -133,15 +131,8 @@ async def record_forms(
     with locked(collection):
         collection.require_archive()
         fields = recorded_fields(collection)
-        cookies = httpx.Cookies()
-        if options.login is not None:
-            first = next((page.url for page in collection.page_list()), "")
-            pinned = pinning_of(collection.manifest())
-            session = await log_in_separately(
-                ca, options.login, pinned, first, options.record, executable=None
-            )
-            cookies = cookies_of(session.state)
-            options = replace(options, record=options.record.knowing(session.secrets))
+        cookies, record = await signed_in(collection, ca, options.login, options.record)
+        options = replace(options, record=record)
         stored = Collection(collection.path, BRANCHES)
         if not stored.path.exists():
             stored = Collection.create(collection.path, BRANCHES)

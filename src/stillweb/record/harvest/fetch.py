@@ -19,18 +19,22 @@ from typing import Any, Self
 import httpx
 
 from stillweb import clock
+from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import UpstreamUnreachable
 from stillweb.http.codec import decode
 from stillweb.model import BUSY, Exchange, Headers, Request, Response, header
 from stillweb.record.crawl.fetch import tls_context
 from stillweb.record.crawl.scope import page_link
+from stillweb.record.login.run import log_in_separately
+from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.flows import HOP_BY_HOP, end_to_end
 from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
+from stillweb.record.recording import pinning_of
 from stillweb.urls import host_of, origin_of, to_timestamp
 
-__all__ = ["PageFetcher", "TooLarge", "cookies_of", "decoded_body", "location_of", "recorded_fields"]
+__all__ = ["PageFetcher", "TooLarge", "decoded_body", "location_of", "recorded_fields", "signed_in"]
 
 _TIMEOUT = 30.0
 _ATTEMPTS = 3
@@ -294,7 +298,20 @@ def location_of(exchange: Exchange) -> str:
     return page_link(header(exchange.response.headers, "location"), exchange.request.url) or ""
 
 
-def cookies_of(state: Mapping[str, Any] | None) -> httpx.Cookies:
+async def signed_in(
+    collection: Collection, ca: CertAuthority, login: Login | None, options: RecordOptions
+) -> tuple[httpx.Cookies, RecordOptions]:
+    """Return the cookies of a login, and options that redact its secrets; only login steps use a browser."""
+    if login is None:
+        return httpx.Cookies(), options
+    pages = collection.page_list()
+    seed = next((page.url for page in pages if page.seed), pages[0].url if pages else "")
+    pinned = pinning_of(collection.manifest())
+    session = await log_in_separately(ca, login, pinned, seed, options, executable=None)
+    return _cookies_of(session.state), options.knowing(session.secrets)
+
+
+def _cookies_of(state: Mapping[str, Any] | None) -> httpx.Cookies:
     """Return the cookies of a storage state in Playwright's format."""
     cookies = httpx.Cookies()
     for each in (state or {}).get("cookies", ()):

@@ -17,7 +17,6 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
-import httpx
 from pydantic import TypeAdapter
 
 from stillweb.certs import CertAuthority
@@ -38,20 +37,19 @@ from stillweb.record.explore.values import FormValues, Values
 from stillweb.record.harvest.fetch import (
     PageFetcher,
     TooLarge,
-    cookies_of,
     decoded_body,
     location_of,
     recorded_fields,
+    signed_in,
 )
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier, Pending
 from stillweb.record.harvest.misses import PlainRequest, plain_requests, word_templates
 from stillweb.record.harvest.page import HtmlPage, Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForm, PostForms, send_form
 from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate
-from stillweb.record.login.run import log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
-from stillweb.record.recording import begin, pinning_of, repair_archive
+from stillweb.record.recording import begin, repair_archive
 from stillweb.record.redaction.redactor import secrets_of
 from stillweb.record.redaction.sweep import sweep
 from stillweb.urls import wire_url
@@ -176,14 +174,8 @@ async def harvest(
         state = prior.state
         manifest = replace(begin(collection), state=state)
         collection.write_manifest(manifest)
-        cookies = httpx.Cookies()
-        if options.login is not None:
-            seed = next((page.url for page in collection.page_list() if page.seed), "")
-            session = await log_in_separately(
-                ca, options.login, pinning_of(manifest), seed, options.record, executable=None
-            )
-            cookies = cookies_of(session.state)
-            options = replace(options, record=options.record.knowing(session.secrets))
+        cookies, record = await signed_in(collection, ca, options.login, options.record)
+        options = replace(options, record=record)
         with CollectionWriter(collection) as writer:
             run = _Harvest(collection, writer, scope, options, on_page)
             fetcher = PageFetcher(
