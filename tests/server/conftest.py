@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 import pytest_asyncio
+from playwright.async_api import async_playwright
 from small_site import ORIGIN, build
 
+from stillweb.browser.launch import find_browser
 from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.env.tasks.load import EvalKind, Evaluation, Task
@@ -76,3 +78,24 @@ async def client(rollouts):
         for session in (await client.get("/v1/status")).json()["sessions"]:
             if session["lease"]:
                 await client.delete(f"/v1/leases/{session['lease']}")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def own_browser():
+    """A browser as a person has it, not that of an episode."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=find_browser())
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(own_browser):
+    """A page whose errors fail the test."""
+    page = await own_browser.new_page(viewport={"width": 1280, "height": 900})
+    complaints = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    await page.close()
+    assert not complaints

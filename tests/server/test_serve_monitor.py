@@ -8,36 +8,12 @@ import sys
 
 import httpx
 import pytest
-import pytest_asyncio
-from playwright.async_api import async_playwright, expect
+from playwright.async_api import expect
 from served_pages import lease, play, step
-
-from stillweb.browser.launch import find_browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
 SPITEFUL = "<img src=x onerror=\"document.title='bad'\">"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def eye():
-    """A browser of the person's own."""
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=find_browser())
-        yield browser
-        await browser.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def page(eye):
-    """A page whose complaints fail the test."""
-    page = await eye.new_page(viewport={"width": 1280, "height": 900})
-    complaints = []
-    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    await page.close()
-    assert not complaints
 
 
 def letters(page):
@@ -98,8 +74,8 @@ async def test_sessions_are_chosen_by_kind_and_by_keys(rollouts, client, page):
     await expect(page.locator("#detail")).to_be_hidden()
 
 
-async def test_the_page_asks_for_the_key_and_says_when_the_server_is_gone(serving, replay, eye):
-    page = await eye.new_page()  # the browser complains of each 401
+async def test_the_page_asks_for_the_key_and_says_when_the_server_is_gone(serving, replay, own_browser):
+    page = await own_browser.new_page()  # the browser complains of each 401
     async with serving(replay.url, key="s3cret") as server:
         await page.goto(server.url)
         await page.get_by_label("API key").fill("wrong")
@@ -150,8 +126,8 @@ async def test_the_page_fits_and_no_heading_breaks(rollouts, client, page, width
     assert max(boxes) <= 0
 
 
-async def test_a_session_without_pictures_shows_a_thumbnail(serving, replay, eye):
-    page = await eye.new_page(viewport={"width": 1280, "height": 900})
+async def test_a_session_without_pictures_shows_a_thumbnail(serving, replay, own_browser):
+    page = await own_browser.new_page(viewport={"width": 1280, "height": 900})
     async with (
         serving(replay.url, sessions=1) as server,  # observes no screenshots
         httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as client,

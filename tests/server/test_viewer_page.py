@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 from episodes_on_disk import HOSTILE, ended, step_line, write_episode
-from playwright.async_api import async_playwright, expect
+from playwright.async_api import expect
 
-from stillweb.browser.launch import find_browser
 from stillweb.server.serving import serve_viewer
 from stillweb.server.viewer.export import export
 
@@ -50,26 +49,6 @@ def root(tmp_path_factory):
 async def url(root):
     async with serve_viewer(root) as url:
         yield url
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser():
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=find_browser())
-        yield browser
-        await browser.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def page(browser):
-    """A page whose errors fail the test."""
-    page = await browser.new_page(viewport={"width": 1280, "height": 900})
-    complaints = []
-    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    await page.close()
-    assert not complaints
 
 
 def current(page):
