@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from stillweb.benchmarks.make import MadeTasks
+from stillweb.templates import templates_of
 
 __all__ = ["write_audit_report", "write_made_report"]
 
@@ -42,13 +42,7 @@ def write_audit_report(audit: Mapping[str, Any], path: Path) -> None:
 
 
 def _write(path: Path, template: str, values: Mapping[str, Any]) -> None:
-    environment = Environment(
-        loader=PackageLoader("stillweb.benchmarks", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates_of("stillweb.benchmarks")
     text = environment.get_template(template).render(values)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from stillweb.coverage.causes import MissCause
 from stillweb.coverage.measure import CoverageResult, WalkRecord, walk_options
 from stillweb.env import VectorEnv
 from stillweb.errors import InfraError, TaskError
 from stillweb.replay import ReplayClient
+from stillweb.templates import templates_of
 
 __all__ = ["CausePicture", "take_pictures", "write_report"]
 
@@ -94,13 +93,7 @@ def write_report(
     result: CoverageResult, causes: Sequence[MissCause], pictures: dict[int, CausePicture], folder: Path
 ) -> Path:
     """Write `index.html` into a folder and return its path."""
-    environment = Environment(
-        loader=PackageLoader("stillweb.coverage", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates_of("stillweb.coverage")
     agents = list(dict.fromkeys(walk.agent for walk in result.walks))
     text = environment.get_template("coverage.html.j2").render(
         result=result,

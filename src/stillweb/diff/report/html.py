@@ -14,12 +14,11 @@ import json
 from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from stillweb.collections.limits import open_picture
 from stillweb.diff.certify.certificate import Certificate
 from stillweb.diff.report import view
 from stillweb.diff.report.report import DiffReport
+from stillweb.templates import templates_of
 
 # Pillow: 0.1 s for 1280x720; a higher method takes ten times as long for files 10% smaller.
 _QUALITY, _METHOD = 50, 3
@@ -82,13 +81,7 @@ def write_certificate(certificate: Certificate, folder: Path) -> Path:
 
 def render(report: DiffReport | None, certificate: Certificate | None = None) -> str:
     """Return the HTML page of a comparison, a certificate, or both."""
-    environment = Environment(
-        loader=PackageLoader("stillweb.diff.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates_of("stillweb.diff.report")
     pictures = PictureTable()
     style, script = _asset("report.css"), _asset("report.js")
     page = environment.get_template("report.html.j2").render(

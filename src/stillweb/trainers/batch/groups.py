@@ -16,10 +16,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from stillweb import clock
 from stillweb.diff.certify.rates import rate
+from stillweb.templates import templates_of
 
 if TYPE_CHECKING:
     from stillweb.trainers.batch.results import Result
@@ -104,13 +103,7 @@ def interval(values: Sequence[float], seed: str) -> dict[str, float]:
 
 def write_rollout_report(summary: Mapping[str, Any], title: str, path: Path) -> None:
     """Write the summary of a batch as one HTML page."""
-    environment = Environment(
-        loader=PackageLoader("stillweb.trainers.batch", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates_of("stillweb.trainers.batch")
     text = environment.get_template("rollout.html.j2").render(summary=summary, title=title)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

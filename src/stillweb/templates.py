@@ -1,0 +1,18 @@
+"""Jinja templates of HTML reports. Values are escaped, since they come from archives."""
+
+from __future__ import annotations
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+__all__ = ["templates_of"]
+
+
+def templates_of(package: str) -> Environment:
+    """Return the templates in the folder `templates` of a package."""
+    return Environment(
+        loader=PackageLoader(package, "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
