@@ -193,8 +193,8 @@ def test_the_containers_are_healthy(health):
 
 
 def test_the_file_is_valid_for_this_compose(compose):
-    services = yaml.safe_load(compose("config"))["services"]
-    assert set(services) == {"replay", "pywb"}
+    services = yaml.safe_load(compose("config"))["services"]  # 1.29 prints those of every profile
+    assert {name for name, service in services.items() if not service.get("profiles")} == {"replay", "pywb"}
 
 
 def test_ports_are_on_loopback_only(ready):
