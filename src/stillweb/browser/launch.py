@@ -33,7 +33,7 @@ import psutil
 from playwright.async_api import Browser
 from playwright.async_api import Error as PlaywrightError
 
-from stillweb.browser.cdp.connection import connect_browser, free_port
+from stillweb.browser.cdp.connection import connect_browser
 from stillweb.browser.driver import as_playwright_error, playwright_driver
 from stillweb.errors import InfraError, ProgramNotFound
 
@@ -247,8 +247,8 @@ async def launch(
                 f"level 'exact' needs chromium-headless-shell, and {path} is none",
                 hint=f"set {BROWSER_VARIABLE}, or use level 'clock'",
             )
-        port = free_port()
-        flags += [*EXACT_FLAGS, f"--remote-debugging-port={port}"]
+        # The browser chooses the port: another program could take one that we chose before the browser does.
+        flags += [*EXACT_FLAGS, "--remote-debugging-port=0"]
     async with playwright_driver() as playwright:
         try:
             browser = await playwright.chromium.launch(
@@ -268,7 +268,7 @@ async def launch(
         try:
             await _limit_memory(browser)
             if exact:
-                async with connect_browser(browser, port):
+                async with connect_browser(browser, await _debugging_port(browser)):
                     yield browser
             else:
                 yield browser
@@ -309,6 +309,22 @@ def _namespaces_permitted() -> bool:
         return False
 
 
+async def _process(browser: Browser) -> psutil.Process:
+    session = await browser.new_browser_cdp_session()
+    processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
+    await session.detach()
+    return psutil.Process(next(int(each["id"]) for each in processes if each["type"] == "browser"))
+
+
+async def _debugging_port(browser: Browser) -> int:
+    """Return the loopback port on which a browser serves CDP: its only listening socket."""
+    try:
+        sockets = (await _process(browser)).net_connections("tcp")
+        return next(int(each.laddr.port) for each in sockets if each.status == psutil.CONN_LISTEN)
+    except (PlaywrightError, psutil.Error, OSError, StopIteration) as error:
+        raise InfraError("the browser listens on no port for CDP", hint="stillweb doctor") from error
+
+
 async def _limit_memory(browser: Browser) -> None:
     """Limit the data of each process (RLIMIT_DATA); processes that start later inherit the limit."""
     text = os.environ.get(MEMORY_VARIABLE, "")
@@ -316,17 +332,12 @@ async def _limit_memory(browser: Browser) -> None:
     if not limit or not hasattr(psutil, "RLIMIT_DATA"):  # Linux only
         return
     try:
-        session = await browser.new_browser_cdp_session()
-        processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
-        await session.detach()
-        number = next(int(each["id"]) for each in processes if each["type"] == "browser")
-        await asyncio.to_thread(_limit_tree, number, limit)
+        await asyncio.to_thread(_limit_tree, await _process(browser), limit)
     except (PlaywrightError, psutil.Error, OSError) as error:
         logger.warning("the memory of the browser is not limited", extra={"error": str(error)})
 
 
-def _limit_tree(number: int, limit: int) -> None:
-    root = psutil.Process(number)
+def _limit_tree(root: psutil.Process, limit: int) -> None:
     for process in (root, *root.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
             process.rlimit(psutil.RLIMIT_DATA, (limit, limit))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket as sockets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -37,7 +36,6 @@ __all__ = [
     "CdpSession",
     "connect_browser",
     "connection_of",
-    "free_port",
     "is_worker_script",
     "wait_for_slow",
 ]
@@ -428,14 +426,6 @@ def is_connected(browser: Browser) -> bool:
     """Return True if Playwright's connection and, at level EXACT, the CDP connection are both open."""
     connection = _connections.get(browser)
     return browser.is_connected() and not (connection and connection.broken)
-
-
-def free_port() -> int:
-    """Return a loopback port that is free now."""
-    with sockets.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @asynccontextmanager

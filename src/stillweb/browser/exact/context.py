@@ -407,14 +407,9 @@ class ExactContext:
 
     async def drain(self, page: PageSide) -> None:
         """Release all paused requests, one at a time, until none is paused, released or about to come."""
-        before: PendingRequest | None = None
         while True:
+            await self.calm(page)
             request = self.requests.next_paused()
-            # Images are also released in sequence, but without waiting for the page between them.
-            if not (before and before.is_image and request and request.is_image):
-                await self.calm(page)
-                request = self.requests.next_paused()
-            before = request
             if request is None:
                 if not await self._finish_released():
                     return
