@@ -106,7 +106,9 @@ class Tier(StrEnum):
     EXACT = "exact"
     NORMALISED = "normalised"
     SEQUENCE = "sequence"
+    BRANCH = "branch"  # recorded, after the same writes as this session's (`stillweb.matching.derived`)
     DERIVED = "derived"  # not recorded: a template that recordings proved, with the values of the request
+    GUESS = "guess"  # a write of a recorded shape with other values, and what depends on it (`on_write`)
     FUZZY = "fuzzy"
     PYWB = "pywb"  # a miss that a pywb backend answered by its own looser rules
     SYNTHETIC = "synthetic"  # a CORS preflight or similar, answered without a capture
@@ -115,7 +117,7 @@ class Tier(StrEnum):
     FAULT = "fault"  # recorded, but the pack is damaged at that entry: our fault, not a miss
 
 
-GUESSES = frozenset({Tier.FUZZY, Tier.PYWB})
+GUESSES = frozenset({Tier.GUESS, Tier.FUZZY, Tier.PYWB})
 """Tiers that may serve the response to another request. They never count in the strict share."""
 
 

@@ -15,7 +15,7 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.collections.pack.seal import seal, what_changed
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import RecordError
-from stillweb.matching.resolver import Policy
+from stillweb.matching.resolver import Policy, UnrecordedAnswers
 from stillweb.model import Request
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.forms.run import FormsOptions, FormsReport, record_forms
@@ -28,7 +28,7 @@ PAGES = ("", "notes", "about", "find?q=")
 SCOPE = Scope.of(ScopeKind.HOST, [HOME])
 NOT_STORED = "no later page holds the value, so that nothing shows that the site stored it"
 FORM = (("Content-Type", "application/x-www-form-urlencoded"), ("Referer", f"{HOME}notes"))
-DERIVED = Policy(derived=True)
+DERIVED = Policy(unrecorded=UnrecordedAnswers(derived=True))
 
 
 def build(site) -> list[str]:

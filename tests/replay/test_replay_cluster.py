@@ -109,6 +109,15 @@ async def test_a_session_s_worker_looks_up_and_cancels(control_api: ReplayClient
             await control_api.ask("POST", f"/sessions/{ids[0]}/lookup", {"urls": "x"})
 
 
+async def test_a_session_s_worker_allows_unrecorded_answers(control_api: ReplayClient) -> None:
+    assert (await control_api.info()).features["answer_unrecorded"]
+    async with opened(control_api, 2) as ids:
+        for each in ids:
+            await control_api.answer_unrecorded(each, derived=True, on_write="accept")
+        with pytest.raises(UsageError, match="must be"):
+            await control_api.ask("POST", f"/sessions/{ids[0]}/unrecorded", {"on_write": "always"})
+
+
 async def test_by_user_name_a_connection_finds_its_worker(
     cluster: ReplayCluster, control_api: ReplayClient, ca: CertAuthority
 ) -> None:

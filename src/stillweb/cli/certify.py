@@ -219,7 +219,9 @@ def certify(ctx: click.Context, /, name: str | None, options: CertifyOptions, **
 def _verify(name: str | None, options: CertifyOptions, given: dict[str, Any]) -> int:
     certified = Certificate.load(given["verify"])
     collection = Collection.open(given["root"], name or certified.collection)
-    options = replace(options, level=certified.level, observe=certified.forms)
+    options = replace(
+        options, level=certified.level, observe=certified.forms, unrecorded=certified.unrecorded
+    )
     given |= {"backend": certified.backend}
     here = asyncio.run(_certify(collection, options, given, [each.trace for each in certified.traces]))
     if here.environment_id != certified.environment_id:

@@ -125,10 +125,16 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     traffic = summary["traffic"]
     stderr().print(
         f"{success_line(summary)}; {summary['steps']} steps, "
-        f"{traffic['hits']} hits, {traffic['misses']} misses",
+        f"{traffic['hits']} hits, {traffic['misses']} misses{_unrecorded(traffic)}",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _unrecorded(traffic: Mapping[str, int]) -> str:
+    """Return the counts of hits that were not recorded, as the end of a clause."""
+    counts = [f"{traffic[kind]} {kind}" for kind in ("derived", "guesses") if traffic[kind]]
+    return f" (of the hits {', '.join(counts)})" if counts else ""
 
 
 def print_groups(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -151,7 +157,7 @@ SECTIONS = {
     "Episodes": ("task_ids", "only_sites", "sites", "episodes", "resume", "only_failed", "report"),
     "Agent and observations": (
         *("level", "observe", "max_steps", "seed", "page_seeds", "retry", "success"),
-        *("perturb", "perturb_seed"),
+        *("perturb", "perturb_seed", "off_path", "derived", "on_write"),
     ),
     "Concurrency": ("max_concurrent", "max_concurrent_launch", "browsers"),
     "Replay": ("proxy", "collection", "root", "certs_dir"),

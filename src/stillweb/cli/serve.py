@@ -37,7 +37,7 @@ _END_SECONDS = 10.0  # after the drain, for open responses and browsers
 _SECTIONS = {
     "Episodes": (
         *("root", "certs_dir", "collection", "tasks", "sites", "level", "observe", "max_steps"),
-        *("perturb", "perturb_seed"),
+        *("perturb", "perturb_seed", "off_path", "derived", "on_write"),
     ),
     "Leases": ("sessions", "browsers", "ttl", "lifetime", "queue"),
     "Network": ("host", "port", "api_key_file", "api_key", "drain_seconds"),

@@ -36,7 +36,8 @@ __all__ = [
 BRANCHES = "branches"
 _FILE = "templates.json.xz"
 _MEMBER = "branches"
-_FORMAT = 1
+_FORMAT = 2
+_READ = (1, 2)  # format 1 has no forms after others
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,8 @@ def _file(collection: Collection) -> Path:
 def _read(content: bytes, path: Path) -> dict[str, Any]:
     try:
         stored = json.loads(lzma.decompress(content))
-        if stored["format"] != _FORMAT:
-            raise ValueError(f"format {stored['format']}, this program reads {_FORMAT}")
+        if stored["format"] not in _READ:
+            raise ValueError(f"format {stored['format']}, this program reads {_READ[-1]} and older ones")
     except (lzma.LZMAError, ValueError, KeyError, TypeError) as error:
         raise CollectionError(
             f"the templates of its forms cannot be read: {error}",

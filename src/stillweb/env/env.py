@@ -54,6 +54,7 @@ from stillweb.errors import (
     TaskError,
     UsageError,
 )
+from stillweb.matching.resolver import OnWrite
 from stillweb.replay import ReplayClient
 
 __all__ = ["Env", "EnvOptions"]
@@ -86,6 +87,7 @@ class Env(Started):
             (docs/reference/observations.md).
         browser: browser to share, started with the server's SPKI hashes; by default the Env starts its own.
         off_path: overrides `EnvOptions.off_path`.
+        derived, on_write: override those of `EnvOptions.unrecorded`.
         perturb: overrides `EnvOptions.perturb`; a text such as "layout=0.5,interruptions".
         perturb_seed: overrides `EnvOptions.perturb_seed`.
         options: see `EnvOptions`.
@@ -100,6 +102,8 @@ class Env(Started):
         observe: Sequence[str] = ("axtree",),
         browser: Browser | None = None,
         off_path: OffPathMode | None = None,
+        derived: bool | None = None,
+        on_write: OnWrite | None = None,
         perturb: str | Perturbation | None = None,
         perturb_seed: int | None = None,
         options: EnvOptions | None = None,
@@ -112,6 +116,14 @@ class Env(Started):
         self._options = options or EnvOptions()
         if off_path:
             self._options = replace(self._options, off_path=off_path)
+        if derived is not None:
+            self._options = replace(
+                self._options, unrecorded=replace(self._options.unrecorded, derived=derived)
+            )
+        if on_write is not None:
+            self._options = replace(
+                self._options, unrecorded=replace(self._options.unrecorded, on_write=on_write)
+            )
         if perturb is not None:
             chosen = perturbation_of(perturb) if isinstance(perturb, str) else perturb
             self._options = replace(self._options, perturb=chosen)

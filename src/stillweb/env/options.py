@@ -13,6 +13,7 @@ from stillweb.env.episode.perturbation import PERTURB, Perturbation
 from stillweb.env.episode.tabs import DialogAnswers
 from stillweb.env.tasks.evidence import Judge
 from stillweb.errors import UsageError
+from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option
 
 __all__ = ["EnvOptions"]
@@ -40,6 +41,7 @@ class EnvOptions:
             status `not_recorded`. "mask": as "stay", and links to such documents are marked. "terminate": as
             "stay", and the episode is truncated. "follow": the tab shows an empty error page. None: "stay" on
             a server that supports it, otherwise "follow".
+        unrecorded: answers to unrecorded requests besides misses, and those that the server allows already.
         ahead: number of prefetched starts for the next resets, at level "exact" only; each takes the memory
             of a session (docs/how-to/vector.md).
         perturb: changes of layout, and interruptions; None for none (docs/how-to/perturb.md).
@@ -64,6 +66,7 @@ class EnvOptions:
     downloads: Path | None = None
     dialogs: DialogAnswers = field(default_factory=DialogAnswers)
     off_path: Annotated[OffPathMode | None, OFF_PATH] = None
+    unrecorded: UnrecordedAnswers = field(default_factory=UnrecordedAnswers)
     ahead: int = 0
     perturb: Annotated[Perturbation | None, PERTURB] = None
     perturb_seed: Annotated[int, Option("Seed of the perturbation.")] = 0

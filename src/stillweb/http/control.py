@@ -11,6 +11,7 @@
     GET    /sessions/ID/ledger?after=N   what it answered, and why; for a while after closing, too
     POST   /sessions/ID/misses           outcome of a miss: for the `--on-miss` front only
     POST   /sessions/ID/navigation       {"cancel": true}: a navigation that misses leaves its page open
+    POST   /sessions/ID/unrecorded       {"derived": true, "on_write": "accept"}: before its first request
     POST   /sessions/ID/lookup           {"urls": [...]}: whether a navigation to each of them is recorded
     POST   /sessions/ID/reset            first responses again, empty ledger
     DELETE /sessions/ID                  closes it and its connections
@@ -30,7 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from urllib.parse import parse_qs
 
 from pydantic import TypeAdapter, ValidationError
@@ -59,6 +60,7 @@ __all__ = [
     "ReloadResult",
     "ReplayInfo",
     "SessionInfo",
+    "UnrecordedRequest",
     "answer",
     "error_for",
     "error_response",
@@ -142,6 +144,13 @@ class MissOutcome(TypedDict, total=False):
 
 class _NavigationRequest(TypedDict):
     cancel: bool
+
+
+class UnrecordedRequest(TypedDict):
+    """Answers of a session to unrecorded requests, as in `UnrecordedAnswers`."""
+
+    derived: bool
+    on_write: Literal["miss", "accept"]
 
 
 class _LookupRequest(TypedDict):
@@ -237,6 +246,7 @@ _SESSION_REQUEST = TypeAdapter(_SessionRequest)
 _MISS_OUTCOME = TypeAdapter(MissOutcome)
 _NAVIGATION_REQUEST = TypeAdapter(_NavigationRequest)
 _LOOKUP_REQUEST = TypeAdapter(_LookupRequest)
+_UNRECORDED_REQUEST = TypeAdapter(UnrecordedRequest)
 
 
 def parse_info(loaded: Any) -> ReplayInfo:
@@ -348,6 +358,10 @@ class ControlBackend(Protocol):
         """Answer navigations that miss with 204, so that the browser stays on its page, or with 404."""
         raise UsageError("this back-end cannot cancel navigations")
 
+    async def answer_unrecorded(self, session_id: str, allowed: UnrecordedRequest) -> None:
+        """Allow a session further answers to unrecorded requests than this back-end's own."""
+        raise UsageError("this back-end has no other answers to unrecorded requests")
+
     async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
         """Return for each URL whether a session would answer a navigation to it."""
         raise UsageError("this back-end cannot look up URLs")
@@ -381,7 +395,7 @@ class ControlBackend(Protocol):
 Verbs = Mapping[str, Callable[[], Awaitable[ControlResponse]]]
 
 _COLLECTION = re.compile(r"/collections/([a-z0-9][a-z0-9._-]*)/reload")
-_ONE = re.compile(r"/sessions/([A-Za-z0-9._-]+)(?:/(ledger|reset|misses|navigation|lookup))?")
+_ONE = re.compile(r"/sessions/([A-Za-z0-9._-]+)(?:/(ledger|reset|misses|navigation|unrecorded|lookup))?")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]+)?")
 _PRIVATE_NAMES = (".localhost", ".local", ".internal")  # RFC 6761, RFC 6762, and ICANN's reserved `internal`
 
@@ -500,6 +514,7 @@ async def _one_session(
         "reset": {"POST": lambda: _ok(backend.reset_session(session_id))},
         "misses": {"POST": lambda: _conclude(backend, session_id, request.raw_body)},
         "navigation": {"POST": lambda: _navigation(backend, session_id, request.raw_body)},
+        "unrecorded": {"POST": lambda: _unrecorded(backend, session_id, request.raw_body)},
         "lookup": {"POST": lambda: _lookup(backend, session_id, request.raw_body)},
     }
     path = f"/sessions/{session_id}" + (f"/{part}" if part else "")
@@ -532,6 +547,16 @@ async def _navigation(backend: ControlBackend, session_id: str, raw_body: bytes)
     except ValidationError:
         return error_response(HTTPStatus.BAD_REQUEST, 'the body must be {"cancel": true}')
     await backend.cancel_navigations(session_id, request["cancel"])
+    return ControlResponse(HTTPStatus.NO_CONTENT)
+
+
+async def _unrecorded(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
+    try:
+        allowed = _UNRECORDED_REQUEST.validate_json(raw_body, strict=True)
+    except ValidationError:
+        message = 'the body must be {"derived": true, "on_write": "miss" or "accept"}'
+        return error_response(HTTPStatus.BAD_REQUEST, message)
+    await backend.answer_unrecorded(session_id, allowed)
     return ControlResponse(HTTPStatus.NO_CONTENT)
 
 

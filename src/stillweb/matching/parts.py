@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
 
@@ -33,7 +34,7 @@ from stillweb.matching.keys import (
 from stillweb.model import Request, header
 from stillweb.urls import wire_url
 
-__all__ = ["Leaf", "Parts", "Where", "json_name"]
+__all__ = ["Leaf", "Parts", "Where", "json_name", "shape_key"]
 
 _PLAIN_MEMBER = re.compile(r"[^.\[\]\"\s]+")
 
@@ -141,6 +142,16 @@ class Parts:
         texts = [self.method, self.origin, path, mark + query]
         body = body_digest(_body_without(self.body, by_where))
         return framed([*(text.encode("utf-8", "surrogatepass") for text in texts), body, *sorted(places)])
+
+
+_VALUES = frozenset({Where.QUERY, Where.FORM, Where.JSON, Where.MULTIPART})
+
+
+def shape_key(request: Request) -> bytes:
+    """Return the key of a write's method, URL and field names, in 16 bytes; all values are left out."""
+    parts = Parts.of(request)
+    identity = parts.without(dict.fromkeys(parts.leaves(_VALUES), "any"))
+    return sha256(b"shape\0" + identity).digest()[:16]
 
 
 def json_name(path: JsonPath) -> str:

@@ -6,8 +6,8 @@ allows it. docs/explanation/matching.md documents the tiers.
 
 Order: CORS preflights are synthetic; then the exact key (a HEAD takes the GET's response); then the other
 scheme, since browsers upgrade http; then the request without its volatile parts; then noise; then, only if
-enabled, the most similar request (`fuzzy`); then a miss. `captures` decides which captures of a key may
-answer.
+enabled, a write of the same fields (`on_write`) and the most similar request (`fuzzy`); then a miss.
+`captures` decides which captures of a key may answer.
 
 Among several captures the session's history decides (docs/decisions/0006-epochs-not-counters.md). A read
 takes the latest capture in step with the mutations that this session repeated (its *epoch*), so that a reload
@@ -20,18 +20,31 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 
 from stillweb.matching.captures import Candidate, Entry, same_answer, usable
 from stillweb.matching.fuzzy import closest
 from stillweb.matching.keys import request_key
 from stillweb.matching.noise import NoiseTable
+from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules
-from stillweb.model import BUSY, MUTATIONS, Match, Request, Tier, header
+from stillweb.model import BUSY, GUESSES, MUTATIONS, Match, Request, Tier, header
 from stillweb.options import Option
 from stillweb.urls import other_scheme
 
-__all__ = ["Index", "Policy", "SessionState", "advance", "is_beacon", "is_preflight", "resolve"]
+__all__ = [
+    "Index",
+    "OnWrite",
+    "Policy",
+    "SessionState",
+    "UnrecordedAnswers",
+    "advance",
+    "is_beacon",
+    "is_preflight",
+    "resolve",
+]
+
+OnWrite = Literal["miss", "accept"]
 
 
 class Index(Protocol):
@@ -63,10 +76,42 @@ class SessionState:
     Attributes:
         epoch: one more than the epoch of the last matched mutation, without beacons; 0 before the first.
         uses: how often each capture was served, by its position in recorded order, without stable matches.
+        guessed: whether a write was accepted whose answer is a guess; what depends on writes is then one too.
     """
 
     epoch: int = 0
     uses: dict[int, int] = field(default_factory=dict)
+    guessed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnrecordedAnswers:
+    """Answers of a session to requests that no recording holds, besides misses.
+
+    Attributes:
+        derived: see `stillweb.matching.derived`.
+    """
+
+    derived: Annotated[
+        bool,
+        Option("Answer forms with values that were not recorded, where recordings prove the answers."),
+    ] = False
+    on_write: Annotated[
+        OnWrite,
+        Option(
+            "Answer to a write that was not recorded: a miss, or the recorded answer to the same form with "
+            "other values. The latter is a guess. Not for training without a `request` evaluator."
+        ),
+    ] = "miss"
+
+    def __or__(self, other: UnrecordedAnswers) -> UnrecordedAnswers:
+        """Return what either allows."""
+        accept = "accept" in (self.on_write, other.on_write)
+        return UnrecordedAnswers(self.derived or other.derived, "accept" if accept else "miss")
+
+    def __bool__(self) -> bool:
+        """Return False if such requests are misses only."""
+        return self != UnrecordedAnswers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +122,6 @@ class Policy:
         noise: requests answered without a recording.
         rules: the volatile parts of a collection's requests.
         fuzzy: None for never.
-        derived: see `stillweb.matching.derived`.
         redact: replaces recorded secrets by their placeholders; None if the collection has none.
     """
 
@@ -100,10 +144,7 @@ class Policy:
             choices=("none", "recorded"),
         ),
     ] = "none"
-    derived: Annotated[
-        bool,
-        Option("Answer forms with values that were not recorded, where recordings prove the answers."),
-    ] = False
+    unrecorded: UnrecordedAnswers = field(default_factory=UnrecordedAnswers)
     redact: Callable[[Request], Request] | None = None
 
     def under(self, rules: str, redact: Callable[[Request], Request] | None = None) -> Policy:
@@ -131,6 +172,8 @@ def resolve(request: Request, index: Index, state: SessionState, policy: Policy)
     if is_preflight(request):
         return _preflight(request, index)
     match = _resolve(request, index, state, policy)
+    if state.guessed and match.tier is Tier.SEQUENCE:
+        return replace(match, tier=Tier.GUESS, reason=f"{match.reason}; after an accepted write")
     if match.tier is Tier.MISS and policy.redact is not None:
         # The request may carry a recorded password, which the archive holds as a placeholder.
         redacted = policy.redact(request)
@@ -171,6 +214,7 @@ def advance(state: SessionState, request: Request, match: Match, entry: Entry, *
     if match.stable or (request.method == "HEAD" and entry.method != "HEAD"):
         return
     state.uses[entry.order] = state.uses.get(entry.order, 0) + 1
+    state.guessed = state.guessed or (match.tier is Tier.GUESS and entry.method in MUTATIONS)
     if moves and entry.method in MUTATIONS:
         state.epoch = entry.epoch + 1
 
@@ -210,6 +254,10 @@ def _unrecorded(request: Request, index: Index, state: SessionState, policy: Pol
     if why := policy.noise.why(request.url) or _report(request):
         return Match(Tier.NOISE, reason=why, stable=True)
     reason = refused or index.explain(request.method, request.url)
+    if policy.unrecorded.on_write == "accept" and request.method in MUTATIONS:
+        accepted = _accepted(request, index, state, policy)
+        if accepted is not None:
+            return accepted
     if policy.fuzzy is None:
         return Match(Tier.MISS, reason=reason, stable=True)
     like = closest(request, index, lambda name: not policy.rules.ignores(request, name))
@@ -220,6 +268,16 @@ def _unrecorded(request: Request, index: Index, state: SessionState, policy: Pol
         return Match(Tier.MISS, reason=f"{reason}; {short}", stable=True)
     lookup = _Lookup(b"", Tier.FUZZY, f"scores {like.score:.2f} with {like.url}{like.why}")
     return _choose(like.candidates, state, lookup, counted=policy.rules.polls(request.url))
+
+
+def _accepted(request: Request, index: Index, state: SessionState, policy: Policy) -> Match | None:
+    """Return the recorded answer to a write of this shape; None if no such write was recorded."""
+    rows = index.lookup(shape_key(request))
+    candidates, _ = usable(request, rows, index, lambda name: not policy.rules.ignores(request, name))
+    if not candidates:
+        return None
+    lookup = _Lookup(b"", Tier.GUESS, "accepted: recorded with other values")
+    return _choose(candidates, state, lookup, counted=False)
 
 
 def _report(request: Request) -> str:
@@ -319,6 +377,6 @@ def _matched(
     chosen: Candidate, lookup: _Lookup, why: str = "", *, distinguished: bool = False, stable: bool = False
 ) -> Match:
     cookies = "" if chosen.same_cookies else "other Cookie than recorded (Vary: Cookie)"
-    # A fuzzy match stays fuzzy, however its captures were distinguished.
-    tier = Tier.SEQUENCE if distinguished and lookup.tier is not Tier.FUZZY else lookup.tier
+    # A guess stays one, however its captures were distinguished.
+    tier = Tier.SEQUENCE if distinguished and lookup.tier not in GUESSES else lookup.tier
     return Match(tier, chosen.row, "; ".join(filter(None, (lookup.note, why, cookies))), stable)

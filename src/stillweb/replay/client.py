@@ -25,6 +25,7 @@ from stillweb.http.control import (
     parse_info,
     parse_ledger,
 )
+from stillweb.matching.resolver import OnWrite
 
 __all__ = ["OpenSession", "ReplayClient", "ReplayInfo"]
 
@@ -123,6 +124,23 @@ class ReplayClient:
             UsageError: if the back-end cannot do so (`features["cancel_navigations"]`).
         """
         await self.ask("POST", f"/sessions/{session_id}/navigation", {"cancel": True})
+
+    async def answer_unrecorded(
+        self, session_id: str, *, derived: bool = False, on_write: OnWrite = "miss"
+    ) -> None:
+        """Allow a new session further answers to unrecorded requests than the server's own.
+
+        Args:
+            session_id: a session without requests.
+            derived: whether proved templates answer forms with other values.
+            on_write: "accept" for the recorded answers to other values: guesses.
+
+        Raises:
+            UsageError: if the back-end cannot do so (`features["answer_unrecorded"]`), or the session has
+                answered a request.
+        """
+        allowed = {"derived": derived, "on_write": on_write}
+        await self.ask("POST", f"/sessions/{session_id}/unrecorded", allowed)
 
     async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
         """Return for each URL whether the session would answer a navigation to it."""

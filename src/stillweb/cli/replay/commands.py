@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -168,8 +168,8 @@ def _check(chosen: dict[str, Any], options: ReplayOptions, pywb: PywbOptions) ->
     for wrong, message in (
         (by_pywb and options.ledger, "--ledger: pywb reports no answers; remove --backend pywb"),
         (
-            by_pywb and (policy.guessed or policy.fuzzy is not None or policy.derived),
-            "--guessed, --fuzzy, --derived: pywb has its own rules; remove --backend pywb",
+            by_pywb and (policy.guessed or policy.fuzzy is not None or policy.unrecorded),
+            "--guessed, --fuzzy, --derived, --on-write: pywb has its own rules; remove --backend pywb",
         ),
         (
             by_pywb and policy.pace != "none",
@@ -253,7 +253,8 @@ async def _serve_front(
     from stillweb.replay.onmiss.fallback import FrontOptions, serve_front
     from stillweb.replay.onmiss.process import HermeticOptions
 
-    policy = {name: getattr(options.policy, name) for name in ("guessed", "fuzzy", "pace", "derived")}
+    policy = {name: getattr(options.policy, name) for name in ("guessed", "fuzzy", "pace")}
+    policy["unrecorded"] = asdict(options.policy.unrecorded)
     log = (chosen["log_format"], chosen["log_level"])
     front_options = FrontOptions(
         host=options.host,

@@ -85,7 +85,7 @@ def ledger(
 
 @click.command()
 @_source_options
-@click.option("--guesses", is_flag=True, help="Include answers of looser tiers (fuzzy, pywb).")
+@click.option("--guesses", is_flag=True, help="Include answers of looser tiers (guess, fuzzy, pywb).")
 @click.option("--unexplained", is_flag=True, help="Leave out requests that failed in the recording too.")
 @collections_option
 @click.option(

@@ -47,6 +47,8 @@ from stillweb.model import Exchange, header
 from stillweb.urls import from_timestamp
 
 __all__ = [
+    "AGAIN",
+    "REDIRECT",
     "SHOWN",
     "WRITE",
     "FormRecordings",
@@ -60,8 +62,8 @@ __all__ = [
 ]
 
 _NO_RULES = Rules()
-WRITE, SHOWN = "write", "shown"
-"""Labels of the form's own request, and of the page that its redirects lead to."""
+WRITE, SHOWN, AGAIN, REDIRECT = "write", "shown", "again", "redirect"
+"""Labels of a form's own request, of the page that its redirects lead to, its reload, and redirects."""
 
 # Of the message or its transport, or different in each response.
 _LEFT_OUT = re.compile(
@@ -99,6 +101,8 @@ class FormRecordings:
         searches: whether it is sent by GET.
         branches: the first; the same values again; then others.
         untouched: two recordings of the same pages without the write, by label.
+        after: names of the forms that each recording sent before this one.
+        own: number of the first field of this form; those before, and their values, belong to `after`.
     """
 
     name: str
@@ -107,6 +111,8 @@ class FormRecordings:
     searches: bool
     branches: tuple[RecordedBranch, ...]
     untouched: tuple[tuple[RecordedStep, ...], tuple[RecordedStep, ...]] = ((), ())
+    after: tuple[str, ...] = ()
+    own: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,8 @@ def prove(recordings: FormRecordings, rules: Rules = _NO_RULES) -> Proved | Refu
         if why := objection(each, searches=recordings.searches):
             return Refusal(why)
     proof = _Proof(recordings, rules)
+    if not recordings.fields and not proof.touches:
+        return Refusal("no recorded page shows that the form changed anything")
     if isinstance(written := proof.write(), Refusal):
         return written
     left_out: list[str] = []
@@ -170,6 +178,8 @@ def objection(branch: RecordedBranch, *, searches: bool) -> str:
     for step in branch.steps:
         if step.label in (WRITE, SHOWN) and step.exchange.response.status >= 400:
             return f"the site rejects a value with status {step.exchange.response.status}"
+    if not branch.values:
+        return ""  # the form as its page has it: the answers depend on no value
     if searches:
         if not any(_holds(step.exchange, branch.values) for step in branch.steps):
             return "the answer does not hold the value, so that nothing shows what it depends on"
@@ -210,6 +220,12 @@ class _Proof:
             else:
                 self._texts[step.label] = found
 
+    @property
+    def touches(self) -> bool:
+        """Whether a page besides the form's own answer differs from what it was."""
+        return any(label not in (WRITE, SHOWN) and not label.startswith(REDIRECT) and label != AGAIN
+                   for label in (*self._texts, *self._why))  # fmt: skip
+
     def write(self) -> Refusal | None:
         """Read the form's own request; return why it cannot be recognised."""
         parts = [Parts.of(branch.steps[0].exchange.request) for branch in (self._first, self._again)]
@@ -227,7 +243,7 @@ class _Proof:
             self._write_leaves.append(split(texts[0].encode("utf-8", "surrogatepass"), self._encoded))
         sent = {atom.field for each in self._write_leaves for atom in each.atoms
                 if isinstance(atom, Slot) and f"{PLAIN}" in atom.encodings}  # fmt: skip
-        if len(sent) < len(self._recordings.fields):
+        if not sent.issuperset(range(self._recordings.own, len(self._recordings.fields))):
             return Refusal("the request does not hold the values as typed")
         return self._refuse_needed()
 
@@ -310,6 +326,8 @@ class _Proof:
             self._recordings.searches,
             self._first.steps[0].exchange.timestamp,
             frozenset(request_key("GET", url) for url in self._clean),
+            self._recordings.after,
+            self._recordings.own,
         )
 
     def _reads(self) -> list[Read]:
@@ -422,8 +440,9 @@ def _reproduces(branch: Branch, accepted: Sequence[RecordedBranch]) -> str:
     for number, recorded in enumerate(accepted):
         encoded = [Encodings(value) for value in recorded.values]
         request = recorded.steps[0].exchange.request
-        if branch.read_write(request) != recorded.values:
-            return f"its own request is not recognised: {branch.read_write(request)}"
+        found = branch.read_write(request, recorded.values[: branch.own])
+        if found != recorded.values:
+            return f"its own request is not recognised: {found}"
         answer = branch.answer.render(encoded)
         body = _body(recorded.steps[0].exchange)
         if answer is None or (number == 0 and answer.body != body):

@@ -35,13 +35,14 @@ from stillweb.collections.warc.cdxj import read_in_file_order
 from stillweb.errors import CollectionError, LimitExceeded, MalformedPack, MalformedWarc, MissingRecord
 from stillweb.matching.captures import MEANT, PREFERRED, Varies, browsers_own, excludes, page_set, vary_digest
 from stillweb.matching.keys import request_key
+from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules, default_rules_digest
-from stillweb.model import VISITED_AGAIN, Capture, Exchange, Response, header
+from stillweb.model import MUTATIONS, VISITED_AGAIN, Capture, Exchange, Request, Response, header
 from stillweb.urls import wire_url
 
 __all__ = ["RULES", "SEALING", "rules_text", "seal", "what_changed"]
 
-SEALING = 1
+SEALING = 2
 """Version of the sealing rules. Raise it with any change of keys, of the fields that responses vary by, and
 of what becomes an entry, so that older packs are sealed again. `test_seal_golden` enforces this.
 """
@@ -279,9 +280,13 @@ class _Sealing:
             response=exchange.response,
             source=capture.source,
             offset=capture.offset,
-            aliases=tuple(alias.key for alias in self._rules.aliases(request)),
+            aliases=self._aliases(request),
             varies=_varies(exchange) if capture.request_length else (),
         )
+
+    def _aliases(self, request: Request) -> tuple[bytes, ...]:
+        aliases = tuple(alias.key for alias in self._rules.aliases(request))
+        return (*aliases, shape_key(request)) if request.method in MUTATIONS else aliases
 
     def _warn(self, source: str, offset: int, what: str) -> None:
         self._warnings.append(f"{self._collection.archive / source}:{offset}: left out: {what}")

@@ -14,7 +14,7 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +27,7 @@ from stillweb.diff.certify.rates import FailureRate, rate
 from stillweb.env import Trace
 from stillweb.env.tasks.load import task_from_dict, task_to_dict
 from stillweb.errors import UsageError
+from stillweb.matching.resolver import UnrecordedAnswers
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class CertifiedStep:
         flagged: number of runs in which the environment flagged the step as not exact.
         unlike: number of runs in which the step differs from the reference.
         flags: distinct flags.
+        derived, guesses: answers of the reference run that were not recorded, as in `info["traffic"]`.
     """
 
     action: str
@@ -96,6 +98,8 @@ class CertifiedStep:
     flagged: int = 0
     unlike: int = 0
     flags: tuple[str, ...] = ()
+    derived: int = 0
+    guesses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +183,7 @@ class Certificate:
         forms: compared forms of observation.
         made: time, ISO 8601.
         software: version of stillweb.
+        unrecorded: answers to unrecorded requests that the runs allowed.
     """
 
     collection: str
@@ -191,6 +196,7 @@ class Certificate:
     made: str = ""
     software: str = ""
     seconds: float = 0.0
+    unrecorded: UnrecordedAnswers = field(default_factory=UnrecordedAnswers)
 
     @property
     def flakes(self) -> FailureRate:
@@ -219,6 +225,9 @@ class Certificate:
             parts.append(f"{self.flagged.share:.1%} of steps flagged")
         if self.broken:
             parts.append(f"{self.broken} runs broken by infrastructure failures")
+        for name in ("derived", "guesses"):
+            if count := sum(getattr(step, name) for trace in self.traces for step in trace.steps):
+                parts.append(f"{count} answers of the reference runs are {name}")
         return "; ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:

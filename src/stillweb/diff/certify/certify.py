@@ -23,7 +23,7 @@ import tempfile
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +47,7 @@ from stillweb.diff.certify.watch import ContentStore, FirstRuns, SeenStep, Watch
 from stillweb.env import EnvOptions, Observe, Trace, run_trace
 from stillweb.env.episode.determinism import level_of
 from stillweb.errors import CollectionNotFound, StillwebError, TaskError, UsageError
+from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option, format_counts, parse_counts
 from stillweb.replay import ReplayClient
 
@@ -110,6 +111,7 @@ class CertifySetup:
     observe: tuple[str, ...]
     folder: Path
     has_ledger: bool = True
+    unrecorded: UnrecordedAnswers = field(default_factory=UnrecordedAnswers)
     first_runs: FirstRuns = field(default_factory=FirstRuns)
 
     @property
@@ -126,6 +128,7 @@ class CertifySetup:
             "browser": self.browser.version,
             "trace": trace_dict(trace),
             "run": [condition.jobs, condition.loaded, index],
+            **({"unrecorded": asdict(self.unrecorded)} if self.unrecorded else {}),
         }
         name = digest_of(inputs).removeprefix("sha256:")
         return self.folder / "runs" / f"{name}.json"
@@ -199,7 +202,11 @@ async def _env(setup: CertifySetup, traces: Iterable[Trace]) -> AsyncIterator[Wa
         observe=setup.observe,
         browser=setup.browser,
         options=EnvOptions(
-            max_steps=longest + 1, action_seconds=_ACTION, step_seconds=_STEP, off_path="follow"
+            max_steps=longest + 1,
+            action_seconds=_ACTION,
+            step_seconds=_STEP,
+            off_path="follow",
+            unrecorded=setup.unrecorded,
         ),
     ) as env:
         yield env
@@ -284,6 +291,7 @@ class CertifyOptions:
         Option("Store runs in this folder, to resume an interrupted certification.", "--keep", path="folder"),
     ] = None
     executable: Path | None = None
+    unrecorded: UnrecordedAnswers = field(default_factory=UnrecordedAnswers)
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
@@ -353,6 +361,7 @@ async def certify(
             options.forms,
             folder,
             has_ledger=bool(info.features.get("ledger")),
+            unrecorded=options.unrecorded,
         )
         runs = await _all_runs(setup, traces, options, on_run)
         results = [
@@ -369,6 +378,7 @@ async def certify(
         made=clock.now().isoformat(timespec="seconds"),
         software=__version__,
         seconds=round(clock.perf() - began, 3),
+        unrecorded=options.unrecorded,
     )
 
 
@@ -464,6 +474,8 @@ def _step_result(index: int, reference: TraceRepetition, runs: Sequence[TraceRep
         flagged=sum(bool(step.flags) for step in steps),
         unlike=sum(stream_of([step]) != key for step in steps),
         flags=tuple(sorted({flag for step in steps for flag in step.flags})),
+        derived=mine.derived,
+        guesses=mine.guesses,
     )
 
 

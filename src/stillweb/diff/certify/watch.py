@@ -145,6 +145,7 @@ class SeenStep:
         settled: whether the page settled.
         regions: where the screenshot differs from that of the first run.
         seconds: wall time.
+        derived, guesses: answers that were not recorded.
     """
 
     action: str
@@ -158,6 +159,8 @@ class SeenStep:
     reward: float = 0.0
     regions: Annotated[tuple[PixelRegion, ...], Field(alias="places")] = ()
     seconds: float = 0.0
+    derived: int = 0
+    guesses: int = 0
 
 
 class ContentStore:
@@ -262,6 +265,8 @@ class WatchedEnv(Env):
             settled=(info["settle"] or {"settled": True})["settled"],
             reward=reward,
             seconds=seconds,
+            derived=info["traffic"]["derived"],
+            guesses=info["traffic"]["guesses"],
         )
         first = self._first_runs.setdefault(self._trace, len(self.steps), step.digests)
         if first.get("screenshot") != step.digests.get("screenshot"):

@@ -17,7 +17,7 @@ from stillweb.diff.report.report import DiffReport, PageDiff
 # Columns of the overview. Each page lists its other scores.
 _COLUMNS = ("status", "resources", "text", "axtree", "interactive", "screenshot", "misses")
 _UNCOMPARED_COLUMNS = ("status", "hits")
-_GUESSES_AND_MISSES = ("miss", "fuzzy", "pywb")
+_GUESSES_AND_MISSES = ("miss", "guess", "fuzzy", "pywb")
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class Traffic:
         misses: requests that the collection does not hold.
         noise: requests of the browser itself and beacons; they are not misses.
         missed: "METHOD URL" of the first misses.
-        guesses: hits of looser tiers (fuzzy, pywb), which may be responses to other requests.
+        guesses: hits of looser tiers (guess, fuzzy, pywb), which may be responses to other requests.
         derived: hits that a template gave for values that were not recorded (`--derived`).
     """
 
@@ -248,6 +248,7 @@ class Episode:
         off_path: cancelled navigations and masked elements.
         events: requests of the last step, and the element of its action.
         variant: perturbation of the episode, None without one.
+        unrecorded: answers to unrecorded requests, as JSON; {} if such requests are misses only.
         still: True if the last wait ended with a page that had settled.
     """
 
@@ -266,6 +267,7 @@ class Episode:
     goal: str = ""
     downloads: list[dict[str, Any]] = field(default_factory=list)
     log: TrajectoryLog | None = None
+    unrecorded: dict[str, Any] = field(default_factory=dict)
     still: bool = False
     variant: EpisodeVariant | None = None
     off_path: OffPath = field(init=False)

@@ -36,9 +36,12 @@ from stillweb.env.tasks.scoring import set_up
 from stillweb.env.tasks.task import Task
 from stillweb.env.trajectories.log import TrajectoryLog
 from stillweb.errors import CollectionNotFound, InfraError, TaskError, UsageError
+from stillweb.matching.resolver import UnrecordedAnswers
+from stillweb.replay import ReplayInfo
 from stillweb.urls import from_timestamp, wire_url
 
 __all__ = [
+    "EpisodeAnswers",
     "StartContext",
     "StartRequest",
     "StartedEpisode",
@@ -47,6 +50,7 @@ __all__ = [
     "info_of",
     "observe",
     "pinning_of",
+    "unrecorded_of",
 ]
 
 _DEFAULT_TIME = "20250101"  # for a manifest without the time of recording
@@ -78,6 +82,25 @@ def pinning_of(level: Level, manifest: Mapping[str, Any], task: Task | None, see
         task.start if task and task.start else from_timestamp(manifest.get("recorded_at") or _DEFAULT_TIME)
     )
     return Pinning(level, seed, start)
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeAnswers:
+    """Answers of an episode to unrecorded requests: `requested` of the server, and `total` with its own."""
+
+    requested: UnrecordedAnswers
+    total: UnrecordedAnswers
+
+
+def unrecorded_of(options: EnvOptions, task: Task | None, info: ReplayInfo) -> EpisodeAnswers:
+    """Return what options and task allow; a task may allow writes to be accepted."""
+    requested = options.unrecorded
+    if task and task.on_write == "accept":
+        requested = requested | UnrecordedAnswers(on_write="accept")
+    own = UnrecordedAnswers(
+        bool(info.features.get("derived")), "accept" if info.features.get("accept") else "miss"
+    )
+    return EpisodeAnswers(requested, requested | own)
 
 
 def check_start(url: str, landed: str, info: Mapping[str, Any]) -> None:
@@ -178,7 +201,10 @@ class StartContext:
         collection = collection_of(self.collection, task, list(self.replay.info.collections))
         client = self.replay.client
         session = await made(client.open_session(collection), partial(close_session, client))
+        unrecorded = unrecorded_of(self.options, task, self.replay.info)
         try:
+            if unrecorded.requested:
+                await client.answer_unrecorded(session.id, **asdict(unrecorded.requested))
             replay = await self.replay.of(session)
             manifest = replay.info.manifests.get(collection, {})
             profile = profile_of(self.options.profile, manifest, task)
@@ -193,9 +219,11 @@ class StartContext:
         except BaseException:
             await close_session(client, session)
             raise
-        return await open_episode(
+        episode = await open_episode(
             self.browser, replay, session, task, ContextOptions(profile, pinning, state, variant)
         )
+        episode.unrecorded = asdict(unrecorded.total) if unrecorded.total else {}
+        return episode
 
     async def _open_page(self, episode: Episode, url: str) -> str:
         try:
@@ -237,6 +265,7 @@ async def info_of(episode: Episode, result: ActionResult, settled: Settled | Non
         "settle": asdict(settled) if settled else None,
         "traffic": (await episode.traffic()).to_dict(),
         "off_path": episode.off_path.to_dict(),
+        **({"unrecorded": episode.unrecorded} if episode.unrecorded else {}),
         **({"perturbation": {"digest": episode.variant.digest}} if episode.variant else {}),
         **await episode.tabs.take_events(),
     }

@@ -56,6 +56,7 @@ class _Defaults(_FileModel):
     viewport: tuple[_Pixels, _Pixels] | None = None
     seed: int | None = None
     max_steps: Annotated[int, Field(ge=0)] = 0
+    on_write: Literal["miss", "accept"] = "miss"
 
 
 class _TaskEntry(_Defaults):

@@ -64,6 +64,7 @@ class Task:
         tabs: URLs opened beside the start page, which stays the active one.
         setup: scripts run in the start page before the first observation; functions get `{seed}`.
         goal_script: script that returns the goal after the setup; "" leaves `goal` as it is.
+        on_write: "accept" to answer unrecorded writes by guesses (`UnrecordedAnswers.on_write`).
         origin: how the task was made; None for a task that a person wrote.
     """
 
@@ -84,6 +85,7 @@ class Task:
     setup: tuple[str, ...] = ()
     goal_script: str = ""
     origin: TaskOrigin | None = None
+    on_write: Literal["miss", "accept"] = "miss"
 
     @property
     def needs(self) -> frozenset[str]:
@@ -102,6 +104,8 @@ def task_to_dict(task: Task) -> dict[str, Any]:
     dumped: dict[str, Any] = _TASK.dump_python(task, mode="json")
     if task.origin is None:
         del dumped["origin"]  # as in trajectories of earlier versions
+    if task.on_write == "miss":
+        del dumped["on_write"]
     return dumped
 
 

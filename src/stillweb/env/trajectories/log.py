@@ -267,7 +267,7 @@ class TrajectoryLog:
                 for name in ("collection", "environment_id", "backend", "level", "seed", "determinism")
             },
             "off_path": info["off_path"]["mode"],
-            **{name: info[name] for name in ("perturbation",) if name in info},
+            **{name: info[name] for name in ("unrecorded", "perturbation") if name in info},
             "machine": machine,
         }
         run = {

@@ -38,7 +38,7 @@ __all__ = [
     "play_one",
 ]
 
-_TRAFFIC = ("requests", "hits", "misses", "noise")
+_TRAFFIC = ("requests", "hits", "misses", "noise", "guesses", "derived")
 
 T = TypeVar("T")
 Action = Mapping[str, Any] | str
@@ -111,7 +111,7 @@ class Rollout:
         seconds: duration of the last attempt.
         number: index among the task's episodes, see `Planned`.
         episodes: identifiers of the attempts in order; "" for one that did not begin.
-        traffic: requests, hits, misses and noise of the last attempt.
+        traffic: requests, hits, misses, noise, guesses and derived answers of the last attempt.
     """
 
     task: Task

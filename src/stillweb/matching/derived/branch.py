@@ -1,15 +1,16 @@
 """Branches: what a site showed after one write, with the written values as slots.
 
-A `Branch` is one path of the state graph (docs/decisions/0026-derived-answers.md): from the start state, by
-one form, to the pages as they were afterwards. `Branch.read_write` recognises the form's request with other
-values and returns these. `ActiveBranch` is a branch with its values, as one session is on it. Pure.
+A `Branch` is one edge of the state graph (docs/decisions/0026-derived-answers.md): from the start state, or
+from the state after other forms, by one form to the pages as they were afterwards. `Branch.read_write`
+recognises the form's request with other values and returns these. `ActiveBranch` is a branch with its values,
+as one session is on it. Pure.
 """
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -151,6 +152,8 @@ class Branch:
         searches: whether the form is a search that found nothing, which changes no state.
         timestamp: 14 digits UTC, of the first recording.
         clean: request keys of pages that the write left as they were.
+        after: names of the forms that were sent before this one; empty for a form from the start state.
+        own: number of the first field that belongs to this form; those before belong to `after`.
     """
 
     name: str
@@ -161,9 +164,20 @@ class Branch:
     searches: bool
     timestamp: str
     clean: frozenset[bytes] = frozenset()
+    after: tuple[str, ...] = ()
+    own: int = 0
 
-    def read_write(self, request: Request) -> tuple[str, ...] | Refused | None:
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Names of the forms from the start state on, this one last."""
+        return (*self.after, self.name)
+
+    def read_write(self, request: Request, before: Sequence[str] = ()) -> tuple[str, ...] | Refused | None:
         """Return the values of a request of this form; None if it is another request.
+
+        Args:
+            request: to be recognised.
+            before: values of the forms in `after`.
 
         Returns:
             The values in the order of `fields`, or why they are not covered.
@@ -178,10 +192,10 @@ class Branch:
         if other := next((leaf.name for leaf, form in volatile if not fits(form, leaf.text)), ""):
             return Refused(f"hidden field {other!r} is unlike the recorded ones")
         texts = {number: leaf_text(parts, leaves[number]) for number, _ in self.write.slots}
-        return self._values(texts)
+        return self._values(texts, before)
 
-    def _values(self, texts: dict[int, str]) -> tuple[str, ...] | Refused:
-        found: dict[int, str] = {}
+    def _values(self, texts: dict[int, str], before: Sequence[str]) -> tuple[str, ...] | Refused:
+        found = dict(enumerate(before))
         for number, template in self.write.slots:
             taken = _taken(template, texts[number])
             if taken is not None:
@@ -189,7 +203,7 @@ class Branch:
         if len(found) < len(self.fields):
             return Refused("the request does not hold the values as typed")
         values = tuple(found[number] for number in range(len(self.fields)))
-        for each, value in zip(self.fields, values, strict=True):
+        for each, value in zip(self.fields, values, strict=True):  # two forms may cover less than each alone
             if why := each.domain.refuses(value):
                 return Refused(f"{each.name!r} {why}")
         if any(one.casefold() in other.casefold() for n, one in enumerate(values)
@@ -205,12 +219,6 @@ class Branch:
         """Return name and text of the volatile leaves of a request of this form."""
         leaves = leaves_of(Parts.of(request))
         return [(leaves[number].name, leaves[number].text) for number, _ in self.write.volatile]
-
-    @cached_property
-    def fixed_keys(self) -> frozenset[bytes]:
-        """Request keys of the pages after the write whose URL has no slot."""
-        urls = (read.url.pieces for read in self.reads if not read.url.slots)
-        return frozenset(_read_key(b"".join(p for p in pieces if isinstance(p, bytes))) for pieces in urls)
 
 
 def _taken(template: Template, text: str) -> tuple[int, str] | None:
@@ -259,6 +267,12 @@ class ActiveBranch:
         """Return True if all URLs of the branch are certain for these values."""
         return all(render(read.url, self._encoded) is not None for read in self.branch.reads)
 
+    def holds(self, url: str, text: str) -> bool:
+        """Return True if the page at a URL, as it is after the write, holds a text."""
+        shown = (read.answer.render(self._encoded) for read in self._reads.get(_read_key(url.encode()), ())
+                 if read.answer is not None)  # fmt: skip
+        return any(text in html.unescape(each.body.decode("utf-8", "replace")) for each in shown if each)
+
     def read(self, request: Request) -> Rendered | Refused | None:
         """Return the page at a URL as it is after the write; None if the write does not concern it."""
         key = request_key("GET", request.url)
@@ -306,6 +320,8 @@ def dump(branch: Branch) -> dict[str, Any]:
         "searches": branch.searches,
         "timestamp": branch.timestamp,
         "clean": sorted(key.hex() for key in branch.clean),
+        "after": list(branch.after),
+        "own": branch.own,
     }
     return {**stored, "encodings": [sorted(names) for names in sets.numbers]}
 
@@ -337,6 +353,8 @@ def load(stored: dict[str, Any]) -> Branch:
         stored["searches"],
         stored["timestamp"],
         frozenset(map(bytes.fromhex, stored["clean"])),
+        tuple(stored.get("after", ())),
+        stored.get("own", 0),
     )
 
 

@@ -1,15 +1,17 @@
 """Derived answers of one session: after the ordinary match of a request, the branch that it is on.
 
-Before a session has written anything, a request that no recording answers may be a form's request with other
-values. It then puts the session on that branch, and its pages answer reads from then on. A page of the site
-that no recording shows after the write is a miss, though an earlier recording of it exists: it would show the
-state before. After any other write the branch is spoiled, and its pages are misses. Pure.
+A session starts at the start state of the graph. A request that no recording answers may be a form's request
+with other values. If a branch leads from the session's state by that form, the session is on it, and its
+pages answer reads from then on. A page of the site that no recording shows after the write is a miss, though
+an earlier recording of it exists: it would show the state before. Writes that recordings answer are followed
+too, so that a form after one of them has a state. After a write that no branch knows, the state is unknown:
+forms are misses, and so are the pages of the branch. Pure.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -20,7 +22,7 @@ from stillweb.matching.captures import Entry
 from stillweb.matching.derived.branch import ActiveBranch, Branch, Refused, Rendered, path_of
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.keys import request_key
-from stillweb.model import MUTATIONS, Match, Request, Tier, header
+from stillweb.model import GUESSES, MUTATIONS, Match, Request, Tier, header
 from stillweb.urls import host_of, other_scheme
 
 __all__ = ["Branches", "DerivedAnswers"]
@@ -57,11 +59,19 @@ class Branches:
 
 @dataclass(slots=True)
 class DerivedAnswers:
-    """The branch that one session is on, None before its first derived write."""
+    """The state of one session in the graph of branches.
+
+    Attributes:
+        active: branch whose pages answer reads, None before the first write that a branch answered.
+        known: branch of writes that recordings answered so far; their recordings answer reads too.
+        lost: whether the session has made a write that no branch knows.
+    """
 
     branches: Branches
     index: _Index
     active: ActiveBranch | None = None
+    known: ActiveBranch | None = None
+    lost: bool = False
 
     def answer(self, request: Request, match: Match, epoch: int) -> tuple[Match, Entry | None] | None:
         """Return what replaces the ordinary match of a request; None if that stands.
@@ -71,22 +81,56 @@ class DerivedAnswers:
             match: as the resolver found it.
             epoch: of the session before the request; 0 if it has repeated no recorded write.
         """
-        reads = request.method in ("GET", "HEAD")
-        if self.active is not None and reads:
+        if self.active is not None and request.method in ("GET", "HEAD"):
             found = self._read(self.active, request, match)
             if found is not None:
                 return found
-        if match.tier is not Tier.MISS:
-            return None
-        return self._form(request, match, epoch)
+        if match.tier is Tier.MISS:
+            return self._form(request, match, epoch)
+        if match.tier in GUESSES or self._is_elsewhere(request, match, epoch):
+            # What recordings prove goes before a guess, and before the recording of another state.
+            found = self._form(request, match, epoch)
+            return found if found is not None and found[1] is not None else None
+        return None
 
     def note_write(self, request: Request, match: Match) -> None:
-        """Spoil the branch after another write that was answered."""
-        if self.active is not None and request.method in MUTATIONS and match.tier is not Tier.DERIVED:
+        """Follow another write that was answered; after an unknown one, the branch's pages are misses."""
+        if request.method not in MUTATIONS or match.tier in (Tier.DERIVED, Tier.BRANCH):
+            return
+        guessed = match.tier in GUESSES
+        followed = None if self.lost or guessed or self.active is not None else self._followed(request)
+        if self.active is not None:
             self.active.spoiled = self.active.spoiled or (
                 f"{request.method} {request.url} followed the write of form {self.active.branch.name!r}, "
                 "and no recording has both"
             )
+        self.known = followed
+        self.lost = followed is None
+
+    def _followed(self, request: Request) -> ActiveBranch | None:
+        """Return the branch of a recorded write from the session's state; None if there is none."""
+        for branch, values in self._recognised(request):
+            if not isinstance(values, Refused) and not branch.searches:
+                return ActiveBranch(branch, values)
+        return None
+
+    def _is_elsewhere(self, request: Request, match: Match, epoch: int) -> bool:
+        """Return True for a write whose recording was made after other writes than the session's."""
+        if request.method not in MUTATIONS or match.entry < 0 or self._state is None:
+            return False
+        return self.active is not None or self.index.entry(match.entry).epoch != epoch
+
+    @property
+    def _state(self) -> ActiveBranch | None:
+        return self.active or self.known
+
+    def _recognised(self, request: Request) -> Iterator[tuple[Branch, tuple[str, ...] | Refused]]:
+        """Yield the branches from the session's state that recognise a request, with its values."""
+        state = self._state
+        path, before = (state.branch.path, state.values) if state else ((), ())
+        for branch in self.branches.by_path.get(path_of(request), ()):
+            if branch.after == path and (values := branch.read_write(request, before)) is not None:
+                yield branch, values
 
     def depends_on_writes(self, request: Request) -> bool:
         """Return True if the answer to a read may depend on a session's derived writes."""
@@ -109,16 +153,12 @@ class DerivedAnswers:
         return _miss(f"no recording shows this page after the write of form {active.branch.name!r}")
 
     def _form(self, request: Request, match: Match, epoch: int) -> tuple[Match, Entry | None] | None:
+        if self.lost or (epoch and self._state is None):
+            unknown = "this session has written before, and no recording has both writes"
+            return _miss(f"{match.reason}; form: {unknown}") if self._is_form(request) else None
         refused = ""
-        for branch in self.branches.by_path.get(path_of(request), ()):
-            values = branch.read_write(request)
-            if values is None:
-                continue
-            why = (
-                values.reason
-                if isinstance(values, Refused)
-                else self._objection(branch, request, values, epoch)
-            )
+        for branch, values in self._recognised(request):
+            why = values.reason if isinstance(values, Refused) else self._objection(branch, request, values)
             if why or isinstance(values, Refused):
                 refused = refused or why
                 continue
@@ -128,17 +168,28 @@ class DerivedAnswers:
                 refused = refused or "the page's spelling of the value is not certain"
                 continue
             if not branch.searches:
-                self.active = active
+                self.active, self.known = active, None
             return self._given(active, request, answer)
+        refused = refused or self._not_from_here(request)
         return _miss(f"{match.reason}; form: {refused}") if refused else None
 
-    def _objection(self, branch: Branch, request: Request, values: Sequence[str], epoch: int) -> str:
-        if self.active is not None or epoch:
-            return "this session has written before, and no recording has both writes"
+    def _not_from_here(self, request: Request) -> str:
+        """Return a reason if only other states have the form of a request, else ""."""
+        state = self._state
+        if state is None or not self._is_form(request):
+            return ""
+        return f"this session has written before, and no recording has it after form {state.branch.name!r}"
+
+    def _is_form(self, request: Request) -> bool:
+        """Return True if a request is a form's request in some state."""
+        known = self.branches.by_path.get(path_of(request), ())
+        return any(branch.read_write(request, [""] * branch.own) is not None for branch in known)
+
+    def _objection(self, branch: Branch, request: Request, values: Sequence[str]) -> str:
         if branch.searches:
             found = next(filter(None, map(self.branches.vocabulary.may_find, values)), "")
             return f"the search may find {found!r}" if found else ""
-        if any(map(self.branches.vocabulary.has_text, values)):
+        if any(map(self.branches.vocabulary.has_text, values[branch.own :])):
             return "a value is a text of a recorded page, which the site may treat as taken"
         for name, text in branch.volatile_texts(request):
             if text and not self._is_known(branch, request, text):
@@ -146,9 +197,13 @@ class DerivedAnswers:
         return ""
 
     def _is_known(self, branch: Branch, request: Request, text: str) -> bool:
-        """Return True if a recorded page that has the form holds the value of a hidden field."""
-        pages = dict.fromkeys((header(request.headers, "referer"), branch.write.page))
-        return any(text in body for page in pages if page for body in self._bodies(page))
+        """Return True if a page that has the form holds the value of a hidden field."""
+        pages = [
+            page for page in dict.fromkeys((header(request.headers, "referer"), branch.write.page)) if page
+        ]
+        if self.active is not None and any(self.active.holds(page, text) for page in pages):
+            return True
+        return any(text in body for page in pages for body in self._bodies(page))
 
     def _bodies(self, url: str) -> Iterable[str]:
         for spelled in filter(None, (url, other_scheme(url))):
@@ -158,7 +213,7 @@ class DerivedAnswers:
                 yield html.unescape(body.decode("utf-8", "replace"))
 
     def _given(self, active: ActiveBranch, request: Request, answer: Rendered) -> tuple[Match, Entry | None]:
-        reason = f"form {active.branch.name!r}"
+        reason = f"form {', then '.join(map(repr, active.branch.path))}"
         entry = Entry(
             key=b"",
             method=request.method if request.method != "HEAD" else "GET",
@@ -173,7 +228,7 @@ class DerivedAnswers:
             mime=answer.mime,
             body_sha256=sha256(answer.body).digest(),
         )
-        return Match(Tier.DERIVED, reason=reason), entry
+        return Match(Tier.DERIVED if active.values else Tier.BRANCH, reason=reason), entry
 
 
 def _miss(reason: str) -> tuple[Match, None]:

@@ -2,7 +2,8 @@
 
 A form is one target, its field names and one button. Its free fields take the values; the others keep what
 the page has, or get a typical value if they need one. A form with optional free fields is also recorded with
-its main fields alone, since most people leave the rest empty.
+its main fields alone, since most people leave the rest empty. A form that the page fills completely, such as
+a button, is also recorded as it is.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class FormVariant:
     Attributes:
         page: URL of the page that has it.
         button: that sends it; None if it has none.
-        free: positions of the fields that take values, with their kinds.
+        free: positions of the fields that take values, with their kinds; empty for the form as it is.
     """
 
     page: str
@@ -51,7 +52,7 @@ class FormVariant:
     @property
     def name(self) -> str:
         """Action, button and free fields; identifies the variant in a collection."""
-        names = "+".join(self.form.fields[number].name for number, _ in self.free)
+        names = "+".join(self.form.fields[number].name for number, _ in self.free) or "as it is"
         pressed = f" [{self.button.name}]" if self.button and self.button.name else ""
         return f"{'POST' if self.posts else 'GET'} {self.form.action}{pressed} {names}"
 
@@ -124,7 +125,8 @@ def plan_forms(
 
 def _variants(page: str, form: HtmlForm, avoid: AvoidRules, *, posts: bool) -> Iterator[PlannedForm]:
     free = tuple((n, kind) for n, each in enumerate(form.fields) if (kind := _kind(each)))
-    if not free:
+    filled = all(form.fields[number].value for number, _ in free)
+    if not free and not posts:
         return
     buttons: list[Input | None] = [each for each in form.fields if each.type in _SENDING and each.name]
     unnamed = next((each for each in form.fields if each.type in _SENDING and not each.name), None)
@@ -137,9 +139,12 @@ def _variants(page: str, form: HtmlForm, avoid: AvoidRules, *, posts: bool) -> I
             refused = "has a password, whose answer depends on who the user is"
         elif any(each.type == "file" and each.required for each in form.fields):
             refused = "needs a file"
-        yield PlannedForm(FormVariant(page, form, button, free, posts), refused)
+        if free:
+            yield PlannedForm(FormVariant(page, form, button, free, posts), refused)
+        if posts and filled and not refused:
+            yield PlannedForm(FormVariant(page, form, button, (), posts))
         main = _main(form, free)
-        if main != free and not refused:
+        if main and main != free and not refused:
             yield PlannedForm(FormVariant(page, form, button, main, posts))
 
 

@@ -27,6 +27,8 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.branches import BRANCHES, FormOutcome, RecordedForms, write_branches
 from stillweb.collections.layout import Collection, locked
 from stillweb.collections.learn.branches import (
+    AGAIN,
+    REDIRECT,
     SHOWN,
     WRITE,
     FormRecordings,
@@ -70,6 +72,7 @@ _HTML = ("text/html", "application/xhtml+xml")
 _DOCUMENTS = (*_HTML, "application/json", "application/xml", "text/xml", "text/plain")
 _REDIRECTS = 5
 _UNRECORDED, _WORDS = 8, 8  # pages that are not recorded, and words of theirs that are searched for
+_AS_IT_IS = 2  # sets of values of a form without values: it is sent three times
 _SAID = 2000  # characters of a failed command's output in an error
 
 
@@ -88,6 +91,14 @@ class FormsOptions:
     page: Annotated[
         tuple[str, ...], Option("Record only forms of this page. Repeatable.", "--page", "URL")
     ] = ()
+    pairs: Annotated[
+        int,
+        Option(
+            "Record at most N pairs of proved forms, one after the other in both orders. Each pair takes as "
+            "many recordings as a form.",
+            min=0,
+        ),
+    ] = 0
     reset_command: Annotated[
         str, Option("Command that puts the site back to its first state; run before each recording.")
     ] = ""
@@ -108,6 +119,7 @@ class FormsReport:
     environment_id: str = ""
 
 
+_Variants = tuple[FormVariant, ...]
 OnForm = Callable[[FormOutcome, int], None]
 
 
@@ -165,6 +177,7 @@ class _FormsRun:
         self._linked: set[str] = set()
         self._words: list[str] | None = None
         self._before: dict[str, tuple[RecordedStep, RecordedStep]] = {}
+        self._variants: list[FormVariant] = []
         self.vocabulary = Vocabulary()
         self.proved: list[Branch] = []
 
@@ -176,6 +189,11 @@ class _FormsRun:
             outcome = await self._form(each)
             outcomes.append(outcome)
             on_form(outcome, len(planned) - number - 1)
+        pairs = _pairs(self._variants)[: self._options.pairs]
+        for number, pair in enumerate(pairs):
+            outcome = await self._form(PlannedForm(pair[1]), pair[:1])
+            outcomes.append(outcome)
+            on_form(outcome, len(pairs) - number - 1)
         return outcomes
 
     def _plan(self) -> list[PlannedForm]:
@@ -210,52 +228,69 @@ class _FormsRun:
             if self._scope.contains(each.variant.form.action)
         ]
 
-    async def _form(self, planned: PlannedForm) -> FormOutcome:
+    async def _form(self, planned: PlannedForm, after: _Variants = ()) -> FormOutcome:
         variant = planned.variant
+        name = " then ".join(each.name for each in (*after, variant))
         if planned.refused:
-            return FormOutcome(variant.name, variant.page, planned.refused)
+            return FormOutcome(name, variant.page, planned.refused)
         try:
-            recordings = await self._record(variant)
+            recordings = await self._record(variant, after)
         except (UpstreamUnreachable, TooLarge) as error:
-            return FormOutcome(variant.name, variant.page, str(error))
+            return FormOutcome(name, variant.page, str(error))
         if isinstance(recordings, str):
-            return FormOutcome(variant.name, variant.page, recordings)
+            return FormOutcome(name, variant.page, recordings)
         result = prove(recordings, self._rules)
         if isinstance(result, Refusal):
-            return FormOutcome(variant.name, variant.page, result.reason, result.left_out)
+            return FormOutcome(name, variant.page, result.reason, result.left_out)
         if result.branch.searches and (word := await self._found_unrecorded(variant, recordings)):
             reason = f"the search finds {word!r}, a word of a page that is not recorded"
-            return FormOutcome(variant.name, variant.page, reason, result.left_out)
+            return FormOutcome(name, variant.page, reason, result.left_out)
         self.proved.append(result.branch)
-        return FormOutcome(variant.name, variant.page, "", result.left_out, len(result.branch.reads))
+        if variant.posts and not after:
+            self._variants.append(variant)
+        return FormOutcome(name, variant.page, "", result.left_out, len(result.branch.reads))
 
-    async def _record(self, variant: FormVariant) -> FormRecordings | str:
+    async def _record(self, variant: FormVariant, after: _Variants) -> FormRecordings | str:
         """Record a form with all sets of values; return why it is not worth it, if the first shows that."""
-        sets = list(sentinels(variant.limits, self.vocabulary.words))
-        first = await self._branch(variant, sets[0])
+        path = (*after, variant)
+        limits = [limit for each in path for limit in each.limits]
+        sets = list(sentinels(limits, self.vocabulary.words)) if limits else [()] * _AS_IT_IS
+        first = await self._branch(path, sets[0])
         if isinstance(first, str):
             return first
         probes: tuple[str, ...] = ()
         if variant.posts and first.steps[0].exchange.response.status < 400:
             probes = self._probes(variant, first)
             await self._visit_untouched(variant, probes)
-            first = await self._branch(variant, sets[0], probes)
+            first = await self._branch(path, sets[0], probes)
             if isinstance(first, str):
                 return first
         if why := objection(first, searches=not variant.posts):
             return why
-        twins = [self._before[url] for url in probes]
-        untouched = tuple(one for one, _ in twins), tuple(other for _, other in twins)
-        fields = tuple((variant.form.fields[number].name, kind) for number, kind in variant.free)
-        branches = [first]
-        found = FormRecordings(variant.name, variant.page, fields, not variant.posts, (first,), untouched)
+        found = self._first_of(path, first, probes)
         touched, _ = touched_labels(found)
         again = tuple(url for url in probes if url in touched)
+        branches = [first]
         for values in (sets[0], *sets[1 : len(LEVELS)]):
-            branch = await self._branch(variant, values, again)
+            branch = await self._branch(path, values, again)
             if not isinstance(branch, str):
                 branches.append(branch)
         return replace(found, branches=tuple(branches))
+
+    def _first_of(self, path: _Variants, first: RecordedBranch, probes: Sequence[str]) -> FormRecordings:
+        twins = [self._before[url] for url in probes]
+        variant = path[-1]
+        fields = tuple((each.form.fields[number].name, kind) for each in path for number, kind in each.free)
+        return FormRecordings(
+            variant.name,
+            variant.page,
+            fields,
+            not variant.posts,
+            (first,),
+            (tuple(one for one, _ in twins), tuple(other for _, other in twins)),
+            tuple(each.name for each in path[:-1]),
+            len(fields) - len(variant.free),
+        )
 
     async def _found_unrecorded(self, variant: FormVariant, recordings: FormRecordings) -> str:
         """Return a word that a search finds though no recorded document has it, "" if it finds none.
@@ -263,7 +298,7 @@ class _FormsRun:
         The words are those of linked pages that are not recorded.
         """
         for word in await self._unrecorded_words():
-            branch = await self._branch(variant, [word] * len(variant.free))
+            branch = await self._branch((variant,), [word] * len(variant.free))
             if isinstance(branch, str):
                 return word
             tried = replace(recordings, branches=(*recordings.branches[:2], branch))
@@ -311,30 +346,46 @@ class _FormsRun:
         self._before |= {one.label: (one, other) for one, other in zip(*twins, strict=True)} if twins else {}
 
     async def _branch(
-        self, variant: FormVariant, values: Sequence[str], probes: Sequence[str] = ()
+        self, path: _Variants, values: Sequence[str], probes: Sequence[str] = ()
     ) -> RecordedBranch | str:
+        """Send the forms of a path in one visit, and request the pages behind the last one."""
         await self._reset()
         visit = replace(self._fetcher, cookies=httpx.Cookies(self._fetcher.cookies))
+        left = list(values)
+        sent: list[RecordedStep] = []
+        for variant in path:
+            typed, left = left[: len(variant.free)], left[len(variant.free) :]
+            self._store(sent)  # of the form before
+            found = await self._open_and_send(visit, variant, typed)
+            if isinstance(found, str):
+                return found
+            opened, sent = found
+        variant = path[-1]
+        shown = sent[-1].exchange.request.url
+        if variant.posts:
+            if len(sent) > 1:
+                sent[-1] = RecordedStep(SHOWN, sent[-1].exchange)
+                sent.append(RecordedStep(AGAIN, await self._fetch(visit, shown)))
+            own = {step.exchange.request.url for step in sent[1:]}
+            sent += await self._probe(visit, [url for url in probes if url not in own])
+        self._redacted(opened)  # learns the visit's secrets
+        return RecordedBranch(tuple(values), self._store(sent))
+
+    def _store(self, steps: Sequence[RecordedStep]) -> tuple[RecordedStep, ...]:
+        return tuple(RecordedStep(step.label, self._stored(step.exchange)) for step in steps)
+
+    async def _open_and_send(
+        self, visit: PageFetcher, variant: FormVariant, values: Sequence[str]
+    ) -> tuple[Exchange, list[RecordedStep]] | str:
+        """Open the page of a form and send the form; return the page and the steps."""
         opened = await self._fetch(visit, variant.page)
         page = parse_page(variant.page, decoded_body(opened))
-        form = next(
-            (each for each in (page.posts if variant.posts else page.forms) if _same(each, variant.form)),
-            None,
-        )
+        forms = page.posts if variant.posts else page.forms
+        form = next((each for each in forms if _same(each, variant.form)), None)
         if form is None:
             return "the page has no such form any more"
         pairs = variant.pairs(form, values, self._options.values)
-        steps = await self._send(visit, variant, form, pairs)
-        shown = steps[-1].exchange.request.url
-        if variant.posts:
-            if len(steps) > 1:
-                steps[-1] = RecordedStep(SHOWN, steps[-1].exchange)
-                steps.append(RecordedStep("again", await self._fetch(visit, shown)))
-            own = {step.exchange.request.url for step in steps[1:]}
-            steps += await self._probe(visit, [url for url in probes if url not in own])
-        self._redacted(opened)  # learns the visit's secrets
-        stored = [RecordedStep(step.label, self._stored(step.exchange)) for step in steps]
-        return RecordedBranch(tuple(values), tuple(stored))
+        return opened, await self._send(visit, variant, form, pairs)
 
     async def _send(
         self, visit: PageFetcher, variant: FormVariant, form: HtmlForm, pairs: Sequence[tuple[str, str]]
@@ -348,7 +399,7 @@ class _FormsRun:
         steps = [RecordedStep(WRITE, sent)]
         while (location := location_of(steps[-1].exchange)) and len(steps) <= _REDIRECTS:
             exchange = await self._fetch(visit, location, variant.page)
-            steps.append(RecordedStep(f"redirect {len(steps)}", exchange))
+            steps.append(RecordedStep(f"{REDIRECT} {len(steps)}", exchange))
         return steps
 
     async def _probe(self, visit: PageFetcher, urls: Sequence[str]) -> list[RecordedStep]:
@@ -396,6 +447,17 @@ class _FormsRun:
                     f"--reset-url answered {exchange.response.status}: {self._options.reset_url}",
                     hint="the URL must answer a POST without data with a status below 400",
                 )
+
+
+def _pairs(variants: Sequence[FormVariant]) -> list[tuple[FormVariant, FormVariant]]:
+    """Return all ordered pairs; both orders of two forms are adjacent, and a form after itself comes last."""
+    both = [
+        pair
+        for number, later in enumerate(variants)
+        for earlier in variants[:number]
+        for pair in ((earlier, later), (later, earlier))
+    ]
+    return [*both, *((each, each) for each in variants)]
 
 
 def _same(one: HtmlForm, other: HtmlForm) -> bool:

@@ -26,7 +26,7 @@ class Gatherer:
     """Converter of ledger lines into misses, one at a time.
 
     Args:
-        guesses: whether to include responses of guessing tiers (fuzzy, pywb), which are misses in strict
+        guesses: whether to include responses of tiers that guess (guess, fuzzy, pywb): misses in strict
             matching.
     """
 

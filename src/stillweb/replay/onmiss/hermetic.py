@@ -17,7 +17,7 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import StillwebError
 from stillweb.matching.noise import default_noise
-from stillweb.matching.resolver import Policy
+from stillweb.matching.resolver import Policy, UnrecordedAnswers
 from stillweb.replay.server import process as logs
 from stillweb.replay.server.process import error_to_json, run
 from stillweb.replay.server.server import ReplayOptions, serve
@@ -42,7 +42,7 @@ async def _serve() -> None:
         port=0,
         session_ports=None,
         ledger=Path(config["ledger"]) if config["ledger"] else None,
-        policy=Policy(default_noise(), **config["policy"]),
+        policy=_policy(config["policy"]),
         drain=1,
         hold_misses=True,
     )
@@ -51,6 +51,11 @@ async def _serve() -> None:
         await asyncio.to_thread(sys.stdin.read)
         totals = dict(server.totals)
     _report({"totals": totals})
+
+
+def _policy(given: dict[str, Any]) -> Policy:
+    unrecorded = UnrecordedAnswers(**given.get("unrecorded", {}))
+    return Policy(default_noise(), **(given | {"unrecorded": unrecorded}))
 
 
 def _report(value: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ class HermeticOptions:
 
     Attributes:
         ledger: file to which it appends every response.
-        policy: fields of `Policy`: `guessed`, `fuzzy`, `pace`, `derived`.
+        policy: fields of `Policy`: `guessed`, `fuzzy`, `pace`, `unrecorded`.
         log: format and level of its log, as for `process.configure`.
     """
 

@@ -37,9 +37,10 @@ from stillweb.http.control import (
     ReloadResult,
     ReplayInfo,
     SessionInfo,
+    UnrecordedRequest,
 )
 from stillweb.matching.noise import default_noise
-from stillweb.matching.resolver import Policy
+from stillweb.matching.resolver import Policy, UnrecordedAnswers
 from stillweb.options import Option
 from stillweb.polling import poll
 from stillweb.replay.ledger.file import LedgerFile
@@ -306,13 +307,19 @@ class ReplayServer(ControlBackend):
                 "sessions": True,
                 "in_flight": True,
                 "cancel_navigations": True,
-                "derived": self.options.policy.derived,
-                "strict": not self.options.policy.guessed and self.options.policy.fuzzy is None,
+                "answer_unrecorded": True,
+                "derived": self.options.policy.unrecorded.derived,
+                "accept": self.options.policy.unrecorded.on_write == "accept",
+                "strict": self._is_strict(),
             },
             manifests={name: dict(handle.manifest) for name, handle in current.items()},
             session_ports=str(self._ports),
             software=f"stillweb/{__version__}",
         )
+
+    def _is_strict(self) -> bool:
+        policy = self.options.policy
+        return not policy.guessed and policy.fuzzy is None and policy.unrecorded.on_write == "miss"
 
     async def readiness(self) -> Readiness:
         """Return whether episodes can be taken: always, since all packs were open before it listened."""
@@ -383,6 +390,14 @@ class ReplayServer(ControlBackend):
     async def cancel_navigations(self, session_id: str, cancel: bool) -> None:
         """Answer navigations of a session that miss with 204 or with 404."""
         self._sessions[session_id].session.cancels_navigations = cancel
+
+    async def answer_unrecorded(self, session_id: str, allowed: UnrecordedRequest) -> None:
+        """Allow a session further answers to unrecorded requests.
+
+        Raises:
+            UsageError: if it has answered a request already.
+        """
+        self._sessions[session_id].session.answer_unrecorded(UnrecordedAnswers(**allowed))
 
     async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
         """Return for each URL whether a session would answer a navigation to it."""

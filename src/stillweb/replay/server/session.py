@@ -21,11 +21,18 @@ from stillweb import clock
 from stillweb.collections.branches import branches_of
 from stillweb.collections.manifest import read_manifest
 from stillweb.collections.pack.reader import Pack
-from stillweb.errors import MalformedPack
+from stillweb.errors import MalformedPack, UsageError
 from stillweb.http.control import Ledger, LedgerEntry, MissOutcome, SessionInfo
 from stillweb.matching.derived.derive import DerivedAnswers
 from stillweb.matching.redaction import SecretFields, key_file, secret_fields_of
-from stillweb.matching.resolver import Policy, SessionState, advance, is_beacon, resolve
+from stillweb.matching.resolver import (
+    Policy,
+    SessionState,
+    UnrecordedAnswers,
+    advance,
+    is_beacon,
+    resolve,
+)
 from stillweb.model import GUESSES, MUTATIONS, Match, Request, Tier, header
 from stillweb.replay.server import answer as answers
 from stillweb.replay.server import eventstream
@@ -179,7 +186,7 @@ class Session:
 
     def _clear(self) -> None:
         self.state = SessionState()
-        branches = branches_of(self.pack.manifest, self.pack.path) if self.policy.derived else None
+        branches = branches_of(self.pack.manifest, self.pack.path) if self.policy.unrecorded.derived else None
         self._derived = DerivedAnswers(branches, self.pack) if branches else None
         self.in_flight = 0
         self._requests = 0
@@ -200,6 +207,20 @@ class Session:
         if pack is not None:
             self.pack = pack
             self.policy = policy_for(self.policy, pack)
+        self._clear()
+
+    def answer_unrecorded(self, allowed: UnrecordedAnswers) -> None:
+        """Allow further answers than the server's policy does.
+
+        Raises:
+            UsageError: if the session has answered a request: earlier writes would not count.
+        """
+        if self._requests:
+            raise UsageError(
+                f"session {self.id} has answered requests already",
+                hint="choose its answers before its first request, or reset it",
+            )
+        self.policy = replace(self.policy, unrecorded=self.policy.unrecorded | allowed)
         self._clear()
 
     def begin(self, request: Request) -> ServedRequest:

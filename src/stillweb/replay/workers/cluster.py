@@ -35,6 +35,7 @@ from stillweb.http.control import (
     ReloadResult,
     ReplayInfo,
     SessionInfo,
+    UnrecordedRequest,
     parse_info,
     parse_ledger,
 )
@@ -305,6 +306,10 @@ class ReplayCluster(ControlBackend):
     async def cancel_navigations(self, session_id: str, cancel: bool) -> None:
         """Answer navigations of a session that miss with 204 or with 404."""
         await self._ask_owner(session_id, "POST", "/navigation", {"cancel": cancel})
+
+    async def answer_unrecorded(self, session_id: str, allowed: UnrecordedRequest) -> None:
+        """Allow a session further answers to unrecorded requests."""
+        await self._ask_owner(session_id, "POST", "/unrecorded", allowed)
 
     async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
         """Return for each URL whether a session would answer a navigation to it."""

@@ -25,7 +25,7 @@ TEXTS = ("axtree", "compact", "markdown", "text", "dom", "html", "elements", "co
 _COMPARED = ("raw", "status", "url", "title", "digests", "reward")
 _HEADER = (
     *("name", "url", "goal", "collection", "environment_id", "backend", "level", "seed", "determinism"),
-    *("off_path", "machine", "task"),
+    *("off_path", "unrecorded", "machine", "task"),
 )
 _STEP = (
     *("step", "raw", "parsed", "status", "error", "url", "title", "tabs", "digests", "settle", "traffic"),

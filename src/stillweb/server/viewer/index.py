@@ -26,6 +26,7 @@ from stillweb.errors import UsageError
 __all__ = ["EpisodeFilter", "EpisodeIndex", "EpisodeRow", "read_row", "summary"]
 
 _TRAFFIC = re.compile(rb'"requests":(\d+),"hits":\d+,"misses":(\d+)')
+_UNRECORDED = re.compile(rb'"guesses":(\d+),"derived":(\d+)')
 _STEP = re.compile(rb'^\{"step":', re.MULTILINE)
 _NUMBER = re.compile(r"[._/#:-]?\d+$")
 _GOAL = 300  # characters
@@ -42,6 +43,7 @@ class EpisodeRow:
         family: the task's own, else its id without a final number.
         end: kind of its end as in the trajectory; "cut short" without one, "unreadable" if damaged.
         reward: None if the episode has none.
+        guesses, derived: answers that were not recorded, as in `info["traffic"]`.
         modified: seconds since 1970.
     """
 
@@ -57,6 +59,8 @@ class EpisodeRow:
     steps: int = 0
     requests: int = 0
     misses: int = 0
+    guesses: int = 0
+    derived: int = 0
     error: str = ""
     modified: float = 0.0
 
@@ -198,6 +202,8 @@ def summary(rows: Iterable[EpisodeRow]) -> dict[str, Any]:
         "high": found.high,
         "mean": sum(scored) / len(scored) if scored else None,
         "with_misses": sum(row.misses > 0 for row in rows),
+        "with_guesses": sum(row.guesses > 0 for row in rows),
+        "with_derived": sum(row.derived > 0 for row in rows),
     }
 
 
@@ -218,6 +224,7 @@ def _row(
     task = header.get("task") or {}
     name = str(header.get("name") or "")
     traffic = [(int(requests), int(misses)) for requests, misses in _TRAFFIC.findall(content)]
+    unrecorded = [(int(guesses), int(derived)) for guesses, derived in _UNRECORDED.findall(content)]
     reward = end.get("reward")
     return EpisodeRow(
         episode,
@@ -232,6 +239,8 @@ def _row(
         steps=max(0, len(_STEP.findall(content)) - 1),
         requests=sum(requests for requests, _ in traffic),
         misses=sum(misses for _, misses in traffic),
+        guesses=sum(guesses for guesses, _ in unrecorded),
+        derived=sum(derived for _, derived in unrecorded),
         error=str(end.get("error") or ""),
         modified=modified,
     )

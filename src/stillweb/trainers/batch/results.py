@@ -19,6 +19,9 @@ from stillweb.trainers.batch.groups import groups_of
 
 __all__ = ["Result", "summary_of"]
 
+TRAFFIC = ("requests", "hits", "misses", "noise", "guesses", "derived")
+"""Counts of a summary's `traffic`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -30,7 +33,7 @@ class Result:
         reward: None unless the outcome is `ok`.
         steps: steps of the last attempt.
         attempts, errors: number of attempts, and the first line of each failure.
-        traffic: requests, hits, misses and noise of the last attempt.
+        traffic: requests, hits, misses, noise, guesses and derived answers of the last attempt.
         episodes: identifiers of the attempts, as in their trajectories.
         seconds: duration of the last attempt.
         ended: end time in UTC.
@@ -144,7 +147,7 @@ def summary_of(results: Iterable[Result], *, success: float = 1.0) -> dict[str, 
         "success": _rate([row for row in scored if _reward(row) >= success], scored) | {"from": success},
         "reward": round(fmean(map(_reward, scored)), 6) if scored else None,
         "steps": sum(row.steps for row in rows),
-        "traffic": {kind: traffic[kind] for kind in ("requests", "hits", "misses", "noise")},
+        "traffic": {kind: traffic[kind] for kind in TRAFFIC},
         "groups": groups_of(rows, success),
         "tasks": _by_task(rows),
     }

@@ -15,7 +15,7 @@ import inspect
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -39,6 +39,7 @@ from stillweb.env.episode.perturbation import PERTURB, Perturbation
 from stillweb.env.observations.observation import observe_kinds
 from stillweb.env.vector.rollout import Agent, Policy
 from stillweb.errors import CollectionNotFound, UsageError
+from stillweb.matching.resolver import UnrecordedAnswers
 from stillweb.options import Option, format_counts, parse_list
 from stillweb.replay import ReplayClient
 from stillweb.trainers.batch.folder import BatchFolder
@@ -141,6 +142,7 @@ class BatchOptions:
     ] = ()
     level: Annotated[str, LEVEL] = BEST_LEVEL
     off_path: Annotated[OffPathMode | None, OFF_PATH] = None
+    unrecorded: UnrecordedAnswers = field(default_factory=UnrecordedAnswers)
     perturb: Annotated[Perturbation | None, PERTURB] = None
     perturb_seed: Annotated[int, Option("Seed of the perturbation.")] = 0
     observe: Annotated[
@@ -267,6 +269,7 @@ async def rollout(
                 max_steps=options.max_steps,
                 trajectories=folder.path,
                 off_path=options.off_path,
+                unrecorded=options.unrecorded,
                 perturb=options.perturb,
                 perturb_seed=options.perturb_seed,
             ),

@@ -9,7 +9,7 @@ const SCAN_INTERVAL = 700; // milliseconds between two looks at a list that is s
 const LIVE_INTERVAL = 5000; // milliseconds between two looks at a complete list
 const PICTURES = ["screenshot", "som"];
 const TEXTS = ["axtree", "compact", "markdown", "text", "dom", "html", "elements", "coords"];
-const GUESSES = ["fuzzy", "pywb"];
+const GUESSES = ["guess", "fuzzy", "pywb"];
 
 const $ = (id) => document.getElementById(id);
 
@@ -295,6 +295,8 @@ function figures(found) {
   }
   if (found.episodes > found.scored) texts.push(`${found.episodes - found.scored} without a reward`);
   texts.push(`${found.with_misses} with misses`);
+  if (found.with_guesses) texts.push(`${found.with_guesses} with guesses`);
+  if (found.with_derived) texts.push(`${found.with_derived} with derived answers`);
   return texts;
 }
 
