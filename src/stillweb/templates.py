@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 __all__ = ["templates_of"]
 
 
 def templates_of(package: str) -> Environment:
-    """Return the templates in the folder `templates` of a package."""
+    """Return the templates in the folder `templates` of a package; they may extend `html/base.html.j2`."""
     return Environment(
-        loader=PackageLoader(package, "templates"),
+        loader=ChoiceLoader([PackageLoader(package, "templates"), PackageLoader("stillweb", "html")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

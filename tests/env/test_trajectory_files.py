@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from stillweb.cli.rescore import rescore as command
+from stillweb.cli.episodes.rescore import rescore as command
 from stillweb.env.tasks.evaluators import AnswerEvaluator
 from stillweb.env.tasks.evidence import Evidence, Look, Reading
 from stillweb.env.tasks.load import Task, task_to_dict

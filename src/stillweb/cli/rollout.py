@@ -29,7 +29,7 @@ from stillweb.trainers.batch.results import Result, summary_of
 from stillweb.trainers.batch.runner import BatchOptions, BatchState, select_tasks
 from stillweb.trainers.batch.runner import rollout as play_tasks
 
-__all__ = ["RolloutProgress", "print_summary", "success_line"]
+__all__ = ["RolloutProgress", "agent_options_of", "print_summary", "replayed_tasks", "success_line"]
 
 
 class RolloutProgress:
@@ -168,7 +168,8 @@ def _listed(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]
     return parse_list(text)
 
 
-def _agent_options(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+def agent_options_of(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Return the values of `--agent-option`; a callback of click."""
     if not all("=" in each and each.partition("=")[0] for each in given):
         raise click.BadParameter("expected KEY=VALUE, such as model=qwen3-4b")
     return dict(each.partition("=")[::2] for each in given)
@@ -180,7 +181,7 @@ def _agent_options(_: click.Context, __: click.Parameter, given: tuple[str, ...]
 @click.option("--agent", required=True, metavar="NAME",
               help="Agent: random, scripted:PATH, openai, or MODULE:NAME of your own.")  # fmt: skip
 @click.option("-o", "--agent-option", "agent_options", multiple=True, metavar="KEY=VALUE",
-              callback=_agent_options,
+              callback=agent_options_of,
               help="Option of the agent (docs/how-to/rollout.md). Repeatable.")  # fmt: skip
 @click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False),
               help="Folder for results and trajectories.")  # fmt: skip
@@ -262,7 +263,7 @@ async def _play(
     if before:
         stderr().print(f"{before} episodes in {folder.path} already ended", markup=False)
     try:
-        async with _replayed(tasks, options.collection, given) as proxy:
+        async with replayed_tasks(tasks, options.collection, given) as proxy:
             with RolloutProgress(given["success"]) as shown:
                 await play_tasks(proxy, agent, tasks, folder, options, on_change=shown.change)
     finally:
@@ -270,7 +271,7 @@ async def _play(
 
 
 @asynccontextmanager
-async def _replayed(tasks: Sequence[Task], default: str, given: dict[str, Any]) -> AsyncIterator[str]:
+async def replayed_tasks(tasks: Sequence[Task], default: str, given: Mapping[str, Any]) -> AsyncIterator[str]:
     """Yield the URL of the replay server: --proxy, or a new one for the tasks' collections."""
     if given["proxy"]:
         yield given["proxy"]

@@ -10,15 +10,37 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from stillweb.env.vector.rollout import Agent
+from stillweb.env.vector.rollout import Agent, Policy
 from stillweb.errors import UsageError
 
-__all__ = ["load_agent"]
+if TYPE_CHECKING:
+    from stillweb.env import Observation, Task
+
+__all__ = ["PastStep", "ResumableAgent", "load_agent"]
+
+
+class PastStep(NamedTuple):
+    """An observation of an earlier part of the episode, and the action that followed it."""
+
+    observation: Observation
+    info: Mapping[str, Any]
+    action: Mapping[str, Any] | str
+
+
+class ResumableAgent(Protocol):
+    """An agent that can continue an episode that another agent began."""
+
+    def __call__(self, task: Task) -> Policy:
+        """Return the policy of a new episode."""
+
+    def resume(self, task: Task, past: Sequence[PastStep]) -> Policy:
+        """Return the policy that continues an episode after these steps."""
+
 
 T = TypeVar("T")
 

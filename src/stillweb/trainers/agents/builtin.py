@@ -9,17 +9,18 @@ one for each task: `ID.jsonl`, a trajectory's folder `ID/`, or the folder of a b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stillweb import clock
-from stillweb.env import Observation, Task, Trace
+from stillweb.env import Observation, Task, Trace, parse
 from stillweb.env.trajectories.propose import RandomWalk
 from stillweb.env.trajectories.trajectory import FILE
 from stillweb.env.vector.rollout import Policy
 from stillweb.errors import UsageError
+from stillweb.trainers.agents import PastStep
 from stillweb.trainers.batch.folder import folder_name
 
 __all__ = ["RandomAgent", "RandomOptions", "ScriptedAgent"]
@@ -41,12 +42,17 @@ class ScriptedAgent:
         self._path = path
 
     def __call__(self, task: Task) -> Policy:
+        return self.resume(task, ())
+
+    def resume(self, task: Task, past: Sequence[PastStep]) -> Policy:
+        """Return a policy that plays the trace from the first action in which the past differs from it."""
         actions: Iterator[Mapping[str, Any]] | None = None
 
         def policy(observation: Observation, info: dict[str, Any]) -> Mapping[str, Any]:
             nonlocal actions
             if actions is None:
-                actions = iter(Trace.load(self._of(task, info.get("episode_number", 0))).actions)
+                trace = Trace.load(self._of(task, info.get("episode_number", 0))).actions
+                actions = iter(trace[_in_common(trace, [each.action for each in past]) :])
             return next(actions, {"action": "terminate"})
 
         return policy
@@ -65,6 +71,12 @@ class ScriptedAgent:
             if (self._path / candidate).is_file():
                 return self._path / candidate
         raise UsageError(f"{self._path} has no trace of {task.id}", hint=f"record it as {name}.jsonl")
+
+
+def _in_common(trace: Sequence[Any], past: Sequence[Any]) -> int:
+    """Return the number of actions that both begin with."""
+    pairs = zip(trace, past, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if parse(a) != parse(b)), min(len(trace), len(past)))
 
 
 @dataclass(frozen=True, slots=True)

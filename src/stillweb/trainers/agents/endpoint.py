@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from stillweb.env import Observation, Task, action_schema, tool_schema
 from stillweb.env.vector.rollout import Policy
 from stillweb.errors import AgentError, ExtraNotInstalled, UsageError
+from stillweb.trainers.agents import PastStep
 from stillweb.trainers.agents.reply import ModelReply, ToolCall, read_reply
 
 if TYPE_CHECKING:
@@ -355,12 +356,19 @@ class EndpointAgent:
         )
 
     def __call__(self, task: Task) -> Policy:
+        return self.resume(task, ())
+
+    def resume(self, task: Task, past: Sequence[PastStep]) -> Policy:
+        """Return a policy whose prompt contains the past steps as if the model had taken them."""
         context: Conversation | None = None
 
         async def policy(observation: Observation, info: dict[str, Any]) -> Any:
             nonlocal context
             if context is None:
                 context = Conversation(info.get("goal") or task.goal, self._context)
+                for each in past:
+                    context.add_observation(each.observation, each.info)
+                    context.add_reply(ModelReply(each.action, called=self._options.tools))
             context.add_observation(observation, info)
             reply = await self._request(context, info.get("episode_number", 0))
             context.add_reply(reply)

@@ -33,11 +33,14 @@ from stillweb.env.trajectories.trajectory import FILE, json_object, line
 from stillweb.errors import UsageError
 from stillweb.trainers.batch.results import Result
 
-__all__ = ["BatchFolder", "folder_name"]
+__all__ = ["BatchFolder", "folder_name", "results_in"]
 
 FORMAT = "stillweb-batch"
 VERSION = 1
-_COMPARED = ("agent", "agent_options", "seed", "page_seeds", "level", "observe", "max_steps", "perturb")
+_COMPARED = (
+    *("agent", "agent_options", "seed", "page_seeds", "level", "observe", "max_steps", "perturb"),
+    "forked",  # of `stillweb why`: digest of the episode
+)
 _LONGEST = 120  # characters
 
 
@@ -80,7 +83,7 @@ class BatchFolder:
             folder = cls(path)
             folder._check(configuration, go_on=go_on)
             configuration = {"format": FORMAT, "version": VERSION, **configuration}
-            folder._write("batch.json", configuration)
+            folder.write("batch.json", configuration)
             folder.sweep()
             yield folder
         finally:
@@ -99,7 +102,7 @@ class BatchFolder:
         return self.path / "tasks" / folder_name(result.task) / str(result.number)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        self._write("summary.json", summary)
+        self.write("summary.json", summary)
 
     def sweep(self) -> None:
         """Move the trajectories of finished episodes to their folders, and unfinished ones to `cut-short`."""
@@ -138,9 +141,7 @@ class BatchFolder:
         whole = body[: body.rfind(b"\n") + 1]
         if whole != body:  # torn: the disk was full, or the machine crashed
             os.truncate(self._log, len(whole))
-        for number, text in enumerate(whole.decode("utf-8", "replace").splitlines(), 1):
-            where = f"{self._log}:{number}"
-            yield Result.parse(json_object(text, where), where)
+        yield from _parsed(whole, self._log)
 
     def _append(self, text: bytes) -> None:
         descriptor = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -174,8 +175,29 @@ class BatchFolder:
         if episode and (self.path / episode).is_dir():
             (self.path / episode).rename(to)
 
-    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+    def write(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write a JSON file into the folder, atomically."""
         write_atomically(self.path / name, _pretty(value))
+
+
+def results_in(path: Path) -> list[Result]:
+    """Return the results of a batch's folder, which another process may be writing.
+
+    Raises:
+        UsageError: if the folder has no results.
+        TaskError: if they cannot be read; names file and line.
+    """
+    log = path / "results.jsonl"
+    if not log.is_file():
+        raise UsageError(f"{path} has no results.jsonl", hint="name the --output folder of stillweb rollout")
+    body = log.read_bytes()
+    return list({each.key: each for each in _parsed(body[: body.rfind(b"\n") + 1], log)}.values())
+
+
+def _parsed(lines: bytes, log: Path) -> Iterator[Result]:
+    for number, text in enumerate(lines.decode("utf-8", "replace").splitlines(), 1):
+        where = f"{log}:{number}"
+        yield Result.parse(json_object(text, where), where)
 
 
 def _pretty(value: Mapping[str, Any]) -> bytes:

@@ -23,7 +23,7 @@ from stillweb.templates import templates_of
 if TYPE_CHECKING:
     from stillweb.trainers.batch.results import Result
 
-__all__ = ["groups_of", "pass_at", "write_rollout_report"]
+__all__ = ["groups_of", "interval", "pass_at", "variance_of", "write_rollout_report"]
 
 _RESAMPLES = 1_000
 _LENGTHS = ((1, 2), (3, 4), (5, 8), (9, 16), (17, None))
@@ -99,6 +99,45 @@ def interval(values: Sequence[float], seed: str) -> dict[str, float]:
         means = sorted(fmean(rng.choices(values, k=len(values))) for _ in range(_RESAMPLES))
         low, high = means[round(0.025 * _RESAMPLES)], means[round(0.975 * _RESAMPLES) - 1]
     return {"value": round(mean, 6), "low": round(low, 6), "high": round(high, 6)}
+
+
+def variance_of(results: Iterable[Result]) -> dict[str, Any]:
+    """Return the variance of the rewards by its cause; the parts add up to the total.
+
+    `tasks`: between the means of tasks. `agent`: between the means of a task's different action sequences
+    (and page seeds). `environment`: between episodes with equal actions. `repeated` counts the sequences that
+    several episodes took, `differ` those of them whose observations or rewards were not equal.
+    """
+    rows = [row for row in results if row.reward is not None and row.actions]
+    tasks: defaultdict[str, list[Result]] = defaultdict(list)
+    sequences: defaultdict[tuple[Any, ...], list[Result]] = defaultdict(list)
+    for row in rows:
+        tasks[row.task].append(row)
+        sequences[row.task, row.environment_id, row.level, row.seed, row.actions].append(row)
+    mean = _mean(rows)
+    of_task = {name: _mean(each) for name, each in tasks.items()}
+    repeated = [each for each in sequences.values() if len(each) > 1]
+    parts = {
+        "tasks": sum(len(each) * (of_task[name] - mean) ** 2 for name, each in tasks.items()),
+        "agent": sum(len(each) * (_mean(each) - of_task[each[0].task]) ** 2 for each in sequences.values()),
+        "environment": sum((_reward(row) - _mean(each)) ** 2 for each in repeated for row in each),
+    }
+    shares = {name: round(value / len(rows), 9) if rows else 0.0 for name, value in parts.items()}
+    return shares | {
+        "episodes": len(rows),
+        "sequences": len(sequences),
+        "repeated": len(repeated),
+        "differ": sum(len({(row.observed, row.reward) for row in each}) > 1 for each in repeated),
+    }
+
+
+def _mean(rows: Sequence[Result]) -> float:
+    return fmean(map(_reward, rows)) if rows else 0.0
+
+
+def _reward(row: Result) -> float:
+    assert row.reward is not None
+    return row.reward
 
 
 def write_rollout_report(summary: Mapping[str, Any], title: str, path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from stillweb import clock
 from stillweb.diff.certify.rates import rate
 from stillweb.env import Outcome, Rollout
 from stillweb.errors import TaskError
-from stillweb.trainers.batch.groups import groups_of
+from stillweb.trainers.batch.groups import groups_of, variance_of
 
 __all__ = ["Result", "summary_of"]
 
@@ -38,6 +40,8 @@ class Result:
         seconds: duration of the last attempt.
         ended: end time in UTC.
         family, length, split: of a task that was made (`TaskOrigin`); "" and 0 otherwise.
+        actions, observed: SHA-256 of the actions, and of the digests of all observations; "" in results of
+            earlier versions.
     """
 
     task: str
@@ -60,6 +64,8 @@ class Result:
     family: str = ""
     length: int = 0
     split: str = ""
+    actions: str = ""
+    observed: str = ""
 
     def __post_init__(self) -> None:
         """Raise a TaskError if a failed episode has a reward, or a finished one has none."""
@@ -96,6 +102,8 @@ class Result:
             seconds=round(rollout.seconds, 3),
             ended=clock.now().isoformat(timespec="milliseconds"),
             **{name: getattr(origin, name) for name in ("family", "length", "split") if origin},
+            actions=_digest([step.action for step in rollout.steps]),
+            observed=_digest([rollout.start, *(step.digests for step in rollout.steps)]),
         )
 
     @classmethod
@@ -119,6 +127,11 @@ class Result:
         """Return the fields for `results.jsonl`."""
         values: dict[str, Any] = _adapter().dump_python(self, mode="json")
         return values
+
+
+def _digest(values: Any) -> str:
+    text = json.dumps(values, sort_keys=True, default=dict)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 @cache
@@ -149,6 +162,7 @@ def summary_of(results: Iterable[Result], *, success: float = 1.0) -> dict[str, 
         "steps": sum(row.steps for row in rows),
         "traffic": {kind: traffic[kind] for kind in TRAFFIC},
         "groups": groups_of(rows, success),
+        "variance": variance_of(rows),
         "tasks": _by_task(rows),
     }
 

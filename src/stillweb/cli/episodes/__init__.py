@@ -1,0 +1,1 @@
+"""Commands that read stored episodes: view, compare, why, rescore."""
