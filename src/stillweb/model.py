@@ -25,6 +25,22 @@ def header(headers: Headers, name: str, default: str = "") -> str:
     return default
 
 
+def destination(headers: Headers) -> str:
+    """Return the destination of a browser's request (Fetch §3.2.7), "" if it is unknown.
+
+    Browsers send `Sec-Fetch-Dest` to https only. On http, documents are known by `Upgrade-Insecure-Requests`
+    (frames included), style sheets and images by `Accept`.
+    """
+    if sent := header(headers, "sec-fetch-dest"):
+        return sent
+    if header(headers, "upgrade-insecure-requests") == "1":
+        return "document"
+    accept = header(headers, "accept")
+    return next((found for start, found in _ACCEPTED.items() if accept.startswith(start)), "")
+
+
+_ACCEPTED = {"text/css": "style", "image/": "image"}
+
 MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """Methods that may change later responses: sealing counts epochs by them, replay advances epochs by them."""
 

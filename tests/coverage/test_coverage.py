@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from stillweb import clock
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.coverage import (
     AGENTS,
@@ -22,6 +24,7 @@ from stillweb.coverage import (
     url_template,
     walk_agent,
 )
+from stillweb.coverage.fill import choose_unused
 from stillweb.coverage.report import CausePicture, write_report
 from stillweb.errors import UsageError
 from stillweb.record.explore.plan import AvoidRules
@@ -184,3 +187,20 @@ def test_equal_misses_of_several_walks_are_one_with_the_sum_of_their_counts():
     walks = tuple(WalkRecord("uniform", seed, URL, misses=[missed]) for seed in (1, 2))
     (found,) = CoverageResult("site", "e", walks).misses()
     assert found.count == 4
+
+
+def test_filling_walks_use_each_control_of_a_page_template_before_they_repeat_one():
+    used: Counter[tuple[str, ...]] = Counter()
+    rng = clock.seeded("test")
+    pages = [Seen(PAGE.nodes, f"https://site.test/item/{number}") for number in range(40)]
+    chosen = Counter(choose_unused(page, {}, URL, used, AvoidRules.of(), rng)["bid"] for page in pages)
+    assert set(chosen) == {"a1", "a2", "a3", "a4"}
+    assert max(chosen.values()) - min(chosen.values()) <= 8
+
+
+def test_filling_walks_leave_destructive_controls_alone_and_go_back_from_an_empty_page():
+    rng = clock.seeded("test")
+    page = Seen((Node("a1", "button", "Delete account"), Node("a2", "link", "Log out")))
+    assert choose_unused(page, {}, URL, Counter(), AvoidRules.of(), rng) == {"action": "back"}
+    after = choose_unused(page, {"action": "back"}, URL, Counter(), AvoidRules.of(), rng)
+    assert after == {"action": "goto", "url": URL}

@@ -19,7 +19,7 @@ from stillweb.http.messages import (
     request_block,
     response_block,
 )
-from stillweb.model import Request, Response
+from stillweb.model import Request, Response, destination
 
 BODY = b"hello, " * 100
 ENCODED = {
@@ -173,3 +173,18 @@ def test_a_request_round_trips(method, fields, body):
 def test_a_request_target_starts_with_a_slash(url):
     target = request_block(Request("GET", url)).split(b" ")[1]
     assert target == {"https://a.example?q=1/x": b"/?q=1/x"}.get(url, b"/")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ((("Sec-Fetch-Dest", "script"), ("Accept", "image/png")), "script"),
+        ((("Upgrade-Insecure-Requests", "1"), ("Accept", "text/html")), "document"),
+        ((("accept", "text/css,*/*;q=0.1"),), "style"),
+        ((("Accept", "image/avif,image/webp,*/*;q=0.8"),), "image"),
+        ((("Accept", "*/*"),), ""),
+        ((), ""),
+    ],
+)
+def test_the_destination_of_a_request_over_http_follows_from_its_other_fields(fields, expected):
+    assert destination(fields) == expected

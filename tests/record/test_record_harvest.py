@@ -16,6 +16,8 @@ from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed, Sighting
 from stillweb.coverage import CoverageOptions, UntilOptions, measure, record_until
+from stillweb.coverage import fill as filling
+from stillweb.coverage.fill import FillOptions, fill
 from stillweb.env import Env
 from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
 from stillweb.model import header
@@ -452,6 +454,31 @@ class TestASite:
         assert f"{HOME}bundle?m=b" not in before
         assert sorted(set(after) - set(before)) == [f"{HOME}bundle?m=b", f"{HOME}do", f"{HOME}next"]
         assert len(after) == len(set(after))
+
+    async def test_filling_walks_fetch_what_the_replay_lacks(
+        self, tmp_path: Path, ca, site, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(filling, "_DRY", 20)
+        script = "fetch('/bundle?m=' + (localStorage.has ? 'b' : 'a,b')); localStorage.has = 1"
+        button = "<button onclick=\"fetch('/do', {method: 'POST'})\">Do</button>"
+        site.page(
+            "/", f"<script>{script}</script><a href='/next'>Next</a>{button}<a href='/logout'>Log out</a>"
+        )
+        site.page("/next", f"<script>{script}</script><a href='/gone'>Gone</a>")
+        site.page("/gone", "<a href='/'>Home</a>", status=404)
+        for wanted in ("a,b", "b"):
+            site.page(f"/bundle?m={wanted}", "1")
+        site.page("/favicon.ico", "", status=404)
+        collection = await crawled(tmp_path, ca, site)
+        before = [capture.url for capture in collection.captures()]
+        options = FillOptions(60.0, 0.02, jobs=1, record=site.options)
+        report = await fill(collection, ca, SCOPE, [HOME], options)
+        assert report.is_dry
+        after = [capture.url for capture in collection.captures()]
+        assert sorted(set(after) - set(before)) == [f"{HOME}bundle?m=b", f"{HOME}gone", f"{HOME}next"]
+        assert len(after) == len(set(after))
+        assert {(each.method, each.url) for each in report.misses} == {("POST", f"{HOME}do")}
+        assert 0 < report.filled < report.requested <= report.steps
 
     async def test_a_form_leads_to_the_page_behind_it(self, tmp_path: Path, ca, site) -> None:
         build(site, pages=3)

@@ -43,7 +43,7 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import MalformedPack, ReplayUnreachable, UsageError
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay import ReplayClient, ensure_sealed
-from stillweb.replay.onmiss.fallback import Front, FrontOptions
+from stillweb.replay.onmiss.fallback import Front, FrontOptions, PywbMisses
 from stillweb.replay.onmiss.process import Hermetic, HermeticOptions
 from stillweb.replay.onmiss.relay import Loopback, render_request
 
@@ -537,7 +537,8 @@ async def broken(tmp_path: Path) -> AsyncIterator[Broken]:
     stand_in = StandIn()
     hermetic = await Hermetic.start([collection], ca, HermeticOptions())
     options = FrontOptions(port=0, session_ports=None)
-    front = Front(hermetic, stand_in, ca, options)  # type: ignore[arg-type]
+    pywb = PywbMisses(stand_in, ca, options.pywb_timeout)  # type: ignore[arg-type]
+    front = Front(hermetic, pywb, ca, options)
     async with await asyncio.start_server(stand_in.serve, "127.0.0.1", 0) as server:
         stand_in.port = server.sockets[0].getsockname()[1]
         await front.start()

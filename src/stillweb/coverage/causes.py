@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from stillweb.coverage.measure import CoverageResult, StepRecord
 from stillweb.diff.certify.rates import FailureRate, rate
 from stillweb.record.explore.plan import AvoidRules
+
+if TYPE_CHECKING:
+    from stillweb.coverage.measure import CoverageResult, StepRecord
+
+    _Found = list[tuple[tuple[str, int, int], StepRecord, str]]
 
 __all__ = ["LEFT_ALONE", "MissCause", "causes_of", "closable_rate", "is_left_alone", "url_template"]
 
@@ -98,9 +102,6 @@ def causes_of(result: CoverageResult, avoid: AvoidRules | None = None) -> list[M
 
 def _control_of(step: StepRecord) -> str:
     return step.control.partition(" ")[0] or str(step.action["action"])
-
-
-_Found = list[tuple[tuple[str, int, int], StepRecord, str]]
 
 
 def _cause(name: str, key: tuple[str, str, str], found: _Found, avoid: AvoidRules) -> MissCause:

@@ -1,8 +1,9 @@
 """Record until agents miss little: measure, record what was missed, measure again with fresh seeds.
 
-Each round records and then measures. The harvest fetches linked pages, GET forms with the site's words and,
-if allowed, POST forms by plain HTTP. If misses are left that no link explains, a browser is used from the
-second round on: explore tries controls, and amend requests what the last measurement missed.
+Each round records in passes and then measures. In a pass the harvest fetches linked pages, GET forms with
+the site's words and, if allowed, POST forms by plain HTTP. Filling walks (`fill`) then act on the replay and
+fetch what it lacks; their share of steps that needed the site says when a measurement is worth its time.
+Where they missed writes, walks on the live site and amend record these. Explore is the last resort.
 
 The loop ends when a measurement's rate is at most the target; its seeds were used by no earlier
 measurement. It also ends when the time is over, or when a round adds nothing.
@@ -11,6 +12,7 @@ measurement. It also ends when the time is over, or when a round adds nothing.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -20,8 +22,10 @@ from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed
 from stillweb.coverage.causes import MissCause, causes_of, closable_rate
+from stillweb.coverage.fill import FillOptions, FillReport, fill
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, measure
 from stillweb.errors import RecordError
+from stillweb.model import MUTATIONS
 from stillweb.options import Option, parse_duration, parse_share
 from stillweb.record.amend.amend import AmendOptions, amend
 from stillweb.record.crawl.scope import Scope
@@ -36,9 +40,11 @@ __all__ = ["Round", "UntilOptions", "UntilReport", "record_until"]
 
 _SEEDS_APART = 10_000  # between the seeds of two measurements
 _ERRANDS = 150  # misses that one round amends, the most frequent first
-_HARVEST_LEAST, _HARVEST_MOST = 0.4, 0.6  # shares of the time left that a round may spend
-_WALKS, _EXPLORE, _AMEND = 0.4, 0.4, 0.4
-_SCRIPTED = 0.3  # share of misses by scripts from which on a browser is used in the first round
+_HARVEST_LEAST, _HARVEST_MOST = 0.25, 0.6  # shares of a pass
+_AMEND_LEFT = 0.4  # share of what is left of a pass after the harvest
+_WALKS = 0.5  # share of what is left of a pass after that
+_EXPLORE = 0.5  # share of the time left
+_PASS_LEAST = 150.0  # seconds; a shorter pass spends its time on seals and browsers that start
 _MEASURE_MOST = 0.15  # share of the whole time that is kept for the last measurement
 _FIRST_MOST = 0.1  # share of the whole time that the first measurement may use
 _SURE = 2  # walks of each agent before a measurement may end early
@@ -172,7 +178,8 @@ class _Loop:
         self._say = on_progress
         self._began = monotonic()
         self._report = UntilReport()
-        self._exhausted: set[str] = set()
+        self._pass_end = 0.0
+        self._fills = 0
         self._walk_seconds = 0.0
 
     @property
@@ -180,7 +187,7 @@ class _Loop:
         return self._options.seconds - (monotonic() - self._began)
 
     async def run(self) -> UntilReport:
-        """Run rounds until the target holds or nothing more can be done."""
+        """Record and measure in turn until the target holds or nothing more can be done."""
         report = self._report
         last = await self._measure({})
         while not self._holds(last):
@@ -189,7 +196,7 @@ class _Loop:
                 break
             recorded = await self._record(last.result)
             if not any(recorded.values()):
-                report.why = "nothing more can be recorded by harvest, explore and amend"
+                report.why = "nothing more can be recorded by harvest, fill, walks, explore and amend"
                 break
             last = await self._measure(recorded)
         report.causes = causes_of(last.result, self._options.harvest.avoid)
@@ -202,40 +209,52 @@ class _Loop:
         return last.result.complete and rate.share <= self._options.miss_rate
 
     @property
+    def _pass_left(self) -> float:
+        return self._pass_end - monotonic()
+
+    @property
     def _to_record(self) -> float:
         """Seconds left for recording; the rest is for the last measurement."""
         walks = len(self._options.measure.agents) * self._options.measure.seeds
         return self._left - min(_MEASURE_MOST * self._options.seconds, self._walk_seconds * walks)
 
-    async def _record(self, result: CoverageResult) -> dict[str, int]:
-        """Record by each means, with time by how many misses it can avoid."""
-        misses = result.misses()
-        by_script = 1 - sum(_is_document(each) * each.count for each in misses) / _total(misses)
-        # A browser is slow, and most of what it would find is a page away: harvest alone where links miss.
-        alone = len(self._report.rounds) == 1 and by_script < _SCRIPTED
-        share = _HARVEST_MOST if alone else min(_HARVEST_MOST, max(_HARVEST_LEAST, 1 - by_script))
-        recorded = {"harvest": await self._harvest(result, share)}
-        if alone or not by_script:
-            return recorded
-        for means, record in (("walks", self._walk), ("explore", self._explore)):
-            if means not in self._exhausted and self._to_record > _LEAST:
-                recorded[means] = await record()
-                self._exhausted |= set() if recorded[means] else {means}
-        if self._to_record > _LEAST:
-            recorded["amend"] = await self._amend(misses)
+    async def _record(self, result: CoverageResult) -> Counter[str]:
+        """Record in passes until the filling walks find little that is new; return the exchanges by means."""
+        recorded: Counter[str] = Counter()
+        misses, walked = result.misses(), sum(1 for _ in result.steps())
+        linked = sum(_is_document(each) * each.count for each in misses) / _total(misses)
+        while self._to_record > _LEAST:
+            self._pass_end = monotonic() + self._budget()
+            added = Counter(harvest=await self._harvest(misses, walked, _within(linked)))
+            found = await self._fill(_AMEND_LEFT)
+            added["fill"] = found.exchanges
+            if not self._options.read_only and any(each.method in MUTATIONS for each in found.misses):
+                added["walks"] = await self._walk()
+            if todo := {each.url: each for each in (*misses, *found.misses)}:
+                added["amend"] = await self._amend(list(todo.values()))
+            recorded += added
+            misses, walked, linked = found.misses, found.steps, 0.0
+            if found.is_dry or not added.total():
+                break
+        if recorded["fill"] + recorded["harvest"] == 0 and self._to_record > _LEAST:
+            recorded["explore"] = await self._explore()
         return recorded
 
-    async def _harvest(self, result: CoverageResult, share: float) -> int:
+    def _budget(self) -> float:
+        """Return the seconds of one pass: half of what is left, or all if little would be left."""
+        half = max(_PASS_LEAST, self._to_record / 2)
+        return half if self._to_record - half > _PASS_LEAST / 2 else self._to_record
+
+    async def _harvest(self, misses: list[Missed], walked: int, share: float) -> int:
         base = self._options.harvest
-        seconds = max(_LEAST, share * self._to_record)
         forms = 0 if self._options.read_only else base.forms or 1_000
         options = replace(
             base,
-            seconds=seconds,
+            seconds=max(_LEAST, share * self._pass_left),
             forms=forms,
             words=base.words or 2_000,
-            misses=tuple(result.misses()),
-            walked=sum(1 for _ in result.steps()),
+            misses=tuple(misses),
+            walked=walked,
         )
 
         def show(report: Any) -> None:
@@ -244,12 +263,31 @@ class _Loop:
         report = await harvest(self._collection, self._ca, self._scope, options, show)
         return report.requests
 
+    async def _fill(self, left: float) -> FillReport:
+        """Walk on the replay for the time of the pass, apart from a share of it that is left."""
+        given = self._options.harvest
+        self._fills += 1
+        options = FillOptions(
+            max(_LEAST, (1 - left) * self._pass_left),
+            enough=self._options.miss_rate,
+            seed=self._fills,
+            level=self._options.measure.level,
+            avoid=given.avoid,
+            login=given.login,
+            record=given.record,
+        )
+
+        def show(report: FillReport) -> None:
+            self._say(f"fill: {report.steps} steps, {report.filled} of {report.requested} needed the site")
+
+        return await fill(self._collection, self._ca, self._scope, self._starts, options, show)
+
     async def _walk(self) -> int:
+        """Walk on the live site: what it shows after a write depends on the writes before."""
         given = self._options.explore
         options = WalkOptions(
-            max(_LEAST, _WALKS * self._to_record),
-            seed=len(self._report.rounds),
-            mutations=not self._options.read_only,
+            max(_LEAST, _WALKS * self._pass_left),
+            seed=self._fills,
             values=given.values,
             avoid=given.avoid,
             login=given.login,
@@ -290,7 +328,7 @@ class _Loop:
 
         before = self._collection.count_lines()
         try:
-            async with asyncio.timeout(max(_LEAST, _AMEND * self._to_record)):
+            async with asyncio.timeout(max(_LEAST, self._pass_left)):
                 report = await amend(self._collection, chosen, self._ca, options, show)
         except TimeoutError:  # what was fetched is kept
             return self._collection.count_lines() - before
@@ -328,6 +366,10 @@ class _Loop:
         self._report.rounds.append(measured)
         self._say(f"round {number}: miss rate {result.miss_rate()}")
         return measured
+
+
+def _within(share: float) -> float:
+    return min(_HARVEST_MOST, max(_HARVEST_LEAST, share))
 
 
 def _is_document(miss: Missed) -> bool:

@@ -15,7 +15,7 @@ from stillweb.collections.defects import Defect
 from stillweb.collections.importers.har import HarFile
 from stillweb.collections.misses import Missed, Sighting, read_misses
 from stillweb.errors import CollectionError, UsageError
-from stillweb.model import Request, header
+from stillweb.model import Request, destination, header
 from stillweb.record.crawl.scope import seed_url
 
 __all__ = ["read_wanted"]
@@ -102,5 +102,5 @@ def _missed(request: Request, referer: str) -> Missed:
         body=b64encode(body).decode("ascii"),
         body_size=len(body),
         body_digest=f"sha256:{sha256(body).hexdigest()}" if body else "",
-        resource=header(fields, "sec-fetch-dest"),
+        resource=destination(fields),
     )

@@ -29,7 +29,7 @@ from stillweb.matching.parts import Parts, Where
 from stillweb.matching.redaction import replace_fields
 from stillweb.matching.rules import Rule, RuleOrigin, Rules
 from stillweb.matching.values import fits, shape_of
-from stillweb.model import MUTATIONS, Headers, Request, header
+from stillweb.model import MUTATIONS, Headers, Request, destination, header
 from stillweb.urls import host_of, wire_url
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def with_fresh_tokens(request: Request, tokens: set[TokenField], page: LivePage)
         return page.hidden(name, request.url) or page.meta() or value
 
     made = replace_fields(request, exchange)
-    if header(request.headers, "sec-fetch-dest") == "document":
+    if destination(request.headers) == "document":
         return made
     own = tuple(field for field in made.headers if not _TOKEN_NAME.search(field[0]))
     return replace(made, headers=(*own, *page.fields()))
@@ -346,7 +346,7 @@ class OriginPage:
             rules: rules of the collection.
         """
         tokens = token_fields(request, rules)
-        document = header(request.headers, "sec-fetch-dest") == "document"
+        document = destination(request.headers) == "document"
         if self._page is None or (document and not tokens):
             return request, ()
         made = with_fresh_tokens(request, tokens, await self._look())
@@ -364,7 +364,7 @@ class OriginPage:
             False if it is not a plain form or there is no page.
         """
         body = read_body(header(request.headers, "content-type"), request.raw_body)
-        document = header(request.headers, "sec-fetch-dest") == "document"
+        document = destination(request.headers) == "document"
         if not isinstance(body, FormBody) or not document or not self._page or not self._activity:
             return False
         try:

@@ -23,7 +23,7 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import UpstreamUnreachable
 from stillweb.http.codec import decode
-from stillweb.model import BUSY, Exchange, Headers, Request, Response, header
+from stillweb.model import BUSY, Exchange, Headers, Request, Response, destination, header
 from stillweb.record.crawl.fetch import tls_context
 from stillweb.record.crawl.scope import page_link
 from stillweb.record.login.run import log_in_separately
@@ -52,16 +52,17 @@ class TooLarge(Exception):
 def recorded_fields(collection: Collection) -> dict[str, Headers]:
     """Return the request fields that the recording's browser sent, by request destination.
 
-    The destination is `Sec-Fetch-Dest`; fields that belong to one request (cookies, referer) are left out.
+    Destinations are those of `stillweb.model.destination`, "" if it is unknown. Fields that belong to one
+    request (cookies, referer) are left out.
     """
     found: dict[str, Headers] = {}
     for capture in collection.captures():
         if capture.method != "GET" or capture.request_offset < 0 or len(found) > 8:
             continue
         request = collection.read_capture(capture).request
-        destination = header(request.headers, "sec-fetch-dest")
-        if destination and destination not in found:
-            found[destination] = tuple(
+        kind = destination(request.headers)
+        if kind not in found:
+            found[kind] = tuple(
                 (name, value) for name, value in request.headers if name.lower() not in _NOT_SENT
             )
     return found
@@ -193,7 +194,9 @@ class PageFetcher:
 
     def _request(self, url: str, destination: str, referer: str, body: bytes | None) -> httpx.Request:
         assert self._client is not None
-        fields = self.fields.get(destination) or self.fields.get("document", ())
+        fields = next(
+            (self.fields[each] for each in (destination, "", "document") if each in self.fields), ()
+        )
         same_origin = bool(referer) and origin_of(referer) == origin_of(url)
         sent = [("Host", httpx.URL(url).netloc.decode("ascii"))]
         sent += [(name, _site(name, value, same_origin)) for name, value in fields]

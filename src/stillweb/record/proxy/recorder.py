@@ -23,7 +23,7 @@ from stillweb.collections.warc.frames import (
     chunks_beside,
     frames_beside,
 )
-from stillweb.model import MUTATIONS
+from stillweb.model import MUTATIONS, destination
 from stillweb.record.options import RecordOptions
 from stillweb.record.proxy.control import CHALLENGE, is_authorized
 from stillweb.record.proxy.flows import (
@@ -336,7 +336,7 @@ class Recorder:
         recording = self.recording
         fingerprint = b"" if beside else response_fingerprint(exchange)
         if exchange.request.method == "GET" and exchange.response.status == HTTPStatus.OK:
-            resource = flow.request.headers.get("sec-fetch-dest", "")
+            resource = destination(tuple(flow.request.headers.items()))
             recording.note_version(
                 exchange.request.url, resource, sha256(exchange.response.raw_body).digest()
             )
@@ -368,7 +368,7 @@ class Recorder:
                 (clock.perf() - pending.began) * 1000 if pending else 0.0,
                 response.http_version if response else "",
                 _port(flow),
-                request.headers.get("sec-fetch-dest", ""),
+                destination(tuple(request.headers.items())),
                 request.headers.get("referer", ""),
             )
         )

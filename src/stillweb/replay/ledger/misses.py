@@ -16,7 +16,7 @@ __all__ = ["Gatherer", "explained", "gather"]
 _SAME_ANSWER = frozenset(
     (
         *("accept", "accept-language", "content-type", "origin", "range"),
-        *("sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site"),
+        *("sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site", "upgrade-insecure-requests"),
     )
 )
 _Key = tuple[object, ...]

@@ -21,7 +21,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from stillweb.certs import CertAuthority
@@ -52,7 +52,7 @@ from stillweb.replay.server.listeners import PortPool, authority, cannot_listen
 from stillweb.replay.server.server import SESSION_PORTS
 from stillweb.urls import wire_url
 
-__all__ = ["Front", "FrontOptions", "serve_front"]
+__all__ = ["Front", "FrontOptions", "MissBackend", "MissReply", "PywbMisses", "serve_front"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,28 +80,132 @@ class FrontOptions:
     allowed_hosts: tuple[str, ...] = ()
 
 
+class MissReply(Protocol):
+    """The body of a response to a miss.
+
+    Attributes:
+        payload: bytes of it that were read so far, without their framing.
+    """
+
+    payload: int
+
+    def body(self, head: Head, method: str) -> AsyncIterator[bytes]:
+        """Yield the body as it goes to the client."""
+
+    def close(self) -> None:
+        """Release the connection."""
+
+
+class MissBackend(Protocol):
+    """Answers reads that the hermetic server misses.
+
+    Attributes:
+        name: of it in the ledger.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    async def prepare(self, collection: str) -> None:
+        """Get ready for the misses of a collection; if it fails, misses stay misses."""
+
+    async def ask(
+        self, collection: str, method: str, url: str, headers: Headers
+    ) -> tuple[MissReply, Head] | None:
+        """Return the response to a miss, None if there is none; the caller closes the body.
+
+        Raises:
+            PeerError: if the back-end failed.
+        """
+
+    def passes_on(self, status: int) -> bool:
+        """Return whether a response of this status goes to the client."""
+
+
+class PywbMisses:
+    """pywb as the back-end of a front.
+
+    Args:
+        pywb: the running server.
+        ca: whose certificates it presents.
+        timeout: seconds until it must begin a response, and that it may pause within one.
+    """
+
+    name = "pywb"
+
+    def __init__(self, pywb: PywbServer, ca: CertAuthority, timeout: float) -> None:
+        self._pywb = pywb
+        self._timeout = timeout
+        # pywb presents certificates that our own CA signed, for names that it takes from our requests.
+        self._trust = ssl.create_default_context(cafile=str(ca.ca_file))
+        self._trust.check_hostname = False
+
+    async def prepare(self, collection: str) -> None:
+        """Start a collection's pywb before its first miss."""
+        try:
+            await self._pywb.port_of(collection)
+        except ReplayError as error:
+            logger.warning("pywb does not answer: %s", str(error).partition("\n")[0])
+
+    def passes_on(self, status: int) -> bool:
+        """Return whether a response is an answer; pywb's own 4xx look like recorded ones."""
+        return 200 <= status < 400 and status != HTTPStatus.NOT_MODIFIED
+
+    async def ask(self, collection: str, method: str, url: str, headers: Headers) -> tuple[Loopback, Head]:
+        """Ask the pywb of a collection.
+
+        Raises:
+            ReplayUnreachable: if it has failed, or begins no response in time.
+        """
+        connection: Loopback | None = None
+        try:
+            async with asyncio.timeout(self._timeout):
+                connection = await Loopback.open(await self._pywb.port_of(collection))
+                connection.read_timeout = self._timeout
+                target = await self._target(connection, url)
+                request = render_request(method, target, (*headers, ("Connection", "close")))
+                head = await connection.ask(request)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, TimeoutError | ReplayError):
+                what = str(error).partition("\n")[0] or f"no answer within {self._timeout:g} s"
+                raise ReplayUnreachable(what) from error
+            raise
+        # To plain http pywb's own server adds the date of today, which pages must not see.
+        today = () if target != url else (b"date",)
+        return connection, head.without(b"connection", b"proxy-connection", b"keep-alive", *today)
+
+    async def _target(self, connection: Loopback, url: str) -> str:
+        """Return the request target for pywb; for https open a tunnel first, since pywb requires one."""
+        scheme, _, rest = wire_url(url).partition("://")
+        if scheme != "https":
+            return url
+        site, slash, path = rest.partition("/")
+        await connection.tunnel(site if re.search(r":\d+$", site) else f"{site}:443", self._trust)
+        return slash + path or "/"
+
+
 class Front(ControlBackend):
     """The running front; made by `serve_front`.
 
     Attributes:
         url: of the proxy and the control API.
+        backend: answers what the hermetic server misses.
         contexts: TLS contexts of its connections.
         open_sessions: by id.
     """
 
     def __init__(
-        self, hermetic: Hermetic, pywb: PywbServer, ca: CertAuthority, options: FrontOptions
+        self, hermetic: Hermetic, backend: MissBackend, ca: CertAuthority, options: FrontOptions
     ) -> None:
         self.url = ""
+        self.backend = backend
         self.options = options
         self.hosts: Iterable[str] = {options.host.lower(), *options.allowed_hosts}
         self.contexts = ServerContexts(ca)
         self.open_sessions: dict[str, FrontSession] = {}
-        self._pywb = pywb
         self._ports = PortPool(options.session_ports)
-        # pywb presents certificates that our own CA signed, for names that it takes from our requests.
-        self._trust = ssl.create_default_context(cafile=str(ca.ca_file))
-        self._trust.check_hostname = False
         self._client = ReplayClient(hermetic.url)
 
     async def start(self) -> None:
@@ -166,42 +270,6 @@ class Front(ControlBackend):
         """Return the bytes of the response to a control request."""
         head, body = render(await answer(self, event))
         return head + (b"\r\n" if event.keep_alive else b"Connection: close\r\n\r\n") + body
-
-    async def ask_pywb(
-        self, session: FrontSession, method: str, url: str, headers: Headers
-    ) -> tuple[Loopback, Head]:
-        """Ask the pywb of a session's collection; the caller closes the connection.
-
-        Raises:
-            ReplayUnreachable: if it has failed, or begins no response in time.
-        """
-        connection: Loopback | None = None
-        try:
-            async with asyncio.timeout(self.options.pywb_timeout):
-                connection = await Loopback.open(await self._pywb.port_of(session.collection))
-                connection.read_timeout = self.options.pywb_timeout
-                target = await self._target(connection, url)
-                request = render_request(method, target, (*headers, ("Connection", "close")))
-                head = await connection.ask(request)
-        except BaseException as error:
-            if connection is not None:
-                connection.close()
-            if isinstance(error, TimeoutError | ReplayError):
-                what = str(error).partition("\n")[0] or f"no answer within {self.options.pywb_timeout:g} s"
-                raise ReplayUnreachable(what) from error
-            raise
-        # To plain http pywb's own server adds the date of today, which pages must not see.
-        today = () if target != url else (b"date",)
-        return connection, head.without(b"connection", b"proxy-connection", b"keep-alive", *today)
-
-    async def _target(self, connection: Loopback, url: str) -> str:
-        """Return the request target for pywb; for https open a tunnel first, since pywb requires one."""
-        scheme, _, rest = wire_url(url).partition("://")
-        if scheme != "https":
-            return url
-        site, slash, path = rest.partition("/")
-        await connection.tunnel(site if re.search(r":\d+$", site) else f"{site}:443", self._trust)
-        return slash + path or "/"
 
     async def report(self, session: FrontSession, mark: str, outcome: MissOutcome) -> None:
         """Report the outcome of a miss to the hermetic server."""
@@ -277,7 +345,7 @@ class Front(ControlBackend):
         state: SessionInfo = await self._client.ask("POST", "/sessions", {"collection": collection})
         session = self._add(state)
         try:
-            await self._start_pywb(session.collection)
+            await self.backend.prepare(session.collection)
             await self._ports.lend(lambda port: self._listen(session, port))
         except BaseException:
             await self._shut(session)
@@ -296,13 +364,6 @@ class Front(ControlBackend):
         if session is None:
             return state
         return {**state, "proxy": f"{state['proxy'].rpartition(':')[0]}:{session.port}"}
-
-    async def _start_pywb(self, collection: str) -> None:
-        """Start a collection's pywb before its first miss; if it fails, misses stay misses."""
-        try:
-            await self._pywb.port_of(collection)
-        except ReplayError as error:
-            logger.warning("pywb does not answer: %s", str(error).partition("\n")[0])
 
 
 @asynccontextmanager
@@ -327,7 +388,7 @@ async def serve_front(
         hermetic = await Hermetic.start(collections, ca, options.hermetic)
         stack.push_async_callback(hermetic.stop)
         await pywb.start()
-        front = Front(hermetic, pywb, ca, options)
+        front = Front(hermetic, PywbMisses(pywb, ca, options.pywb_timeout), ca, options)
         stack.push_async_callback(front.stop)
         await front.start()
         yield front, hermetic

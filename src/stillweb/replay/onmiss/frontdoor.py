@@ -13,6 +13,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from stillweb.errors import BadHostname, PeerError
@@ -37,7 +38,7 @@ from stillweb.replay.server.session import MISS_MARK
 from stillweb.replay.server.takeover import wait_for_close
 
 if TYPE_CHECKING:
-    from stillweb.replay.onmiss.fallback import Front
+    from stillweb.replay.onmiss.fallback import Front, MissReply
 
 __all__ = ["PYWB_METHODS", "FrontConnection", "FrontSession"]
 
@@ -61,7 +62,7 @@ _HOP = frozenset(
     )
 )
 # Replay ignores conditions, and serves no other time than that of the recording.
-_NOT_FOR_PYWB = frozenset(
+_NOT_PASSED_ON = frozenset(
     (
         *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "accept-datetime"),
         *("cookie", "authorization"),
@@ -258,7 +259,7 @@ class FrontConnection:
     # Misses.
 
     async def _missed(self, session: FrontSession, miss: _Miss) -> None:
-        """Pass on pywb's response to a miss; without one, the miss itself."""
+        """Pass on the back-end's response to a miss; without one, the miss itself."""
         concluded = False
 
         async def conclude(outcome: MissOutcome) -> None:
@@ -270,57 +271,65 @@ class FrontConnection:
             socket = isinstance(miss.event, UpgradeReceived)
             if miss.event.method not in PYWB_METHODS or socket:
                 what = "a WebSocket" if socket else miss.event.method
-                note = f"pywb is not used for {what}"
+                note = f"{self._front.backend.name} is not used for {what}"
             else:
-                note = await self._by_pywb(session, miss, conclude)
+                note = await self._by_backend(session, miss, conclude)
             if note:
                 await conclude({"note": note})
                 await self._write(miss.head.render(close=self._tunnel.ending))
         finally:
             if not concluded:
-                await conclude({"note": "the client went away before pywb had answered"})
-
-    async def _by_pywb(self, session: FrontSession, miss: _Miss, conclude: Any) -> str:
-        """Pass on pywb's response; return "" if it has one, else why it has none."""
-        fields = [field for field in miss.event.headers if field[0].lower() not in _HOP | _NOT_FOR_PYWB]
-        try:
-            pywb, head = await self._front.ask_pywb(session, miss.event.method, miss.url, tuple(fields))
-        except PeerError as error:
-            logger.warning("pywb does not answer: %s", error)
-            return f"pywb failed: {error}"
-        try:
-            if not 200 <= head.status < 400 or head.status == 304:
-                if head.status >= 500:
-                    logger.warning("pywb answered %s to %s", head.status, miss.url)
-                return (
-                    "pywb has none either"
-                    if head.status == 404
-                    else f"pywb failed: it answered {head.status}"
+                await conclude(
+                    {"note": f"the client went away before {self._front.backend.name} had answered"}
                 )
-            await self._pass_on(pywb, head, miss, conclude)
+
+    async def _by_backend(self, session: FrontSession, miss: _Miss, conclude: Any) -> str:
+        """Pass on the back-end's response; return "" if it has one, else why it has none."""
+        backend = self._front.backend
+        fields = [field for field in miss.event.headers if field[0].lower() not in _HOP | _NOT_PASSED_ON]
+        try:
+            found = await backend.ask(session.collection, miss.event.method, miss.url, tuple(fields))
+        except PeerError as error:
+            logger.warning("%s does not answer: %s", backend.name, error)
+            return f"{backend.name} failed: {error}"
+        if found is None:
+            return f"{backend.name} has none either"
+        reply, head = found
+        try:
+            if not backend.passes_on(head.status):
+                if head.status >= 500:
+                    logger.warning("%s answered %s to %s", backend.name, head.status, miss.url)
+                absent = head.status == HTTPStatus.NOT_FOUND
+                why = "has none either" if absent else f"failed: it answered {head.status}"
+                return f"{backend.name} {why}"
+            await self._pass_on(reply, head, miss, conclude)
         finally:
-            pywb.close()
+            reply.close()
         return ""
 
-    async def _pass_on(self, pywb: Loopback, head: Head, miss: _Miss, conclude: Any) -> None:
-        """Pass on a response of pywb; the ledger has it before its last piece is sent."""
+    async def _pass_on(self, reply: MissReply, head: Head, miss: _Miss, conclude: Any) -> None:
+        """Pass on a response to a miss; the ledger has it before its last piece is sent."""
         framed = head.get(b"content-length") or head.get(b"transfer-encoding")
         bodiless = miss.event.method == "HEAD" or head.status == 204
         self._end_unless(bool(framed) or bodiless)
-        outcome: MissOutcome = {"tier": Tier.PYWB.value, "status": head.status, "note": "answered by pywb"}
+        outcome: MissOutcome = {
+            "tier": Tier.PYWB.value,
+            "status": head.status,
+            "note": f"answered by {self._front.backend.name}",
+        }
         last = head.render(close=self._tunnel.ending)
         try:
-            async for piece in pywb.body(head, miss.event.method):
+            async for piece in reply.body(head, miss.event.method):
                 await self._write(last)
                 last = piece
         except PeerError as error:
             outcome["note"] += f", which broke off: {error}"
             raise  # `run` then aborts the connection: a client must not take half a response for a whole one
         except OSError:
-            outcome["note"] += f"; client went away after {pywb.payload} bytes"
+            outcome["note"] += f"; client went away after {reply.payload} bytes"
             raise
         finally:
-            await conclude({**outcome, "bytes": pywb.payload})
+            await conclude({**outcome, "bytes": reply.payload})
         await self._write(last)
 
     # Writing.

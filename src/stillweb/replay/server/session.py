@@ -33,7 +33,7 @@ from stillweb.matching.resolver import (
     is_beacon,
     resolve,
 )
-from stillweb.model import GUESSES, MUTATIONS, Match, Request, Tier, header
+from stillweb.model import GUESSES, MUTATIONS, Match, Request, Tier, destination, header
 from stillweb.replay.server import answer as answers
 from stillweb.replay.server import eventstream
 from stillweb.replay.server.answer import PreparedResponse
@@ -64,7 +64,7 @@ BODIES = 1024 * 1024
 FIELDS = frozenset(
     (
         *("accept", "accept-language", "content-type", "origin", "range", "x-requested-with"),
-        *("sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site"),
+        *("sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site", "upgrade-insecure-requests"),
         # Frameworks use these to request a part of a page under the page's own URL.
         *("hx-request", "hx-target", "hx-trigger", "hx-current-url", "turbo-frame", "x-pjax"),
         *("x-inertia", "x-inertia-version", "x-inertia-partial-data", "x-inertia-partial-component"),
@@ -482,6 +482,6 @@ def _entry(served: ServedRequest, sent: int | None) -> LedgerEntry:
         reason="; ".join(filter(None, (served.match.reason, gone))),
         bytes=size if sent is None else sent,
         ms=round((clock.perf() - served.began) * 1000, 3),
-        resource=header(served.request.headers, "sec-fetch-dest"),
+        resource=destination(served.request.headers),
         referer=header(served.request.headers, "referer"),
     )

@@ -1,0 +1,419 @@
+"""Walks on the replay that fetch what is missing from the live site, and record it.
+
+A walk meets the requests of the replay exactly as an agent causes them: script bundles that depend on the
+pages before, requests of buttons, a page behind a page that was missing. Recorded answers come from the
+recording, as fast as in a replay. Only what is new goes to the site. Only GET requests are sent; other misses
+are returned, for `record amend`.
+
+Requests go out with the fields that the walk's browser sent and the cookies of one visit to the live site.
+Their exchanges pass through redaction and `NewOnlyWriter`. Each distinct request is sent once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stillweb import clock
+from stillweb.certs import CertAuthority
+from stillweb.collections.layout import Collection, locked
+from stillweb.collections.learn.rules import read_rules
+from stillweb.collections.misses import Missed
+from stillweb.collections.pack.reader import Pack
+from stillweb.coverage.causes import url_template
+from stillweb.env import EnvOptions, Observation, VectorEnv, VectorOptions
+from stillweb.errors import InfraError, TaskError, UpstreamUnreachable
+from stillweb.model import BUSY, Exchange, Headers, Request, destination, header
+from stillweb.record.amend.plan import SealedIndex, identity
+from stillweb.record.amend.writer import NewOnlyWriter
+from stillweb.record.crawl.scope import Scope
+from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.harvest.fetch import PageFetcher, TooLarge, recorded_fields, signed_in
+from stillweb.record.login.steps import Login
+from stillweb.record.options import RecordOptions
+from stillweb.record.recording import begin
+from stillweb.record.redaction.redactor import Secrets, secrets_of
+from stillweb.record.redaction.sweep import sweep
+from stillweb.replay import ReplayClient, ensure_sealed
+from stillweb.replay.ledger.file import LedgerLine
+from stillweb.replay.ledger.misses import gather
+from stillweb.replay.onmiss.relay import Head
+from stillweb.urls import host_of, wire_url
+
+__all__ = ["FillOptions", "FillReport", "choose_unused", "fill"]
+
+_STEPS = 30  # of one walk
+_DRY = 200  # requesting steps over which the share of new answers is taken
+_ENTER = 0.5  # share of filled fields that Enter is pressed in
+_BACK = 0.05  # share of steps that go back
+_WORD = re.compile(r"[^\W_]{3,}")
+_DIGITS = re.compile(r"\d+")
+_TEXT = frozenset(("textbox", "searchbox", "spinbutton"))
+_LISTS = frozenset(("combobox", "listbox"))
+_OPTION = frozenset(("option", "MenuListOption"))
+_NOT_CLICKED = frozenset(("scrollbar", "slider", "MenuListOption", "option"))
+# Set by the fetcher, or fields of one connection.
+_NOT_SENT = frozenset(("host", "cookie", "content-length", "connection", "accept-datetime"))
+
+
+@dataclass(frozen=True, slots=True)
+class FillOptions:
+    """How walks fill a recording.
+
+    Attributes:
+        seconds: time limit.
+        enough: share of requesting steps with a new answer below which the walks end early.
+        jobs: walks at a time.
+        seed: seed of the choices.
+        level: determinism level, that of the measurements.
+        avoid: controls and links that are left alone.
+        login: None to ask the site without a login.
+    """
+
+    seconds: float
+    enough: float = 0.0
+    jobs: int = 4
+    seed: int = 0
+    level: str = "clock"
+    avoid: AvoidRules = field(default_factory=AvoidRules.of)
+    login: Login | None = None
+    record: RecordOptions = field(default_factory=RecordOptions)
+
+
+@dataclass(slots=True)
+class FillReport:
+    """Totals of filling walks.
+
+    Attributes:
+        steps: steps taken; `requested` of them sent a request, `filled` of those one that was new.
+        exchanges: answers added to the recording.
+        misses: requests that were not sent to the site: POST requests, WebSockets, other hosts.
+        failed: URLs that gave no answer, with the reason.
+        is_dry: whether they ended because steps found little that is new.
+    """
+
+    is_dry: bool = False
+    steps: int = 0
+    requested: int = 0
+    filled: int = 0
+    exchanges: int = 0
+    misses: list[Missed] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+OnStep = Callable[[FillReport], None]
+
+
+async def fill(
+    collection: Collection,
+    ca: CertAuthority,
+    scope: Scope,
+    starts: Sequence[str],
+    options: FillOptions,
+    on_step: OnStep = lambda report: None,
+) -> FillReport:
+    """Walk on the replay of a collection and record what it lacks, until the time is over.
+
+    Raises:
+        RecordError: if the login fails.
+        CollectionError: if the collection cannot be read, or another process records.
+        ReplayError: if the replay does not start.
+    """
+    await asyncio.to_thread(ensure_sealed, collection)
+    with locked(collection):
+        state = collection.manifest().state
+        collection.write_manifest(replace(begin(collection), state=state))
+        cookies, record = await signed_in(collection, ca, options.login, options.record)
+        fetcher = PageFetcher(record, recorded_fields(collection), cookies=cookies)
+        rules = read_rules(collection)
+        with Pack.open(collection.pack) as pack:
+            known = SealedIndex(pack, rules)
+            with NewOnlyWriter(collection, known, rules, ()) as writer:
+                async with fetcher:
+                    site = _LiveSite(fetcher, writer, secrets_of(collection, record.secrets), scope, options)
+                    await site.open_visit(starts[0])
+                    async with _front(collection, ca, site) as url, ReplayClient(url) as client:
+                        run = _FillingWalks(collection, client, site, starts, options, on_step)
+                        await run.run()
+                    await site.close()
+                run.report.exchanges, run.report.failed = writer.added, site.failed
+    return run.report
+
+
+@asynccontextmanager
+async def _front(collection: Collection, ca: CertAuthority, site: _LiveSite) -> AsyncIterator[str]:
+    """Serve a collection, and its misses from the live site; yield the URL."""
+    from stillweb.replay.onmiss.fallback import Front, FrontOptions  # only a fill starts servers
+    from stillweb.replay.onmiss.process import Hermetic, HermeticOptions
+
+    hermetic = await Hermetic.start([collection], ca, HermeticOptions())
+    front = Front(hermetic, site, ca, FrontOptions(port=0, session_ports=None))
+    try:
+        await front.start()
+        yield front.url
+    finally:
+        await front.stop()
+        await hermetic.stop()
+
+
+@dataclass(slots=True)
+class _Body:
+    """A received body."""
+
+    content: bytes
+    payload: int = 0
+
+    async def body(self, head: Head, method: str) -> AsyncIterator[bytes]:
+        self.payload = len(self.content)
+        yield self.content
+
+    def close(self) -> None:
+        """Hold no connection."""
+
+
+class _LiveSite:
+    """The live site as the back-end of a front: each missed GET request is fetched once and written."""
+
+    name = "the site"
+
+    def __init__(
+        self,
+        fetcher: PageFetcher,
+        writer: NewOnlyWriter,
+        secrets: Secrets | None,
+        scope: Scope,
+        options: FillOptions,
+    ) -> None:
+        self.failed: dict[str, str] = {}
+        self._fetcher = fetcher
+        self._writer = writer
+        self._secrets = secrets
+        self._scope = scope
+        self._avoid = options.avoid
+        self.hosts = {host_of(capture.url) for capture in writer.collection.captures()}
+        self._fetches: dict[str, asyncio.Task[Exchange | None]] = {}
+
+    @property
+    def fetched(self) -> int:
+        """Number of distinct requests that were sent to the site."""
+        return len(self._fetches)
+
+    async def open_visit(self, start: str) -> None:
+        """Open a start page for the cookies of a visit."""
+        exchange = await self._fetcher.fetch(start)
+        self._fetcher.keep_cookies(exchange)
+        if self._secrets is not None:
+            self._secrets.redact(exchange, None)  # learns the visit's cookies before anything is written
+
+    async def close(self) -> None:
+        """End what is under way, and remove secrets that became known late."""
+        for task in self._fetches.values():
+            task.cancel()
+        await asyncio.gather(*self._fetches.values(), return_exceptions=True)
+        if self._secrets is not None:
+            sweep(self._writer, self._secrets)
+
+    async def prepare(self, collection: str) -> None:
+        """Do nothing: the site is up."""
+
+    def passes_on(self, status: int) -> bool:
+        """Return True: an error page is an answer of the site too."""
+        return True
+
+    async def ask(
+        self, collection: str, method: str, url: str, headers: Headers
+    ) -> tuple[_Body, Head] | None:
+        """Return the site's answer, None if it is not asked or does not answer."""
+        request = Request(method, url, headers)
+        if not self._is_wanted(request):
+            return None
+        key = identity(request)
+        if key not in self._fetches:
+            self._fetches[key] = asyncio.create_task(self._fetch(request))
+        exchange = await asyncio.shield(self._fetches[key])
+        return None if exchange is None else _rendered(exchange)
+
+    def _is_wanted(self, request: Request) -> bool:
+        url = wire_url(request.url)
+        if request.method != "GET" or header(request.headers, "range") or host_of(url) not in self.hosts:
+            return False
+        is_page = destination(request.headers) == "document"
+        return not self._avoid.forbids("", url) and (not is_page or self._scope.contains(url))
+
+    async def _fetch(self, request: Request) -> Exchange | None:
+        fields = tuple(each for each in request.headers if each[0].lower() not in _NOT_SENT)
+        try:
+            exchange = await self._fetcher.fetch(
+                request.url, destination(request.headers) or "empty", fields=fields
+            )
+        except (UpstreamUnreachable, TooLarge) as error:
+            self.failed[request.url] = str(error)
+            return None
+        if exchange.response.status in BUSY:
+            return None
+        if self._secrets is None:
+            self._writer.write(exchange, None)
+            return exchange
+        redacted = self._secrets.redact(exchange, None)
+        self._writer.write(*redacted)
+        return redacted[0]
+
+
+def _rendered(exchange: Exchange) -> tuple[_Body, Head]:
+    response = exchange.response
+    fields = [each for each in response.headers if each[0].lower() not in ("content-length", "connection")]
+    fields.append(("Content-Length", str(len(response.raw_body))))
+    line = f"HTTP/1.1 {response.status} {response.reason}".encode("latin-1", "replace")
+    coded = tuple((name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in fields)
+    return _Body(response.raw_body), Head(response.status, line, coded)
+
+
+class _FillingWalks:
+    def __init__(
+        self,
+        collection: Collection,
+        client: ReplayClient,
+        site: _LiveSite,
+        starts: Sequence[str],
+        options: FillOptions,
+        on_step: OnStep,
+    ) -> None:
+        self._collection = collection
+        self._client = client
+        self._starts = starts
+        self._site = site
+        self._options = options
+        self._on_step = on_step
+        self._end = clock.monotonic() + options.seconds
+        self._used: Counter[tuple[str, ...]] = Counter()
+        self._recent: deque[bool] = deque(maxlen=_DRY)
+        self._lines: list[LedgerLine] = []
+        self._fetched = 0
+        self.report = FillReport()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over, or steps find little that is new."""
+        full = len(self._recent) == _DRY
+        self.report.is_dry = full and sum(self._recent) <= self._options.enough * _DRY
+        return self.report.is_dry or clock.monotonic() >= self._end
+
+    async def run(self) -> None:
+        """Take walks in several sessions."""
+        jobs, walks = self._options.jobs, iter(range(1_000_000))
+        vector = VectorEnv(
+            self._client.url,
+            jobs,
+            collection=self._collection.name,
+            level=self._options.level,
+            observe=("axtree",),
+            options=VectorOptions(env=EnvOptions(max_steps=_STEPS + 1, off_path="follow")),
+        )
+        async with vector, asyncio.TaskGroup() as group:
+
+            async def work(session: int) -> None:
+                for number in walks:
+                    if self.is_over:
+                        return
+                    try:
+                        await self._walk(vector, session, number)
+                    except (InfraError, TaskError) as error:
+                        self.report.failed[f"walk {number}"] = str(error)
+
+            for session in range(jobs):
+                group.create_task(work(session))
+        self.report.misses = [each for each in gather(self._lines) if host_of(each.url) in self._site.hosts]
+
+    async def _walk(self, vector: VectorEnv, session: int, number: int) -> None:
+        rng = clock.seeded("fill", self._options.seed, number)
+        start = self._starts[number % len(self._starts)]
+        seen, info = await vector.reset(session, url=start)
+        action: Mapping[str, Any] = {}
+        for _ in range(_STEPS):
+            if self.is_over:
+                break
+            action = choose_unused(seen, action, start, self._used, self._options.avoid, rng)
+            seen, _, terminated, truncated, info = await vector.step(session, action)
+            traffic = info["traffic"]
+            self.report.steps += 1
+            if traffic["requests"] > traffic["noise"]:
+                self.report.requested += 1
+                # Another session may have fetched it meanwhile: then it is no longer new.
+                new, self._fetched = self._site.fetched > self._fetched, self._site.fetched
+                self.report.filled += new
+                self._recent.append(new)
+            self._on_step(self.report)
+            if terminated or truncated:
+                break
+        ledger = await self._client.ledger(info["session"], closed=True)
+        name = self._collection.name
+        self._lines += [LedgerLine(info["session"], name, "", each) for each in ledger.entries]
+
+
+def choose_unused(
+    seen: Observation,
+    last: Mapping[str, Any],
+    start: str,
+    used: Counter[tuple[str, ...]],
+    avoid: AvoidRules,
+    rng: Any,
+) -> dict[str, Any]:
+    """Return the next action, preferably on a control that its page template was seldom used with.
+
+    Args:
+        seen: the page.
+        last: the action before.
+        start: page to return to where nothing can be used.
+        used: how often controls were used, by page template and role, and also by name; counted up.
+        avoid: controls that are left alone.
+        rng: source of choices.
+    """
+    usable = [
+        node
+        for node in seen.nodes
+        if node.bid
+        and node.role not in _NOT_CLICKED
+        and ("disabled", True) not in node.properties
+        and not avoid.forbids(f'{node.role} "{node.name}"')
+    ]
+    if last.get("action") == "fill" and rng.random() < _ENTER and last["bid"] in {n.bid for n in usable}:
+        return {"action": "press", "bid": last["bid"], "key": "Enter"}
+    if not usable:
+        return {"action": "goto", "url": start} if last.get("action") == "back" else {"action": "back"}
+    if last.get("action") not in (None, "back") and rng.random() < _BACK:
+        return {"action": "back"}
+    page = url_template(seen.url)
+    keys = [((page, n.role), (page, n.role, _DIGITS.sub("0", n.name))) for n in usable]
+    weights = [1 / ((1 + used[kind]) * (1 + used[same])) for kind, same in keys]
+    at = rng.choices(range(len(usable)), weights)[0]
+    used.update(keys[at])
+    return _act_on(seen, usable[at], rng)
+
+
+def _act_on(seen: Observation, node: Any, rng: Any) -> dict[str, Any]:
+    readonly = ("readonly", True) in node.properties
+    if node.role == "spinbutton" and not readonly:
+        return {"action": "fill", "bid": node.bid, "value": str(rng.randint(1, 99))}
+    if node.role in _LISTS and (options := _options_of(seen, node)):
+        return {"action": "select", "bid": node.bid, "value": rng.choice(options)}
+    if node.role in (*_TEXT, "combobox") and not readonly:
+        words = sorted({word for each in seen.nodes for word in _WORD.findall(each.name)})
+        return {"action": "fill", "bid": node.bid, "value": rng.choice(words) if words else "test"}
+    return {"action": "click", "bid": node.bid}
+
+
+def _options_of(seen: Observation, owner: Any) -> list[str]:
+    """Return the names of the options below a list."""
+    found: list[str] = []
+    at = next(number for number, node in enumerate(seen.nodes) if node is owner)
+    for node in seen.nodes[at + 1 :]:
+        if node.depth <= owner.depth:
+            break
+        if node.role in _OPTION and node.name:
+            found.append(node.name)
+    return found
