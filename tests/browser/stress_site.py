@@ -128,6 +128,36 @@ PAGES = {
         const r = new ReadableStream({ async pull(to) { const t = await (await fetch(`/data/${++this.n || (this.n = 10)}`)).text(); L(`pull ${this.n}`); to.enqueue(t); if (this.n > 12) to.close(); } }); new Response(r.pipeThrough(new TextEncoderStream())).text().then((t) => L(`stream ${t.length}`));
         navigator.serviceWorker?.register('/w/a.js').then(() => L('registered'), (e) => L(e.name)); caches.open('c').then((c) => c.add('/data/14')).then(() => L('cached'));
         </script>""",
+    "callbacks": """<canvas id=c width=300 height=300></canvas><script>
+        const P = (name, made) => Promise.resolve(made).then(() => L(`${name} given`), (e) => L(`${name} ${e.name}`)); const x = c.getContext('2d'); x.fillRect(5, 5, 90, 90);
+        for (const n of [1, 2]) { c.toBlob((b) => { L(`blob ${b.size}`); fetch(`/data/${n}?blob`).then(() => L(`for blob ${n}`)); }); c.toBlob((b) => L(b.type), 'image/jpeg'); }
+        for (const n of [1, 2]) navigator.locks.request('one', async () => { L(`lock ${n}`); await fetch(`/data/${n}?lock`); L(`unlock ${n}`); }); navigator.locks.request('one', { ifAvailable: true }, (lock) => L(`available ${Boolean(lock)}`));
+        navigator.locks.query().then(({ held, pending }) => L(`locks ${held.length} ${pending.length}`)); const given = new AbortController(); navigator.locks.request('one', { signal: given.signal }, () => L('never')).catch((e) => L(e.name)); given.abort();
+        P('battery', navigator.getBattery?.()); P('decoding', navigator.mediaCapabilities.decodingInfo({ type: 'file', audio: { contentType: 'audio/webm;codecs=opus' } })); P('gpu', navigator.gpu?.requestAdapter());
+        P('keys', navigator.requestMediaKeySystemAccess('org.w3.clearkey', [{ initDataTypes: ['keyids'], audioCapabilities: [{ contentType: 'audio/webm;codecs=opus' }] }])); P('devices', navigator.usb?.getDevices()); P('workers', navigator.serviceWorker.getRegistrations());
+        P('place', new Promise((y, n) => navigator.geolocation.getCurrentPosition(y, n))); P('access', document.hasStorageAccess()); P('capture', navigator.mediaDevices.getUserMedia({ audio: true })); P('quota', new Promise((y) => navigator.webkitTemporaryStorage.queryUsageAndQuota(y)));
+        P('credential', PublicKeyCredential.isUserVerifyingPlatformAuthenticatorAvailable()); P('image', new ImageDecoder({ data: new Uint8Array(9), type: 'image/png' }).decode()); P('full', document.body.requestFullscreen()); P('pointer', document.body.requestPointerLock()); P('lock', screen.orientation.lock('portrait'));
+        const r = new FileReader(); r.onload = r.onloadend = ({ type }) => L(`${type} ${r.result.length}`); r.readAsText(new Blob(['x'.repeat(99999)])); fetch('/data/5').then(() => L('data'));
+        </script>""",
+    "loading": """<script>
+        const { port1, port2 } = new MessageChannel(); port1.onmessage = ({ data }) => { L(`turn ${data}`); if (data < 9) port2.postMessage(data + 1); }; port2.postMessage(0);
+        addEventListener('message', ({ data, source, origin }) => { L(`message ${data} ${source === self} ${origin}`); if (data < 9) postMessage(data + 1, '*'); }); postMessage(0, '*');
+        const step = (n) => { L(`task ${n}`); if (n < 9) scheduler.postTask(() => step(n + 1)); }; step(0); scheduler.postTask(() => L('background'), { priority: 'background' });
+        (async () => { for (let n = 0; n < 9; n++) { await scheduler.yield(); L(`yielded ${n}`); } })(); for (const type of ['DOMContentLoaded', 'load']) addEventListener(type, () => L(type));
+        new Promise((y) => { const r = new FileReader(); r.onloadstart = r.onload = r.onloadend = ({ type, loaded }) => { L(`${type} ${loaded}`); if (type === 'loadend') y(); }; r.readAsArrayBuffer(new Blob(['y'])); }).then(() => L('read'));
+        </script>"""
+    + "<p>row</p>" * 900
+    + "<script>L(`parsed ${document.querySelectorAll('p').length}`)</script>"
+    + "<p>row</p>" * 900,
+    "travels": """<script>
+        for (const type of ['popstate', 'hashchange']) addEventListener(type, () => L(`${type} ${location.hash} ${history.state}`)); if (!location.hash) setTimeout(() => { for (const n of [1, 2, 3]) history.pushState(n, '', `#${n}`); location.hash = 'x';
+          setTimeout(() => { history.back(); L('back'); fetch('/data/1').then(() => L('data')); setTimeout(() => { history.go(-2); history.forward(); history.go(9); L('asked'); }, 40); }, 20); }, 5); else L('came');
+        </script>""",
+    "quick workers": """<script>
+        const code = URL.createObjectURL(new Blob(["onmessage = async ({ data }) => { data.port.postMessage('port'); postMessage((await (await fetch(data.url)).text()).length); }; postMessage('begins');"]));
+        for (const n of [1, 2, 3]) { fetch(`/data/${n}?p`).then(() => L(`page ${n}`)); const { port1, port2 } = new MessageChannel(), w = new Worker(code); w.onmessage = ({ data }) => L(`${n} ${data}`);
+          w.postMessage({ port: port2, url: `${location.origin}/data/${n}?w` }, [port2]); port1.onmessage = ({ data }) => L(`${n} ${data}`); }
+        </script>""",
 }
 
 _WORKERS = {

@@ -77,3 +77,25 @@ async def test_a_popup_that_is_reached_late_is_pinned(rig, request, opener):
     assert flags == ()
     assert "timer @" in text
     assert text.split("@")[1].startswith("455")  # the clock of its opener
+
+
+@pytest.mark.parametrize("opener", ["opener", "form"])
+async def test_a_page_settles_with_its_popup(rig, opener):
+    # A popup that requests something after its opener has settled would move the opener's clock.
+    style = "<style>button { position: fixed; left: 0; top: 0; }</style>"
+    work = (
+        "crypto.subtle.digest('SHA-256', new Uint8Array(9)).then(() => fetch('/data')).then(() => L('late'));"
+    )
+    rig.site.pages["http://localhost/"] = f"<!doctype html>{style}{OPENERS[opener]}"
+    rig.site.pages["http://localhost/pop"] = POPUP.replace("L(Math", f"{work} L(Math", 1)
+    rig.site.pages["http://localhost/data"] = ("text/plain", b"data")
+
+    async def virtual(visit):
+        await visit.goto("http://localhost/")
+        await visit.page.mouse.click(12, 12)
+        settled = await settle(visit.page, visit.activity)
+        (popup,) = [page for page in visit.context.pages if page is not visit.page]
+        return settled.virtual_ms, "late" in await popup.evaluate("log.textContent")
+
+    async with rig.visit(Level.EXACT) as visit:
+        assert await virtual(visit) == (500, True)

@@ -46,6 +46,7 @@ _FRAMES = 25  # limit per rest at level EXACT, for pages whose frames request fu
 
 Look = dict[str, Any]
 
+_TRAVEL_SECONDS = 30.0  # real, until a step in history has begun; a page may refuse it
 _END_SECONDS = 3.0  # real, for events whose end may never be reported
 
 
@@ -127,9 +128,11 @@ class _Settling:
         self._transitions = -1  # number begun or ended
         self.waits = WorkerWaits()
         self._workers_of_main: Look | None = None
-        self._creators: list[
-            FrameInfo
-        ] = []  # frames below the main one whose workers or messages are under way
+        # Frames, except the page's main one, whose workers or messages are under way.
+        self._creators: list[tuple[PageProbe, FrameInfo]] = []
+        self._waits_of_page = self._waits_of_others = WorkerWaits()
+        self._changes: dict[str, int] = {}  # of the documents of other pages, by loader
+        self._step: tuple[FrameInfo | None, int] | None = None  # first step in history, and its frame
         self._animation_left: int | None = None  # virtual ms until the next end, at level EXACT
 
     async def by_virtual_time(self) -> tuple[bool, str]:
@@ -199,7 +202,8 @@ class _Settling:
         for _ in range(_FRAMES):
             await exact.drain(self)
             await self.activity.idle()  # frames of WebSockets
-            await self._wait_for_popups(exact)
+            if await self._wait_for_popups(exact) or await self._take_step():
+                continue
             await exact.until_paused(self.probe.arrived(_END_SECONDS))
             # A document has begun to load: no frame may show half of it.
             if exact.requests.released() or exact.requests.next_paused():
@@ -212,12 +216,29 @@ class _Settling:
             if not exact.requests.open and before == now and look is not None:
                 return
 
-    async def _wait_for_popups(self, exact: ExactContext) -> None:
-        """Wait until Playwright has reported all pages of the browser."""
+    async def _wait_for_popups(self, exact: ExactContext) -> bool:
+        """Wait until Playwright has reported all pages of the browser; return True if any was missing."""
         context = self.probe.page.context
+        before = len(context.pages)
         with suppress(PlaywrightTimeout):
             while len(context.pages) < exact.pages:
                 await context.wait_for_event("page", timeout=_END_SECONDS * 1000)
+        return len(context.pages) > before
+
+    async def _take_step(self) -> bool:
+        """Let a script take its next step in history; return True if one did."""
+        if self._step is None:
+            return False
+        (frame, count), self._step = self._step, None
+        with suppress(FrameGone):
+            history = await self.probe.send("Page.getNavigationHistory")
+            exists = 0 <= history["currentIndex"] + count < len(history["entries"])
+            call = f"eye.clock({self._control}, 'step', 0)"
+            await self.probe.travelling(
+                self.probe.evaluate_all(call, [frame or (await self.probe.frames())[0]]),
+                _TRAVEL_SECONDS if exists else 0.0,
+            )
+        return True
 
     async def _snap_and_idle(self, exact: ExactContext) -> Look | None:
         """Set animations to whole milliseconds, and wait until the page has nothing to do."""
@@ -230,7 +251,8 @@ class _Settling:
         except FrameGone:
             return None
         await self._snapped(exact, [reply])
-        if reply["look"] is None or await self._idle_frames():  # a frame was drawn or added since
+        has_others = len(self.probe.page.context.pages) > 1
+        if reply["look"] is None or has_others or await self._idle_frames():  # a frame was drawn or added
             return await self.idle()
         return self._seen(reply["look"])
 
@@ -239,6 +261,7 @@ class _Settling:
         self._workers_of_main = look["workers"] if look else None
         self._note_workers([], [])
         self._transitions = look["turned"] if look else -1
+        self._step = (None, look["steps"]) if look and look["steps"] else None
         self._take_flags([look])
         return look
 
@@ -272,7 +295,20 @@ class _Settling:
             await exact.draw(self.probe.cdp)
 
     async def idle(self) -> Look | None:
-        """Wait until the page has nothing to do, and results of other threads have been delivered to it.
+        """Wait until the context's pages have nothing to do, and have the results of other threads.
+
+        Other pages (a popup, its opener) share requests, channels and storage with the page. Their documents
+        run, too; only their timers wait.
+        """
+        look = await self._idle_page()
+        for _ in range(_FRAMES):
+            if not await self._idle_others():
+                break
+            look = await self._idle_page()
+        return look
+
+    async def _idle_page(self) -> Look | None:
+        """Wait until the page has nothing to do.
 
         If the document navigates away, wait for the next one, which has the most to do.
         """
@@ -287,14 +323,42 @@ class _Settling:
                 await self.probe.arrived(_END_SECONDS)
         return look
 
+    async def _idle_others(self) -> bool:
+        """Wait until the other pages have nothing to do; return True if any had."""
+        others = [page for page in self.probe.page.context.pages if page is not self.probe.page]
+        self._waits_of_others = WorkerWaits()
+        had = False
+        for page in others:
+            with suppress(InfraError, FrameGone):  # closed meanwhile
+                had |= await self._idle_other(await PageProbe.of(page))
+        if others:
+            self._sum_waits()
+        return had
+
+    async def _idle_other(self, probe: PageProbe) -> bool:
+        if self.state.exact:
+            await self.state.exact.until_paused(probe.arrived(_END_SECONDS))
+        had = False
+        for frame in await probe.frames():
+            (reply,) = await probe.evaluate_all(f"eye.idle({self._control})", [frame])
+            if reply is None:
+                continue
+            self._take_flags([reply])
+            had |= reply["gave"] or self._changes.get(frame.loader) != reply["changes"]
+            self._changes[frame.loader] = reply["changes"]
+            if _is_pending(reply["workers"]):
+                self._creators.append((probe, frame))
+            self._waits_of_others += WorkerWaits.of([reply["workers"]])
+        return had
+
     async def started(self) -> None:
-        """Wait until a worker of the page has begun, or a message to one has arrived."""
+        """Wait until a worker of a page has begun, or a message to one has arrived."""
         main = (await self.probe.frames())[:1] if _is_pending(self._workers_of_main) else []
-        frames = [*main, *self._creators]
+        frames = [*((self.probe, frame) for frame in main), *self._creators]
         if not frames:
             return
         calls = [
-            asyncio.ensure_future(self.probe.evaluate(f"eye.started({self._control})", f)) for f in frames
+            asyncio.ensure_future(probe.evaluate(f"eye.started({self._control})", f)) for probe, f in frames
         ]
         try:
             await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
@@ -314,11 +378,20 @@ class _Settling:
             self._take_flags(await self.probe.evaluate_all(f"eye.idle({self._control})", [frame]))
         self._take_flags(replies)
         self._note_workers(frames, replies)
+        for frame, each in zip(frames, replies, strict=True):
+            if each and each["steps"] and self._step is None:
+                self._step = frame, each["steps"]
         return bool(waiting)
 
     def _note_workers(self, frames: Sequence[FrameInfo], replies: Sequence[Look | None]) -> None:
-        self.waits = WorkerWaits.of([self._workers_of_main, *replies])
-        self._creators = [frame for frame, each in zip(frames, replies, strict=True) if _is_pending(each)]
+        self._waits_of_page = WorkerWaits.of([self._workers_of_main, *replies])
+        self._creators = [
+            (self.probe, frame) for frame, each in zip(frames, replies, strict=True) if _is_pending(each)
+        ]
+        self._sum_waits()
+
+    def _sum_waits(self) -> None:
+        self.waits = self._waits_of_page + self._waits_of_others
 
     def _take_flags(self, replies: Sequence[Look | None]) -> None:
         for what in [what for each in replies if each for what in each.get("flags", ())]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
@@ -465,12 +465,16 @@ class PageProbe:
         Raises:
             InfraError: if the page is closed or has crashed.
         """
+        await self.travelling(self.send("Page.navigateToHistoryEntry", entryId=entry), timeout)
+        return self._main in self._navigating
+
+    async def travelling(self, call: Awaitable[object], timeout: float) -> None:
+        """Await a call that starts a step in history, and the beginning of its navigation."""
         self._left.clear()
-        await self.send("Page.navigateToHistoryEntry", entryId=entry)
+        await call
         with suppress(TimeoutError):  # a page may refuse to be left (beforeunload)
             async with asyncio.timeout(timeout):
                 await self._left.wait()
-        return self._main in self._navigating
 
     def _on_started(self, event: dict[str, Any]) -> None:
         kind = event.get("navigationType", "")

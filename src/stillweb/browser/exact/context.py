@@ -40,6 +40,8 @@ __all__ = ["ExactContext", "Scripts"]
 _FRAME_EPOCH = 1e12
 _ACCOUNT_SECONDS = 1.0  # real; a reported request is paused within milliseconds, unless served from memory
 _START_SECONDS = 30.0  # real; a worker that is not blocked begins within milliseconds on an idle machine
+# A worker that has evaluated its script reports it to its creator, which then sends the messages that waited.
+_BEGIN_ROUNDS = 2
 _LOOK_SECONDS = 1.0  # real; between two checks for events that a page may not report
 _BODY_SECONDS = 3.0  # real; a body that the page does not read to its end never ends
 _SCREENSHOT_FRAMES = 5  # the first frame has no picture if the page has not been shown before
@@ -418,17 +420,25 @@ class ExactContext:
 
     async def calm(self, page: PageSide) -> None:
         """Wait until page and workers have nothing to do, and each reported request is accounted for."""
+        await self._calm(page)
+        for request in self.requests.unreported():
+            self._report(request)
+
+    async def _calm(self, page: PageSide) -> None:
         until = clock.monotonic() + _START_SECONDS
+        begun, left = self.workers.begun, 0
         while True:
-            begun = self.workers.begun
             await page.idle()
             await self.workers.calm(page.idle)
             await self._account()
-            if begun != self.workers.begun:  # a worker that has begun may send messages
+            if begun != self.workers.begun:
+                begun, left = self.workers.begun, _BEGIN_ROUNDS
+            if left:
+                left -= 1
                 continue
             if not self._workers_pending(page):
                 return
-            if self.requests.next_paused() and not self.workers.unreported:
+            if self.requests.next_paused() and not self.workers.unreported and not self._will_begin(page):
                 return
             if clock.monotonic() > until:
                 self.workers.lost = True
@@ -443,6 +453,12 @@ class ExactContext:
             return False
         messages = (pages.unread and not workers.deaf) or (workers.unread and not pages.deaf)
         return bool(pages.starting or workers.starting or messages)
+
+    def _will_begin(self, page: PageSide) -> bool:
+        """Return True if a worker begins without a request that is held."""
+        starting = page.waits.starting + self.workers.waits.starting
+        held = {request.key for request in self.requests.open if request.kind != "document"}
+        return starting > len(self.workers.loading(held))
 
     async def _wait_for_workers(self, page: PageSide) -> None:
         """Wait for an event of a worker; at most a second, since a replaced document never reports it."""
@@ -480,8 +496,6 @@ class ExactContext:
                 self._give_up(request)
             for request in self.requests.ambiguous():
                 request.requester_known = True
-        for request in self.requests.unreported():
-            self._report(request)
 
     def _beginning(self) -> list[str]:
         return self.workers.beginning({request.key for request in self.requests.open})

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
-from stillweb.browser.cdp.connection import CdpError, CdpSession
+from stillweb.browser.cdp.connection import CdpError, CdpSession, is_worker_script
 
 __all__ = ["WorkerWaits", "Workers"]
 
@@ -43,6 +43,9 @@ class WorkerWaits:
         """Return the sums over the replies of several realms."""
         found = [reply for reply in replies if reply]
         return cls(*(sum(reply.get(name, 0) for reply in found) for name in ("starting", "unread", "deaf")))
+
+    def __add__(self, other: WorkerWaits) -> WorkerWaits:
+        return WorkerWaits(self.starting + other.starting, self.unread + other.unread, self.deaf + other.deaf)
 
 
 class Workers:
@@ -131,6 +134,12 @@ class Workers:
             for target, url in self._starting.items()
             if target not in open_requests and not self._loading.get(target)
         ]
+
+    def loading(self, open_requests: set[str]) -> set[str]:
+        """Return the workers whose script, or an import of it, is among the open requests."""
+        scripts = {request for request in open_requests if is_worker_script(request)}
+        imports = {target for target in self._starting if self._loading.get(target, set()) & open_requests}
+        return scripts | imports
 
     async def started(self) -> None:
         """Wait until a worker that a worker has created has begun, or a message has arrived."""

@@ -68,6 +68,7 @@
   hooks.started = () => dispatch.call(window, new NativeEvent(pin.control + "*"));
   // The order in which frames get storage events is not defined: they are delivered at a rest, in frame order.
   if (pin.hold) {
+    hold("message", pin.hold.message, true);
     hold("storage", (event) => {
       if (!event.isTrusted) return;
       event.stopImmediatePropagation();

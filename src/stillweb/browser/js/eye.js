@@ -264,14 +264,18 @@
       watch(document);
       const flags = [];
       let workers = {};
+      let gave = false;
+      let steps = 0;
       for (let given = 1, rounds = 2000; given && rounds; rounds--) {
         for (let i = 0; i < 2; i++) await scheduler.postTask(() => {}, { priority: "background" });
         const reply = await this.clock(control, "give", 0);
         given = reply?.given ?? 0;
+        gave ||= given > 0;
+        steps = reply?.steps ?? 0;
         workers = reply && { starting: reply.starting, unread: reply.unread, deaf: reply.deaf };
         flags.push(...(reply?.flags ?? []));
       }
-      return { ...look(), turned, flags, workers };
+      return { ...look(), turned, flags, workers, gave, steps };
     },
     snap,
     // Removes the bubble at an invalid field, and returns its text; "" without one. A message of blanks hides it.

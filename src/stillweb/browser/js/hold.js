@@ -13,6 +13,7 @@
   const busy = new Set(); // promises of work that ends with events of its own
   const within = (promise) => NativePromise.race([promise, new NativePromise((resolve) => nativeTimeout(resolve, PATIENCE, "late"))]);
   const starting = new Set(); // workers that have been created and have not begun
+  const before = []; // calls before each delivery
   const flags = [];
   const flag = (what) => { if (!flags.includes(what)) flags.push(what); };
 
@@ -43,6 +44,7 @@
   hooks.flags = () => flags.splice(0);
   // One result at a time; deliveries without a result (messages, storage events) together.
   hooks.give = async () => {
+    for (const each of before) await each();
     for (const each of [...busy]) {
       if (await within(each) === "late") {
         busy.delete(each);
@@ -74,13 +76,13 @@
     busy.add(ends);
     ends.then(() => busy.delete(ends));
   };
-  const following = (owner, names, types, of = (result) => result) => {
+  const following = (owner, names, types) => {
     for (const name of names) {
       const native = owner?.[name];
       if (!native) continue;
       owner[name] = { [name](...args) {
         const result = native.apply(this, args);
-        until(of(result, this), types);
+        until(result, types);
         return result;
       } }[name];
     }
@@ -185,8 +187,6 @@
     return request;
   } }.open;
   following(globalThis.IDBDatabase?.prototype, ["transaction"], ["complete", "abort"]);
-  following(globalThis.FileReader?.prototype, ["readAsText", "readAsArrayBuffer", "readAsDataURL", "readAsBinaryString"],
-    ["loadend"], (_, reader) => reader);
 
   // WebAssembly is compiled on other threads; streams of it are first read to their end.
   const { WebAssembly: wasm } = globalThis;
@@ -488,5 +488,5 @@
       },
     });
   }
-  pin.hold = { push, sends, flag, queue, link, connected };
+  pin.hold = { push, wrap, before, sends, flag, queue, link, connected };
 }

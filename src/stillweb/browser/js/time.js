@@ -14,7 +14,8 @@
   const report = globalThis.reportError.bind(globalThis);
   const nativeTimeout = globalThis.setTimeout.bind(globalThis);
   // Set by hold.js: delivers results of other threads, and counts them.
-  const hooks = { added() {}, give: () => 0, pending: () => 0, flags: () => [], starting: () => 0, unread: () => 0, deaf: () => 0 };
+  const hooks = { added() {}, give: () => 0, pending: () => 0, flags: () => [], starting: () => 0, unread: () => 0, deaf: () => 0,
+    steps: () => 0, step: () => 0 };
 
   // ---- time -----------------------------------------------------------------------------------
   let now = pin.start;
@@ -287,12 +288,12 @@
     },
     state(given = 0) {
       const state = { now, next: next(), ran, given, pending: hooks.pending(), flags: hooks.flags(),
-        starting: hooks.starting(), unread: hooks.unread(), deaf: hooks.deaf() };
+        starting: hooks.starting(), unread: hooks.unread(), deaf: hooks.deaf(), steps: hooks.steps() };
       ran = 0;
       return state;
     },
     async move(command, time) {
-      const given = await { advance, adopt, give: hooks.give }[command](time);
+      const given = await { advance, adopt, give: hooks.give, step: hooks.step }[command](time);
       return this.state(given ?? 0);
     },
   };

@@ -1,0 +1,207 @@
+// Level EXACT, in documents and workers: what other processes answer, and messages and tasks of a document that loads,
+// reach the page at rests. Runs after hold.js; called with `pin` = {time, hold}.
+(pin) => {
+  "use strict";
+  const { getOwnPropertyDescriptor } = Object;
+  const { apply } = Reflect;
+  const { hooks } = pin.time;
+  const { push, wrap, before } = pin.hold;
+  const NativePromise = Promise;
+  const listen = EventTarget.prototype.addEventListener;
+  const dispatch = EventTarget.prototype.dispatchEvent;
+  const report = globalThis.reportError.bind(globalThis);
+  const of = (name) => globalThis[name]?.prototype;
+
+  const { request: lock, query } = of("LockManager") ?? {};
+
+  // ---- promises of the browser process, and of other threads -----------------------------------
+  for (const [owner, ...names] of [
+    ["Navigator", "getBattery", "requestMediaKeySystemAccess", "requestMIDIAccess", "getInstalledRelatedApps", "share", "setAppBadge", "clearAppBadge"],
+    ["Document", "hasStorageAccess", "requestStorageAccess", "hasUnpartitionedCookieAccess", "browsingTopics", "hasPrivateToken", "hasRedemptionRecord"],
+    ["Element", "requestPointerLock", "requestFullscreen"],
+    ["Document", "exitFullscreen"],
+    ["ServiceWorkerContainer", "getRegistration", "getRegistrations"],
+    ["ServiceWorkerRegistration", "update", "unregister"],
+    ["CredentialsContainer", "get", "create", "store", "preventSilentAccess"],
+    ["MediaCapabilities", "decodingInfo", "encodingInfo"],
+    ["MediaDevices", "getUserMedia", "getDisplayMedia"],
+    ["PaymentRequest", "canMakePayment", "hasEnrolledInstrument", "show"],
+    ["Permissions", "request", "revoke"],
+    ["LockManager", "query"],
+    ["Keyboard", "getLayoutMap", "lock"],
+    ["ScreenOrientation", "lock"],
+    ["ImageDecoder", "decode"],
+    ["WakeLock", "request"],
+    ["GPU", "requestAdapter"],
+    ["Bluetooth", "getAvailability", "getDevices", "requestDevice"],
+    ["USB", "getDevices", "requestDevice"],
+    ["HID", "getDevices", "requestDevice"],
+    ["Serial", "getPorts", "requestPort"],
+    ["XRSystem", "isSessionSupported", "requestSession"],
+    ["StorageBucketManager", "open", "keys", "delete"],
+    ["PushManager", "getSubscription", "permissionState", "subscribe"],
+  ]) wrap(of(owner), names);
+  for (const [owner, ...names] of [
+    ["PublicKeyCredential", "isUserVerifyingPlatformAuthenticatorAvailable", "isConditionalMediationAvailable", "getClientCapabilities"],
+    ["ImageDecoder", "isTypeSupported"],
+    ["VideoDecoder", "isConfigSupported"],
+    ["VideoEncoder", "isConfigSupported"],
+    ["AudioDecoder", "isConfigSupported"],
+    ["AudioEncoder", "isConfigSupported"],
+    ["Notification", "requestPermission"],
+    ["IdleDetector", "requestPermission"],
+  ]) wrap(globalThis[owner], names);
+  wrap(globalThis, ["queryLocalFonts", "getScreenDetails"]);
+
+  // ---- callbacks ---------------------------------------------------------------------------------
+  const called = (callback, args) => {
+    try {
+      apply(callback, undefined, args);
+    } catch (error) {
+      report(error);
+    }
+  };
+  // Of the functions among the arguments one is called, once.
+  const once = (owner, names) => {
+    for (const name of names) {
+      const native = owner?.[name];
+      if (!native) continue;
+      owner[name] = { [name](...args) {
+        let deliver = () => {};
+        let result;
+        const ended = new NativePromise((resolve) => {
+          const own = args.map((each) => typeof each !== "function" ? each : (...given) => {
+            deliver = () => called(each, given);
+            resolve();
+          });
+          result = apply(native, this, own);
+        });
+        push(() => deliver(), ended);
+        return result;
+      } }[name];
+    }
+  };
+  once(of("HTMLCanvasElement"), ["toBlob"]);
+  once(of("Geolocation"), ["getCurrentPosition"]);
+  for (const kind of ["webkitTemporaryStorage", "webkitPersistentStorage"]) { // without an interface object
+    const quota = globalThis.navigator[kind];
+    if (quota) once(quota, ["queryUsageAndQuota", "requestQuota"]);
+  }
+
+  // A lock is granted at any time. The manager answers a query after what it granted before.
+  if (lock) {
+    const asked = new Set(); // requests that were not granted
+    before.push(() => asked.size ? query.call(navigator.locks) : null);
+    LockManager.prototype.request = { request(name, ...rest) {
+      const callback = rest.at(-1);
+      if (typeof callback !== "function" || this !== navigator.locks) return apply(lock, this, [name, ...rest]);
+      const entry = { granted: null };
+      asked.add(entry);
+      push(() => entry.granted(), null, () => entry.granted !== null);
+      const granted = (given) => new NativePromise((resolve, reject) => {
+        entry.granted = () => {
+          try {
+            resolve(apply(callback, undefined, [given]));
+          } catch (error) {
+            reject(error);
+          }
+        };
+        asked.delete(entry);
+      });
+      const result = apply(lock, this, [name, ...rest.slice(0, -1), granted]);
+      result.catch(() => asked.delete(entry));
+      return result;
+    } }.request;
+  }
+
+  // Files are read in another process. Listeners of a target that is no node run in the order of their addition.
+  const { FileReader: reader } = globalThis;
+  if (reader) {
+    const READ = ["loadstart", "progress", "load", "abort", "error", "loadend"];
+    const reads = new WeakMap(); // reader -> what takes its events
+    globalThis.FileReader = new Proxy(reader, { construct(target, args, newTarget) {
+      const made = Reflect.construct(target, args, newTarget === globalThis.FileReader ? target : newTarget);
+      for (const type of READ) listen.call(made, type, (event) => { if (event.isTrusted) reads.get(made)?.(event); });
+      return made;
+    } });
+    reader.prototype.constructor = globalThis.FileReader;
+    for (const name of ["readAsText", "readAsArrayBuffer", "readAsDataURL", "readAsBinaryString"]) {
+      const native = reader.prototype[name];
+      reader.prototype[name] = { [name](...args) {
+        const result = apply(native, this, args); // throws for other objects
+        const events = [];
+        const ended = new NativePromise((resolve) => {
+          reads.set(this, (event) => {
+            event.stopImmediatePropagation();
+            const { type, lengthComputable, loaded, total } = event;
+            if (type !== "progress" || loaded === total) events.push(new ProgressEvent(type, { lengthComputable, loaded, total }));
+            if (type === "loadend") resolve();
+          });
+        });
+        push(() => { for (const event of events) dispatch.call(this, event); }, ended);
+        return result;
+      } }[name];
+    }
+  }
+  if (!globalThis.document) return;
+
+  // ---- while a document loads --------------------------------------------------------------------
+  // Its parser runs in tasks of its own, at any time, and between them the tasks and messages that scripts post.
+  const isLoading = () => document.readyState !== "complete";
+  const waiting = new WeakMap(); // port -> number of messages that wait
+  const { postMessage } = MessagePort.prototype;
+  const { structuredClone } = globalThis;
+  MessagePort.prototype.postMessage = { postMessage(message, ...rest) {
+    const count = waiting.get(this) ?? 0;
+    if (!count && !isLoading()) return apply(postMessage, this, [message, ...rest]);
+    const [options] = rest;
+    const transfer = [...(Array.isArray(options) ? options : options?.transfer ?? [])];
+    const { copy, given } = structuredClone({ copy: message, given: transfer }, { transfer });
+    waiting.set(this, count + 1);
+    push(() => {
+      waiting.set(this, waiting.get(this) - 1);
+      apply(postMessage, this, [copy, given]);
+    });
+    return undefined;
+  } }.postMessage;
+  pin.hold.message = (event) => {
+    if (!event.isTrusted || (event.source === window && !isLoading())) return;
+    event.stopImmediatePropagation();
+    const { data, origin, lastEventId, source, ports } = event;
+    push(() => dispatch.call(window, new MessageEvent("message", { data, origin, lastEventId, source, ports: [...ports] })));
+  };
+  const { postTask, yield: yields } = of("Scheduler") ?? {};
+  if (postTask) {
+    Scheduler.prototype.postTask = { postTask(callback, ...rest) {
+      if (!isLoading()) return apply(postTask, this, [callback, ...rest]);
+      return new NativePromise((resolve, reject) => {
+        push(() => apply(postTask, this, [callback, ...rest]).then(resolve, reject));
+      });
+    } }.postTask;
+  }
+  if (yields) {
+    Scheduler.prototype.yield = { yield() {
+      return isLoading() ? new NativePromise((resolve) => push(resolve)) : yields.call(this);
+    } }.yield;
+  }
+
+  // ---- steps in history --------------------------------------------------------------------------
+  // The browser process takes them at any time; here they begin at a rest, and the driver waits for them.
+  const steps = []; // [number of entries, native call]
+  const { go } = History.prototype;
+  for (const [name, by] of [["back", () => -1], ["forward", () => 1], ["go", (delta) => Math.trunc(Number(delta)) || 0]]) {
+    const native = History.prototype[name];
+    History.prototype[name] = { [name](delta) {
+      const count = by(delta);
+      if (this !== history || !count) return apply(native, this, [delta]);
+      getOwnPropertyDescriptor(History.prototype, "length").get.call(this); // throws if the document is gone
+      steps.push(count);
+      return undefined;
+    } }[name];
+  }
+  hooks.steps = () => steps.length ? steps[0] : 0;
+  hooks.step = () => {
+    if (steps.length) go.call(history, steps.shift());
+    return 1;
+  };
+}
