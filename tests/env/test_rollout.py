@@ -121,7 +121,10 @@ def test_every_episode_is_reported_once_as_it_ended(scripts, n, most, tries):
         assert each.reward == (1.0 if good else None)
         assert len(each.errors) == len(taken) - good
         assert len(each.steps) == (STEPS if good else 0)
-        assert not good or each.traffic == {"requests": 6, "hits": 3, "misses": 3, "noise": 0}
+        assert not good or each.traffic == TRAFFIC
+
+
+TRAFFIC = {"requests": 6, "hits": 3, "misses": 3, "noise": 0, "guesses": 0, "derived": 0}
 
 
 def test_a_bug_ends_its_session_and_is_reported_once_the_others_are_through():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import md5, sha256
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from stillweb.collections.learn.branches import FormRecordings, RecordedBranch, RecordedStep
 from stillweb.matching.captures import Entry
+from stillweb.matching.derived.branch import cookies_sent, cookies_set
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.keys import request_key
 from stillweb.model import Exchange, Request, Response
@@ -28,12 +29,13 @@ class Cart:
 
     Attributes:
         visit: differs in every visit; tokens are made of it.
-        strict: whether a form's token is of the page that was shown last.
         rule: text of the cart page that depends on all items and notes.
+        seen: whether the pages of items list the items that were looked at before, by a cookie.
     """
 
     visit: int = 0
     rule: Callable[[Sequence[str], Sequence[str]], str] = lambda items, notes: ""
+    seen: bool = False
     items: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -59,7 +61,11 @@ class Cart:
             rows = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
             return _page(f"{head}<ol>{rows}</ol>{self._form('/note', '<input name=text>')}")
         if path.startswith("/item/"):
-            return _page(f"{head}{path[-1]}{self._form(f'/add/{path[-1]}', '')}")
+            looked = cookies_sent(request).get("seen", "")
+            item = path[-1]
+            shown = _page(f"{head}{item} {looked.replace(item, '')}{self._form(f'/add/{item}', '')}")
+            cookie = ("Set-Cookie", f"seen={item}{looked.replace(item, '')}; Path=/")
+            return replace(shown, headers=(*shown.headers, cookie)) if self.seen else shown
         return _page("<p>about</p>")
 
     def _form(self, action: str, inner: str) -> str:
@@ -105,34 +111,63 @@ def record(make: Callable[[int], Cart], *path: Form) -> FormRecordings:
     vocabulary = Vocabulary()
     vocabulary.add("".join(make(0).answer(get(page)).raw_body.decode() for page in PAGES))
     sets = list(sentinels([("text", 0)] * len(typed), vocabulary.words)) if typed else [()] * 2
-    untouched = tuple(_probe(make(visit)) for visit in (1, 2))
-    branches = tuple(_branch(make(3 + n), path, values) for n, values in enumerate([sets[0], *sets]))
+    untouched = tuple(Visitor(make(visit)).pages() for visit in (1, 2))
+    first = Visitor(make(3))
+    branch, opened = _branch(first, path, sets[0])
+    for page in PAGES:
+        first.send(get(page))
+    others = [_branch(Visitor(make(4 + n)), path, values)[0] for n, values in enumerate(sets)]
     last = path[-1]
     fields = tuple(("text", "text") for _ in typed)
     after = tuple(form.name for form in path[:-1])
     own = len(fields) - last.typed
     page = HOST + last.page
-    return FormRecordings(last.name, page, fields, False, branches, (untouched[0], untouched[1]), after, own)
+    twins = untouched[0], untouched[1]
+    recorded = FormRecordings(last.name, page, fields, False, (branch, *others), twins, after, own)
+    return replace(recorded, opened=opened, wandered=first.pages())
 
 
-def _branch(cart: Cart, path: Sequence[Form], values: tuple[str, ...]) -> RecordedBranch:
+@dataclass
+class Visitor:
+    """A browser with cookies at a site."""
+
+    cart: Cart
+    cookies: dict[str, str] = field(default_factory=dict)
+
+    def send(self, request: Request, *, keep: bool = True) -> tuple[Request, Response]:
+        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        if cookie:
+            request = replace(request, headers=(*request.headers, ("Cookie", cookie)))
+        response = self.cart.answer(request)
+        if keep:
+            head = "".join(f"{name}: {value}\r\n" for name, value in response.headers)
+            self.cookies |= cookies_set(head.encode())
+        return request, response
+
+    def step(self, label: str, request: Request, *, keep: bool = True) -> RecordedStep:
+        at = f"202611231200{self.cart.visit:02d}"
+        return RecordedStep(label, Exchange(*self.send(request, keep=keep), at))
+
+    def pages(self) -> tuple[RecordedStep, ...]:
+        return tuple(self.step(HOST + path, get(path), keep=False) for path in PAGES)
+
+
+def _branch(
+    visitor: Visitor, path: Sequence[Form], values: tuple[str, ...]
+) -> tuple[RecordedBranch, tuple[Exchange, ...]]:
     left = list(values)
-    for form in path:
+    opened: list[Exchange] = []
+    for number, form in enumerate(path, start=1):
         typed = [left.pop(0)] if form.typed else []
-        token = token_in(cart.answer(get(form.page)).raw_body)
-        steps = [_step("write", cart, form.request(token, typed))]
-        location = dict(steps[0].exchange.response.headers)["Location"]
-        shown = _step("shown", cart, get(location))
-    return RecordedBranch(values, (*steps, shown, _step("again", cart, get(location)), *_probe(cart)))
-
-
-def _probe(cart: Cart) -> tuple[RecordedStep, ...]:
-    return tuple(_step(HOST + path, cart, get(path)) for path in PAGES)
-
-
-def _step(label: str, cart: Cart, request: Request) -> RecordedStep:
-    at = f"202611231200{cart.visit:02d}"
-    return RecordedStep(label, Exchange(request, cart.answer(request), at))
+        page = visitor.step("page", get(form.page))
+        opened.append(page.exchange)
+        token = token_in(page.exchange.response.raw_body)
+        write = visitor.step("write", form.request(token, typed))
+        location = dict(write.exchange.response.headers)["Location"]
+        shown = visitor.step("shown", get(location))
+        opened += [] if number == len(path) else [shown.exchange]
+    again = visitor.step("again", get(location))
+    return RecordedBranch(values, (write, shown, again, *visitor.pages())), tuple(opened)
 
 
 class Recorded:

@@ -8,7 +8,21 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 import pytest
-from graph_sites import ADD_A, ADD_B, ADD_C, HOST, NOTE, PAGES, Cart, Form, Recorded, get, record, token_in
+from graph_sites import (
+    ADD_A,
+    ADD_B,
+    ADD_C,
+    HOST,
+    NOTE,
+    PAGES,
+    Cart,
+    Form,
+    Recorded,
+    Visitor,
+    get,
+    record,
+    token_in,
+)
 
 from stillweb.collections.learn.branches import Proved, Refusal, prove
 from stillweb.matching.captures import Entry
@@ -42,9 +56,14 @@ def proved(*path: Form, make: Callable[[int], Cart] = made) -> Branch:
 class Session:
     """A session with recorded pages, beside the site in the same state."""
 
-    def __init__(self, branches: Sequence[Branch], writes: Sequence[Form] = ()) -> None:
-        self.live = made(0)
-        self.site = made(0)
+    def __init__(
+        self,
+        branches: Sequence[Branch],
+        writes: Sequence[Form] = (),
+        make: Callable[[int], Cart] = made,
+    ) -> None:
+        self.live = Visitor(make(0))
+        self.site = make(0)
         exchanges = [(get(path), self.site.answer(get(path)), 0) for path in PAGES]
         for epoch, form in enumerate(writes):
             token = token_in(self.site.answer(get(form.page)).raw_body)
@@ -64,7 +83,8 @@ class Session:
         match, entry = self._answer(request)
         self.tiers.append(match.tier)
         if entry is not None:
-            check(entry, self.live.answer(request), match)
+            check(entry, self.live.send(request)[1], match)
+            self.derived.note_visit(request, entry)
         return entry
 
     def _answer(self, request: Request) -> tuple[Match, Entry | None]:
@@ -233,7 +253,53 @@ def test_a_page_that_both_writes_change_together_is_recorded_so() -> None:
     assert "depends on the value" in cart.why
 
 
+def listing(visit: int) -> Cart:
+    return Cart(visit, discount, seen=True)
+
+
+@pytest.fixture(scope="module")
+def listed() -> list[Branch]:
+    return [proved(*path, make=listing) for path in ((ADD_A,), (ADD_B,), (ADD_A, ADD_B), (NOTE,))]
+
+
+WALKS = [
+    walk for length in range(4) for walk in product(("/item/a", "/item/b", "/item/c", "/cart"), repeat=length)
+]
+
+
+@pytest.mark.parametrize("walk", WALKS, ids=lambda walk: " ".join(walk) or "none")
+def test_a_page_that_lists_visited_pages_is_answered_after_the_same_visits(
+    listed: list[Branch], walk: tuple[str, ...]
+) -> None:
+    session = Session(listed, make=listing)
+    assert session.write(ADD_A)
+    assert session.derived.trail == [f"{HOST}/item/a"]
+    for path in walk:
+        session.send(get(path))
+    assert session.send(get("/cart")) is not None
+    wandered = any(path.startswith("/item/") and path != "/item/a" for path in walk)
+    assert (session.send(get("/item/a")) is None) == wandered
+
+
+def test_two_products_are_added_though_their_pages_list_the_visited_ones(listed: list[Branch]) -> None:
+    session = Session(listed, make=listing)
+    assert session.write(ADD_A)
+    assert session.write(ADD_B)
+    assert session.send(get("/cart")) is not None
+    assert session.send(get("/item/b")) is not None
+
+
+def test_visits_before_the_write_count(listed: list[Branch]) -> None:
+    session = Session(listed, make=listing)
+    session.derived.note_visit(get("/item/c"), session.index.entry(4))
+    assert session.derived.trail == [f"{HOST}/item/c"]
+    request = ADD_A.request(session.site.token)
+    assert session._answer(request)[1] is not None
+    assert session._answer(get("/item/a"))[1] is None
+    assert session._answer(get("/cart"))[1] is not None
+
+
 def test_stored_branches_of_the_first_format_start_at_the_start_state() -> None:
     stored = dump(proved(ADD_A))
-    del stored["after"], stored["own"]
+    del stored["after"], stored["own"], stored["traces"]
     assert load(stored).path == ("add a",)

@@ -23,6 +23,8 @@ from stillweb.matching.derived.branch import (
     BranchField,
     Read,
     Write,
+    cookies_sent,
+    cookies_set,
     identity_of,
     leaf_text,
     leaves_of,
@@ -44,7 +46,7 @@ from stillweb.matching.parts import Parts
 from stillweb.matching.rules import Rules
 from stillweb.matching.values import fits, shape_of
 from stillweb.model import Exchange, header
-from stillweb.urls import from_timestamp
+from stillweb.urls import from_timestamp, wire_url
 
 __all__ = [
     "AGAIN",
@@ -103,6 +105,8 @@ class FormRecordings:
         untouched: two recordings of the same pages without the write, by label.
         after: names of the forms that each recording sent before this one.
         own: number of the first field of this form; those before, and their values, belong to `after`.
+        opened: GET requests of the first recording before the form was sent.
+        wandered: the pages behind the form once more, after all of them were visited.
     """
 
     name: str
@@ -113,6 +117,8 @@ class FormRecordings:
     untouched: tuple[tuple[RecordedStep, ...], tuple[RecordedStep, ...]] = ((), ())
     after: tuple[str, ...] = ()
     own: int = 0
+    opened: tuple[Exchange, ...] = ()
+    wandered: tuple[RecordedStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +216,7 @@ class _Proof:
         self._volatile_leaves: dict[int, list[str]] = {}
         again = {step.label: step for step in self._again.steps}
         touched, self._clean = touched_labels(recordings)
+        self._traces = _traces(recordings.wandered)
         for step in self._first.steps:
             if step.label not in touched:
                 continue
@@ -328,18 +335,51 @@ class _Proof:
             frozenset(request_key("GET", url) for url in self._clean),
             self._recordings.after,
             self._recordings.own,
+            self._traces,
         )
 
     def _reads(self) -> list[Read]:
         reads = []
+        varying = self._varying() if self._traces else frozenset()
         for step in self._first.steps[1:]:
             texts = self._texts.get(step.label)
             if texts is not None:
-                reads.append(Read(Template.of(texts.url.atoms), texts.answer()))
+                trail = self._trail(step) if step.exchange.request.url in varying else None
+                reads.append(Read(Template.of(texts.url.atoms), texts.answer(), trail=trail))
             elif step.label in self._why:
                 url = Template.of(split(step.exchange.request.url.encode(), self._encoded).atoms)
                 reads.append(Read(url, None, self._why[step.label]))
         return reads
+
+    def _varying(self) -> frozenset[str]:
+        """Return the URLs of pages that differ after other pages were visited: lists of recent ones."""
+        wandered = {step.exchange.request.url: step for step in self._recordings.wandered}
+        varying = set()
+        for step in self._first.steps[1:]:
+            url = step.exchange.request.url
+            texts = self._texts.get(step.label)
+            # The page that the form leads to may hold a message; its reload holds none.
+            if texts is None or url not in wandered or step.label == SHOWN:
+                continue
+            if isinstance(texts.narrowed(wandered[url], self._encoded), str):
+                varying.add(url)
+        return frozenset(varying)
+
+    def _trail(self, step: RecordedStep) -> tuple[str, ...]:
+        """Return the pages that the first recording visited before a step, except those behind the form."""
+        visited = list(self._recordings.opened)
+        for each in self._first.steps[1:]:
+            if each is step or not (each.label in (SHOWN, AGAIN) or each.label.startswith(REDIRECT)):
+                break
+            visited.append(each.exchange)
+        urls: list[str] = []
+        for exchange in visited:
+            url = wire_url(exchange.request.url)
+            if self._traces.intersection(cookies_set(response_head(exchange.response))) and urls[-1:] != [
+                url
+            ]:
+                urls.append(url)
+        return tuple(urls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +447,16 @@ def _cookies(exchange: Exchange) -> bytes:
 def _body(exchange: Exchange) -> bytes:
     response = exchange.response
     return decode(response.raw_body, header(response.headers, "content-encoding")) or b""
+
+
+def _traces(steps: Sequence[RecordedStep]) -> frozenset[str]:
+    """Return the names of cookies that pages set to other values than the request had."""
+    names = set()
+    for step in steps:
+        sent = cookies_sent(step.exchange.request)
+        stated = cookies_set(response_head(step.exchange.response))
+        names |= {name for name, value in stated.items() if sent.get(name) != value}
+    return frozenset(names)
 
 
 def touched_labels(recordings: FormRecordings) -> tuple[frozenset[str], tuple[str, ...]]:

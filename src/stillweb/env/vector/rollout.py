@@ -146,7 +146,7 @@ class _Attempt:
 
     def note(self, info: Mapping[str, Any]) -> None:
         self.info = info
-        self.traffic.update({kind: info["traffic"][kind] for kind in _TRAFFIC})
+        self.traffic.update({kind: info["traffic"].get(kind, 0) for kind in _TRAFFIC})
 
 
 async def play(

@@ -9,6 +9,7 @@ as one session is on it. Pure.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from stillweb.matching.derived.templates import EncodingSets, Slot, Template, re
 from stillweb.matching.keys import request_key
 from stillweb.matching.parts import Leaf, Parts, Where
 from stillweb.matching.values import fits
-from stillweb.model import Request
+from stillweb.model import Request, header
 
 __all__ = [
     "ActiveBranch",
@@ -31,10 +32,13 @@ __all__ = [
     "Refused",
     "Rendered",
     "Write",
+    "cookies_sent",
+    "cookies_set",
     "leaf_text",
 ]
 
 _SENT = frozenset({Where.QUERY, Where.FORM, Where.JSON, Where.MULTIPART})
+_SET_COOKIE = re.compile(rb"(?im)^set-cookie:[ \t]*([^=;\r\n]+)=([^;\r\n]*)")
 _VALUE = "value"  # shape of a leaf that holds a value, in the identity of a write
 
 
@@ -78,11 +82,19 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A page as the site showed it after the write; `why` says why it has no template, "" if it has one."""
+    """A page as the site showed it after the write.
+
+    Attributes:
+        answer: None if it has no template.
+        why: why it has none.
+        trail: pages that a session must have visited until then, as in `DerivedAnswers.trail`; None if the
+            page is the same after all visits.
+    """
 
     url: Template
     answer: Answer | None
     why: str = ""
+    trail: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,17 @@ class Refused:
     """Why a request of a form's shape gets no derived answer."""
 
     reason: str
+
+
+def cookies_set(head: bytes) -> dict[str, str]:
+    """Return the cookies that a response head sets, by name."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in _SET_COOKIE.findall(head)}
+
+
+def cookies_sent(request: Request) -> dict[str, str]:
+    """Return the cookies of a request, by name."""
+    pairs = (pair.partition("=") for pair in header(request.headers, "cookie").split(";"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def path_of(request: Request) -> str:
@@ -154,6 +177,7 @@ class Branch:
         clean: request keys of pages that the write left as they were.
         after: names of the forms that were sent before this one; empty for a form from the start state.
         own: number of the first field that belongs to this form; those before belong to `after`.
+        traces: names of cookies with which pages note that they were visited.
     """
 
     name: str
@@ -166,6 +190,7 @@ class Branch:
     clean: frozenset[bytes] = frozenset()
     after: tuple[str, ...] = ()
     own: int = 0
+    traces: frozenset[str] = frozenset()
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -273,7 +298,7 @@ class ActiveBranch:
                  if read.answer is not None)  # fmt: skip
         return any(text in html.unescape(each.body.decode("utf-8", "replace")) for each in shown if each)
 
-    def read(self, request: Request) -> Rendered | Refused | None:
+    def read(self, request: Request, trail: Sequence[str] = ()) -> Rendered | Refused | None:
         """Return the page at a URL as it is after the write; None if the write does not concern it."""
         key = request_key("GET", request.url)
         reads = self._reads.get(key)
@@ -283,6 +308,8 @@ class ActiveBranch:
             return Refused(self.spoiled)
         used = self._uses.get(key, 0)
         read = reads[min(used, len(reads) - 1)]
+        if read.trail is not None and read.trail != tuple(trail):
+            return Refused("the page depends on the pages visited before, and no recording has these")
         if read.answer is None:
             return Refused(f"changed by the write of form {self.branch.name}: {read.why}")
         rendered = read.answer.render(self._encoded)
@@ -314,6 +341,7 @@ def dump(branch: Branch) -> dict[str, Any]:
                 "url": read.url.dump(sets),
                 "answer": read.answer and _dump_answer(read.answer, sets),
                 "why": read.why,
+                **({} if read.trail is None else {"trail": list(read.trail)}),
             }
             for read in branch.reads
         ],
@@ -322,6 +350,7 @@ def dump(branch: Branch) -> dict[str, Any]:
         "clean": sorted(key.hex() for key in branch.clean),
         "after": list(branch.after),
         "own": branch.own,
+        "traces": sorted(branch.traces),
     }
     return {**stored, "encodings": [sorted(names) for names in sets.numbers]}
 
@@ -347,6 +376,7 @@ def load(stored: dict[str, Any]) -> Branch:
                 Template.load(read["url"], sets),
                 read["answer"] and _load_answer(read["answer"], sets),
                 read["why"],
+                tuple(read["trail"]) if "trail" in read else None,
             )
             for read in stored["reads"]
         ),
@@ -355,6 +385,7 @@ def load(stored: dict[str, Any]) -> Branch:
         frozenset(map(bytes.fromhex, stored["clean"])),
         tuple(stored.get("after", ())),
         stored.get("own", 0),
+        frozenset(stored.get("traces", ())),
     )
 
 

@@ -19,11 +19,18 @@ from typing import Protocol
 
 from stillweb.http.codec import decode
 from stillweb.matching.captures import Entry
-from stillweb.matching.derived.branch import ActiveBranch, Branch, Refused, Rendered, path_of
+from stillweb.matching.derived.branch import (
+    ActiveBranch,
+    Branch,
+    Refused,
+    Rendered,
+    cookies_set,
+    path_of,
+)
 from stillweb.matching.derived.vocabulary import Vocabulary
 from stillweb.matching.keys import request_key
 from stillweb.model import GUESSES, MUTATIONS, Match, Request, Tier, header
-from stillweb.urls import host_of, other_scheme
+from stillweb.urls import host_of, other_scheme, wire_url
 
 __all__ = ["Branches", "DerivedAnswers"]
 
@@ -52,6 +59,11 @@ class Branches:
         return found
 
     @cached_property
+    def traces(self) -> frozenset[str]:
+        """Names of cookies with which pages note that they were visited."""
+        return frozenset(name for branch in self.all for name in branch.traces)
+
+    @cached_property
     def hosts(self) -> frozenset[str]:
         """Hosts whose pages depend on a session's own writes."""
         return frozenset(host_of(branch.write.url) for branch in self.all if not branch.searches)
@@ -65,6 +77,8 @@ class DerivedAnswers:
         active: branch whose pages answer reads, None before the first write that a branch answered.
         known: branch of writes that recordings answered so far; their recordings answer reads too.
         lost: whether the session has made a write that no branch knows.
+        trail: URLs of the pages visited so far that set a cookie in `Branches.traces`, without repetitions of
+            the last one.
     """
 
     branches: Branches
@@ -72,6 +86,7 @@ class DerivedAnswers:
     active: ActiveBranch | None = None
     known: ActiveBranch | None = None
     lost: bool = False
+    trail: list[str] = field(default_factory=list)
 
     def answer(self, request: Request, match: Match, epoch: int) -> tuple[Match, Entry | None] | None:
         """Return what replaces the ordinary match of a request; None if that stands.
@@ -92,6 +107,13 @@ class DerivedAnswers:
             found = self._form(request, match, epoch)
             return found if found is not None and found[1] is not None else None
         return None
+
+    def note_visit(self, request: Request, entry: Entry) -> None:
+        """Extend the trail by a page that was answered."""
+        if self.branches.traces.intersection(cookies_set(bytes(entry.head))):
+            url = wire_url(request.url)
+            if request.method == "GET" and self.trail[-1:] != [url]:
+                self.trail.append(url)
 
     def note_write(self, request: Request, match: Match) -> None:
         """Follow another write that was answered; after an unknown one, the branch's pages are misses."""
@@ -139,7 +161,7 @@ class DerivedAnswers:
     def _read(
         self, active: ActiveBranch, request: Request, match: Match
     ) -> tuple[Match, Entry | None] | None:
-        found = active.read(request)
+        found = active.read(request, self.trail)
         if found is None:
             return None
         if isinstance(found, Rendered):

@@ -157,6 +157,14 @@ async def record_forms(
         return report
 
 
+@dataclass(slots=True)
+class _Walk:
+    """Pages that the first recording of a form visits before and after it (`FormRecordings`)."""
+
+    opened: list[Exchange] = field(default_factory=list)
+    wandered: list[RecordedStep] = field(default_factory=list)
+
+
 class _FormsRun:
     def __init__(
         self,
@@ -178,12 +186,15 @@ class _FormsRun:
         self._words: list[str] | None = None
         self._before: dict[str, tuple[RecordedStep, RecordedStep]] = {}
         self._variants: list[FormVariant] = []
+        self._form_pages: list[str] = []
         self.vocabulary = Vocabulary()
         self.proved: list[Branch] = []
 
     async def run(self, on_form: OnForm) -> list[FormOutcome]:
         """Record the planned forms."""
         planned = self._plan()[: self._options.forms]
+        if self._options.pairs:
+            self._form_pages = [each.variant.page for each in planned if each.variant.posts]
         outcomes = []
         for number, each in enumerate(planned):
             outcome = await self._form(each)
@@ -259,10 +270,11 @@ class _FormsRun:
         if isinstance(first, str):
             return first
         probes: tuple[str, ...] = ()
+        walk = _Walk()
         if variant.posts and first.steps[0].exchange.response.status < 400:
             probes = self._probes(variant, first)
             await self._visit_untouched(variant, probes)
-            first = await self._branch(path, sets[0], probes)
+            first = await self._branch(path, sets[0], probes, walk)
             if isinstance(first, str):
                 return first
         if why := objection(first, searches=not variant.posts):
@@ -275,7 +287,9 @@ class _FormsRun:
             branch = await self._branch(path, values, again)
             if not isinstance(branch, str):
                 branches.append(branch)
-        return replace(found, branches=tuple(branches))
+        return replace(
+            found, branches=tuple(branches), opened=tuple(walk.opened), wandered=tuple(walk.wandered)
+        )
 
     def _first_of(self, path: _Variants, first: RecordedBranch, probes: Sequence[str]) -> FormRecordings:
         twins = [self._before[url] for url in probes]
@@ -321,7 +335,10 @@ class _FormsRun:
         return self._words
 
     def _probes(self, variant: FormVariant, first: RecordedBranch) -> tuple[str, ...]:
-        """Return recorded documents that a write may change; its page and links of its answer first."""
+        """Return recorded documents that a write may change.
+
+        The form's page, pages of further forms of pairs, and links of its answer come first.
+        """
         shown = first.steps[-1].exchange
         links = (
             parse_page(shown.request.url, decoded_body(shown)).links if shown.response.mime in _HTML else []
@@ -329,7 +346,7 @@ class _FormsRun:
         documents = [each.url for each in self._documents]
         recorded = frozenset(documents)
         linked = [link.url for link in links if link.url in recorded]
-        urls = dict.fromkeys([variant.page, *linked, *documents])
+        urls = dict.fromkeys([variant.page, *self._form_pages, *linked, *documents])
         allowed = [url for url in urls if not self._options.avoid.forbids("", url)]
         return tuple(allowed[: self._options.pages + 1])
 
@@ -346,20 +363,26 @@ class _FormsRun:
         self._before |= {one.label: (one, other) for one, other in zip(*twins, strict=True)} if twins else {}
 
     async def _branch(
-        self, path: _Variants, values: Sequence[str], probes: Sequence[str] = ()
+        self, path: _Variants, values: Sequence[str], probes: Sequence[str] = (), walk: _Walk | None = None
     ) -> RecordedBranch | str:
-        """Send the forms of a path in one visit, and request the pages behind the last one."""
+        """Send the forms of a path in one visit, and request the pages behind the last one.
+
+        With a walk, all of them are then visited in turn, and requested once more.
+        """
         await self._reset()
         visit = replace(self._fetcher, cookies=httpx.Cookies(self._fetcher.cookies))
         left = list(values)
         sent: list[RecordedStep] = []
-        for variant in path:
+        for number, variant in enumerate(path, start=1):
             typed, left = left[: len(variant.free)], left[len(variant.free) :]
             self._store(sent)  # of the form before
             found = await self._open_and_send(visit, variant, typed)
             if isinstance(found, str):
                 return found
             opened, sent = found
+            if walk is not None:
+                earlier = sent[1:] if number < len(path) else []
+                walk.opened += [self._redacted(each) for each in (opened, *(s.exchange for s in earlier))]
         variant = path[-1]
         shown = sent[-1].exchange.request.url
         if variant.posts:
@@ -369,7 +392,17 @@ class _FormsRun:
             own = {step.exchange.request.url for step in sent[1:]}
             sent += await self._probe(visit, [url for url in probes if url not in own])
         self._redacted(opened)  # learns the visit's secrets
+        if walk is not None:
+            led_to = [step.exchange.request.url for step in sent if step.label == AGAIN]
+            walk.wandered = await self._wander(visit, list(dict.fromkeys((*led_to, *probes))))
         return RecordedBranch(tuple(values), self._store(sent))
+
+    async def _wander(self, visit: PageFetcher, urls: Sequence[str]) -> list[RecordedStep]:
+        """Visit pages one after the other as one visitor, then return all of them as they are then."""
+        for url in urls:
+            await self._fetch(visit, url)
+        steps = await self._probe(visit, urls)
+        return [RecordedStep(step.label, self._redacted(step.exchange)) for step in steps]
 
     def _store(self, steps: Sequence[RecordedStep]) -> tuple[RecordedStep, ...]:
         return tuple(RecordedStep(step.label, self._stored(step.exchange)) for step in steps)
@@ -403,7 +436,8 @@ class _FormsRun:
         return steps
 
     async def _probe(self, visit: PageFetcher, urls: Sequence[str]) -> list[RecordedStep]:
-        exchanges = await asyncio.gather(*(self._fetch(visit, url) for url in urls))
+        """Request pages as next ones of a visit; cookies that one of them sets are not sent for another."""
+        exchanges = await asyncio.gather(*(visit.fetch(url) for url in urls))
         return [RecordedStep(url, exchange) for url, exchange in zip(urls, exchanges, strict=True)]
 
     async def _fetch(

@@ -265,11 +265,13 @@ class Session:
         if found is None:
             if match.entry >= 0 and not is_beacon(request, self.policy):
                 derived.note_write(request, match)
+                derived.note_visit(request, self.pack.entry(match.entry))
             # A cached response would be given to sessions whose own write changed the page.
             return replace(match, stable=False) if derived.depends_on_writes(request) else match
         match, entry = found
         if entry is None:
             return match, _made(request, match, cancel=self.cancels_navigations)
+        derived.note_visit(request, entry)
         return match, answers.recorded(request, entry)
 
     def lookup(self, urls: Iterable[str]) -> list[bool]:

@@ -70,6 +70,6 @@ class ServerCounters:
     def add_traffic(self, traffic: Mapping[str, Any], task: str, now: float) -> None:
         """Count the replay requests of a reset or step."""
         self.traffic.update(
-            {name: traffic[name] for name in ("hits", "misses", "noise", "guesses", "derived")}
+            {name: traffic.get(name, 0) for name in ("hits", "misses", "noise", "guesses", "derived")}
         )
         self.misses.extend(TrackedMiss(now, task, request) for request in traffic["missed"])
