@@ -577,3 +577,23 @@ def test_rules_that_cannot_be_read_are_reported_by_file_and_line(make):
     with pytest.raises(CollectionError, match=r"rules\.yaml: line 3"):
         seal(collection)
     assert not collection.pack.exists()
+
+
+def test_reads_keep_the_page_that_sent_them_and_navigations_do_not(tmp_path: Path):
+    collection = Collection.create(tmp_path, "site")
+    page = ("Referer", A)
+    sent = [
+        ("GET", "code.js", (page, ("Sec-Fetch-Mode", "no-cors"), ("Sec-Fetch-Dest", "script"))),
+        ("GET", "next", (page, ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document"))),
+        ("GET", "frame", (page, ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "iframe"))),
+        ("GET", "alone.js", (("Sec-Fetch-Mode", "no-cors"),)),
+        ("POST", "save", (page, ("Sec-Fetch-Mode", "cors"))),
+    ]
+    with CollectionWriter(collection) as writer:
+        for at, (method, path, fields) in enumerate(sent):
+            writer.write(Exchange(Request(method, A + path, fields), Response(200), f"202601010000{at:02}"))
+    seal(collection)
+    with Pack.open(collection.pack) as pack:
+        pages = {entry.url.removeprefix(A): entry.referer for entry in map(pack.entry, range(len(pack)))}
+    named = vary_digest(A)
+    assert pages == {"code.js": named, "next": b"", "frame": named, "alone.js": b"", "save": b""}

@@ -45,6 +45,7 @@ EXCHANGES: tuple[tuple[str, str, Headers, bytes, Response], ...] = (
     ("GET", "part", (("Range", "bytes=0-1"),), b"", Response(206, "Partial", HTML, b"pa")),
     ("GET", "cut", (), b"", Response(200, "OK", (("Content-Length", "1000"),), b"cut")),
     ("GET", "moved", (), b"", Response(302, "", (("Location", "/"), ("Connection", "close")))),
+    ("GET", "part.js", (("Referer", "https://golden.test/"), ("Sec-Fetch-Mode", "no-cors")), b"", OK),
 )  # fmt: skip
 _ENTRIES = {
     "0 GET https://golden.test/": "23f1667528ebdabc",
@@ -64,6 +65,8 @@ _ENTRIES = {
 GOLDEN: dict[int, dict[str, str]] = {
     1: _ENTRIES | {"keys and aliases": "9567dd116e4aa18b"},
     2: _ENTRIES | {"keys and aliases": "a308b052211596b8"},
+    3: _ENTRIES
+    | {"13 GET https://golden.test/part.js": "f5ff146ce4522616", "keys and aliases": "b805d4374768d90d"},
 }
 
 
@@ -80,6 +83,8 @@ def _found(root: Path) -> dict[str, str]:
         for row in range(len(pack)):
             entry = pack.entry(row)
             said = repr((entry.key, entry.varies, bytes(entry.head), entry.body_sha256, entry.epoch))
+            if entry.referer:
+                said += repr(entry.referer)
             found[f"{row} {entry.method} {entry.url}"] = sha256(said.encode()).hexdigest()[:16]
         found["keys and aliases"] = sha256(repr(pack.manifest["files"]["index.bin"]).encode()).hexdigest()[
             :16
@@ -96,6 +101,7 @@ def test_what_is_sealed_changes_with_sealing_only(tmp_path: Path) -> None:
     [
         ("pack.seal", "MEANT", frozenset({"authorization"})),
         ("pack.seal", "page_set", lambda name: False),
+        ("pack.seal", "is_navigation", lambda request: True),
         ("pack.seal", "request_key", lambda method, url, *body: sha256(url.encode()).digest()[:16]),
         ("pack.seal", "_cut", lambda response: ""),
         ("pack.writer", "_DROPPED", frozenset({"connection", "content-length"})),

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from stillweb.diff.compare.metrics import Fetch, match_resources
+from stillweb.diff.compare.diagnose import FindingContext, find
+from stillweb.diff.compare.findings import FindingKind
+from stillweb.diff.compare.metrics import (
+    BodyAgreement,
+    DiffLine,
+    Fetch,
+    ResourceAgreement,
+    ResourceRow,
+    match_resources,
+)
 from stillweb.diff.compare.settings import DEFAULT_GATES, parse_gates, shown
 from stillweb.diff.report.report import DiffReport, PageDiff
 from stillweb.errors import UsageError
@@ -78,3 +88,18 @@ def test_an_empty_collection_makes_a_report(tmp_path):
     report = DiffReport("empty", ())
     assert report.exit_status == 0
     assert "no pages to compare" in report.write_html(tmp_path).read_text()
+
+
+def test_code_of_another_visit_is_the_first_cause():
+    url = "https://shop.example/start.js"
+    row = ResourceRow(
+        url, "GET", "script", ResourceAgreement.AGREE, 200, 200, "sequence", body=BodyAgreement.DIFFERS
+    )
+    errors = (DiffLine("+", "TypeError: boot is not a function"),)
+    found = find(page("broken", resources=(row,), console=errors), FindingContext("shop"))
+    assert [each.kind for each in found] == [FindingKind.OTHER_VERSION, FindingKind.SCRIPT_ERROR]
+    assert found[0].subject == url
+    assert found[0].fix == "stillweb record crawl https://shop.example/broken -c shop-again --scope page"
+    single = replace(row, tier="exact")
+    found = find(page("broken", resources=(single,)), FindingContext("shop"))
+    assert [each.kind for each in found] == [FindingKind.CHANGED_BODY]

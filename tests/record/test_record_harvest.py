@@ -33,7 +33,7 @@ from stillweb.record.harvest.harvest import STATE_FILE, HarvestOptions, HarvestR
 from stillweb.record.harvest.misses import plain_requests, word_templates
 from stillweb.record.harvest.page import Resource, css_urls, parse_page
 from stillweb.record.harvest.posts import PostForms
-from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate
+from stillweb.record.harvest.words import SiteWords, WordRequests, WordTemplate, with_beginnings
 from stillweb.record.login.steps import read_storage_state
 from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
@@ -112,6 +112,7 @@ def test_words_are_those_that_a_visitor_reads():
     assert page(html).words == {
         *("Blue", "kettles", "Blue kettles", "prose", "Tea", "Buy", "now", "Buy it now", "Details", "Find"),
     }
+    assert page(html).shown == {"Blue", "kettles", "Blue kettles", "Tea"}
 
 
 def test_post_forms_are_sent_once_for_each_button_and_not_if_they_need_text():
@@ -267,6 +268,27 @@ def test_a_typed_word_makes_a_request_a_template():
     form = templates[1][0]
     assert form.with_pairs([("call", "q"), ("s", "a b")]).body == b"call=q&s=a+b"
     assert templates[0][0].with_pairs([("page", "1"), ("q", "ü")]).url == f"{HOME}find?page=1&q=%C3%BC"
+
+
+def typed(*urls: str, words: frozenset[str] = frozenset({"tea", "kettle", "list"})) -> list[tuple[str, int]]:
+    misses = plain_requests([missed(url) for url in urls], unsafe=False)
+    return [(f"{each.url} {each.count} {each.by_key}", at) for each, at in word_templates(misses, words)]
+
+
+def test_the_typed_parameter_is_that_of_a_search_or_the_one_that_differs():
+    # Other values may be words of the site by chance.
+    assert typed(f"{HOME}api?list=list&srsearch=tea") == [(f"{HOME}api?list=list&srsearch=tea 1 False", 1)]
+    assert typed(f"{HOME}api?view=list") == []
+    assert typed(f"{HOME}api?view=list", f"{HOME}api?view=tea") == [(f"{HOME}api?view=list 2 False", 0)]
+    assert typed(f"{HOME}api?at=100", f"{HOME}api?at=200", words=frozenset({"100", "200"})) == []
+
+
+def test_beginnings_of_words_are_sent_where_a_script_sends_them():
+    (found,) = typed(f"{HOME}suggest?q=k", f"{HOME}suggest?q=ket", f"{HOME}suggest?q=kettle")
+    assert found == (f"{HOME}suggest?q=k 3 True", 0)
+    ranked = with_beginnings([("kettle", 0.5), ("kebab", 0.3), ("tea", 0.2)])
+    assert ranked[:2] == [("ke", 0.8), ("k", 0.8)]
+    assert len(ranked) == 3
 
 
 # --- over the wire ---------------------------------------------------------------------------------

@@ -63,8 +63,9 @@ def entry(
     answer: bytes = b"answer",
     varies: dict[str, str] | None = None,
     mime: str = "text/html",
+    referer: str = "",
 ) -> Entry:
-    """An answer; `varies` are the fields of the request that it was recorded for."""
+    """An answer; `varies` and `referer` are the fields of the request that it was recorded for."""
     head = f"HTTP/1.1 {status} X\r\n" + "".join(f"{line}\r\n" for line in fields.split("|") if line)
     return Entry(
         key=request_key(method, url, "application/json" if body else "", body),
@@ -80,6 +81,7 @@ def entry(
         mime=mime,
         body_sha256=sha256(answer).digest(),
         varies=tuple((name, vary_digest(value)) for name, value in (varies or {}).items()),
+        referer=vary_digest(referer) if referer else b"",
     )
 
 

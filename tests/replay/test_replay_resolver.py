@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from resolver_shelf import POLICY, SITE, Registry, answer_to, asked, entry
+from resolver_shelf import POLICY, SITE, Registry, Visit, answer_to, asked, entry
 
+from stillweb.matching.captures import Entry
 from stillweb.matching.resolver import SessionState, advance, resolve
 from stillweb.model import Match, Request, Tier
 
@@ -300,6 +301,53 @@ def test_a_site_that_was_too_busy_once_is_not_so_for_all(status: int) -> None:
     later = replace(busy, order=2, epoch=1)
     assert answer_to(asked(), page, later, state=SessionState(epoch=1)).entry == 1
     assert answer_to(asked("POST"), entry("POST", status=status), entry("POST", order=1)).entry == 0
+
+
+# Versions of one URL, by the visit that recorded them.
+
+CODE = f"{SITE}/start.js"
+
+
+def code(version: int, page: str, order: int, epoch: int = 0) -> Entry:
+    answer = b"version %d" % version
+    return entry(url=CODE, order=order, epoch=epoch, answer=answer, referer=page and SITE + page)
+
+
+def code_of(page: str, destination: str = "script") -> Request:
+    return asked(url=CODE, Referer=SITE + page, Sec_Fetch_Mode="no-cors", Sec_Fetch_Dest=destination)
+
+
+def test_a_page_gets_the_version_of_its_own_visit() -> None:
+    pages = [entry(url=f"{SITE}/{name}", order=2 * at) for at, name in enumerate("abc")]
+    versions = [code(at, f"/{name}", 2 * at + 1) for at, name in enumerate("abc")]
+    registry = Registry([each for pair in zip(pages, versions, strict=True) for each in pair])
+    for at, name in enumerate("abc"):
+        match = resolve(code_of(f"/{name}"), registry, SessionState(), POLICY)
+        assert (match.entry, match.tier, match.stable) == (2 * at + 1, Tier.SEQUENCE, False)
+    assert match.reason == "visit: recording 3 of 3, of this page"
+    assert resolve(code_of("/d"), registry, SessionState(), POLICY).entry == 1
+
+
+def test_of_two_visits_to_a_page_the_one_counts_whose_document_was_received() -> None:
+    one, two = entry(url=f"{SITE}/a"), entry(url=f"{SITE}/a", order=2, epoch=1, answer=b"later")
+    session = Visit(Registry([one, code(1, "/a", 1), two, code(2, "/a", 3, epoch=1)]))
+    load = asked(url=f"{SITE}/a", Sec_Fetch_Mode="navigate", Sec_Fetch_Dest="document")
+    assert session.bodies(load, code_of("/a")) == [b"answer", b"version 1"]
+    session.state.epoch = 1
+    assert session.bodies(load, code_of("/a")) == [b"later", b"version 2"]
+
+
+def test_data_follows_the_mutations_of_the_session_and_code_its_page() -> None:
+    page, other = entry(url=f"{SITE}/a"), entry(url=f"{SITE}/b", order=2, epoch=1)
+    registry = Registry([page, code(1, "/a", 1), other, code(2, "/b", 3, epoch=1)])
+    for epoch, destination, row in [(0, "empty", 1), (1, "empty", 3), (1, "script", 1)]:
+        state = SessionState(epoch=epoch)
+        assert resolve(code_of("/a", destination), registry, state, POLICY).entry == row
+
+
+def test_heads_alone_are_no_versions() -> None:
+    same = [replace(code(1, page, at), head=memoryview(b"%d" % at)) for at, page in enumerate(["/a", "/b"])]
+    assert answer_to(code_of("/b"), *same) == Match(Tier.EXACT, 0, stable=True)
 
 
 def test_many_captures_of_one_answer_are_one() -> None:

@@ -15,13 +15,16 @@ Where `Vary` is silent on a field that the page set, the server states that the 
 that agree with the request in most page-set fields come first.
 
 Redirects that would loop yield to other captures. So do responses of a media type that the request ranks
-lower: one URL may be a page and, to a script, JSON. Pure.
+lower: one URL may be a page and, to a script, JSON.
+
+One URL may have other versions in other visits (a script of a site that starts up). The recorded Referer says
+for which page a capture was made (`of_visit`). Pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
@@ -44,6 +47,8 @@ __all__ = [
     "browsers_own",
     "excludes",
     "first_of_alike",
+    "is_navigation",
+    "of_visit",
     "page_set",
     "rank",
     "same_answer",
@@ -74,6 +79,7 @@ class Entry:
         body_sha256: 32 bytes.
         varies: lower-case names of the request fields that the response depends on, each with `vary_digest`
             of the recorded request's value.
+        referer: `vary_digest` of the recorded Referer, b"" without one and for navigations.
     """
 
     key: bytes
@@ -89,6 +95,7 @@ class Entry:
     mime: str
     body_sha256: bytes
     varies: tuple[tuple[str, bytes], ...] = ()
+    referer: bytes = b""
 
 
 def vary_digest(value: str) -> bytes:
@@ -365,6 +372,48 @@ def same_answer(candidates: Iterable[Candidate]) -> bool:
         return False
     head = timeless(first) if others else b""
     return all(timeless(entry) == head for entry in others)
+
+
+def is_navigation(request: Request) -> bool:
+    """Return True for a navigation of a tab, and of a frame if the user started it.
+
+    A browser stays on its page if the response is 204 (HTML, navigate, step "204"). The first document of a
+    frame is no navigation in this sense: nothing would be left open. Browsers send `Sec-Fetch-*` to
+    https only; on http, `Upgrade-Insecure-Requests` marks navigations of tabs and frames alike.
+    """
+    mode = header(request.headers, "sec-fetch-mode")
+    if not mode:
+        return header(request.headers, "upgrade-insecure-requests") == "1"
+    in_tab = header(request.headers, "sec-fetch-dest") == "document"
+    return mode == "navigate" and (in_tab or header(request.headers, "sec-fetch-user") == "?1")
+
+
+def of_visit(
+    request: Request, candidates: Sequence[Candidate], index: Rows, shown: Mapping[bytes, int]
+) -> list[Candidate]:
+    """Return the captures that were recorded for the page that sends a request; none if it is unknown.
+
+    The Referer names the page. Of several visits to it, the one counts whose document the session received.
+
+    Args:
+        request: from the client.
+        candidates: in recorded order.
+        index: that has them.
+        shown: last row that the session received, by request key; without one it is the first recorded.
+    """
+    page = header(request.headers, "referer")
+    if not page or is_navigation(request):
+        return []
+    digest = vary_digest(page)
+    mine = [candidate for candidate in candidates if candidate.entry.referer == digest]
+    key = request_key("GET", page)
+    visits = index.lookup(key) if mine else ()
+    if not visits:
+        return mine
+    began = shown.get(key, visits[0])
+    ended = next((row for row in visits if row > began), None)
+    visited = [each for each in mine if each.row > began and (ended is None or each.row < ended)]
+    return visited or mine
 
 
 def _refuses(request: Request, fields: RequestFields, entry: Entry) -> str:

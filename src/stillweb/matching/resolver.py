@@ -11,8 +11,9 @@ enabled, a write of the same fields (`on_write`) and the most similar request (`
 
 Among several captures the session's history decides (docs/decisions/0006-epochs-not-counters.md). A read
 takes the latest capture in step with the mutations that this session repeated (its *epoch*), so that a reload
-without a POST shows the same page. Counters apply only to requests that repeat by nature: mutations, declared
-polls, and captures of one request that differ only in volatile parts.
+without a POST shows the same page. Versions of a resource follow the visit that recorded the session's page
+(docs/decisions/0028-versions-follow-their-visit.md). Counters apply only to requests that repeat by nature:
+mutations, declared polls, and captures of one request that differ only in volatile parts.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Annotated, Literal, Protocol
 
-from stillweb.matching.captures import Candidate, Entry, same_answer, usable
+from stillweb.matching.captures import Candidate, Entry, of_visit, same_answer, usable
 from stillweb.matching.fuzzy import closest
 from stillweb.matching.keys import request_key
 from stillweb.matching.noise import NoiseTable
 from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules
-from stillweb.model import BUSY, GUESSES, MUTATIONS, Match, Request, Tier, header
+from stillweb.model import BUSY, GUESSES, MUTATIONS, Match, Request, Tier, destination, header
 from stillweb.options import Option
 from stillweb.urls import other_scheme
 
@@ -77,11 +78,13 @@ class SessionState:
         epoch: one more than the epoch of the last matched mutation, without beacons; 0 before the first.
         uses: how often each capture was served, by its position in recorded order, without stable matches.
         guessed: whether a write was accepted whose answer is a guess; what depends on writes is then one too.
+        shown: last capture that each read received, by its key, without stable matches.
     """
 
     epoch: int = 0
     uses: dict[int, int] = field(default_factory=dict)
     guessed: bool = False
+    shown: dict[bytes, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +206,9 @@ def _resolve(request: Request, index: Index, state: SessionState, policy: Policy
                 candidates, why = usable(request, every, index, counts)
         if candidates:
             counted = lookup.tier is Tier.NORMALISED or policy.rules.polls(request.url)
-            return _choose(candidates, state, lookup, counted=counted)
+            if counted or candidates[0].entry.method in MUTATIONS:
+                return _choose(candidates, state, lookup, counted=counted)
+            return _by_visit(request, candidates, index, state, lookup)
         refused = refused or why
     return _unrecorded(request, index, state, policy, refused)
 
@@ -215,6 +220,8 @@ def advance(state: SessionState, request: Request, match: Match, entry: Entry, *
         return
     state.uses[entry.order] = state.uses.get(entry.order, 0) + 1
     state.guessed = state.guessed or (match.tier is Tier.GUESS and entry.method in MUTATIONS)
+    if entry.method == "GET":
+        state.shown[entry.key] = entry.order
     if moves and entry.method in MUTATIONS:
         state.epoch = entry.epoch + 1
 
@@ -315,6 +322,10 @@ def _spellings(url: str) -> Iterator[tuple[str, str]]:
         yield other, f"recorded over {other.partition(':')[0]}"
 
 
+_CODE = frozenset({"script", "style", "worker", "sharedworker", "serviceworker"})
+"""Request destinations whose response belongs to its page and not to the state of the site."""
+
+
 def _choose(candidates: list[Candidate], state: SessionState, lookup: _Lookup, *, counted: bool) -> Match:
     """Return the capture that a session's history selects, of several in recorded order."""
     alike = same_answer(candidates)
@@ -331,12 +342,31 @@ def _choose(candidates: list[Candidate], state: SessionState, lookup: _Lookup, *
     return _by_epoch(candidates, state, lookup)
 
 
+def _by_visit(
+    request: Request, candidates: list[Candidate], index: Index, state: SessionState, lookup: _Lookup
+) -> Match:
+    """Return the capture of the visit that the session's page comes from, if history does not forbid it."""
+    if same_answer(candidates):
+        return _matched(candidates[0], lookup, stable=True)
+    versions = {(each.entry.status, each.entry.body_sha256) for each in candidates}
+    visited = of_visit(request, candidates, index, state.shown) if len(versions) > 1 else []
+    visited = [each for each in visited if each.entry.status not in BUSY]
+    if not visited:
+        return _by_epoch(candidates, state, lookup)
+    if state.epoch and destination(request.headers) not in _CODE:
+        # The session has changed the site: what it changed goes before what the recorded visit saw.
+        reached = _reached({each.entry.epoch for each in candidates}, state.epoch)
+        visited = [each for each in visited if each.entry.epoch == reached]
+        if not visited:
+            return replace(_by_epoch(candidates, state, lookup), stable=False)
+    firsts = _firsts(visited)
+    chosen = firsts[_reached(firsts, state.epoch)]
+    why = f"visit: recording {candidates.index(chosen) + 1} of {len(candidates)}, of this page"
+    return _matched(chosen, lookup, why, distinguished=True)
+
+
 def _by_epoch(candidates: list[Candidate], state: SessionState, lookup: _Lookup) -> Match:
-    firsts: dict[int, Candidate] = {}
-    for candidate in candidates:
-        first = firsts.setdefault(candidate.entry.epoch, candidate)
-        if _goes_before(candidate, first):
-            firsts[candidate.entry.epoch] = candidate
+    firsts = _firsts(candidates)
     if same_answer(firsts.values()):
         return _matched(next(iter(firsts.values())), lookup, stable=True)
     wanted = _reached(firsts, state.epoch)
@@ -344,6 +374,16 @@ def _by_epoch(candidates: list[Candidate], state: SessionState, lookup: _Lookup)
     place = candidates.index(chosen) + 1
     why = f"epoch {state.epoch}: recording {place} of {len(candidates)}, of epoch {wanted}"
     return _matched(chosen, lookup, why, distinguished=True)
+
+
+def _firsts(candidates: list[Candidate]) -> dict[int, Candidate]:
+    """Return the capture that goes first, by epoch."""
+    firsts: dict[int, Candidate] = {}
+    for candidate in candidates:
+        first = firsts.setdefault(candidate.entry.epoch, candidate)
+        if _goes_before(candidate, first):
+            firsts[candidate.entry.epoch] = candidate
+    return firsts
 
 
 def _goes_before(later: Candidate, first: Candidate) -> bool:

@@ -25,6 +25,7 @@ class PackEntry:
         aliases: further keys of 16 bytes under which the entry is found.
         varies: lower-case names of the request fields that the response depends on, each with `vary_digest`
             of the recorded request's value.
+        referer: `vary_digest` of the recorded Referer, b"" without one and for navigations.
     """
 
     key: bytes
@@ -36,6 +37,7 @@ class PackEntry:
     offset: int = 0
     aliases: tuple[bytes, ...] = ()
     varies: Varies = ()
+    referer: bytes = b""
 
     @classmethod
     def of(cls, method: str, url: str, response: Response, timestamp: str = "20260101000000") -> PackEntry:

@@ -81,6 +81,7 @@ class Record:
     order: int = 0
     epoch: int = 0
     varies: Varies = ()
+    referer: bytes = b""
 
     def pack(self) -> bytes:
         """Serialise the record for entries.bin, with its check first."""
@@ -90,7 +91,7 @@ class Record:
             for text in (self.method, self.mime, self.encoding, self.url)
         )
         spelled = b"" if url == _joined(place, scheme) else url
-        texts = (place, scheme, method, mime, encoding, spelled, _pack_varies(self.varies))
+        texts = (place, scheme, method, mime, encoding, spelled, _pack_varies(self.varies, self.referer))
         fixed = FIXED.pack(
             int(self.timestamp),
             self.order,
@@ -113,7 +114,8 @@ class Record:
         for length in LENGTHS.unpack_from(packed, LENGTHS_AT):
             texts.append(packed[at : at + length])
             at += length
-        place, scheme, method, mime, encoding, url, varies, head = texts
+        place, scheme, method, mime, encoding, url, fields, head = texts
+        varies, referer = _unpack_varies(fields)
         return cls(
             key=fixed[6],
             method=method.decode("utf-8", "surrogatepass"),
@@ -128,7 +130,8 @@ class Record:
             body=fixed[4],
             order=fixed[1],
             epoch=fixed[2],
-            varies=_unpack_varies(varies),
+            varies=varies,
+            referer=referer,
         )
 
 
@@ -136,19 +139,24 @@ def _joined(place: bytes, scheme: bytes) -> bytes:
     return scheme + b"://" + place if scheme else place
 
 
-def _pack_varies(varies: Varies) -> bytes:
-    return b"".join(name.encode("utf-8", "surrogatepass") + b"\0" + digest for name, digest in sorted(varies))
+def _pack_varies(varies: Varies, referer: bytes) -> bytes:
+    """Serialise the fields of a recorded request; Referer has no name, as it says nothing of the response."""
+    packed = [name.encode("utf-8", "surrogatepass") + b"\0" + digest for name, digest in sorted(varies)]
+    return b"".join([b"\0" + referer, *packed] if referer else packed)
 
 
-def _unpack_varies(packed: bytes) -> Varies:
-    varies = []
+def _unpack_varies(packed: bytes) -> tuple[Varies, bytes]:
+    varies, referer = [], b""
     at = 0
     while at < len(packed):
         end = packed.index(b"\0", at)
         name = packed[at:end].decode("utf-8", "surrogatepass")
         at = end + 1 + VARY_SIZE
-        varies.append((name, packed[end + 1 : at]))
-    return tuple(varies)
+        if name:
+            varies.append((name, packed[end + 1 : at]))
+        else:
+            referer = packed[end + 1 : at]
+    return tuple(varies), referer
 
 
 def fanout_bits(keys: int) -> int:

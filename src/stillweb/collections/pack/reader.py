@@ -293,6 +293,7 @@ class Pack:
             mime=record.mime,
             body_sha256=record.body_sha256,
             varies=record.varies,
+            referer=record.referer,
         )
 
     def _record(self, row: int) -> tuple[Record, int]:

@@ -33,7 +33,16 @@ from stillweb.collections.pack.store import BodyStore
 from stillweb.collections.pack.writer import PackWriter
 from stillweb.collections.warc.cdxj import read_in_file_order
 from stillweb.errors import CollectionError, LimitExceeded, MalformedPack, MalformedWarc, MissingRecord
-from stillweb.matching.captures import MEANT, PREFERRED, Varies, browsers_own, excludes, page_set, vary_digest
+from stillweb.matching.captures import (
+    MEANT,
+    PREFERRED,
+    Varies,
+    browsers_own,
+    excludes,
+    is_navigation,
+    page_set,
+    vary_digest,
+)
 from stillweb.matching.keys import request_key
 from stillweb.matching.parts import shape_key
 from stillweb.matching.rules import Rules, default_rules_digest
@@ -42,7 +51,7 @@ from stillweb.urls import wire_url
 
 __all__ = ["RULES", "SEALING", "rules_text", "seal", "what_changed"]
 
-SEALING = 2
+SEALING = 3
 """Version of the sealing rules. Raise it with any change of keys, of the fields that responses vary by, and
 of what becomes an entry, so that older packs are sealed again. `test_seal_golden` enforces this.
 """
@@ -282,6 +291,7 @@ class _Sealing:
             offset=capture.offset,
             aliases=self._aliases(request),
             varies=_varies(exchange) if capture.request_length else (),
+            referer=_referer(request),
         )
 
     def _aliases(self, request: Request) -> tuple[bytes, ...]:
@@ -309,6 +319,12 @@ def _varies(exchange: Exchange) -> Varies:
     preferred = {name for name in sent - names if page_set(name) and _FIELD_NAME.fullmatch(name)}
     named = [(name, name) for name in names] + [(PREFERRED + name, name) for name in preferred]
     return tuple((noted_as, vary_digest(header(fields, name))) for noted_as, name in sorted(named))
+
+
+def _referer(request: Request) -> bytes:
+    """Return the digest of the page that sent a read, b"" if it is unknown."""
+    page = header(request.headers, "referer")
+    return vary_digest(page) if page and request.method == "GET" and not is_navigation(request) else b""
 
 
 def _cut(response: Response) -> str:

@@ -221,6 +221,7 @@ class PackWriter:
             body_sha256=digest,
             body_length=len(response.raw_body),
             varies=entry.varies,
+            referer=entry.referer,
         )
         self._spool.add(record, _place(entry), entry.aliases, self._bodies.add(digest, response.raw_body))
 

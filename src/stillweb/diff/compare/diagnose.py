@@ -18,7 +18,7 @@ from stillweb.diff.compare.findings import Finding, FindingKind, FindingSeverity
 from stillweb.diff.compare.metrics import BodyAgreement, DiffLine, ResourceAgreement, ResourceRow, tokens
 from stillweb.diff.compare.settings import passes
 from stillweb.diff.report.report import PageDiff
-from stillweb.model import GUESSES, MUTATIONS
+from stillweb.model import GUESSES, MUTATIONS, Tier
 
 _SHOWN = 160  # characters of a page's own text in an explanation
 _MOST = 3  # elements or console messages named individually
@@ -26,6 +26,7 @@ _MOST = 3  # elements or console messages named individually
 # The scores that each kind of finding explains.
 _EXPLAINS: Mapping[FindingKind, tuple[str, ...]] = {
     FindingKind.NOT_REPLAYED: ("status",),
+    FindingKind.OTHER_VERSION: ("bodies", "console", "misses", "recall", "resources", "text", "interactive"),
     FindingKind.HALF_LOADED: ("loaded", "text", "resources"),
     FindingKind.MISSING_RESOURCE: ("misses", "recall", "resources"),
     FindingKind.LOST_MUTATION: ("misses", "recall", "resources"),
@@ -177,7 +178,13 @@ class _Finder:
         elif row.agreement is ResourceAgreement.MISSING and not explains(row.recorded):
             text = f"The recording requested this {_noun(row)}, the replay does not."
             yield self._finding(FindingKind.NOT_REQUESTED, row.url, text)
-        if row.body is BodyAgreement.DIFFERS and not row.weightless:
+        if _other_version(row):
+            text = (
+                f"The {_noun(row)} has several versions, because the site changed while it was recorded. "
+                "The replay served another one than the page got then."
+            )
+            yield self._finding(FindingKind.OTHER_VERSION, row.url, text, self._crawl_again())
+        elif row.body is BodyAgreement.DIFFERS and not row.weightless:
             text = (
                 f"The body of the {_noun(row)} differs from the one that the page got when it was recorded."
             )
@@ -251,6 +258,16 @@ class _Finder:
 
     def _check(self) -> str:
         return f"stillweb collections check {self.context.collection}"
+
+
+def _other_version(row: ResourceRow) -> bool:
+    """Return True for code of another visit: everything else on the page may follow from it."""
+    return (
+        row.body is BodyAgreement.DIFFERS
+        and row.tier == Tier.SEQUENCE
+        and row.type in ("script", "stylesheet")
+        and not row.weightless
+    )
 
 
 def _redirect_lost(row: ResourceRow) -> bool:

@@ -1,8 +1,8 @@
 """Findings: one difference each, with its kind, subject, explanation and the command that fixes it.
 
 A score measures how much differs, a finding names what differs. Causes come before effects, so the first
-finding of a page is the one to fix first. Causes are a missing or changed response, a lost redirect, or a
-page recorded half-loaded. Effects are changes of text, controls or pixels.
+finding of a page is the one to fix first. Causes are a script of another visit, a missing or changed
+response, a lost redirect, or a page recorded half-loaded. Effects are changes of text, controls or pixels.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ class FindingKind(StrEnum):
     """Kind of difference. The order of the members is the order of a page's findings."""
 
     NOT_REPLAYED = "not-replayed"
+    OTHER_VERSION = "other-version"
     HALF_LOADED = "half-loaded"
     MISSING_RESOURCE = "missing-resource"
     LOST_MUTATION = "lost-mutation"

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import parse_qsl
 
 import httpx
 
@@ -23,9 +25,10 @@ from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.errors import UpstreamUnreachable
 from stillweb.http.codec import decode
-from stillweb.model import BUSY, Exchange, Headers, Request, Response, destination, header
+from stillweb.model import BUSY, Capture, Exchange, Headers, Request, Response, destination, header
 from stillweb.record.crawl.fetch import tls_context
 from stillweb.record.crawl.scope import page_link
+from stillweb.record.harvest.misses import PlainRequest
 from stillweb.record.login.run import log_in_separately
 from stillweb.record.login.steps import Login
 from stillweb.record.options import RecordOptions
@@ -34,7 +37,15 @@ from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver
 from stillweb.record.recording import pinning_of
 from stillweb.urls import host_of, origin_of, to_timestamp
 
-__all__ = ["PageFetcher", "TooLarge", "decoded_body", "location_of", "recorded_fields", "signed_in"]
+__all__ = [
+    "PageFetcher",
+    "TooLarge",
+    "decoded_body",
+    "location_of",
+    "recorded_fields",
+    "recorded_requests",
+    "signed_in",
+]
 
 _TIMEOUT = 30.0
 _ATTEMPTS = 3
@@ -66,6 +77,28 @@ def recorded_fields(collection: Collection) -> dict[str, Headers]:
                 (name, value) for name, value in request.headers if name.lower() not in _NOT_SENT
             )
     return found
+
+
+def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:
+    """Yield the GET requests with a query that scripts sent, each URL once.
+
+    Requests of one path and the same parameters are taken to be of the same kind as the first of them.
+    """
+    kinds: dict[tuple[str, tuple[str, ...]], dict[str, Capture]] = {}
+    for capture in collection.captures():
+        path, _, query = capture.url.partition("?")
+        is_data = capture.mime.endswith(("json", "xml", "html", "plain")) and capture.status == HTTPStatus.OK
+        if capture.method == "GET" and query and is_data and capture.request_offset >= 0:
+            names = tuple(name for name, _ in parse_qsl(query, keep_blank_values=True))
+            kinds.setdefault((path, names), {}).setdefault(capture.url, capture)
+    for similar in kinds.values():
+        headers = collection.read_capture(next(iter(similar.values()))).request.headers
+        if destination(headers) not in ("empty", ""):  # over http, browsers do not say that it is a script's
+            continue
+        page = header(headers, "referer")
+        fields = tuple((name, value) for name, value in headers if name.lower() not in _NOT_SENT)
+        for url in similar:
+            yield PlainRequest("GET", url, "empty", page, fields)
 
 
 class _Host:

@@ -40,6 +40,7 @@ from stillweb.record.harvest.fetch import (
     decoded_body,
     location_of,
     recorded_fields,
+    recorded_requests,
     signed_in,
 )
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier, Pending
@@ -67,7 +68,11 @@ _SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start
 _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
 _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
 _WORDS_EVERY = 50  # pages between two choices of words
-_WORDS_MOST = 200  # words of one choice
+_WORDS_MOST = (
+    50  # words of one choice: as many as pages, so that words that are too likely cost half the time
+)
+_SUGGESTED = 0.01  # share of steps that type into a field with suggestions, if only the recording shows it
+_SUGGESTED_MOST = 0.25  # share of steps that one search is counted with at most
 _WITHOUT_PAGE = (400, 401, 403, 419, 422)  # answers that a POST may get only because no page sent it
 _PAGE_AGAIN = 5_000  # recorded documents that are parsed for their links before anything is fetched
 
@@ -474,7 +479,7 @@ class _Harvest:
             return None
         page = parse_page(pending.url, decoded_body(exchange))
         self._parsed.add(pending.url)
-        self._words.add(page.words, pending.weight)
+        self._words.add(page.words, pending.weight, page.shown)
         for form in page.forms:
             self._typed.add_form(form, pending.url)
         posts = [
@@ -524,12 +529,16 @@ class _Harvest:
                 self._frontier.add(each.url, each.page, each.weight, each.plain)
 
     def _add_templates(self, missed: list[PlainRequest]) -> None:
-        """Let missed searches and type-aheads be repeated with the site's other words."""
+        """Let missed and recorded searches and type-aheads be repeated with the site's other words."""
         steps = self._options.walked or sum(request.count for request in missed) or 1
+        shares: dict[WordTemplate, float] = {}
+        for request, at in word_templates(recorded_requests(self._collection), self._words.weights):
+            shares[WordTemplate(request, at)] = _SUGGESTED
         for request, at in word_templates(missed, self._words.weights):
-            template = WordTemplate(request, at)
+            shares[WordTemplate(request, at)] = min(_SUGGESTED_MOST, request.count / steps)
+        for template, share in shares.items():
             self._typed.add_template(template)
-            self._frontier.add_other(template, request.count / steps / (1 - DAMPING))
+            self._frontier.add_other(template, share / (1 - DAMPING))
 
     async def _send_plain(self, fetcher: PageFetcher, requests: Iterable[PlainRequest]) -> None:
         """Send requests that need no page, each once."""

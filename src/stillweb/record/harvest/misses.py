@@ -3,12 +3,19 @@
 A miss can be sent again without its page if nothing in it belongs to one visit: no CSRF token, and no body
 that was too large for the ledger. Search and type-ahead requests carry a word that an agent typed. Other
 agents type other words, so each such request becomes a template for the site's whole vocabulary.
+
+Requests of one URL and the same parameters are compared to find the typed one. It holds words of the site and
+differs between them, or has the name of a search. Other values (a language, a view) may be words by chance.
 """
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from stillweb.collections.misses import Missed
@@ -20,6 +27,12 @@ __all__ = ["PlainRequest", "plain_requests", "word_templates"]
 _FORM = "application/x-www-form-urlencoded"
 _DOCUMENTS = ("document", "iframe", "frame")
 _LONGEST_WORD = 60
+_COMBINATIONS = 4  # of the other parameters of one search, the most frequent first
+_SEARCHED = re.compile(
+    r"^(?:q|s|kw|st|text|word|words|value)$|query|search|term|keyword|prefix|filter|find|needle|suggest",
+    re.IGNORECASE,
+)
+"""Names of parameters that hold what a visitor types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +44,7 @@ class PlainRequest:
         fields: request fields beyond those of every request of the destination.
         body: None for a request without a body.
         count: number of equal misses.
+        by_key: whether a script sent the beginnings of a word while it was typed.
     """
 
     method: str
@@ -40,6 +54,7 @@ class PlainRequest:
     fields: Headers = ()
     body: bytes | None = None
     count: int = 1
+    by_key: bool = False
 
     @property
     def key(self) -> str:
@@ -83,20 +98,70 @@ def plain_requests(misses: Iterable[Missed], *, unsafe: bool) -> Iterator[PlainR
 def word_templates(
     requests: Iterable[PlainRequest], words: Collection[str]
 ) -> Iterator[tuple[PlainRequest, int]]:
-    """Yield requests of which exactly one value is a word of the site, with the position of that value."""
-    seen: set[tuple[object, ...]] = set()
+    """Yield one request for each search, with the position of the typed value.
+
+    `count` is that of all its requests.
+
+    Args:
+        requests: misses, or requests of scripts that were recorded.
+        words: of the site.
+    """
+    beginnings = sorted(words)
+    searches: dict[tuple[object, ...], list[PlainRequest]] = defaultdict(list)
     for request in requests:
-        if request.body is not None and not header(request.fields, "content-type").startswith(_FORM):
-            continue
+        if request.body is None or header(request.fields, "content-type").startswith(_FORM):
+            names = tuple(name for name, _ in request.pairs)
+            searches[request.method, request.url.partition("?")[0], names].append(request)
+    for similar in searches.values():
+        at = _typed_place([request.pairs for request in similar], words, beginnings)
+        if at is not None:
+            yield from ((request, at) for request in _combined(similar, at, words))
+
+
+def _combined(requests: list[PlainRequest], at: int, words: Collection[str]) -> list[PlainRequest]:
+    """Return one request for each combination of the other parameters."""
+    by_others: dict[tuple[tuple[str, str], ...], list[PlainRequest]] = defaultdict(list)
+    for request in requests:
         pairs = request.pairs
-        places = [at for at, (_, value) in enumerate(pairs) if value in words and len(value) <= _LONGEST_WORD]
-        if len(places) != 1:
-            continue
-        others = tuple(pair for at, pair in enumerate(pairs) if at != places[0])
-        key = (request.method, request.url.partition("?")[0], pairs[places[0]][0], others)
-        if key not in seen:
-            seen.add(key)
-            yield request, places[0]
+        by_others[tuple(pairs[:at] + pairs[at + 1 :])].append(request)
+    values = sorted({request.pairs[at][1] for request in requests})
+    longer = pairwise(values)
+    by_key = any(value not in words for value in values) or any(b.startswith(a) for a, b in longer)
+    combined = [
+        replace(same[0], count=sum(request.count for request in same), by_key=by_key)
+        for same in by_others.values()
+    ]
+    return sorted(combined, key=lambda request: -request.count)[:_COMBINATIONS]
+
+
+def _typed_place(
+    rows: list[list[tuple[str, str]]], words: Collection[str], beginnings: list[str]
+) -> int | None:
+    """Return the position of the one parameter that visitors type, None if it is not certain."""
+
+    def is_typed(at: int) -> bool:
+        name, values = rows[0][at][0], {row[at][1] for row in rows}
+        if any(len(value) > _LONGEST_WORD for value in values):
+            return False
+        if _SEARCHED.search(name):
+            return any(value in words or _begins(value, beginnings) for value in values)
+        return len(values) > 1 and all(value in words and not value.isdecimal() for value in values)
+
+    found = [at for at in range(len(rows[0])) if is_typed(at)]
+    if len(found) > 1:
+        found = [at for at in found if _SEARCHED.search(rows[0][at][0])]
+    if len(found) != 1:
+        return None
+    (at,) = found
+    # A value that is sent twice cannot be replaced in one place.
+    others = {value for row in rows for number, (_, value) in enumerate(row) if number != at}
+    return None if any(row[at][1] in others for row in rows) else at
+
+
+def _begins(text: str, beginnings: list[str]) -> bool:
+    """Return whether a text is the beginning of a word; `beginnings` are the words, sorted."""
+    at = bisect_left(beginnings, text)
+    return bool(text) and at < len(beginnings) and beginnings[at].startswith(text)
 
 
 def _plain(miss: Missed, body: bytes | None) -> PlainRequest:

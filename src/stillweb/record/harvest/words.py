@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from stillweb.record.explore.links import HtmlForm, typed_requests
 from stillweb.record.harvest.misses import PlainRequest
 
-__all__ = ["SiteWords", "WordField", "WordRequest", "WordRequests", "WordTemplate"]
+__all__ = ["SiteWords", "WordField", "WordRequest", "WordRequests", "WordTemplate", "with_beginnings"]
 
 _RANKED_AGAIN = 1.3  # growth of all weights after which the words are ranked again
+_BEGINNINGS = 5  # characters of the longest beginning of a word that is sent
+_SHOWN = 0.5  # weight of titles, headings, cells and options, relative to all words of a page
 _BUTTON = 0.25  # likelihood of each further button of a form, relative to the first, which Enter presses
 
 
@@ -29,12 +31,15 @@ class SiteWords:
     _ranked_at: float = 0.0
     _ranked: list[tuple[str, float]] = field(default_factory=list)
 
-    def add(self, words: Iterable[str], weight: float) -> None:
-        """Add the words of a page that visitors reach with a likelihood."""
-        listed = list(words)
-        for word in listed:
-            self.weights[word] = self.weights.get(word, 0.0) + weight / len(listed)
-        self._total += weight if listed else 0.0
+    def add(self, words: Iterable[str], weight: float, shown: Iterable[str] = ()) -> None:
+        """Add the words of a page that visitors reach with a likelihood.
+
+        `shown` are those of titles, headings, table cells and options, which name what a site is about.
+        """
+        for texts, share in ((list(words), weight), (list(shown), weight * _SHOWN)):
+            for text in texts:
+                self.weights[text] = self.weights.get(text, 0.0) + share / len(texts)
+            self._total += share if texts else 0.0
 
     def likeliest(self, number: int) -> list[tuple[str, float]]:
         """Return at least the likeliest words with their likelihoods, which add up to at most 1."""
@@ -46,6 +51,18 @@ class SiteWords:
             self._ranked = [(word, weight / total) for word, weight in largest]
             self._ranked_at = self._total
         return self._ranked
+
+
+def with_beginnings(words: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return likely words and their beginnings, which a field with suggestions sends while a visitor types.
+
+    A beginning is as likely as all words that have it. The result is as long as `words`.
+    """
+    weights = dict(words)
+    for word, weight in words:
+        for end in range(1, min(_BEGINNINGS, len(word) - 1) + 1):
+            weights[word[:end]] = weights.get(word[:end], 0.0) + weight
+    return heapq.nlargest(len(words), weights.items(), key=lambda each: (each[1], each[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +83,7 @@ class WordField:
     form: HtmlForm
     at: int
     page: str
+    by_key = False
 
     @property
     def source(self) -> Hashable:
@@ -98,6 +116,11 @@ class WordTemplate:
         pairs[self.at] = (pairs[self.at][0], word)
         plain = self.request.with_pairs(pairs)
         return [WordRequest(plain.key, "", plain.referer, weight, plain)]
+
+    @property
+    def by_key(self) -> bool:
+        """True if beginnings of words are sent, too."""
+        return self.request.by_key
 
 
 @dataclass(slots=True)
@@ -132,14 +155,16 @@ class WordRequests:
             most: maximum number of words over all places.
         """
         places = list(self.places.items())
+        by_key = with_beginnings(words) if any(place.by_key for place in self.places) else words
+        texts = [by_key if place.by_key else words for place in self.places]
         heap: list[tuple[float, int, int]] = []
 
         def push(number: int, rank: int) -> None:
-            place, given = places[number]
-            while rank < len(words) and words[rank][0] in given:
+            (place, given), ranked = places[number], texts[number]
+            while rank < len(ranked) and ranked[rank][0] in given:
                 rank += 1
-            if rank < len(words):
-                heapq.heappush(heap, (-weight_of(place.source) * words[rank][1], number, rank))
+            if rank < len(ranked):
+                heapq.heappush(heap, (-weight_of(place.source) * ranked[rank][1], number, rank))
 
         for number in range(len(places)):
             push(number, 0)
@@ -149,7 +174,8 @@ class WordRequests:
                 break
             weight, number, rank = heapq.heappop(heap)
             place, given = places[number]
-            given.add(words[rank][0])
-            found += place.requests(words[rank][0], -weight)
+            text = texts[number][rank][0]
+            given.add(text)
+            found += place.requests(text, -weight)
             push(number, rank + 1)
         return found

@@ -23,6 +23,7 @@ from stillweb.collections.manifest import read_manifest
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import MalformedPack, UsageError
 from stillweb.http.control import Ledger, LedgerEntry, MissOutcome, SessionInfo
+from stillweb.matching.captures import is_navigation
 from stillweb.matching.derived.derive import DerivedAnswers
 from stillweb.matching.redaction import SecretFields, key_file, secret_fields_of
 from stillweb.matching.resolver import (
@@ -435,20 +436,6 @@ _NAVIGATION = (
     ("Sec-Fetch-Mode", "navigate"),
     ("Sec-Fetch-Dest", "document"),
 )
-
-
-def is_navigation(request: Request) -> bool:
-    """Return True for a navigation of a tab, and of a frame if the user started it.
-
-    A browser stays on its page if the response is 204 (HTML, navigate, step "204"). The first document of a
-    frame is no navigation in this sense: nothing would be left open. Browsers send `Sec-Fetch-*` to
-    https only; on http, `Upgrade-Insecure-Requests` marks navigations of tabs and frames alike.
-    """
-    mode = header(request.headers, "sec-fetch-mode")
-    if not mode:
-        return header(request.headers, "upgrade-insecure-requests") == "1"
-    in_tab = header(request.headers, "sec-fetch-dest") == "document"
-    return mode == "navigate" and (in_tab or header(request.headers, "sec-fetch-user") == "?1")
 
 
 _Noted = LedgerEntry | tuple[LedgerEntry, int, float]
