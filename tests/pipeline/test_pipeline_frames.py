@@ -12,6 +12,10 @@ import httpx
 import pytest
 from live_site import LiveSite, live_site, talk
 from playwright.async_api import Browser
+from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import serve as serve_sockets
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
 from wsproto.events import CloseConnection
 
 from stillweb.browser import Activity, Level, Pinning, Profile, launch, open_context, settle
@@ -25,7 +29,8 @@ from stillweb.collections.warc.frames import ConnectionEnd, Frames
 from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.matching.keys import request_key
 from stillweb.matching.resolver import Policy
-from stillweb.record.options import RecordOptions
+from stillweb.record.crawl.crawl import crawl
+from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.resolve import parse_all
 from stillweb.record.proxy.running import RecordingProxy
@@ -400,3 +405,51 @@ async def test_a_page_sees_what_was_recorded_each_time(collection, ca) -> None:
                 ledger = await control_api.ledger(session.id)
                 assert (ledger.misses, ledger.dropped) == ((), 0)
                 await control_api.close_session(session.id)
+
+
+SLOW = """<!doctype html><p id=out>waiting</p><script>
+const socket = new WebSocket(`ws://${location.host}/socket`);
+socket.onopen = () => socket.send("begin");
+socket.onmessage = ({ data }) => { if (data !== "soon") out.textContent = data; };
+</script>"""
+
+
+async def _slow(socket: ServerConnection) -> None:
+    """Answer a frame in two parts, the second after more than `settle` waits."""
+    await socket.recv()
+    await socket.send("soon")
+    await asyncio.sleep(1.3)
+    await socket.send("done")
+    await socket.wait_closed()
+
+
+def _page(_: ServerConnection, request: Request) -> Response | None:
+    if request.path == "/socket":
+        return None
+    return Response(200, "OK", Headers({"Content-Type": "text/html"}), SLOW.encode())
+
+
+@pytest.mark.browser
+async def test_frames_that_answer_late_belong_to_the_page(collection, ca) -> None:
+    """A crawl that took the second part for an unprompted frame left the page waiting at its first visit."""
+    async with serve_sockets(_slow, "127.0.0.1", 0, process_request=_page) as site:
+        port = site.sockets[0].getsockname()[1]
+        record = RecordOptions(resolve=parse_all([f"live.test:80=127.0.0.1:{port}"]))
+        report = await crawl(["http://live.test/"], collection, ca, CrawlOptions(record=record, limit=1))
+    assert report.failed_pages == {}
+
+    async with replayed(collection, ca) as control_api, launch(spki=ca.spki_hashes()) as browser:
+        session = await control_api.open_session()
+        context = await open_context(
+            browser,
+            proxy=session.proxy,
+            profile=Profile(),
+            pinning=Pinning(Level.CLOCK, 1, datetime(2026, 1, 1, tzinfo=UTC)),
+        )
+        activity = Activity(context)
+        page = await context.new_page()
+        await page.goto("http://live.test/")
+        await settle(page, activity)
+        assert await page.inner_text("#out") == "done"
+        activity.close()
+        await context.close()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
@@ -101,6 +102,7 @@ class Activity:
         self.broken = ""
         self._closed = False
         self._sockets: dict[Key, str] = {}
+        self._frame_came = asyncio.Event()
         self._known: dict[Key, Requested] = {}
         self._responses: dict[Request, Response] = {}
         self._pending: dict[Key, Requested] = {}
@@ -196,7 +198,31 @@ class Activity:
 
     def socket_received(self, key: Key) -> None:
         """A frame arrived, or can no longer arrive."""
+        self._frame_came.set()
         self._stop_brief_wait(key)
+
+    async def sockets_quiet(self, seconds: float, cap: float) -> bool:
+        """Wait until no WebSocket has received a frame for `seconds` of real time, `cap` seconds at most.
+
+        For live sites: several frames may answer one, each after some work of the server.
+
+        Returns:
+            Whether a frame arrived.
+        """
+        arrived = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(cap):
+                while await self._frame_within(seconds):
+                    arrived = True
+        return arrived
+
+    async def _frame_within(self, seconds: float) -> bool:
+        self._frame_came.clear()
+        try:
+            await asyncio.wait_for(self._frame_came.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
 
     def _wait_briefly(self, what: Key, entry: Requested) -> None:
         if timer := self._timers.pop(what, None):

@@ -38,6 +38,8 @@ __all__ = ["ExactContext", "Scripts"]
 # Frame times are far ahead of the machine's uptime (31 years, in ms): a browser that finds itself behind uses
 # the real time instead.
 _FRAME_EPOCH = 1e12
+# ms between frames at one instant: an animation that began in the first of 40 frames still rounds to its start.
+_FRAME_STEP = 0.01
 _ACCOUNT_SECONDS = 1.0  # real; a reported request is paused within milliseconds, unless served from memory
 _START_SECONDS = 30.0  # real; a worker that is not blocked begins within milliseconds on an idle machine
 # A worker that has evaluated its script reports it to its creator, which then sends the messages that waited.
@@ -539,7 +541,7 @@ class ExactContext:
         Raises:
             CdpError: if the page ends meanwhile, or the browser does not draw.
         """
-        at = max(_FRAME_EPOCH + self._elapsed, self._frame_times.get(session.id, 0.0) + 1.0)
+        at = max(_FRAME_EPOCH + self._elapsed, self._frame_times.get(session.id, 0.0) + _FRAME_STEP)
         self._frame_times[session.id] = at
         wanted: dict[str, Any] = {"frameTimeTicks": at, "interval": 16.0}
         if picture:

@@ -55,6 +55,8 @@ async def take_baseline(page: BrowserPage, recorder: PageRecorder, rest: Settled
 
 _BEHAVIOR_SHARE = 0.75  # share of a page's timeout by which the last behavior ends
 _NAVIGATION_SHARE, _SETTLE_SHARE, _VISIT_SHARE = 0.5, 1 / 3, 0.9  # of a page's timeout
+_SOCKET_SHARE = 0.2  # of a page's timeout, for the frames that follow a page's first ones
+_SOCKET_QUIET_SECONDS = 2.0  # a site that works longer on a frame than this counts as done
 _CLOSE_SECONDS = 15.0
 _AFTER_FAILURE = 2.0  # seconds for a navigation to end after its document failed
 _ABORTED = "net::ERR_ABORTED"  # the page itself navigates elsewhere
@@ -237,6 +239,8 @@ async def _load(
     if not loaded and (missing := _missing_document(page.url, activity)):
         return Visited(visit, timestamp, error=missing)
     rest = await settle(page, activity, cap=_SETTLE_SHARE * setting.page_timeout)
+    if activity.websockets:
+        rest = await _sockets_settled(page, activity, rest, setting.page_timeout)
     open_ones = [*activity.websockets, *(each.url for each in activity.requests if not each.ended)]
     with setting.at_rest(open_ones):
         if setting.baseline:
@@ -277,6 +281,16 @@ async def _load(
         actions=actions.to_dict(),
         cut=cut,
     )
+
+
+async def _sockets_settled(page: BrowserPage, activity: Activity, rest: Settled, timeout: float) -> Settled:
+    """Wait for the answers to a page's first frames, which `settle` waits for only briefly.
+
+    What arrives later counts as unprompted, and replay holds it back (docs/decisions/0016-frames.md).
+    """
+    if not await activity.sockets_quiet(_SOCKET_QUIET_SECONDS, _SOCKET_SHARE * timeout):
+        return rest
+    return await settle(page, activity, cap=_SOCKET_SHARE * timeout)
 
 
 async def _await_download(download: Download, visit: Visit, timestamp: str) -> Visited:
