@@ -38,7 +38,7 @@ __all__ = ["ExactContext", "Scripts"]
 # Frame times are far ahead of the machine's uptime (31 years, in ms): a browser that finds itself behind uses
 # the real time instead.
 _FRAME_EPOCH = 1e12
-# ms between frames at one instant: an animation that began in the first of 40 frames still rounds to its start.
+# ms between frames at one instant: an animation that began in the first of 40 still rounds to its start.
 _FRAME_STEP = 0.01
 _ACCOUNT_SECONDS = 1.0  # real; a reported request is paused within milliseconds, unless served from memory
 _START_SECONDS = 30.0  # real; a worker that is not blocked begins within milliseconds on an idle machine
