@@ -20,7 +20,7 @@ import json
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -122,12 +122,13 @@ def faults(path: Path) -> Iterator[Fault]:
     """Yield the faults of one module."""
     text = path.read_text("utf-8")
     tree = ast.parse(text)
-    docstrings = dict(_docstrings(tree))
+    nodes = list(ast.walk(tree))
+    docstrings = dict(_docstrings(nodes))
     for line, docstring in docstrings.values():
         yield from _in_text(path, line, docstring)
         yield from _opening(path, line, docstring)
         yield from _long_sentences(path, line, docstring)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             message = " " in node.value and not _CODE.search(node.value)
             yield from _in_text(path, node.lineno, node.value if message else "")
@@ -138,8 +139,8 @@ def faults(path: Path) -> Iterator[Fault]:
             yield from _in_text(path, token.start[0], comment)
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[int, tuple[int, str]]]:
-    for node in ast.walk(tree):
+def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, tuple[int, str]]]:
+    for node in nodes:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         first = node.body[0] if node.body else None
@@ -184,9 +185,14 @@ def _identifiers(path: Path, node: ast.AST) -> Iterator[Fault]:
         name = node.id
     elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         name = node.attr
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
-    for word in _IDENTIFIER_WORDS.intersection(words):
+    for word in _replaced_words(name):
         yield Fault(path, node.lineno, "name", f"{name} ({word})")  # type: ignore[attr-defined]
+
+
+@cache
+def _replaced_words(name: str) -> frozenset[str]:
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+    return _IDENTIFIER_WORDS.intersection(words)
 
 
 @cache

@@ -47,11 +47,18 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return the classes and imports of a module, at any depth."""
+    wanted = ast.ClassDef | ast.Import | ast.ImportFrom
+    return tuple(node for node in ast.walk(parsed(path)) if isinstance(node, wanted))
+
+
 def repeated_classes() -> dict[str, list[str]]:
     """Return the class names that more than one module or scope defines."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for name, path in modules().items():
-        for node in ast.walk(parsed(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(f"{name}:{node.lineno}")
     return {name: places for name, places in found.items() if len(places) > 1}
@@ -63,12 +70,13 @@ def crowded_folders() -> dict[str, int]:
     return {str(folder.relative_to(SOURCE)): n for folder, n in counts.items() if n > MAX_FILES}
 
 
+@cache
 def imports(*, everywhere: bool = False) -> dict[str, set[str]]:
     """Return the modules that each module imports when it is imported; `everywhere` adds the others."""
     known = modules()
     graph: dict[str, set[str]] = {}
     for name, path in known.items():
-        nodes = ast.walk(parsed(path)) if everywhere else _at_import(parsed(path).body)
+        nodes = nodes_of(path) if everywhere else _at_import(parsed(path).body)
         targets = {target for node in nodes for target in _targets(node, name, known)}
         graph[name] = targets - {name}
     return graph
@@ -141,6 +149,7 @@ def ceilings() -> dict[str, int]:
     return permitted
 
 
+@cache
 def problems() -> list[str]:
     """Return a sentence for each broken rule."""
     if members := cycle():
