@@ -64,6 +64,8 @@ def drive(served, run_there):
 
     def run(package: str, side: str, seconds: float = 170.0, **given: object) -> dict:
         told = {"replay": served.replay, "rollouts": served.rollouts, "tasks": [CLICKS, FILLS], **given}
+        told["examples"] = str(REPO / "examples")
+        told["goals"] = {name: served.tasks[name].goal for name in told["tasks"]}
         printed = run_there(package, SIDES / f"{side}.py", json.dumps(told), seconds=seconds)
         return json.loads(printed.strip().splitlines()[-1])
 

@@ -1,0 +1,19 @@
+"""TRL 1.16.0: GRPOTrainer's own tool loop plays a group; an infrastructure failure is no part of its mean."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(240)]
+
+
+def test_its_trainer_scores_a_group(drive, record_property, served):
+    told = drive("trl", "trl_side")
+    assert told["class"] == "GRPOTrainer"
+    assert told["tools"] == ["back", "click", "fill", "finish", "goto", "press", "scroll", "select"]
+    assert told["rewards"] == [1.0, 0.0, None]
+    assert told["mean"] == [0.5]
+    assert told["advantages"][2] == 0.0
+    assert told["advantages"][0] == -told["advantages"][1] > 0
+    record_property("reward", told["rewards"][0])
+    assert served.ended()
