@@ -24,10 +24,13 @@ from stillweb.coverage import (
     url_template,
     walk_agent,
 )
+from stillweb.coverage.causes import Obstacles
 from stillweb.coverage.fill import choose_unused
 from stillweb.coverage.report import CausePicture, write_report
 from stillweb.errors import UsageError
+from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
+from stillweb.record.options import ScopeKind
 
 URL = "https://site.test/"
 
@@ -204,3 +207,27 @@ def test_filling_walks_leave_destructive_controls_alone_and_go_back_from_an_empt
     assert choose_unused(page, {}, URL, Counter(), AvoidRules.of(), rng) == {"action": "back"}
     after = choose_unused(page, {"action": "back"}, URL, Counter(), AvoidRules.of(), rng)
     assert after == {"action": "goto", "url": URL}
+
+
+def test_each_cause_says_why_recording_has_not_closed_it():
+    search = {"action": "fill", "bid": "a2", "value": "Tea"}
+    filled = StepRecord(1, URL, search, 'searchbox "Find"', requested=False, left=False, dead=False)
+    found = result(
+        filled,
+        step(2, (f"GET {URL}find?q=Tea",)),
+        step(3, (f"GET {URL}a",)),
+        step(4, (f"GET {URL}gone/1",)),
+        step(5, (f"POST {URL}buy",)),
+        step(6, ("GET https://other.test/b",)),
+    )
+    obstacles = Obstacles(Scope.of(ScopeKind.HOST, [URL]), {f"{URL}gone/1": "no answer"}, waiting=7)
+    why = {cause.template.removeprefix(URL): obstacles.why(cause) for cause in causes_of(found)}
+    assert why == {
+        "find?q={}": "text that no recorded walk had typed",
+        "a": "the time ended: 7 links wait, the likeliest are recorded first",
+        "gone/{}": "no answer",
+        "buy": "a write with values or a page state that no recorded walk had sent",
+        "https://other.test/b": "outside of the scope",
+    }
+    by_template = {cause.template: cause for cause in causes_of(found)}
+    assert "--words" in by_template[f"{URL}find?q={{}}"].command

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from stillweb.diff.certify.rates import FailureRate, rate
+from stillweb.model import MUTATIONS
+from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.plan import AvoidRules
 
 if TYPE_CHECKING:
     from stillweb.coverage.measure import CoverageResult, StepRecord
 
-    _Found = list[tuple[tuple[str, int, int], StepRecord, str]]
-
-__all__ = ["LEFT_ALONE", "MissCause", "causes_of", "closable_rate", "is_left_alone", "url_template"]
+__all__ = [
+    "LEFT_ALONE",
+    "MissCause",
+    "Obstacles",
+    "causes_of",
+    "closable_rate",
+    "is_left_alone",
+    "url_template",
+]
 
 LEFT_ALONE = "left alone: logs out, deletes or orders"
 """Instead of a command, for controls that the recorder does not use."""
@@ -38,7 +46,9 @@ class MissCause:
         example: agent, seed and number of a step that shows it.
         page: URL of the page on which that step acted.
         label: name of the element in that step.
+        typed: whether every such request has a text that the walk had typed, or follows a key press.
         command: command line that closes this group, or why none does.
+        why: why `record until` has not closed it; "" if it did not try.
     """
 
     method: str
@@ -50,10 +60,53 @@ class MissCause:
     page: str
     label: str
     command: str
+    typed: bool = False
+    why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One miss: where, the step, its URL, and whether a typed text caused it."""
+
+    example: tuple[str, int, int]
+    step: StepRecord
+    url: str
+    typed: bool
+
+
+@dataclass(slots=True)
+class Obstacles:
+    """Reasons for which a recording does not hold more.
+
+    Attributes:
+        scope: pages that were recorded.
+        failed: URLs without an answer, or whose request was not sent, with the reason.
+        waiting: known links that the time did not reach.
+    """
+
+    scope: Scope
+    failed: dict[str, str] = field(default_factory=dict)
+    waiting: int = 0
+
+    def why(self, cause: MissCause) -> str:
+        """Return why the misses of a cause are left."""
+        if cause.command == LEFT_ALONE:
+            return LEFT_ALONE
+        if reason := next((self.failed[url] for url in cause.urls if self.failed.get(url)), ""):
+            return reason
+        if cause.method in MUTATIONS:
+            return "a write with values or a page state that no recorded walk had sent"
+        if cause.typed:
+            return "text that no recorded walk had typed"
+        if not any(self.scope.contains(url) for url in cause.urls):
+            return "outside of the scope"
+        if self.waiting:
+            return f"the time ended: {self.waiting} links wait, the likeliest are recorded first"
+        return "seen in the last measurement for the first time"
 
 
 def url_template(url: str) -> str:
@@ -87,38 +140,47 @@ def causes_of(result: CoverageResult, avoid: AvoidRules | None = None) -> list[M
         avoid: controls that the recorder leaves alone; None for those of its defaults.
     """
     avoid = avoid or AvoidRules.of()
-    groups: dict[tuple[str, str, str], list[tuple[tuple[str, int, int], StepRecord, str]]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[_Seen]] = defaultdict(list)
     for walk in result.walks:
+        texts: set[str] = set()
         for step in walk.steps:
+            texts |= {str(step.action["value"])} if step.action["action"] in _TYPED - {"press"} else set()
             keys: dict[tuple[str, str, str], str] = {}
             for missed in step.missed:
                 method, _, url = missed.partition(" ")
                 keys.setdefault((method, url_template(url), _control_of(step)), url)
             for key, url in keys.items():
-                groups[key].append(((walk.agent, walk.seed, step.number), step, url))
+                example = (walk.agent, walk.seed, step.number)
+                typed = step.action["action"] in _TYPED or not texts.isdisjoint(_values(url))
+                groups[key].append(_Seen(example, step, url, typed))
     causes = [_cause(result.collection, key, found, avoid) for key, found in groups.items()]
     return sorted(causes, key=lambda cause: (-cause.steps, cause.template))
+
+
+def _values(url: str) -> set[str]:
+    return {value for _, value in parse_qsl(urlsplit(url).query)}
 
 
 def _control_of(step: StepRecord) -> str:
     return step.control.partition(" ")[0] or str(step.action["action"])
 
 
-def _cause(name: str, key: tuple[str, str, str], found: _Found, avoid: AvoidRules) -> MissCause:
+def _cause(name: str, key: tuple[str, str, str], found: list[_Seen], avoid: AvoidRules) -> MissCause:
     method, template, control = key
-    example, step, _ = found[0]
-    urls = tuple(dict.fromkeys(url for _, _, url in found))[:5]
+    example, step = found[0].example, found[0].step
+    urls = tuple(dict.fromkeys(each.url for each in found))[:5]
     label = step.control.partition(" ")[2].strip('"')
-    left_alone = all(is_left_alone(each, avoid) for _, each, _ in found)
+    left_alone = all(is_left_alone(each.step, avoid) for each in found)
     command = LEFT_ALONE if left_alone else _command(name, method, found)
-    return MissCause(method, template, control, len(found), urls, example, step.page, label, command)
+    typed = all(each.typed for each in found)
+    return MissCause(method, template, control, len(found), urls, example, step.page, label, command, typed)
 
 
-def _command(name: str, method: str, found: _Found) -> str:
+def _command(name: str, method: str, found: list[_Seen]) -> str:
     if method not in ("GET", "HEAD"):
         return f"stillweb record amend {name} --misses misses.jsonl --unsafe"
-    if all(step.action["action"] in _TYPED for _, step, _ in found):
+    if all(each.typed for each in found):
         return f"stillweb record harvest {name} --words 200"
-    if all(step.control.startswith("link ") or step.action["action"] == "goto" for _, step, _ in found):
+    if all(each.step.control.startswith("link ") or each.step.action["action"] == "goto" for each in found):
         return f"stillweb record harvest {name}"
     return f"stillweb record amend {name} --misses misses.jsonl"

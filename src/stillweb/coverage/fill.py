@@ -91,7 +91,7 @@ class FillReport:
 
     Attributes:
         steps: steps taken; `requested` of them sent a request, `filled` of those one that was new.
-        exchanges: answers added to the recording.
+        exchanges: answers added to the recording; `documents` of them are pages.
         misses: requests that were not sent to the site: POST requests, WebSockets, other hosts.
         failed: URLs that gave no answer, with the reason.
         is_dry: whether they ended because steps found little that is new.
@@ -102,6 +102,7 @@ class FillReport:
     requested: int = 0
     filled: int = 0
     exchanges: int = 0
+    documents: int = 0
     misses: list[Missed] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -141,7 +142,8 @@ async def fill(
                         run = _FillingWalks(collection, client, site, starts, options, on_step)
                         await run.run()
                     await site.close()
-                run.report.exchanges, run.report.failed = writer.added, site.failed
+                run.report.exchanges, run.report.documents = writer.added, site.documents
+                run.report.failed |= site.failed
     return run.report
 
 
@@ -190,6 +192,7 @@ class _LiveSite:
         options: FillOptions,
     ) -> None:
         self.failed: dict[str, str] = {}
+        self.documents = 0
         self._fetcher = fetcher
         self._writer = writer
         self._secrets = secrets
@@ -256,6 +259,7 @@ class _LiveSite:
             return None
         if exchange.response.status in BUSY:
             return None
+        self.documents += destination(request.headers) == "document"
         if self._secrets is None:
             self._writer.write(exchange, None)
             return exchange

@@ -21,7 +21,7 @@ from stillweb.certs import CertAuthority
 from stillweb.clock import monotonic
 from stillweb.collections.layout import Collection
 from stillweb.collections.misses import Missed
-from stillweb.coverage.causes import MissCause, causes_of, closable_rate
+from stillweb.coverage.causes import MissCause, Obstacles, causes_of, closable_rate
 from stillweb.coverage.fill import FillOptions, FillReport, fill
 from stillweb.coverage.measure import CoverageOptions, CoverageResult, measure
 from stillweb.errors import RecordError
@@ -181,6 +181,7 @@ class _Loop:
         self._pass_end = 0.0
         self._fills = 0
         self._walk_seconds = 0.0
+        self._obstacles = Obstacles(scope)
 
     @property
     def _left(self) -> float:
@@ -199,7 +200,8 @@ class _Loop:
                 report.why = "nothing more can be recorded by harvest, fill, walks, explore and amend"
                 break
             last = await self._measure(recorded)
-        report.causes = causes_of(last.result, self._options.harvest.avoid)
+        causes = causes_of(last.result, self._options.harvest.avoid)
+        report.causes = [replace(each, why=self._obstacles.why(each)) for each in causes]
         report.reached = self._holds(last)
         report.why = "" if report.reached else report.why
         return report
@@ -230,10 +232,10 @@ class _Loop:
             added["fill"] = found.exchanges
             if not self._options.read_only and any(each.method in MUTATIONS for each in found.misses):
                 added["walks"] = await self._walk()
-            if todo := {each.url: each for each in (*misses, *found.misses)}:
-                added["amend"] = await self._amend(list(todo.values()))
+            if misses or found.misses:
+                added["amend"] = await self._amend([*misses, *found.misses])
             recorded += added
-            misses, walked, linked = found.misses, found.steps, 0.0
+            misses, walked, linked = found.misses, found.steps, found.documents / max(1, found.exchanges)
             if found.is_dry or not added.total():
                 break
         if recorded["fill"] + recorded["harvest"] == 0 and self._to_record > _LEAST:
@@ -261,6 +263,8 @@ class _Loop:
             self._say(f"harvest: {report.pages} pages, {report.forms} forms, {report.requests} requests")
 
         report = await harvest(self._collection, self._ca, self._scope, options, show)
+        self._obstacles.failed.update(report.failed)
+        self._obstacles.waiting = report.waiting
         return report.requests
 
     async def _fill(self, left: float) -> FillReport:
@@ -280,7 +284,9 @@ class _Loop:
         def show(report: FillReport) -> None:
             self._say(f"fill: {report.steps} steps, {report.filled} of {report.requested} needed the site")
 
-        return await fill(self._collection, self._ca, self._scope, self._starts, options, show)
+        report = await fill(self._collection, self._ca, self._scope, self._starts, options, show)
+        self._obstacles.failed.update(report.failed)
+        return report
 
     async def _walk(self) -> int:
         """Walk on the live site: what it shows after a write depends on the writes before."""
@@ -325,6 +331,8 @@ class _Loop:
 
         def show(outcome: Any, left: int) -> None:
             self._say(f"amend: {outcome.method} {outcome.outcome}, {left} left")
+            if outcome.outcome != "recorded":
+                self._obstacles.failed[outcome.url] = outcome.reason
 
         before = self._collection.count_lines()
         try:

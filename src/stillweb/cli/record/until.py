@@ -127,5 +127,6 @@ def print_until(name: str, report: UntilReport) -> None:
     )
     print_table(columns, rows, title=f"{name}: {'target reached' if report.reached else report.why}")
     if not report.reached:
-        left = [(c.steps, c.method, c.template, c.control, c.command) for c in report.causes[:10]]
-        print_table(("#steps", "method", "URL template", "control", "command"), left, title="causes left")
+        left = [(c.steps, c.method, c.template, c.control, c.why, c.command) for c in report.causes[:10]]
+        heads = ("#steps", "method", "URL template", "control", "why it is left", "command")
+        print_table(heads, left, title="causes left")
