@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 from urllib.parse import quote_plus
@@ -208,3 +209,11 @@ def test_a_vocabulary_finds_parts_and_inflections_of_words() -> None:
     assert [vocabulary.has_text(text) for text in ("blue  LAMP", "ada", "two words", "lamp")] == [
         True
     ] * 3 + [False]
+
+
+@pytest.mark.parametrize("name", ["md5", "sha1", "sha256"])
+def test_a_digest_of_a_value_is_an_encoding(name: str) -> None:
+    text = "Tea & biscuits\r\nfor two"
+    for change, digested in (("plain", text), ("lf", text.replace("\r\n", "\n"))):
+        wanted = hashlib.new(name, digested.encode()).hexdigest().encode()
+        assert Encodings(text).encoded(f"{change}>{name}") == wanted

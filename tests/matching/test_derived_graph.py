@@ -245,12 +245,48 @@ def test_a_form_that_changes_nothing_is_refused() -> None:
 
 def test_a_page_that_both_writes_change_together_is_recorded_so() -> None:
     def rule(items: Sequence[str], notes: Sequence[str]) -> str:
-        return f"gift for {len(notes[0])}" if items and notes else ""
+        return f"gift for {sum(map(ord, notes[0]))}" if items and notes else ""
 
     found = prove(record(lambda visit: Cart(visit, rule), ADD_A, NOTE))
     assert isinstance(found, Proved)
     cart = next(read for read in found.branch.reads if read.url.pieces == (f"{HOST}/cart".encode(),))
     assert "depends on the value" in cart.why
+
+
+def sized(items: Sequence[str], notes: Sequence[str]) -> str:
+    size = sum(len(note.encode()) for note in notes) - 60
+    return "" if not notes else f"plus {size} B" if size > 0 else f"minus {-size} B"
+
+
+SIZES = [
+    "ox",
+    "Call Ada",
+    "Gr\u00fc\u00dfe",
+    "Buy oats, quickly",
+    "Buy 12 oats now",
+    "a" * 13,
+    "one two " * 4,
+]
+
+
+@pytest.mark.parametrize("text", SIZES)
+def test_a_length_is_derived_within_the_recorded_ones(text: str) -> None:
+    branch = proved(NOTE, make=lambda visit: Cart(visit, sized))
+    session = Session([branch], make=lambda visit: Cart(visit, sized))
+    answered = session.write(NOTE, text.strip())
+    cart = session.send(get("/cart")) if answered else None
+    assert session.send(get("/notes")) is not None
+    assert (cart is not None) == (text in ("Call Ada", "Buy 12 oats now"))
+
+
+def test_a_number_that_two_recordings_make_look_like_a_length_is_refused() -> None:
+    def rule(items: Sequence[str], notes: Sequence[str]) -> str:
+        return f"{min(len(notes[0]), 14)} letters" if notes else ""
+
+    found = prove(record(lambda visit: Cart(visit, rule), NOTE))
+    assert isinstance(found, Proved)
+    carts = [read for read in found.branch.reads if read.url.pieces == (f"{HOST}/cart".encode(),)]
+    assert [read.answer for read in carts] == [None]
 
 
 def listing(visit: int) -> Cart:

@@ -32,6 +32,7 @@ from stillweb.matching.derived.branch import (
 from stillweb.matching.derived.domain import Domain, Kind
 from stillweb.matching.derived.encodings import PLAIN, Encodings
 from stillweb.matching.derived.templates import (
+    Count,
     Difference,
     Slot,
     Split,
@@ -73,6 +74,7 @@ _LEFT_OUT = re.compile(
     rb"|x-request-id|x-runtime|content-length):[^\r\n]*\r\n"
 )
 _COOKIES = re.compile(rb"(?im)^set-cookie:[^\r\n]*\r\n")
+_COUNTED = 3  # recordings of different values that must show that a number is a length
 _SHORTENED = 8  # characters of a value that show that the site shortens it
 
 
@@ -212,6 +214,8 @@ class _Proof:
         self._encoded = [Encodings(value) for value in self._first.values]
         self._texts: dict[str, _StepTexts] = {}
         self._why: dict[str, str] = {}
+        self._beyond: dict[str, list[Sequence[Encodings]]] = {}
+        self._fitted: dict[str, list[tuple[str, ...]]] = {}
         self._write_leaves: list[Split] = []
         self._volatile_leaves: dict[int, list[str]] = {}
         again = {step.label: step for step in self._again.steps}
@@ -274,10 +278,21 @@ class _Proof:
         steps = {step.label: step for step in branch.steps}
         taken: dict[str, _StepTexts] = {}
         refused: dict[str, str] = {}
+        beyond: set[str] = set()
         for label, texts in self._texts.items():
             step = steps.get(label)
             narrowed = texts.narrowed(step, encoded) if step else "the recording has no such page"
-            if isinstance(narrowed, str):
+            if (
+                isinstance(narrowed, str)
+                and step
+                and label not in (WRITE, SHOWN)
+                and texts.is_beyond(encoded)
+            ):
+                # Beyond the lengths so far, a site may write another unit or sign: this page covers less.
+                self._beyond.setdefault(label, []).append(encoded)
+                beyond.add(label)
+                taken[label] = texts
+            elif isinstance(narrowed, str):
                 narrowed = _shortened(step, branch.values) or narrowed
                 if whole or label in (WRITE, SHOWN):
                     return narrowed
@@ -286,6 +301,8 @@ class _Proof:
                 taken[label] = narrowed
         self._texts = taken
         self._why |= refused
+        for label in taken.keys() - beyond:
+            self._fitted.setdefault(label, [self._first.values]).append(branch.values)
         self._write_leaves = leaves
         return ""
 
@@ -343,13 +360,30 @@ class _Proof:
         varying = self._varying() if self._traces else frozenset()
         for step in self._first.steps[1:]:
             texts = self._texts.get(step.label)
-            if texts is not None:
+            why = self._why.get(step.label, "") if texts is None else self._uncertain(step.label, texts)
+            if texts is not None and not why:
                 trail = self._trail(step) if step.exchange.request.url in varying else None
-                reads.append(Read(Template.of(texts.url.atoms), texts.answer(), trail=trail))
-            elif step.label in self._why:
+                domains = self._domains(step.label) if step.label in self._beyond else ()
+                reads.append(Read(Template.of(texts.url.atoms), texts.answer(), "", trail, domains))
+            elif why:
                 url = Template.of(split(step.exchange.request.url.encode(), self._encoded).atoms)
-                reads.append(Read(url, None, self._why[step.label]))
+                reads.append(Read(url, None, why))
         return reads
+
+    def _uncertain(self, label: str, texts: _StepTexts) -> str:
+        """Return why a page with lengths of values has no template, "" if it has one."""
+        if any(count.recordings < _COUNTED for count in texts.counts):
+            return "a number depends on the value, and too few recordings show that it is a length"
+        if not all(map(texts.is_beyond, self._beyond.get(label, ()))):
+            return "a number depends on the value, and not on its length alone"
+        return ""
+
+    def _domains(self, label: str) -> tuple[Domain, ...]:
+        fitted = self._fitted.get(label, [self._first.values])
+        return tuple(
+            Domain.of(kind, [values[number] for values in fitted])
+            for number, (_, kind) in enumerate(self._recordings.fields)
+        )
 
     def _varying(self) -> frozenset[str]:
         """Return the URLs of pages that differ after other pages were visited: lists of recent ones."""
@@ -416,11 +450,22 @@ class _StepTexts:
             return f"the site answers {response.status} {response.mime} instead of {self.status} {self.mime}"
         found = []
         for base, other in zip((self.url, self.head, self.body), _texts(step, values), strict=True):
-            atoms = agree(base, other, base.volatile)
+            atoms = agree(base, other, base.volatile, counts=True)
             if isinstance(atoms, Difference):
                 return atoms.text
             found.append(replace(base, atoms=atoms))
         return _StepTexts(self.status, self.mime, self.cookies, *found)
+
+    @property
+    def counts(self) -> tuple[Count, ...]:
+        """The counts in head and body."""
+        return (*self.head.counts, *self.body.counts)
+
+    def is_beyond(self, values: Sequence[Encodings]) -> bool:
+        """Return True if a count has for some values a number beyond the recordings that fitted."""
+        return any(
+            not count.low <= number <= count.high for count in self.counts for number in count.numbers(values)
+        )
 
     def answer(self) -> Answer:
         """Return the response as a template; cookies are those of the first recording."""
@@ -498,11 +543,17 @@ def _reproduces(branch: Branch, accepted: Sequence[RecordedBranch]) -> str:
         if answer is None or (number == 0 and answer.body != body):
             return "the template does not reproduce its own recording"
         for read in branch.reads:
-            if read.answer is not None and read.answer.render(encoded) is None:
+            certain = read.answer is None or read.answer.render(encoded) is not None
+            if not certain and not _counts(read.answer):
                 return "the template does not reproduce its own recording"
             if render(read.url, encoded) is None:
                 return "the template does not reproduce the URL of a page"
     return ""
+
+
+def _counts(answer: Answer | None) -> bool:
+    """Return True if a page holds a length, which covers only some of the values."""
+    return answer is not None and any(isinstance(piece, Count) for piece in answer.body.pieces)
 
 
 def _shortened(step: RecordedStep | None, values: Sequence[str]) -> str:
@@ -527,4 +578,5 @@ def _shown_url(url: Template) -> str:
     return "".join(
         f"{{{piece.field + 1}}}" if isinstance(piece, Slot) else piece.decode("utf-8", "replace")
         for piece in url.pieces
+        if not isinstance(piece, Count)
     )

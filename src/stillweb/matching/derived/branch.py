@@ -89,12 +89,14 @@ class Read:
         why: why it has none.
         trail: pages that a session must have visited until then, as in `DerivedAnswers.trail`; None if the
             page is the same after all visits.
+        domains: values of the fields that this page covers; empty for those of the branch.
     """
 
     url: Template
     answer: Answer | None
     why: str = ""
     trail: tuple[str, ...] | None = None
+    domains: tuple[Domain, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +314,9 @@ class ActiveBranch:
             return Refused("the page depends on the pages visited before, and no recording has these")
         if read.answer is None:
             return Refused(f"changed by the write of form {self.branch.name}: {read.why}")
+        for domain, value in zip(read.domains, self.values, strict=False):
+            if why := domain.refuses(value):
+                return Refused(f"the page holds the length of a value, which {why}")
         rendered = read.answer.render(self._encoded)
         if rendered is None:
             return Refused("the page's spelling of the value is not certain")
@@ -342,6 +347,7 @@ def dump(branch: Branch) -> dict[str, Any]:
                 "answer": read.answer and _dump_answer(read.answer, sets),
                 "why": read.why,
                 **({} if read.trail is None else {"trail": list(read.trail)}),
+                **({"domains": [each.dump() for each in read.domains]} if read.domains else {}),
             }
             for read in branch.reads
         ],
@@ -377,6 +383,7 @@ def load(stored: dict[str, Any]) -> Branch:
                 read["answer"] and _load_answer(read["answer"], sets),
                 read["why"],
                 tuple(read["trail"]) if "trail" in read else None,
+                tuple(map(Domain.load, read.get("domains", ()))),
             )
             for read in stored["reads"]
         ),

@@ -1,7 +1,7 @@
 """The fixed set of encodings in which a value may occur in a response.
 
-An encoding is a change of the text (`lower`, `slug`), then up to two markups (`html` in `json`). Several
-encodings often give the same bytes for one value: "Qyv" is the same as text and in HTML. A slot of a
+An encoding is a change of the text (`lower`, `slug`), then a digest or up to two markups (`html` in `json`).
+Several encodings often give the same bytes for one value: "Qyv" is the same as text and in HTML. A slot of a
 template therefore keeps every encoding that all recordings allow, and refuses values on which these differ.
 Pure.
 """
@@ -13,12 +13,17 @@ import re
 import unicodedata
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
+from functools import partial
+from hashlib import md5, sha1, sha256
 from itertools import product
+from typing import Any
 from urllib.parse import quote, quote_plus
 
-__all__ = ["NAMES", "PLAIN", "Encodings"]
+__all__ = ["MEASURES", "NAMES", "PLAIN", "Encodings"]
 
 PLAIN = "plain"
+MEASURES = ("bytes", "chars", "lf-bytes", "lf-chars")
+"""Lengths of a value that a site may show."""
 
 _Text = Callable[[str], str]
 
@@ -34,6 +39,7 @@ def _slug(joint: str) -> _Text:
 _CHANGES: dict[str, _Text] = {
     PLAIN: lambda text: text,
     "trim": lambda text: text.strip(),
+    "lf": lambda text: text.replace("\r\n", "\n"),  # a browser sends lines with CRLF, many sites store LF
     "lower": lambda text: text.lower(),
     "upper": lambda text: text.upper(),
     "slug": _slug("-"),
@@ -88,11 +94,21 @@ _JSON: dict[str, _Text] = {
     "json-html": lambda text: _json(text, ascii_only=False, html=True),
     "json-html-ascii": lambda text: _json(text, html=True),
 }
+
+
+def _digest(algorithm: Callable[[bytes], Any], text: str) -> str:
+    return str(algorithm(text.encode("utf-8", "surrogatepass")).hexdigest())
+
+
 _BASE64: dict[str, _Text] = {
     "base64": lambda text: b64encode(text.encode("utf-8", "surrogatepass")).decode("ascii"),
     "base64-url": lambda text: urlsafe_b64encode(text.encode("utf-8", "surrogatepass")).decode("ascii"),
 }
-_MARKUPS = {**_HTML, **_URL, **_JSON, **_BASE64}
+_DIGESTS: dict[str, _Text] = {
+    name: partial(_digest, algorithm)
+    for name, algorithm in (("md5", md5), ("sha1", sha1), ("sha256", sha256))
+}
+_MARKUPS = {**_HTML, **_URL, **_JSON, **_BASE64, **_DIGESTS}
 # What is written inside of what: inner first.
 _NESTED = (
     *product(_URL, _HTML),
@@ -146,6 +162,12 @@ class Encodings:
             if encoded := self.encoded(name):
                 found.setdefault(encoded, set()).add(name)
         return {encoded: frozenset(names) for encoded, names in found.items()}
+
+    def measure(self, name: str) -> int:
+        """Return a length of the value: "bytes" or "chars", of the text as sent or with LF ("lf-bytes")."""
+        unit = name.rpartition("-")[2]
+        text = _CHANGES["lf"](self._value) if name != unit else self._value
+        return len(text.encode("utf-8", "surrogatepass")) if unit == "bytes" else len(text)
 
     def agreed(self, names: frozenset[str]) -> bytes | None:
         """Return the value under some encodings if all give the same bytes, else None."""

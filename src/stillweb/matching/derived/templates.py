@@ -3,8 +3,9 @@
 `split` cuts a recorded text into atoms: words, single other bytes, and slots where a value occurs in one of
 its encodings. `agree` compares two recordings atom by atom. Their slots must be at the same places; other
 atoms must be equal, or be volatile: they differ between two recordings of the *same* value, or both are the
-time of their recording. Any other difference refuses the text: it depends on the value in an unknown way, as
-a total, an excerpt or a message does. Pure.
+time of their recording. Numbers that differ as the lengths of the values do become counts. Any other
+difference refuses the text: it depends on the value in an unknown way, as a total, an excerpt or a message
+does. Pure.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stillweb.matching.derived.encodings import Encodings
+from stillweb.matching.derived.encodings import MEASURES, Encodings
 
 __all__ = [
     "Atom",
+    "Count",
     "Difference",
     "EncodingSets",
     "Slot",
@@ -33,6 +35,7 @@ _FINE = re.compile(rb"[A-Za-z0-9]+|[^A-Za-z0-9]")
 _WORD = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _CONTEXT = 24  # atoms of context in the reason of a refusal
 _CLOCK = re.compile(rb"([0-2]?[0-9]):([0-5][0-9])(?::([0-5][0-9]))?")
+_DIGITS = 9  # of a length
 _SKEW = 90  # seconds by which a server's time of a response may differ from the recorder's
 
 
@@ -49,20 +52,56 @@ class Slot:
     encodings: frozenset[str]
 
 
-Atom = bytes | Slot
-"""A word, a single other byte, or a slot."""
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A place for a number that grows or falls with the length of a value.
+
+    Attributes:
+        formulas: field, measure, sign and summand: the number is sign times the measure plus the summand. All
+            those that the recordings allow.
+        low, high: least and greatest number in the recordings: beyond, a site may write another unit or sign.
+        recordings: number of recordings of different values that the formulas explain.
+    """
+
+    formulas: frozenset[tuple[int, str, int, int]]
+    low: int
+    high: int
+    recordings: int = 2
+
+    def numbers(self, values: Sequence[Encodings]) -> set[int]:
+        """Return the numbers that the formulas give."""
+        return {sign * values[n].measure(name) + summand for n, name, sign, summand in self.formulas}
+
+    def narrowed(self, values: Sequence[Encodings], number: int) -> Count | None:
+        """Return the count that a further recording allows; None if no formula gives its number."""
+        formulas = frozenset(
+            each for each in self.formulas if each[2] * values[each[0]].measure(each[1]) + each[3] == number
+        )
+        low, high = min(self.low, number), max(self.high, number)
+        return Count(formulas, low, high, self.recordings + 1) if formulas else None
+
+    def text(self, values: Sequence[Encodings]) -> bytes | None:
+        """Return the number; None if the formulas disagree or no recording has one like it."""
+        numbers = self.numbers(values)
+        number = numbers.pop()
+        return b"%d" % number if not numbers and self.low <= number <= self.high else None
+
+
+Piece = bytes | Slot | Count
+Atom = bytes | Slot | Count
+"""A word, a single other byte, a slot, or a count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
     """A text with slots; its volatile parts are those of the first recording."""
 
-    pieces: tuple[bytes | Slot, ...]
+    pieces: tuple[Piece, ...]
 
     @classmethod
     def of(cls, atoms: Iterable[Atom]) -> Template:
         """Join atoms between slots."""
-        pieces: list[bytes | Slot] = []
+        pieces: list[Piece] = []
         literal: list[bytes] = []
         for atom in atoms:
             if isinstance(atom, bytes):
@@ -83,22 +122,12 @@ class Template:
 
     def dump(self, sets: EncodingSets) -> list[Any]:
         """Return the template as JSON: texts in latin-1, slots as [field, number of a set]."""
-        return [
-            piece.decode("latin-1")
-            if isinstance(piece, bytes)
-            else [piece.field, sets.number(piece.encodings)]
-            for piece in self.pieces
-        ]
+        return [_dump(piece, sets) for piece in self.pieces]
 
     @classmethod
     def load(cls, stored: Sequence[Any], sets: Sequence[frozenset[str]]) -> Template:
         """Read what `dump` returned, with the sets that it numbered."""
-        return cls(
-            tuple(
-                piece.encode("latin-1") if isinstance(piece, str) else Slot(piece[0], sets[piece[1]])
-                for piece in stored
-            )
-        )
+        return cls(tuple(_load(piece, sets) for piece in stored))
 
 
 @dataclass(slots=True)
@@ -125,11 +154,18 @@ class Split:
 
     Attributes:
         at: seconds since 1970.
+        values: of the recording.
     """
 
     atoms: list[Atom]
     at: float = 0.0
     volatile: set[int] = field(default_factory=set)
+    values: Sequence[Encodings] = ()
+
+    @property
+    def counts(self) -> list[Count]:
+        """The counts in order."""
+        return [atom for atom in self.atoms if isinstance(atom, Count)]
 
 
 def split(text: bytes, values: Sequence[Encodings], at: float = 0.0) -> Split:
@@ -140,7 +176,7 @@ def split(text: bytes, values: Sequence[Encodings], at: float = 0.0) -> Split:
             if encoded in text:  # one search for each is faster than a pattern of hundreds
                 slots.setdefault(encoded, Slot(number, names))
     if not slots:
-        return Split(_FINE.findall(text), at)
+        return Split(_FINE.findall(text), at, values=values)
     pattern = b"|".join(_bounded(encoded) for encoded in sorted(slots, key=len, reverse=True))
     atoms: list[Atom] = []
     place = 0
@@ -149,7 +185,7 @@ def split(text: bytes, values: Sequence[Encodings], at: float = 0.0) -> Split:
         atoms.append(slots[match[0]])
         place = match.end()
     atoms += _FINE.findall(text[place:])
-    return Split(atoms, at)
+    return Split(atoms, at, values=values)
 
 
 def _bounded(encoded: bytes) -> bytes:
@@ -169,24 +205,26 @@ def volatile_between(first: Split, again: Split) -> set[int] | Difference:
     for place, (one, other) in enumerate(zip(first.atoms, again.atoms, strict=True)):
         if one == other:
             continue
-        if isinstance(one, Slot) or isinstance(other, Slot) or not _same_kind(one, other):
+        if not isinstance(one, bytes) or not isinstance(other, bytes) or not _same_kind(one, other):
             return Difference(f"two recordings of the same value differ: {_around(first, again, place)}")
         places.add(place)
     return places
 
 
-def agree(base: Split, other: Split, volatile: set[int]) -> list[Atom] | Difference:
+def agree(base: Split, other: Split, volatile: set[int], *, counts: bool = False) -> list[Atom] | Difference:
     """Return the atoms of the first recording, its slots with the encodings that both allow.
 
     Args:
         base: the first recording.
         other: a recording of other values.
         volatile: places that differ between two recordings of the same values.
+        counts: whether numbers may be lengths; two recordings alone do not prove it.
     """
     if len(base.atoms) != len(other.atoms):
         place = next(
             (n for n, (a, b) in enumerate(zip(base.atoms, other.atoms, strict=False))
-             if a != b and n not in volatile and not (isinstance(a, Slot) and isinstance(b, Slot))),
+             if a != b and n not in volatile and (isinstance(a, bytes) or isinstance(b, bytes))
+             and not isinstance(a, Count)),
             min(len(base.atoms), len(other.atoms)),
         )  # fmt: skip
         return Difference(f"more than the value differs: {_around(base, other, place)}")
@@ -197,10 +235,17 @@ def agree(base: Split, other: Split, volatile: set[int]) -> list[Atom] | Differe
             if not both:
                 return Difference(f"the value is written in no known encoding: {_around(base, other, place)}")
             atoms.append(Slot(one.field, both))
-        elif isinstance(one, Slot) or isinstance(two, Slot):
+        elif isinstance(one, Count) and isinstance(two, bytes) and _is_number(two):
+            count = one.narrowed(other.values, int(two))
+            if count is None:
+                return Difference(f"a number depends on the value: {_around(base, other, place)}")
+            atoms.append(count)
+        elif not isinstance(one, bytes) or not isinstance(two, bytes):
             return Difference(f"a value is in one recording only: {_around(base, other, place)}")
         elif one == two or place in volatile or _is_time(base, other, place):
             atoms.append(one)
+        elif counts and (counted := _count(base, other, one, two)):
+            atoms.append(counted)
         else:
             return Difference(f"a part depends on the value: {_around(base, other, place)}")
     return atoms
@@ -210,11 +255,54 @@ def render(template: Template, values: Sequence[Encodings]) -> bytes | None:
     """Return a text with values; None if the encodings of a slot give different bytes for its value."""
     parts: list[bytes] = []
     for piece in template.pieces:
-        part = piece if isinstance(piece, bytes) else values[piece.field].agreed(piece.encodings)
+        part = _rendered(piece, values)
         if part is None:
             return None
         parts.append(part)
     return b"".join(parts)
+
+
+def _rendered(piece: Piece, values: Sequence[Encodings]) -> bytes | None:
+    if isinstance(piece, Slot):
+        return values[piece.field].agreed(piece.encodings)
+    return piece.text(values) if isinstance(piece, Count) else piece
+
+
+def _dump(piece: Piece, sets: EncodingSets) -> Any:
+    if isinstance(piece, Slot):
+        return [piece.field, sets.number(piece.encodings)]
+    if isinstance(piece, Count):
+        return {"formulas": sorted(map(list, piece.formulas)), "low": piece.low, "high": piece.high}
+    return piece.decode("latin-1")
+
+
+def _load(stored: Any, sets: Sequence[frozenset[str]]) -> Piece:
+    if isinstance(stored, str):
+        return stored.encode("latin-1")
+    if isinstance(stored, dict):
+        formulas = frozenset((n, name, sign, summand) for n, name, sign, summand in stored["formulas"])
+        return Count(formulas, stored["low"], stored["high"])
+    return Slot(stored[0], sets[stored[1]])
+
+
+def _is_number(atom: bytes) -> bool:
+    """Return True for a number without leading zeros that may be a length."""
+    return atom.isdigit() and len(atom) <= _DIGITS and (atom[0] != ord("0") or atom == b"0")
+
+
+def _count(base: Split, other: Split, one: bytes, two: bytes) -> Count | None:
+    """Return the count that two numbers of recordings of different values may be; None if there is none."""
+    if not (_is_number(one) and _is_number(two)):
+        return None
+    numbers = int(one), int(two)
+    found = set()
+    for number, (mine, theirs) in enumerate(zip(base.values, other.values, strict=True)):
+        for name in MEASURES:
+            lengths = mine.measure(name), theirs.measure(name)
+            for sign in (1, -1):
+                if lengths[0] != lengths[1] and numbers[1] - numbers[0] == sign * (lengths[1] - lengths[0]):
+                    found.add((number, name, sign, numbers[0] - sign * lengths[0]))
+    return Count(frozenset(found), min(numbers), max(numbers)) if found else None
 
 
 def _same_kind(one: bytes, other: bytes) -> bool:
@@ -267,7 +355,11 @@ def _around(base: Split, other: Split, place: int) -> str:
 
 def _text(atoms: Sequence[Atom]) -> str:
     texts = (
-        f"{{{atom.field + 1}}}" if isinstance(atom, Slot) else atom.decode("utf-8", "replace")
+        atom.decode("utf-8", "replace")
+        if isinstance(atom, bytes)
+        else f"{{{atom.field + 1}}}"
+        if isinstance(atom, Slot)
+        else "{length}"
         for atom in atoms
     )
     return re.sub(r"\s+", " ", "".join(texts)).strip()

@@ -68,10 +68,10 @@ def sentinels(
     rng = clock.seeded("sentinels", seed)
     taken: set[str] = set()
     words = []
-    for _ in kinds:
+    for number in range(len(kinds)):
         mine = [_word(rng, 3, known, taken, [])]
-        for n in range(9):
-            mine.append(_word(rng, 5 + n, known, taken, mine))
+        for n in range(9):  # other lengths in each field: a page may hold the length of one
+            mine.append(_word(rng, 5 + n + number % 2, known, taken, mine))
         words.append(mine)
     for level, (pattern, needed) in enumerate(LEVELS):
         texts = []
