@@ -200,6 +200,16 @@ def test_no_key_that_answers_gets_another_capture(tmp_path_factory, known, excha
         )
 
 
+@pytest.mark.parametrize(("status", "written"), [(200, 1), (409, 1), (403, 0), (422, 0), (500, 0)])
+def test_a_refusal_of_a_write_is_an_answer_if_the_state_of_the_resource_causes_it(
+    tmp_path: Path, known, status, written
+) -> None:
+    collection = Collection.create(tmp_path, "c")
+    with NewOnlyWriter(collection, known, RULES, ()) as writer:
+        writer.write(Exchange(Request("POST", f"{HERE}/new"), replace(HTML, status=status), "20260101000000"))
+    assert writer.added == written
+
+
 def test_a_list_a_har_and_misses_are_read(tmp_path: Path) -> None:
     file = tmp_path / "x"
     file.write_text("# what was missed\nhttps://site.test/a\n\nsite.test/b\n")

@@ -3,7 +3,8 @@
 A step *requested* if it sent a request other than browser noise. It *left* the site if all its misses are on
 hosts of which the recording holds nothing: no recording of a closed site can hold those. It *missed* if a
 request to a recorded host has no answer. The miss rate is missed / (requested - left). A step is a *dead end*
-if it shows a page that is not recorded, or one without any element to act on.
+if it shows a page that is not recorded. It is one too if it missed and no element is left to act on. A
+recorded page without elements (a plain error message) is the site's own and no dead end.
 """
 
 from __future__ import annotations
@@ -287,7 +288,7 @@ class _Walker:
             f'{element.role} "{element.name}"' if element else "",
             requested=traffic["requests"] > traffic["noise"],
             left=bool(traffic["misses"]) and not missed,
-            dead=gone or not any(node.bid for node in after.nodes),
+            dead=gone or bool(missed and not any(node.bid for node in after.nodes)),
             missed=missed,
         )
 

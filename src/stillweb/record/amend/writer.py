@@ -21,6 +21,10 @@ from stillweb.record.amend.plan import SealedIndex, identity, keys_of
 
 __all__ = ["NewOnlyWriter", "WriteOutcome"]
 
+# Refusals that are due to the state of the resource (RFC 9110 §15.5) and not to a missing token: not allowed,
+# conflict, gone. A page itself would get the same.
+_OF_THE_RESOURCE = frozenset((405, 409, 410))
+
 
 class WriteOutcome:
     """Outcome of a request.
@@ -105,7 +109,8 @@ class NewOnlyWriter(CollectionWriter):
             self.last[request.method, request.url] = before
             return _omitted(exchange)
         # A busy site must be asked again, and its error must not be replayed.
-        refused = request.method in MUTATIONS and response.status >= 400 and not self._refusals
+        refusal = response.status >= 400 and response.status not in _OF_THE_RESOURCE
+        refused = request.method in MUTATIONS and refusal and not self._refusals
         failed = refused or response.status in BUSY
         # This run also writes each key once; requests that differ only in their fields are wanted by
         # identity.
