@@ -9,10 +9,10 @@ from pathlib import Path
 
 import httpx
 import trl
+from byte_tokenizer import byte_tokenizer
 from datasets import Dataset
 from steps import GIVEN, Actor, report
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from stillweb.trainers.trl import browser_environment
@@ -23,19 +23,6 @@ TOOLS = {"terminate": "finish"}
 PAGE = re.compile(
     r"(?:Goal: [^\n]*\n)?(Page: .*?)<\|im_end\|>|<tool_response>\n(.*?)\n</tool_response>", re.DOTALL
 )
-
-
-def tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer of bytes with the chat template of Qwen3 that TRL carries."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bare = Tokenizer(models.BPE({letter: n for n, letter in enumerate(alphabet)}, []))
-    bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bare.decoder = decoders.ByteLevel()
-    made = PreTrainedTokenizerFast(tokenizer_object=bare, eos_token="<|im_end|>", pad_token="<|pad|>")
-    made.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
-    templates = Path(trl.__file__).parent / "chat_templates"
-    made.chat_template = (templates / "qwen3_instruct_2507.jinja").read_text()
-    return made
 
 
 def call(action: dict) -> str:
@@ -76,7 +63,8 @@ class Scripted(GRPOTrainer):
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
 SIZES |= {"num_attention_heads": 2, "num_key_value_heads": 2}
 ROW = {"prompt": [{"role": "user", "content": "Act."}], "task_id": TASK}
-made = tokenizer()
+templates = Path(trl.__file__).parent / "chat_templates"
+made = byte_tokenizer((templates / "qwen3_instruct_2507.jinja").read_text())
 trainer = Scripted(
     model=Qwen2ForCausalLM(Qwen2Config(vocab_size=len(made), max_position_embeddings=1_000_000, **SIZES)),
     args=GRPOConfig(
