@@ -15,19 +15,20 @@ from stillweb import clock
 from stillweb.collections.layout import Collection
 from stillweb.collections.learn.rules import read_rules
 from stillweb.collections.misses import Missed, Sighting
+from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.coverage import CoverageOptions, UntilOptions, measure, record_until
 from stillweb.coverage import fill as filling
 from stillweb.coverage.fill import FillOptions, fill
 from stillweb.env import Env
 from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
-from stillweb.model import header
+from stillweb.model import Exchange, Page, Request, Response, header
 from stillweb.record.amend.amend import AmendOptions
 from stillweb.record.crawl.crawl import crawl
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.options import ExploreOptions
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.walks import WalkOptions, record_walks
-from stillweb.record.harvest.fetch import PageFetcher, TooLarge
+from stillweb.record.harvest.fetch import PageFetcher, TooLarge, recorded_requests
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier
 from stillweb.record.harvest.harvest import STATE_FILE, HarvestOptions, HarvestReport, harvest
 from stillweb.record.harvest.misses import plain_requests, word_templates
@@ -39,6 +40,7 @@ from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
 
 HOME = "https://site.test/"
+SCOPE = Scope.of(ScopeKind.HOST, [HOME])
 RECORDING = [
     pytest.mark.browser,
     pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
@@ -291,6 +293,36 @@ def test_beginnings_of_words_are_sent_where_a_script_sends_them():
     assert len(ranked) == 3
 
 
+def test_recorded_requests_are_those_of_scripts_by_kind(tmp_path: Path):
+    collection = Collection.create(tmp_path, "site")
+    dest = "Sec-Fetch-Dest"
+    sent = [
+        (
+            "find?q=tea",
+            ((dest, "empty"), ("Referer", HOME), ("X-Kind", "a"), ("Cookie", "c")),
+            "application/json",
+        ),
+        ("find?q=lamp", ((dest, "empty"),), "application/json"),
+        ("page?q=tea", ((dest, "document"),), "text/html"),
+        ("code?q=tea", ((dest, "empty"),), "text/javascript"),
+        ("plain?q=tea", (), "text/html"),
+        ("http.json?q=tea", (), "application/json"),
+    ]
+    with CollectionWriter(collection) as writer:
+        for path, fields, mime in sent:
+            answer = Response(200, headers=(("Content-Type", mime),))
+            writer.write(Exchange(Request("GET", HOME + path, fields), answer, "20260101000000"))
+    found = {each.url.removeprefix(HOME): each for each in recorded_requests(collection)}
+    assert sorted(found) == ["find?q=lamp", "find?q=tea", "http.json?q=tea"]
+    names = {name for name, _ in found["find?q=lamp"].fields}
+    assert ("cookie" in {name.lower() for name in names}, found["find?q=lamp"].destination) == (
+        False,
+        "empty",
+    )
+    ((_, at),) = word_templates([*found.values()][:2], {"tea", "lamp"}, named=True)
+    assert at == 0
+
+
 # --- over the wire ---------------------------------------------------------------------------------
 
 
@@ -342,6 +374,25 @@ async def test_requests_to_a_host_keep_their_distance(site) -> None:
 # --- a site, recorded without a browser ------------------------------------------------------------
 
 
+async def test_robots_txt_is_obeyed_if_that_is_wanted(tmp_path: Path, ca, site) -> None:
+    site.page("/", "<a href='/a'>a</a><a href='/private/b'>b</a>")
+    site.page("/a", "<p>a</p>")
+    site.page("/private/b", "<p>b</p>")
+    rules = b"User-agent: *\nDisallow: /private\nCrawl-delay: 0.2\n"
+    site.answers["/robots.txt"] = replace(site.reply(""), body=rules, type="text/plain")
+    collection = Collection.create(tmp_path, "site")
+    with CollectionWriter(collection) as writer:
+        home = Response(200, headers=(("Content-Type", "text/html"),), raw_body=site.answers["/"].body)
+        asked = Request("GET", HOME, (("Sec-Fetch-Dest", "document"),))
+        writer.write(Exchange(asked, home, "20260101000000"))
+    collection.write_pages([Page(HOME, "20260101000000", seed=True)])
+    began = clock.monotonic()
+    report = await harvest(collection, ca, SCOPE, HarvestOptions(robots=True, record=site.options))
+    assert (report.pages, report.forbidden) == (1, 1)
+    assert "/private/b" not in {each.path for each in site.asked}
+    assert clock.monotonic() - began >= 0.2
+
+
 def build(site, pages: int = 24) -> None:
     links = "".join(f'<a href="/item/{n}">Item {n}</a> ' for n in range(pages))
     head = '<link rel="stylesheet" href="/main.css"><link rel="icon" href="data:,">'
@@ -375,9 +426,6 @@ async def crawled(tmp_path: Path, ca, site) -> Collection:
     collection = Collection.create(tmp_path, "site")
     await crawl([HOME], collection, ca, CrawlOptions(limit=1, record=site.options))
     return collection
-
-
-SCOPE = Scope.of(ScopeKind.HOST, [HOME])
 
 
 async def missed_by_agents(collection: Collection, ca, seed: int) -> tuple[set[str], float]:

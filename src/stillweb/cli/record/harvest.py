@@ -82,6 +82,8 @@ def print_harvest(name: str, report: HarvestReport) -> None:
         f"{report.body_bytes / 1e6:.1f} MB in {report.seconds:.1f} s ({rate:.1f} pages/s); "
         f"{report.waiting} URLs not reached" + (f", ended by {report.ended_by}" if report.ended_by else "")
     )
+    if report.forbidden:
+        echo(f"  {report.forbidden} URLs left out: robots.txt forbids them", err=True)
     others = {status: count for status, count in sorted(report.statuses.items()) if status != 200}
     if others:
         listed = ", ".join(f"{count} x {status}" for status, count in others.items())

@@ -92,8 +92,10 @@ def recorded_requests(collection: Collection) -> Iterator[PlainRequest]:
             names = tuple(name for name, _ in parse_qsl(query, keep_blank_values=True))
             kinds.setdefault((path, names), {}).setdefault(capture.url, capture)
     for similar in kinds.values():
-        headers = collection.read_capture(next(iter(similar.values()))).request.headers
-        if destination(headers) not in ("empty", ""):  # over http, browsers do not say that it is a script's
+        first = next(iter(similar.values()))
+        headers, is_json = collection.read_capture(first).request.headers, first.mime.endswith("json")
+        # Over http, browsers do not say that a script sent it; only JSON is certain then.
+        if destination(headers) != "empty" and not (is_json and not destination(headers)):
             continue
         page = header(headers, "referer")
         fields = tuple((name, value) for name, value in headers if name.lower() not in _NOT_SENT)
@@ -114,6 +116,7 @@ class _Host:
         self._active = 0
         self._changed = asyncio.Condition()
         self.not_before = 0.0
+        self.interval = 0.0
 
     async def __aenter__(self) -> None:
         async with self._changed:
@@ -194,7 +197,7 @@ class PageFetcher:
                 and returned if they last.
             TooLarge: if the body is longer than `max_body`.
         """
-        host = self._hosts.setdefault(host_of(url), _Host(self.per_host))
+        host = self._host(url)
         for attempt in range(1, _ATTEMPTS + 1):
             async with host:
                 await self._wait_for(host)
@@ -212,10 +215,18 @@ class PageFetcher:
 
     async def _wait_for(self, host: _Host) -> None:
         now = clock.monotonic()
-        start, host.not_before = max(now, host.not_before), max(now, host.not_before) + self.interval
+        start = max(now, host.not_before)
+        host.not_before = start + max(self.interval, host.interval)
         if start > now:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), start - now)
+
+    def keep_distance(self, url: str, seconds: float) -> None:
+        """Let at least some seconds pass between two requests to a URL's host."""
+        self._host(url).interval = seconds
+
+    def _host(self, url: str) -> _Host:
+        return self._hosts.setdefault(host_of(url), _Host(self.per_host))
 
     def keep_cookies(self, exchange: Exchange) -> None:
         """Take the cookies that a response sets."""

@@ -14,6 +14,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.errors import CollectionError, RecordError, UpstreamUnreachable
 from stillweb.model import Exchange
 from stillweb.options import Option
+from stillweb.record.crawl.fetch import Fetcher, Robots
 from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.explore import Tokens
 from stillweb.record.explore.links import HtmlForm, form_requests
@@ -107,6 +109,9 @@ class HarvestOptions:
     rate: Annotated[
         float | None, Option("Send at most N requests per second to one host.", metavar="N", above=0)
     ] = None
+    robots: Annotated[bool, Option("Leave out pages that robots.txt forbids, and obey its Crawl-delay.")] = (
+        False
+    )
     forms: Annotated[
         int, Option("Send at most N POST forms, each as its page has it. This changes the site.", min=0)
     ] = 0
@@ -132,6 +137,7 @@ class HarvestReport:
         body_bytes: of their response bodies.
         waiting: URLs that the budget did not reach.
         statuses: number of documents by HTTP status.
+        forbidden: number of URLs that robots.txt forbids.
         failed: URLs that gave no answer, with the reason.
         too_large: URLs whose body was longer than the limit.
         seconds: duration.
@@ -144,6 +150,7 @@ class HarvestReport:
     body_bytes: int = 0
     waiting: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
+    forbidden: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     too_large: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -181,8 +188,11 @@ async def harvest(
         collection.write_manifest(manifest)
         cookies, record = await signed_in(collection, ca, options.login, options.record)
         options = replace(options, record=record)
-        with CollectionWriter(collection) as writer:
+        async with AsyncExitStack() as stack:
+            writer = stack.enter_context(CollectionWriter(collection))
             run = _Harvest(collection, writer, scope, options, on_page)
+            if options.robots:
+                run.robots = Robots(await stack.enter_async_context(Fetcher(record)))
             fetcher = PageFetcher(
                 options.record,
                 fields,
@@ -190,8 +200,7 @@ async def harvest(
                 interval=1 / options.rate if options.rate else 0.0,
                 cookies=cookies,
             )
-            async with fetcher:
-                return await run.run(fetcher)
+            return await run.run(await stack.enter_async_context(fetcher))
 
 
 class _Harvest:
@@ -210,6 +219,7 @@ class _Harvest:
         self._on_page = on_page
         self._secrets = secrets_of(collection, options.record.secrets)
         self._recorded: set[str] = set()
+        self._followed: dict[tuple[str, str], bool] = {}
         self._frontier = HarvestFrontier()
         self._words = SiteWords()
         self._parsed: set[str] = set()
@@ -220,6 +230,7 @@ class _Harvest:
         self._end = monotonic() + options.seconds if options.seconds else None
         self._deadline = self._end
         self.report = HarvestReport()
+        self.robots: Robots | None = None
 
     async def run(self, fetcher: PageFetcher) -> HarvestReport:
         """Fetch until the budget ends or nothing is left."""
@@ -383,6 +394,8 @@ class _Harvest:
     async def _fetch_page(self, fetcher: PageFetcher, pending: Pending) -> None:
         if pending.request is not None:
             return await self._send_plain(fetcher, [pending.request])
+        if not await self._is_allowed(fetcher, pending.url):
+            return
         exchange = await self._fetch(fetcher, pending.url, "document", pending.referer)
         if exchange is None:
             return
@@ -392,6 +405,16 @@ class _Harvest:
         if page:
             await self._fetch_resources(fetcher, page.resources, pending.url)
         self._on_page(self.report)
+
+    async def _is_allowed(self, fetcher: PageFetcher, url: str) -> bool:
+        """Return False for a URL that robots.txt forbids; keep the distance that it states."""
+        if self.robots is None:
+            return True
+        if not await self.robots.allows(url):
+            self.report.forbidden += 1
+            return False
+        fetcher.keep_distance(url, await self.robots.delay(url))
+        return True
 
     async def _fetch_resources(
         self, fetcher: PageFetcher, resources: Iterable[Resource], referer: str
@@ -450,6 +473,8 @@ class _Harvest:
             nonlocal left
             while posts and left > 0 and not (self._deadline is not None and monotonic() >= self._deadline):
                 post, left = posts.pop(), left - 1
+                if not await self._is_allowed(fetcher, post.form.action):
+                    continue
                 try:
                     exchanges = await send_form(fetcher, post, self._tokens)
                 except UpstreamUnreachable as error:
@@ -518,7 +543,12 @@ class _Harvest:
         return urls, others
 
     def _is_followed(self, url: str, description: str) -> bool:
-        return self._scope.contains(url) and not self._options.avoid.forbids(description, url)
+        # Pages repeat most of their links, and each check is some twenty patterns.
+        known = self._followed.get((url, description))
+        if known is None:
+            known = self._scope.contains(url) and not self._options.avoid.forbids(description, url)
+            self._followed[url, description] = known
+        return known
 
     def _add_words(self) -> None:
         """Queue GET forms with the site's own words, if they are likelier than what waits."""
@@ -532,7 +562,8 @@ class _Harvest:
         """Let missed and recorded searches and type-aheads be repeated with the site's other words."""
         steps = self._options.walked or sum(request.count for request in missed) or 1
         shares: dict[WordTemplate, float] = {}
-        for request, at in word_templates(recorded_requests(self._collection), self._words.weights):
+        recorded = recorded_requests(self._collection)
+        for request, at in word_templates(recorded, self._words.weights, named=True):
             shares[WordTemplate(request, at)] = _SUGGESTED
         for request, at in word_templates(missed, self._words.weights):
             shares[WordTemplate(request, at)] = min(_SUGGESTED_MOST, request.count / steps)
@@ -550,6 +581,8 @@ class _Harvest:
                 if request.key in self._recorded or avoided or self._is_over():
                     continue
                 self._recorded.add(request.key)
+                if not await self._is_allowed(fetcher, request.url):
+                    continue
                 try:
                     exchange = await fetcher.fetch(
                         request.url,

@@ -96,7 +96,7 @@ def plain_requests(misses: Iterable[Missed], *, unsafe: bool) -> Iterator[PlainR
 
 
 def word_templates(
-    requests: Iterable[PlainRequest], words: Collection[str]
+    requests: Iterable[PlainRequest], words: Collection[str], *, named: bool = False
 ) -> Iterator[tuple[PlainRequest, int]]:
     """Yield one request for each search, with the position of the typed value.
 
@@ -105,6 +105,7 @@ def word_templates(
     Args:
         requests: misses, or requests of scripts that were recorded.
         words: of the site.
+        named: whether the parameter must have the name of a search: pages send other words on their own.
     """
     beginnings = sorted(words)
     searches: dict[tuple[object, ...], list[PlainRequest]] = defaultdict(list)
@@ -114,7 +115,7 @@ def word_templates(
             searches[request.method, request.url.partition("?")[0], names].append(request)
     for similar in searches.values():
         at = _typed_place([request.pairs for request in similar], words, beginnings)
-        if at is not None:
+        if at is not None and (not named or _SEARCHED.search(similar[0].pairs[at][0])):
             yield from ((request, at) for request in _combined(similar, at, words))
 
 
