@@ -182,17 +182,19 @@ class Activity:
             socket.on(event, lambda _: self.socket_received(socket))
         page.on("close", lambda _: self.socket_received(socket))
 
-    def socket_opened(self, key: Key, url: str) -> None:
-        """A WebSocket was opened; its first frame is awaited."""
+    def socket_opened(self, key: Key, url: str, *, waits: bool = True) -> None:
+        """A WebSocket was opened; its first frame is awaited unless `waits` is False."""
         self.websockets.append(url)
         self._sockets[key] = url
-        self.socket_sent(key)
+        self.socket_sent(key, waits=waits)
 
-    def socket_sent(self, key: Key) -> None:
-        """A page sent a frame; the next frame is awaited."""
+    def socket_sent(self, key: Key, *, waits: bool = True) -> None:
+        """A page sent a frame; the next frame is awaited unless `waits` is False."""
         if self._closed:
             return
         self.generation += 1
+        if not waits:
+            return
         entry = Requested(self._sockets.get(key, ""), "GET", _SOCKET, clock.monotonic(), status=101)
         self._wait_briefly(key, entry)
 

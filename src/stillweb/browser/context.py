@@ -205,7 +205,7 @@ def scripts_for(state: PinnedState) -> str:
         Level.LIVE: (),
         Level.NETWORK: ("pin.js",),
         Level.CLOCK: ("pin.js", "time.js", "clock.js"),
-        Level.EXACT: ("pin.js", "time.js", "hold.js", "arrivals.js", "clock.js"),
+        Level.EXACT: ("pin.js", "time.js", "hold.js", "arrivals.js", "sockets.js", "clock.js"),
     }
     pin: dict[str, Any] = {"seed": state.pinning.seed, "control": state.control, "hints": state.hints}
     if state.pinning.level.keeps_clock:
@@ -233,7 +233,7 @@ def script_for_worker(state: PinnedState, name: str) -> str:
         "start": state.now,
         "name": name,
     }
-    return _script(("pin.js", "time.js", "hold.js", "arrivals.js", "worker.js"), pin)
+    return _script(("pin.js", "time.js", "hold.js", "arrivals.js", "sockets.js", "worker.js"), pin)
 
 
 def _script(names: Sequence[str], pin: Mapping[str, Any], setup: str = "") -> str:

@@ -173,6 +173,9 @@ class _Settling:
 
     def _span(self, due: int | None, left: int) -> int:
         """Return the next step: to the next timer, within STEP and `left`."""
+        if self.state.exact and (arrival := self.state.exact.connections.next_due) is not None:
+            arrival += int(self.state.pinning.start.timestamp() * 1000)
+            due = arrival if due is None else min(due, arrival)
         if self._animation_left is not None:
             end = self.state.now + self._animation_left
             due = end if due is None else min(due, end)
@@ -202,7 +205,7 @@ class _Settling:
         for _ in range(_FRAMES):
             await exact.drain(self)
             await self.activity.idle()  # frames of WebSockets
-            if await self._wait_for_popups(exact) or await self._take_step():
+            if await self._wait_for_popups(exact) or await self._take_step() or await self._arrive(exact):
                 continue
             await exact.until_paused(self.probe.arrived(_END_SECONDS))
             # A document has begun to load: no frame may show half of it.
@@ -224,6 +227,21 @@ class _Settling:
             while len(context.pages) < exact.pages:
                 await context.wait_for_event("page", timeout=_END_SECONDS * 1000)
         return len(context.pages) > before
+
+    async def _arrive(self, exact: ExactContext) -> bool:
+        """Deliver what has arrived over WebSockets and event streams; return True if anything had."""
+        if not await exact.arrive():
+            return False
+        replies: list[Look | None] = []
+        call = f"eye.clock({self._control}, 'arrive', 0)"
+        for page in self.probe.page.context.pages:
+            with suppress(InfraError, FrameGone):  # closed meanwhile
+                probe = await PageProbe.of(page)
+                for frame in await probe.frames():
+                    replies += await probe.evaluate_all(call, [frame])
+        self._take_flags(replies)
+        replies += await exact.workers.move("arrive", 0)
+        return any(reply["given"] for reply in replies if reply)
 
     async def _take_step(self) -> bool:
         """Let a script take its next step in history; return True if one did."""

@@ -13,6 +13,7 @@
     POST   /sessions/ID/navigation       {"cancel": true}: a navigation that misses leaves its page open
     POST   /sessions/ID/unrecorded       {"derived": true, "on_write": "accept"}: before its first request
     POST   /sessions/ID/lookup           {"urls": [...]}: whether a navigation to each of them is recorded
+    POST   /sessions/ID/clock            {"now": MS}: virtual time of the page; returns what was sent by then
     POST   /sessions/ID/reset            first responses again, empty ledger
     DELETE /sessions/ID                  closes it and its connections
 
@@ -51,6 +52,7 @@ from stillweb.model import Headers, Tier, header
 
 __all__ = [
     "DEFAULT_SESSION",
+    "ConnectionState",
     "ControlBackend",
     "ControlResponse",
     "Ledger",
@@ -123,6 +125,21 @@ class SessionInfo(TypedDict, total=False):
     closed: bool
 
 
+class ConnectionState(TypedDict):
+    """Messages on the open connections of a session.
+
+    `sent` are those of pages, `received` and `events` those that pages were sent; `events` is -1 if they
+    cannot be counted. `next` is the virtual time in ms at which more will be sent.
+    """
+
+    sockets: int
+    sent: int
+    received: int
+    streams: int
+    events: int
+    next: int | None
+
+
 class ReloadResult(TypedDict):
     """Result of looking for a newer pack: what new sessions get, and why a newer pack is refused."""
 
@@ -151,6 +168,10 @@ class UnrecordedRequest(TypedDict):
 
     derived: bool
     on_write: Literal["miss", "accept"]
+
+
+class _ClockRequest(TypedDict):
+    now: int
 
 
 class _LookupRequest(TypedDict):
@@ -245,6 +266,7 @@ _LEDGER = TypeAdapter(Ledger)
 _SESSION_REQUEST = TypeAdapter(_SessionRequest)
 _MISS_OUTCOME = TypeAdapter(MissOutcome)
 _NAVIGATION_REQUEST = TypeAdapter(_NavigationRequest)
+_CLOCK_REQUEST = TypeAdapter(_ClockRequest)
 _LOOKUP_REQUEST = TypeAdapter(_LookupRequest)
 _UNRECORDED_REQUEST = TypeAdapter(UnrecordedRequest)
 
@@ -366,6 +388,10 @@ class ControlBackend(Protocol):
         """Return for each URL whether a session would answer a navigation to it."""
         raise UsageError("this back-end cannot look up URLs")
 
+    async def report_clock(self, session_id: str, now: int) -> ConnectionState:
+        """Release what is due at a virtual time of the page; return what was sent so far."""
+        raise UsageError("this back-end releases nothing by the page's clock")
+
     async def open_session(self, collection: str | None, port: int | None = None) -> SessionInfo:
         """Open a session on a collection (None: the first one) and a port (None: the server chooses)."""
 
@@ -395,7 +421,8 @@ class ControlBackend(Protocol):
 Verbs = Mapping[str, Callable[[], Awaitable[ControlResponse]]]
 
 _COLLECTION = re.compile(r"/collections/([a-z0-9][a-z0-9._-]*)/reload")
-_ONE = re.compile(r"/sessions/([A-Za-z0-9._-]+)(?:/(ledger|reset|misses|navigation|unrecorded|lookup))?")
+_PARTS = "ledger|reset|misses|navigation|clock|unrecorded|lookup"
+_ONE = re.compile(rf"/sessions/([A-Za-z0-9._-]+)(?:/({_PARTS}))?")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]+)?")
 _PRIVATE_NAMES = (".localhost", ".local", ".internal")  # RFC 6761, RFC 6762, and ICANN's reserved `internal`
 
@@ -515,6 +542,7 @@ async def _one_session(
         "misses": {"POST": lambda: _conclude(backend, session_id, request.raw_body)},
         "navigation": {"POST": lambda: _navigation(backend, session_id, request.raw_body)},
         "unrecorded": {"POST": lambda: _unrecorded(backend, session_id, request.raw_body)},
+        "clock": {"POST": lambda: _clock(backend, session_id, request.raw_body)},
         "lookup": {"POST": lambda: _lookup(backend, session_id, request.raw_body)},
     }
     path = f"/sessions/{session_id}" + (f"/{part}" if part else "")
@@ -558,6 +586,14 @@ async def _unrecorded(backend: ControlBackend, session_id: str, raw_body: bytes)
         return error_response(HTTPStatus.BAD_REQUEST, message)
     await backend.answer_unrecorded(session_id, allowed)
     return ControlResponse(HTTPStatus.NO_CONTENT)
+
+
+async def _clock(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:
+    try:
+        request = _CLOCK_REQUEST.validate_json(raw_body, strict=True)
+    except ValidationError:
+        return error_response(HTTPStatus.BAD_REQUEST, 'the body must be {"now": MS}')
+    return await _ok(backend.report_clock(session_id, request["now"]))
 
 
 async def _lookup(backend: ControlBackend, session_id: str, raw_body: bytes) -> ControlResponse:

@@ -17,6 +17,7 @@ import httpx
 from stillweb.errors import ReplayUnreachable, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
+    ConnectionState,
     Ledger,
     ReloadResult,
     ReplayInfo,
@@ -148,6 +149,15 @@ class ReplayClient:
             "POST", f"/sessions/{session_id}/lookup", {"urls": list(urls)}
         )
         return reply["recorded"]
+
+    async def report_clock(self, session_id: str, now: int) -> ConnectionState:
+        """Report the virtual time of a session's pages in ms, which releases frames and events.
+
+        Raises:
+            UsageError: if the back-end cannot do so (`features["clock"]`).
+        """
+        state: ConnectionState = await self.ask("POST", f"/sessions/{session_id}/clock", {"now": now})
+        return state
 
     async def closed_sessions(self) -> list[SessionInfo]:
         """Return the last states of the sessions closed most recently; their ledgers can still be read."""

@@ -26,6 +26,7 @@ from stillweb.browser.cdp.connection import (
     PendingResult,
     is_worker_script,
 )
+from stillweb.browser.exact.connections import Connections
 from stillweb.browser.exact.scheduler import PendingRequest, RequestScheduler, RequestStage
 from stillweb.browser.exact.workers import Workers, WorkerWaits
 from stillweb.errors import InfraError
@@ -89,6 +90,7 @@ class ExactContext:
         flags: what could not be pinned, in order of first appearance.
         activity: receives the requests, if set.
         workers: of the context.
+        connections: WebSockets and event streams of the context.
         downloads: the browser's identifiers of downloads that have begun.
         refusals: the browser's messages for form fields that it refused to submit.
     """
@@ -104,6 +106,7 @@ class ExactContext:
         self._context_id = context_id
         self._scripts = scripts
         self.workers = Workers(scripts.worker, control, self.flag, self.requests.progress)
+        self.connections = Connections(self.flag, lambda: self.activity)
         self._pages: dict[str, CdpSession] = {}
         self._empty_popups: set[str] = set()
         self._documents: set[str] = set()  # pages that got one
@@ -152,9 +155,9 @@ class ExactContext:
         ):
             session.on(event, callback)
         session.on("Fetch.requestPaused", lambda event: self._on_paused(session, event))
+        self.connections.follow(session)
         if kind == "page":
             self._pages[target["targetId"]] = session
-            self._follow_sockets(session)
             self._pin_page(session)
             session.on("Page.downloadWillBegin", self._on_download)
             session.on("Page.frameNavigated", partial(self._on_navigated, session))
@@ -183,6 +186,7 @@ class ExactContext:
         target = session.target["targetId"]
         self._pages.pop(target, None)
         self.workers.forget(target)
+        self.connections.left(session.id)
         for request in self.requests.open:
             if request.owner is session:
                 self._end(request.key)
@@ -237,6 +241,8 @@ class ExactContext:
         pending.frame = event.get("frameId", "") if kind == "document" else ""
         if kind == "script":
             pending.precedence = _precedence(event)
+        if kind == "eventsource":
+            self.connections.stream_began(session.id, event["requestId"])
         pending.requester = self.workers.name(session.target["targetId"])
         pending.requester_known = True
 
@@ -327,6 +333,7 @@ class ExactContext:
         target = session.target["targetId"]
         if event["frame"]["id"] == target:
             self._documents.add(target)
+            self.connections.left(session.id)
             self._empty_popups.discard(target)
 
     def _on_response(self, session: CdpSession, event: dict[str, Any]) -> None:
@@ -386,26 +393,9 @@ class ExactContext:
         if request := self.requests.get(key):
             self._report(request)
         self.requests.ended(key)
+        self.connections.ended(key)
         if self.activity:
             self.activity.ended(key, failure)
-
-    def _follow_sockets(self, session: CdpSession) -> None:
-        def created(event: dict[str, Any]) -> None:
-            if self.activity:
-                self.activity.socket_opened(event["requestId"], event["url"])
-
-        def sent(event: dict[str, Any]) -> None:
-            if self.activity:
-                self.activity.socket_sent(event["requestId"])
-
-        def received(event: dict[str, Any]) -> None:
-            if self.activity:
-                self.activity.socket_received(event["requestId"])
-
-        session.on("Network.webSocketCreated", created)
-        session.on("Network.webSocketFrameSent", sent)
-        for event in ("FrameReceived", "FrameError", "Closed"):
-            session.on(f"Network.webSocket{event}", received)
 
     # --- rests -------------------------------------------------------------------------------------
 
@@ -587,6 +577,11 @@ class ExactContext:
     def set_elapsed(self, milliseconds: int) -> None:
         """Set how far the clock has moved; frames are drawn for that time."""
         self._elapsed = milliseconds
+
+    async def arrive(self) -> bool:
+        """Wait for frames of WebSockets and event streams; return True if there may be any."""
+        await self.connections.arrive(self._elapsed)
+        return self.connections.begun
 
 
 def _precedence(event: dict[str, Any]) -> int:

@@ -15,7 +15,7 @@
   const nativeTimeout = globalThis.setTimeout.bind(globalThis);
   // Set by hold.js: delivers results of other threads, and counts them.
   const hooks = { added() {}, give: () => 0, pending: () => 0, flags: () => [], starting: () => 0, unread: () => 0, deaf: () => 0,
-    steps: () => 0, step: () => 0 };
+    steps: () => 0, step: () => 0, arrive: () => 0 };
 
   // ---- time -----------------------------------------------------------------------------------
   let now = pin.start;
@@ -293,7 +293,7 @@
       return state;
     },
     async move(command, time) {
-      const given = await { advance, adopt, give: hooks.give, step: hooks.step }[command](time);
+      const given = await { advance, adopt, give: hooks.give, step: hooks.step, arrive: hooks.arrive }[command](time);
       return this.state(given ?? 0);
     },
   };

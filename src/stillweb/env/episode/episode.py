@@ -21,6 +21,7 @@ from stillweb.browser.activity import Activity
 from stillweb.browser.cdp.connection import CdpError
 from stillweb.browser.context import open_context
 from stillweb.browser.driver import as_playwright_error, is_driver_gone
+from stillweb.browser.exact.connections import ConnectionCounts
 from stillweb.browser.observe.axtree import Bids
 from stillweb.browser.profile import Pinning, Profile
 from stillweb.browser.settle import Settled, settle
@@ -388,9 +389,26 @@ async def open_episode(
             pinning,
         )
         episode.variant = options.variant
+        _report_clock(context, replay, session)
         await context.new_page()
         undo.pop_all()
     return episode
+
+
+def _report_clock(context: BrowserContext, replay: EpisodeReplay, session: OpenSession) -> None:
+    """Let the replay server release frames and events by the clock of the context's pages, at EXACT."""
+    exact = state_of(context).exact
+    if exact is None or not replay.info.features.get("clock"):
+        return
+
+    async def report(elapsed: int) -> tuple[ConnectionCounts, int | None]:
+        state = await replay.client.report_clock(session.id, elapsed)
+        counts = ConnectionCounts(
+            state["sockets"], state["sent"], state["received"], state["streams"], state["events"]
+        )
+        return counts, state["next"]
+
+    exact.connections.server = report
 
 
 @contextmanager

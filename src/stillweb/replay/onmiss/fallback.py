@@ -290,7 +290,13 @@ class Front(ControlBackend):
     async def info(self) -> ReplayInfo:
         """Return what `/info` shows."""
         info = await self._client.info()
-        features = {**info.features, "strict": False, "on_miss": True, "cancel_navigations": False}
+        features = {
+            **info.features,
+            "strict": False,
+            "on_miss": True,
+            "cancel_navigations": False,
+            "clock": False,
+        }
         return replace(info, features=features, session_ports=str(self._ports))
 
     async def readiness(self) -> Readiness:

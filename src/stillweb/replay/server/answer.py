@@ -23,6 +23,7 @@ from stillweb.http.wire import simple_head, status_line
 from stillweb.matching.captures import Entry
 from stillweb.matching.ranges import Span, recorded_span, requested_span
 from stillweb.model import Headers, Request, header
+from stillweb.replay.server.pageclock import MessageCounts
 
 __all__ = ["PreparedResponse", "Script", "ScriptedResponse", "empty", "preflight", "recorded"]
 
@@ -148,10 +149,16 @@ class Script(Protocol):
 
     Attributes:
         closed: whether the connection must close after the returned bytes.
+        traffic: its messages so far.
+        next_ms: time of the page's clock at which more is released; None if nothing waits for it.
         next_due: time of the next bytes; None if they depend on the client or the session, or none are left.
     """
 
     closed: bool
+    traffic: MessageCounts
+
+    @property
+    def next_ms(self) -> int | None: ...
 
     @property
     def next_due(self) -> float | None: ...

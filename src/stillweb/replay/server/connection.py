@@ -19,7 +19,6 @@ import ssl
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 from stillweb import clock
@@ -170,7 +169,7 @@ class Connection(asyncio.Protocol):
         self._events: deque[Event] = deque()
         self._transport: asyncio.Transport
         self._takeover: Takeover | None = None
-        self._unsubscribe: Callable[[], None] | None = None  # the takeover from the session's mutations
+        self._unsubscribe: Callable[[], None] | None = None  # the takeover from the session's clock
         self._whole: bytes | None = None  # the received bytes, if they are exactly the current request
         self._outgoing: _Outgoing | None = None
         self._awaits_control = False
@@ -403,8 +402,7 @@ class Connection(asyncio.Protocol):
             self._takeover = takeover = Takeover(
                 response, self._write, self._close, self._transport.is_closing
             )
-            self._unsubscribe = partial(session.on_mutation.discard, takeover.wake)
-            session.on_mutation.add(takeover.wake)
+            self._unsubscribe = session.page_clock.add(response.script, takeover.wake)
             return
         head = _head(response.head, keep_alive and not self._tunnel.ending)
         if len(response.body) <= SLICE:

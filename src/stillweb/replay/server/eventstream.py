@@ -15,6 +15,7 @@ recorded. Without timing (archives of other tools) an EventSource gets everythin
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -29,10 +30,12 @@ from stillweb.model import Match, Request, Tier, header
 from stillweb.replay.server import answer as answers
 from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
 from stillweb.replay.server.gates import Gate, gates_of
+from stillweb.replay.server.pageclock import MessageCounts, PageClock, Released
 
 __all__ = ["EVENT_STREAM", "Piece", "StreamScript", "answer"]
 
 _END = b"0\r\n\r\n"
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,9 @@ def answer(
     paced = policy.pace == "recorded"
     timing = recording.timing
     gates = _gates(recording, pack, policy) if opens else []
+    later: list[tuple[int, bytes]] = []
     if opens and not paced and not gates:
-        recording = _until_rest(recording)
+        recording, later = _until_rest(recording)
     ends = recording.timing.end is ConnectionEnd.SITE and not recording.repeated
     tier = Tier.SEQUENCE if recording.one_of_many and match.tier is Tier.EXACT else match.tier
     reason = "; ".join(filter(None, (match.reason, recording.reason, "" if ends else "left open")))
@@ -98,7 +102,9 @@ def answer(
     else:
         pieces = _pieces(recording.stream, recording.timing, gates, ends=ends, paced=paced)
     head = bytes(recording.entry.head) + b"Transfer-Encoding: chunked\r\n"
-    script = StreamScript(pieces, ends=ends, state=lambda: state)
+    script = StreamScript(pieces, ends=ends, state=lambda: state, later=later)
+    if opens:
+        script.traffic = MessageCounts("stream", sent=-1 if entry.encoding else 0)
     return match, ScriptedResponse(entry.status, head, recording.stream, script=script)
 
 
@@ -135,14 +141,25 @@ def _next(request: Request, entry: Entry, pack: Pack, state: SessionState) -> _R
     return _Recording(stream, timing, reason, chosen, repeated=used >= count, one_of_many=count > 1)
 
 
-def _until_rest(recording: _Recording) -> _Recording:
-    """Return what was received before the page had settled: later events show another time."""
+def _until_rest(recording: _Recording) -> tuple[_Recording, list[tuple[int, bytes]]]:
+    """Split a recording where the page had settled: later events show another time.
+
+    Returns:
+        The recording until then, and the later pieces with their ms from there.
+    """
     timing = recording.timing
     if timing.rest_ms is None or timing.end_ms <= timing.rest_ms:
-        return recording
+        return recording, []
     early = tuple(chunk for chunk in timing.chunks if chunk.ms <= timing.rest_ms)
-    stream = recording.stream[: sum(chunk.size for chunk in early)]
-    return replace(recording, stream=stream, timing=Chunks(early, ConnectionEnd.OPEN, timing.rest_ms))
+    at = sum(chunk.size for chunk in early)
+    first = replace(
+        recording, stream=recording.stream[:at], timing=Chunks(early, ConnectionEnd.OPEN, timing.rest_ms)
+    )
+    later = []
+    for chunk in timing.chunks[len(early) :]:
+        later.append((chunk.ms - timing.rest_ms, recording.stream[at : at + chunk.size]))
+        at += chunk.size
+    return first, later
 
 
 def _same(request: Request, entry: Entry, pack: Pack) -> _Recording | None:
@@ -196,8 +213,43 @@ def _chunk(piece: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
 
 
+def _body(coded: bytes) -> bytes:
+    """Return the bytes that chunked coding holds."""
+    out, at = [], 0
+    while at < len(coded):
+        end = coded.index(b"\r\n", at)
+        size = int(coded[at:end], 16)
+        out.append(coded[end + 2 : end + 2 + size])
+        at = end + 2 + size + 2
+    return b"".join(out)
+
+
+class _EventCounter:
+    """Counts the events of a stream that a browser dispatches (HTML §9.2.6): those with data."""
+
+    def __init__(self) -> None:
+        self._line = b""
+        self._has_data = False
+
+    def feed(self, data: bytes) -> int:
+        """Return the number of events that end in these bytes."""
+        count = 0
+        *lines, self._line = _LINE_END.split(self._line + data)
+        for line in lines:
+            if line:
+                self._has_data |= line.partition(b":")[0] == b"data"
+                continue
+            count += self._has_data
+            self._has_data = False
+        return count
+
+
 class StreamScript:
-    """Pieces, as a `Script`."""
+    """Pieces, as a `Script`.
+
+    Attributes:
+        clock: of the session's page.
+    """
 
     def __init__(
         self,
@@ -205,12 +257,23 @@ class StreamScript:
         *,
         ends: bool,
         state: Callable[[], SessionState] = SessionState,
+        later: Iterable[tuple[int, bytes]] = (),
     ) -> None:
         self.closed = False
+        self.traffic = MessageCounts()
+        self._held: Released[bytes] = Released()
+        self._held.put(list(later))
+        self.clock = PageClock()
+        self._events = _EventCounter()
         self._pieces = deque(pieces)
         self._ends = ends
         self._state = state
         self._begun: float | None = None
+
+    @property
+    def next_ms(self) -> int | None:
+        """Time of the page's clock at which the next piece is released."""
+        return self._held.next_ms
 
     @property
     def next_due(self) -> float | None:
@@ -228,7 +291,10 @@ class StreamScript:
         out = []
         while self._pieces and self._pieces[0].seconds + self._begun <= now and self._is_open():
             out.append(self._pieces.popleft().data)
+        out += [_chunk(data) for data in self._held.take(self.clock.due_ms)]
         self.closed = self._ends and not self._pieces
+        if self.traffic.kind and self.traffic.sent >= 0:
+            self.traffic.sent += sum(self._events.feed(_body(data)) for data in out)
         return b"".join(out)
 
     def receive(self, text: bytes, now: float) -> bytes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from stillweb.collections.pack.reader import Pack
@@ -23,6 +23,7 @@ from stillweb.collections.warc.frames import Mark
 from stillweb.matching.captures import Entry
 from stillweb.matching.resolver import Policy, SessionState
 from stillweb.model import MUTATIONS
+from stillweb.replay.server.pageclock import PageClock
 from stillweb.urls import from_timestamp, to_timestamp
 
 __all__ = ["Gate", "SessionGates", "gates_of"]
@@ -52,10 +53,16 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class SessionGates:
-    """The gates of a connection by time, and the state of the session that opens them."""
+    """The gates of a connection by time, and what of the session opens them.
+
+    Attributes:
+        state: returns the session's mutations.
+        page_clock: of the session's page.
+    """
 
     gates: Sequence[Gate] = ()
     state: Callable[[], SessionState] = SessionState
+    page_clock: PageClock = field(default_factory=PageClock)
 
     def is_open(self, gate: Gate) -> bool:
         return gate.is_open(self.state())

@@ -28,6 +28,7 @@ from stillweb.collections.pack.reader import Pack
 from stillweb.errors import CollectionNotFound, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
+    ConnectionState,
     ControlBackend,
     ControlResponse,
     Ledger,
@@ -307,6 +308,7 @@ class ReplayServer(ControlBackend):
                 "sessions": True,
                 "in_flight": True,
                 "cancel_navigations": True,
+                "clock": True,
                 "answer_unrecorded": True,
                 "derived": self.options.policy.unrecorded.derived,
                 "accept": self.options.policy.unrecorded.on_write == "accept",
@@ -398,6 +400,10 @@ class ReplayServer(ControlBackend):
             UsageError: if it has answered a request already.
         """
         self._sessions[session_id].session.answer_unrecorded(UnrecordedAnswers(**allowed))
+
+    async def report_clock(self, session_id: str, now: int) -> ConnectionState:
+        """Release what is due at a virtual time of a session's page; return what was sent so far."""
+        return self._sessions[session_id].session.page_clock.report(now)
 
     async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
         """Return for each URL whether a session would answer a navigation to it."""

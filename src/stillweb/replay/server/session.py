@@ -23,7 +23,7 @@ from stillweb.collections.manifest import read_manifest
 from stillweb.collections.pack.reader import Pack
 from stillweb.errors import MalformedPack, UsageError
 from stillweb.http.control import Ledger, LedgerEntry, MissOutcome, SessionInfo
-from stillweb.matching.captures import is_navigation
+from stillweb.matching.captures import Entry, is_navigation
 from stillweb.matching.derived.derive import DerivedAnswers
 from stillweb.matching.redaction import SecretFields, key_file, secret_fields_of
 from stillweb.matching.resolver import (
@@ -37,9 +37,10 @@ from stillweb.matching.resolver import (
 from stillweb.model import GUESSES, MUTATIONS, Match, Request, Tier, destination, header
 from stillweb.replay.server import answer as answers
 from stillweb.replay.server import eventstream
-from stillweb.replay.server.answer import PreparedResponse
+from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
 from stillweb.replay.server.cache import CachedResponse, Key, cache_of
 from stillweb.replay.server.metrics import ResponseCounters
+from stillweb.replay.server.pageclock import PageClock
 
 __all__ = [
     "BODIES",
@@ -159,7 +160,7 @@ class Session:
             stays in flight and off the ledger until `conclude`.
         resets: how often the session was reset.
         counters: of all sessions of the collection.
-        on_mutation: called after the response to a mutation: frames and events may wait for it.
+        page_clock: of its page; frames and events may wait for it, or for a mutation.
         cancels_navigations: whether a navigation that misses gets 204, so that the browser stays on its page.
     """
 
@@ -181,7 +182,7 @@ class Session:
         self.policy = policy_for(policy, pack)
         self.counters = counters or ResponseCounters()
         self._sink = sink
-        self.on_mutation: set[Callable[[], None]] = set()
+        self.page_clock = PageClock()
         self.resets = 0
         self._clear()
 
@@ -223,6 +224,7 @@ class Session:
             )
         self.policy = replace(self.policy, unrecorded=self.policy.unrecorded | allowed)
         self._clear()
+        self.page_clock.ms = None
 
     def begin(self, request: Request) -> ServedRequest:
         """Resolve a request and count it as in flight."""
@@ -253,10 +255,16 @@ class Session:
             entry = self.pack.entry(match.entry)
             advance(self.state, request, match, entry, moves=not is_beacon(request, self.policy))
             if entry.mime == eventstream.EVENT_STREAM:
-                return eventstream.answer(request, match, entry, self.pack, self.state, self.policy)
+                return self._stream(request, match, entry)
         except MalformedPack as error:
             return self.damaged(request, error)
         return match, answers.recorded(request, entry)
+
+    def _stream(self, request: Request, match: Match, entry: Entry) -> tuple[Match, PreparedResponse]:
+        match, answer = eventstream.answer(request, match, entry, self.pack, self.state, self.policy)
+        if isinstance(answer, ScriptedResponse) and isinstance(answer.script, eventstream.StreamScript):
+            answer.script.clock = self.page_clock
+        return match, answer
 
     def _derive(
         self, derived: DerivedAnswers, request: Request, match: Match
@@ -299,9 +307,8 @@ class Session:
             self._held[self._mark(served.seq).decode()] = served
             return
         self._note(_entry(served, sent), served.request)
-        if self.on_mutation and served.request.method in MUTATIONS:
-            for wake in tuple(self.on_mutation):
-                wake()
+        if served.request.method in MUTATIONS:
+            self.page_clock.wake()
 
     def cache_response(self, key: Key, served: ServedRequest, sent: bytes) -> None:
         """Cache a complete response if every session would give it for these bytes."""

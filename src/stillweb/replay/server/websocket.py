@@ -48,6 +48,7 @@ from stillweb.model import Match, Request, Tier, header
 from stillweb.replay.server import answer as answers
 from stillweb.replay.server.answer import PreparedResponse, ScriptedResponse
 from stillweb.replay.server.gates import Gate, SessionGates, gates_of
+from stillweb.replay.server.pageclock import MessageCounts, Released
 
 if TYPE_CHECKING:
     from stillweb.replay.server.session import ServedRequest, Session
@@ -58,6 +59,12 @@ __all__ = ["LARGEST", "SocketScript", "begin"]
 LARGEST = 64 * 1024 * 1024
 """Largest message of a page, in bytes; a larger one ends the connection (RFC 6455 §7.4.1, 1009)."""
 
+
+_PAUSE_MS = 2000
+"""Pause after which a frame is no longer part of the answer to a cause."""
+
+_ANSWER_MS = 30_000
+"""The same for the first frame: a site may take its time."""
 
 _SWITCH_FRAMES = 16
 _SWITCH_BYTES = 64 * 1024
@@ -149,7 +156,7 @@ class SocketScript:
         missed: takes number, frame and reason of a frame that was not recorded.
         deflate: the compression that was negotiated.
         paced: whether to keep the recorded pauses.
-        gates: the recorded mutations while the connection was open.
+        gates: the recorded mutations while the connection was open, and the page's clock.
 
     Attributes:
         others: returns the other recordings of the URL.
@@ -166,8 +173,11 @@ class SocketScript:
         gates: SessionGates | None = None,
     ) -> None:
         self.closed = False
+        self.traffic = MessageCounts("socket")
         self._socket = Connection(ConnectionType.SERVER, [deflate] if deflate else [])
-        self._sequence = _FrameSequence(frames.frames, gates or SessionGates(), same)
+        gates = gates or SessionGates()
+        self._sequence = _FrameSequence(frames.frames, gates, same)
+        self._clock = gates.page_clock
         self._same = same
         self._missed = missed
         self.others: Callable[[], Iterable[_Recording]] = tuple
@@ -175,11 +185,16 @@ class SocketScript:
         self._drops = frames.end is ConnectionEnd.SITE
         self._paced = paced
         self._rest_ms = frames.rest_ms
-        self._held: list[Frame] = []  # received after the page had settled
+        self._held: Released[Frame] = Released()  # received after the page had settled, or later than a cause
         self._queue: deque[tuple[float, Frame]] = deque()
         self._message = bytearray()  # not a list: pieces may be empty, and of any number
         self._count = 0
         self._begun = False
+
+    @property
+    def next_ms(self) -> int | None:
+        """Time of the page's clock at which the next frame is released."""
+        return self._held.next_ms
 
     @property
     def next_due(self) -> float | None:
@@ -193,6 +208,7 @@ class SocketScript:
             self._enqueue(self._sequence.first, now)
         for turn in self._sequence.open_gates():
             self._enqueue(turn, now)
+        self._queue.extend((now, frame) for frame in self._held.take(self._clock.due_ms))
         out = []
         while self._queue and self._queue[0][0] <= now:
             out.append(self._send(self._queue.popleft()[1]))
@@ -215,11 +231,15 @@ class SocketScript:
 
     def _enqueue(self, turn: _Turn, now: float) -> None:
         begun = turn.after.ms if turn.after else 0
-        held, self._held = self._held, []
+        held = self._held.take_all()
         due = list(turn.replies)
-        if not self._paced and self._rest_ms is not None and begun <= self._rest_ms:
-            due = [frame for frame in due if frame.ms <= self._rest_ms]
-            self._held = list(turn.replies[len(due) :])
+        if not self._paced and self._rest_ms is not None:
+            count, since = _burst(due, begun, self._rest_ms)
+            self._held.put([(frame.ms - since, frame) for frame in due[count:]])
+            if begun <= self._rest_ms or self._clock.ms is not None:
+                due = due[:count]
+            else:
+                self._held.take_all()
         # After the frames that still wait: frames never overtake each other.
         earliest = max(now, self._queue[-1][0]) if self._queue else now
         for frame in [*held, *due]:
@@ -230,6 +250,7 @@ class SocketScript:
     def _send(self, frame: Frame) -> bytes:
         if self._socket.state is not ConnectionState.OPEN:
             return b""
+        self.traffic.sent += frame.opcode != CLOSE
         return self._socket.send(_event(frame))
 
     def _drop_if_over(self) -> None:
@@ -264,6 +285,7 @@ class SocketScript:
 
     def _frame(self, frame: Frame, now: float) -> None:
         self._count += 1
+        self.traffic.received += 1
         over = self._sequence.over
         turns = self._sequence.take(frame)
         if turns is None:
@@ -290,10 +312,28 @@ class SocketScript:
             sequence.open_gates()  # what the page has received by now is from the recording before
             turns = [sequence.take(each) for each in (*self._sent, frame)]
             if None not in turns:
-                self._sequence, self._rest_ms, self._held = sequence, frames.rest_ms, []
+                self._sequence, self._rest_ms, self._held = sequence, frames.rest_ms, Released()
                 self._drops = frames.end is ConnectionEnd.SITE
                 return turns[-1]
         return None
+
+
+def _burst(frames: Sequence[Frame], begun: int, rest_ms: int) -> tuple[int, int]:
+    """Return how many frames belong to their cause, and the time in ms from which the later ones count.
+
+    Args:
+        frames: that the site sent after a cause.
+        begun: time of the cause in ms.
+        rest_ms: time at which the page had settled.
+    """
+    if begun <= rest_ms:
+        return sum(frame.ms <= rest_ms for frame in frames), rest_ms
+    last = begun
+    for count, frame in enumerate(frames):
+        if frame.ms - last > (_PAUSE_MS if count else _ANSWER_MS):
+            return count, last
+        last = frame.ms
+    return len(frames), last
 
 
 def _event(frame: Frame) -> Event:
@@ -360,7 +400,7 @@ def _open(entry: Entry, session: Session) -> _Recording:
     end = frames.end_ms if frames.end is ConnectionEnd.SITE else 0
     last = max((frame.ms for frame in frames.frames), default=0)
     gates = gates_of(entry, frames.marks, max(last, end), session.pack, session.policy)
-    return frames, SessionGates(gates, lambda: session.state)
+    return frames, SessionGates(gates, lambda: session.state, session.page_clock)
 
 
 def _others(entries: Iterable[Entry], used: Entry, session: Session) -> Iterator[_Recording]:

@@ -27,6 +27,7 @@ from stillweb.collections.layout import Collection
 from stillweb.errors import ReplayError, SessionLost, UsageError
 from stillweb.http.control import (
     DEFAULT_SESSION,
+    ConnectionState,
     ControlBackend,
     ControlResponse,
     Ledger,
@@ -310,6 +311,12 @@ class ReplayCluster(ControlBackend):
     async def answer_unrecorded(self, session_id: str, allowed: UnrecordedRequest) -> None:
         """Allow a session further answers to unrecorded requests."""
         await self._ask_owner(session_id, "POST", "/unrecorded", allowed)
+
+    async def report_clock(self, session_id: str, now: int) -> ConnectionState:
+        """Release what is due at a virtual time of a session's page; return what was sent so far."""
+        _, reply = await self._ask_owner(session_id, "POST", "/clock", {"now": now})
+        state: ConnectionState = reply
+        return state
 
     async def lookup(self, session_id: str, urls: Sequence[str]) -> list[bool]:
         """Return for each URL whether a session would answer a navigation to it."""
