@@ -33,7 +33,7 @@ for _module in (
     "collections.learn",
     "collections.reachability",
     "certify",
-    "rescore",
+    "episodes.rescore",
 ):
     importlib.import_module(f"stillweb.cli.{_module}")
 for _module in ("rich.progress", "rich.table", "warcio.warcwriter", "stillweb.collections.warc.writer"):
