@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import Progress, TaskID
 
 from stillweb.cli import LazyGroup
 from stillweb.cli.collections.redactions import print_redactions
@@ -36,6 +35,7 @@ from stillweb.model import Capture, header
 from stillweb.urls import wire_url
 
 _SHOWN = 20
+_FILES_SHOWN = 200
 
 
 @click.group(
@@ -58,21 +58,15 @@ def collections() -> None:
 
 
 @contextmanager
-def _bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a function that shows a bar for each file."""
-    tasks: dict[str, TaskID] = {}
-    with progress() as bars:
+def _file_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a function that shows the progress of the current file: one bar for each would be slow."""
+    with progress() as bar:
+        task = bar.add_task("", total=None)
 
         def advance(name: str, read: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name, total=total)
-            _update(bars, tasks[name], read, total)
+            bar.update(task, description=name, completed=min(read, total), total=total)
 
         yield advance
-
-
-def _update(bars: Progress, task: TaskID, read: int, total: int) -> None:
-    bars.update(task, completed=min(read, total), total=total)
 
 
 @collections.command("import")
@@ -88,19 +82,22 @@ def import_(files: tuple[Path, ...], name: str, append: bool, as_json: bool, roo
     Example:
       stillweb collections import crawl.wacz extra.warc.gz -c site
     """  # noqa: D301
-    with _bars() as advance:
+    with _file_bar() as advance:
         report = import_files(files, root, name, append=append, on_progress=advance)
     if as_json:
         print_json(asdict(report))
         return
-    skipped = [file for file in report.files if file.kind == "skipped"]
+    imported = [file for file in report.files if file.kind != "skipped"]
     print_table(
         ["file", "kind", "#captures", "#records", "defects"],
-        [_file_row(file) for file in report.files if file.kind != "skipped"],
+        [_file_row(file) for file in imported[:_FILES_SHOWN]],
         title=f"{name}: {report.captures} captures, {report.pages} pages",
     )
-    if skipped:
-        stderr().print(f"{len(skipped)} files of other kinds skipped", markup=False)
+    if len(imported) > _FILES_SHOWN:
+        left = len(imported) - _FILES_SHOWN
+        stderr().print(f"and {left} more files: --json lists all of them", markup=False)
+    if skipped := len(report.files) - len(imported):
+        stderr().print(f"{skipped} files of other kinds skipped", markup=False)
     _print_defects(list(report.defects))
 
 
@@ -353,7 +350,7 @@ def check(name: str, do_repair: bool, as_json: bool, root: Path) -> None:
             repaired = repair_collection(collection)
     for line in repaired:
         stderr().print(f"repaired {line}", markup=False, soft_wrap=True)
-    with _bars() as advance:
+    with _file_bar() as advance:
         defects = check_collection(collection, advance)
     if as_json:
         print_json([asdict(defect) for defect in defects])
@@ -384,7 +381,7 @@ def seal(names: tuple[str, ...], as_json: bool, root: Path) -> None:
     for name in names:
         collection = Collection.open(root, name)
         total = collection.count_lines()
-        with _bars() as advance:
+        with _file_bar() as advance:
             info = seal_collection(collection, on_progress=partial(_sealed, advance, name, total))
         rows.append({"name": name, **asdict(info)})
         for warning in info.warnings[:_SHOWN]:
