@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode
@@ -203,3 +204,82 @@ async def test_a_reset_that_fails_ends_the_recording(collection: Collection, ca,
     options = replace(options, reset_command="", reset_url=f"{HOME}nothing")
     with pytest.raises(RecordError, match="404"):
         await record_forms(collection, ca, SCOPE, options, lambda outcome, left: None)
+
+
+PART = re.compile(
+    rb'name="([a-z]+)"(; filename="")?(?:\r\nContent-Type: [^\r]+)?\r\n\r\n(.*?)\r\n--', re.DOTALL
+)
+BOUNDARY = "----WebKitFormBoundaryAb3dEf"
+
+
+def multipart(data: dict[str, str | None]) -> Request:
+    """Return a form as Chromium sends it; None is a file that was not chosen."""
+    parts = "".join(
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"'
+        + ('; filename=""\r\nContent-Type: application/octet-stream' if value is None else "")
+        + f"\r\n\r\n{value or ''}\r\n"
+        for name, value in data.items()
+    )
+    fields = (
+        ("Content-Type", f"multipart/form-data; boundary={BOUNDARY}"),
+        ("Referer", f"{HOME}upload"),
+    )
+    return Request("POST", f"{HOME}upload", fields, f"{parts}--{BOUNDARY}--\r\n".encode())
+
+
+@pytest.fixture
+async def uploads(tmp_path: Path, site) -> Collection:
+    """Record a page with a multipart form."""
+    titles: list[str] = []
+
+    def upload(asked) -> object:
+        if asked.method == "POST":
+            found = {
+                name.decode(): (value.decode(), bool(file)) for name, file, value in PART.findall(asked.body)
+            }
+            assert found["picture"] == ("", True)
+            titles.append(found["title"][0])
+            return site.reply("", status=303, headers=(("Location", "/upload"),))
+        listed = "".join(f"<li>{html.escape(title)}</li>" for title in titles)
+        return site.reply(
+            f"<ul>{listed}</ul><form method=post action=/upload enctype=multipart/form-data>"
+            "<input name=title><input type=file name=picture><button>Send</button></form>"
+        )
+
+    def reset(asked) -> object:
+        titles.clear()
+        return site.reply("ok")
+
+    site.answers |= {"/upload": upload, "/reset": reset}
+    made = Collection.create(tmp_path, "site")
+    async with PageFetcher(site.options, {}) as fetcher:
+        with CollectionWriter(made) as writer:
+            writer.write(await fetcher.fetch(f"{HOME}upload"))
+    return made
+
+
+async def test_a_multipart_form_is_derived_whatever_its_boundary(uploads: Collection, ca, site) -> None:
+    report = await recorded(uploads, ca, site)
+    assert {each.name: each.refused for each in report.outcomes} == {f"POST {HOME}upload title": ""}
+    session = session_of(uploads)
+    served = session.begin(multipart({"title": "Tea & cake", "picture": None}))
+    session.finish(served)
+    assert (str(served.match.tier), served.answer.status) == ("derived", 303)
+    assert b"<li>Tea &amp; cake</li>" in send(session, "upload")[2]
+
+
+OTHER_FORMS: dict[str, dict[str, str | None]] = {
+    "a file as text": {"title": "Tea", "picture": "chosen"},
+    "no file": {"title": "Tea"},
+    "a further field": {"title": "Tea", "picture": None, "more": "1"},
+    "another order": {"picture": None, "title": "Tea"},
+    "empty": {"title": "", "picture": None},
+}
+
+
+async def test_another_multipart_form_is_a_miss(uploads: Collection, ca, site) -> None:
+    await recorded(uploads, ca, site)
+    found = {
+        name: session_of(uploads).begin(multipart(data)).match.tier for name, data in OTHER_FORMS.items()
+    }
+    assert set(found.values()) == {"miss"}, found

@@ -125,11 +125,13 @@ class HtmlForm:
 
     Attributes:
         unaddressed: whether it names no action, as most forms that scripts send.
+        multipart: whether it is sent as `multipart/form-data`.
     """
 
     action: str
     fields: tuple[Input, ...]
     unaddressed: bool = False
+    multipart: bool = False
 
 
 async def find_candidates(page: Page, values: Values) -> list[LinkCandidate]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from stillweb.matching.derived.domain import Kind
 from stillweb.record.explore.links import HtmlForm, Input
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import Values
 
-__all__ = ["FormVariant", "PlannedForm", "plan_forms"]
+__all__ = ["FormData", "FormVariant", "PlannedForm", "encode_form", "plan_forms"]
 
 _KINDS: dict[str, Kind] = {
     "text": "text",
@@ -31,6 +32,29 @@ _MAIL = re.compile(r"e-?mail", re.IGNORECASE)
 _SENDING = ("submit", "image")
 _NEVER = ("button", "reset", "file", *_SENDING)
 _TOGGLED = ("checkbox", "radio")
+
+
+FormData = list[tuple[str, str | None]]
+"""Names and values of a form; None for a file that was not chosen."""
+
+# A browser draws the rest at random; request keys leave the boundary out.
+_BOUNDARY = "----WebKitFormBoundarystillweb"
+
+
+def encode_form(pairs: FormData, *, multipart: bool) -> tuple[bytes, str]:
+    """Return body and content type of a form (HTML §4.10.21.7, §4.10.21.8)."""
+    if not multipart:
+        texts = [(name, value or "") for name, value in pairs]
+        return urlencode(texts).encode("ascii"), "application/x-www-form-urlencoded"
+    parts = []
+    for name, value in pairs:
+        escaped = name.replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22")
+        head = f'Content-Disposition: form-data; name="{escaped}"'
+        if value is None:
+            head += '; filename=""\r\nContent-Type: application/octet-stream'
+        parts.append(f"--{_BOUNDARY}\r\n{head}\r\n\r\n{value or ''}\r\n")
+    body = "".join((*parts, f"--{_BOUNDARY}--\r\n"))
+    return body.encode("utf-8", "surrogatepass"), f"multipart/form-data; boundary={_BOUNDARY}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +85,15 @@ class FormVariant:
         """Kind and longest value of each free field."""
         return tuple((kind, self.form.fields[number].longest) for number, kind in self.free)
 
-    def pairs(self, form: HtmlForm, texts: Sequence[str], values: Values) -> list[tuple[str, str]]:
+    def pairs(self, form: HtmlForm, texts: Sequence[str], values: Values) -> FormData:
         """Return the form data of a load of the page, as a browser builds it (HTML §4.10.21.4)."""
         typed = {number: text for (number, _), text in zip(self.free, texts, strict=True)}
         checked = {each.name for each in form.fields if each.type == "radio" and each.on}
-        sent = []
+        sent: FormData = []
         for number, each in enumerate(form.fields):
-            if number in typed:
+            if each.type == "file" and form.multipart and each.name:
+                sent.append((each.name, None))
+            elif number in typed:
                 sent.append((each.name, typed[number]))
             elif self.button is not None and each == self.button_of(form):
                 sent += [(each.name, each.value)] if each.name else []

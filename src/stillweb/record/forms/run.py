@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated
-from urllib.parse import urlencode
 
 import httpx
 
@@ -51,7 +50,7 @@ from stillweb.record.crawl.scope import Scope
 from stillweb.record.explore.links import HtmlForm
 from stillweb.record.explore.plan import AvoidRules
 from stillweb.record.explore.values import FormValues, Values
-from stillweb.record.forms.plan import FormVariant, PlannedForm, plan_forms
+from stillweb.record.forms.plan import FormData, FormVariant, PlannedForm, encode_form, plan_forms
 from stillweb.record.forms.sentinels import LEVELS, sentinels
 from stillweb.record.harvest.fetch import (
     PageFetcher,
@@ -421,14 +420,17 @@ class _FormsRun:
         return opened, await self._send(visit, variant, form, pairs)
 
     async def _send(
-        self, visit: PageFetcher, variant: FormVariant, form: HtmlForm, pairs: Sequence[tuple[str, str]]
+        self, visit: PageFetcher, variant: FormVariant, form: HtmlForm, pairs: FormData
     ) -> list[RecordedStep]:
         """Send a form and follow its redirects."""
-        data = urlencode(pairs)
+        body, kind = encode_form(pairs, multipart=form.multipart and variant.posts)
         if variant.posts:
-            sent = await self._fetch(visit, form.action, variant.page, data.encode("ascii"))
+            fields = (("Content-Type", kind),)
+            sent = await visit.fetch(form.action, referer=variant.page, body=body, fields=fields)
+            visit.keep_cookies(sent)
         else:
-            sent = await self._fetch(visit, f"{form.action.partition('?')[0]}?{data}", variant.page)
+            url = f"{form.action.partition('?')[0]}?{body.decode('ascii')}"
+            sent = await self._fetch(visit, url, variant.page)
         steps = [RecordedStep(WRITE, sent)]
         while (location := location_of(steps[-1].exchange)) and len(steps) <= _REDIRECTS:
             exchange = await self._fetch(visit, location, variant.page)
@@ -440,10 +442,8 @@ class _FormsRun:
         exchanges = await asyncio.gather(*(visit.fetch(url) for url in urls))
         return [RecordedStep(url, exchange) for url, exchange in zip(urls, exchanges, strict=True)]
 
-    async def _fetch(
-        self, visit: PageFetcher, url: str, referer: str = "", body: bytes | None = None
-    ) -> Exchange:
-        exchange = await visit.fetch(url, referer=referer, body=body)
+    async def _fetch(self, visit: PageFetcher, url: str, referer: str = "") -> Exchange:
+        exchange = await visit.fetch(url, referer=referer)
         visit.keep_cookies(exchange)
         return exchange
 

@@ -275,12 +275,14 @@ def _method(node: Any) -> str:
 
 def _form(node: Any, base: str) -> HtmlForm | None:
     """Return a form; None if its fields are not sent as a query or as form data."""
-    plain = _attribute(node, "enctype").lower() in ("", "application/x-www-form-urlencoded")
+    encoding = _attribute(node, "enctype").lower()
+    multipart = encoding == "multipart/form-data" and _method(node) == "post"
+    plain = multipart or encoding in ("", "application/x-www-form-urlencoded")
     action = _joined(base, _attribute(node, "action") or base)
     if not plain or not action or _method(node) not in ("get", "post"):
         return None
     fields = tuple(_input(each) for each in node.css(_FIELDS))
-    return HtmlForm(action, fields, unaddressed=not _attribute(node, "action"))
+    return HtmlForm(action, fields, unaddressed=not _attribute(node, "action"), multipart=multipart)
 
 
 def _input(node: Any) -> Input:

@@ -99,7 +99,9 @@ class PostForms:
     def of(self, url: str, page: HtmlPage) -> Iterator[PostForm]:
         """Yield the forms of a page that were not sent yet and that need no text of the user."""
         for form in page.posts:
-            if any(each.required and not each.value and each.type in _TYPED for each in form.fields):
+            if form.multipart or any(
+                each.required and not each.value and each.type in _TYPED for each in form.fields
+            ):
                 continue
             buttons: list[Input | None] = [each for each in form.fields if each.type in ("submit", "image")]
             for button in buttons or [None]:
