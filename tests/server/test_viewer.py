@@ -9,8 +9,10 @@ import httpx
 import pytest
 from click.testing import CliRunner
 from episodes_on_disk import HOSTILE, TREE, ended, step_line, write_episode
+from served_pages import lease, play
 
 from stillweb.cli import cli
+from stillweb.env import EnvOptions, VectorOptions
 from stillweb.errors import TaskError, UsageError
 from stillweb.server.serving import serve_viewer
 from stillweb.server.viewer.export import export
@@ -232,3 +234,34 @@ def test_an_episode_is_found_before_the_first_refresh_and_no_other_path_is(tmp_p
     for other in ("b", "..", "../run", "/etc", str(tmp_path), "a\0"):
         with pytest.raises(KeyError):
             index.folder(other)
+
+
+@pytest.mark.browser
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_rollout_server_shows_its_episodes_to_holders_of_a_key(serving, replay, tmp_path):
+    options = VectorOptions(env=EnvOptions(trajectories=tmp_path / "out"))
+    async with (
+        serving(replay.url, key="secret", vector=options) as server,
+        httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=60) as web,
+    ):
+        assert (await web.get("/view/viewer.js")).status_code == 200
+        assert "stillweb view" in (await web.get("/view/")).text
+        assert (await web.get("/view/api/episodes")).status_code == 401
+        web.headers["x-api-key"] = "secret"
+        lease_id, seen = await lease(web)
+        await play(web, lease_id, seen)
+        found = (await web.get("/view/api/episodes", params={"refresh": 1})).json()
+        assert [(row["task"], row["reward"]) for row in found["rows"]] == [("named", 1.0)]
+    async with serving(replay.url) as server, httpx.AsyncClient(trust_env=False) as web:
+        assert (await web.get(f"{server.url}/view/")).status_code == 404
+
+
+async def test_a_tree_shows_where_the_episodes_of_a_task_part(root):
+    async with serve_viewer(root) as url, httpx.AsyncClient(base_url=url, trust_env=False) as web:
+        await web.get("/api/episodes", params={"refresh": 1})
+        found = (await web.get("/api/tree", params={"task": "buy-10"})).json()
+        (tree,) = found["trees"]
+        assert (found["episodes"], tree["episodes"], tree["rewards"]) == (1, ["tasks/a/10"], [0.0])
+        mixed = await web.get("/api/tree")
+        assert mixed.status_code == 400
+        assert "one task" in mixed.text

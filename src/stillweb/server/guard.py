@@ -42,7 +42,11 @@ _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
+VIEWER = "/view"
+"""Path of the viewer on a rollout server; its page is static, its API requires the key."""
+
 PUBLIC = frozenset(("/health", "/ready", "/docs", "/openapi.json")) | frozenset(_PAGE_FILES)
+PUBLIC |= {f"{VIEWER}/{name}" for name in ("", "viewer.css", "viewer.js")}
 
 
 def is_loopback(host: str) -> bool:

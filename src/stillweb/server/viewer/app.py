@@ -7,10 +7,11 @@ and changes nothing. Without a key the server answers only requests to a loopbac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, Query, Request
@@ -18,13 +19,15 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from stillweb.errors import StillwebError, TaskError
+from stillweb.env.trajectories.trajectory import Trajectory
+from stillweb.env.trajectories.tree import trees_of
+from stillweb.errors import StillwebError, TaskError, UsageError
 from stillweb.server.guard import Guard
 from stillweb.server.keys import AccessKeys
 from stillweb.server.responses import JsonResponse, failed, failed_http
 from stillweb.server.viewer.export import export
 from stillweb.server.viewer.film import film_of, first_difference, stored_file
-from stillweb.server.viewer.index import EpisodeFilter, EpisodeIndex, summary
+from stillweb.server.viewer.index import UNREADABLE, EpisodeFilter, EpisodeIndex, summary
 
 __all__ = ["make_viewer_app", "router"]
 
@@ -42,6 +45,7 @@ _HEADERS = {
 _BY_DIGEST = {"Cache-Control": "private, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
 _FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _MEDIA = {"png": "image/png", "txt": "text/plain; charset=utf-8"}
+_TREE = 1000  # episodes of a tree
 _WAIT = 0.2  # seconds that a list waits for the folder to be read
 
 
@@ -96,6 +100,16 @@ class Viewer:
         one, other = await self._read(film_of, a), await self._read(film_of, b)
         return JsonResponse({"difference": first_difference(one, other)}, headers=_FRESH)
 
+    async def tree(self, request: Request) -> Response:
+        """Return where the chosen episodes of one task part, as a tree for each distinct start."""
+        rows = self._index.rows(_filter(request))
+        if len({row.task for row in rows}) > 1:
+            raise UsageError("a tree needs the episodes of one task", hint="choose a task in the list")
+        folders = {row.id: self._folder(row.id) for row in rows[:_TREE] if row.end != UNREADABLE}
+        trees = await run_in_threadpool(_trees, folders)
+        found = {"trees": trees, "episodes": len(folders), "left_out": len(rows) - len(folders)}
+        return JsonResponse(found, headers=_FRESH)
+
     async def file(self, episode: str, digest: str, kind: Literal["png", "txt"]) -> Response:
         """Return a picture or a text of an episode."""
         body = await self._read(partial(stored_file, digest=digest, kind=kind), episode)
@@ -124,13 +138,17 @@ def _filter(request: Request) -> EpisodeFilter:
     return EpisodeFilter(**{each.name: given.get(each.name, "") for each in fields(EpisodeFilter)})
 
 
+def _trees(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
+    return [tree.to_dict() for tree in trees_of((each, Trajectory.load(at)) for each, at in folders.items())]
+
+
 def router(index: EpisodeIndex, prefix: str = "") -> APIRouter:
     """Return the routes of the page and its API below a prefix."""
     routes, viewer = APIRouter(prefix=prefix, tags=["viewer"]), Viewer(index)
     for path, (name, media_type) in _FILES.items():
         send = partial(_file, name, media_type)
         routes.add_api_route(f"/{path}", send, methods=["GET"], include_in_schema=False, name=name)
-    for endpoint in (viewer.episodes, viewer.film, viewer.compare, viewer.file, viewer.export):
+    for endpoint in (viewer.episodes, viewer.film, viewer.compare, viewer.tree, viewer.file, viewer.export):
         routes.add_api_route(f"/api/{endpoint.__name__}", endpoint, methods=["GET"], response_model=None)
     return routes
 

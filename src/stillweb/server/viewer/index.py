@@ -23,7 +23,7 @@ from stillweb.diff.certify.rates import rate
 from stillweb.env.trajectories.trajectory import FILE
 from stillweb.errors import UsageError
 
-__all__ = ["EpisodeFilter", "EpisodeIndex", "EpisodeRow", "read_row", "summary"]
+__all__ = ["UNREADABLE", "EpisodeFilter", "EpisodeIndex", "EpisodeRow", "read_row", "summary"]
 
 _TRAFFIC = re.compile(rb'"requests":(\d+),"hits":\d+,"misses":(\d+)')
 _UNRECORDED = re.compile(rb'"guesses":(\d+),"derived":(\d+)')
@@ -31,7 +31,7 @@ _STEP = re.compile(rb'^\{"step":', re.MULTILINE)
 _NUMBER = re.compile(r"[._/#:-]?\d+$")
 _GOAL = 300  # characters
 _CUT = "cut short"
-_UNREADABLE = "unreadable"
+UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def read_row(folder: Path, episode: str) -> EpisodeRow:
         first, last = _first_and_last(content)
         return _row(episode, first, last, content, modified)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        return EpisodeRow(episode, end=_UNREADABLE, error=f"{path}: {error}")
+        return EpisodeRow(episode, end=UNREADABLE, error=f"{path}: {error}")
 
 
 def _row(

@@ -123,7 +123,7 @@ async function draw() {
   const main = $("main");
   $("tools").replaceChildren();
   try {
-    const draws = { "/episode": drawEpisode, "/compare": drawPair }[path];
+    const draws = { "/episode": drawEpisode, "/compare": drawPair, ...(embedded ? {} : { "/tree": drawTree }) }[path];
     if (embedded && !draws) {
       location.replace(home());
       return;
@@ -163,6 +163,7 @@ async function drawList(main, query, current) {
     ["1", "reward 1"], ["between", "between 0 and 1"], ["0", "reward 0"], ["none", "no reward"],
   ]);
   const misses = select("misses", chosen.misses, (value) => choose({ misses: value }), [["yes", "with misses"], ["no", "without misses"]]);
+  const tree = made("button", { text: "tree (t)", disabled: true, title: "Where the episodes of one task part", on: { click: () => openTree() } });
   const compare = made("button", { text: "compare (c)", disabled: true, on: { click: () => openPair() } });
 
   function choose(change) {
@@ -204,7 +205,7 @@ async function drawList(main, query, current) {
       made("button", { text: "previous (p)", disabled: offset() === 0, on: { click: () => turn(-1) } }),
       made("span", { text: total ? `${offset() + 1} to ${offset() + rows.length} of ${total}` : found.scanning ? "" : "no episode" }),
       made("button", { text: "next (n)", disabled: offset() + rows.length >= total, on: { click: () => turn(1) } }),
-      compare,
+      compare, tree,
     );
     update();
   }
@@ -233,6 +234,7 @@ async function drawList(main, query, current) {
     [...body.rows].forEach((row, number) => row.setAttribute("aria-selected", number === at));
     body.rows[at]?.scrollIntoView({ block: "nearest" });
     compare.disabled = marked.size !== 2;
+    tree.disabled = !treeTask();
   }
   function move(by) {
     at = Math.max(0, Math.min(rows.length - 1, at + by));
@@ -245,6 +247,11 @@ async function drawList(main, query, current) {
     body.rows[number].querySelector("input").checked = marked.has(id);
     save();
     update();
+  }
+  const treeTask = () => chosen.task || rows[at]?.task || "";
+  function openTree() {
+    const { marked: _marked, offset: _offset, order: _order, ...filter } = chosen;
+    if (treeTask()) location.hash = link("/tree", { ...filter, task: treeTask() });
   }
   function openPair() {
     if (marked.size === 2) location.hash = link("/compare", { a: [...marked][0], b: [...marked][1] });
@@ -262,7 +269,7 @@ async function drawList(main, query, current) {
     keys: {
       j: () => move(1), ArrowDown: () => move(1), k: () => move(-1), ArrowUp: () => move(-1),
       Enter: () => rows[at] && (location.hash = link("/episode", { id: rows[at].id })),
-      x: () => mark(at), c: openPair, n: () => turn(1), p: () => turn(-1), r: () => load(), "/": () => search.focus(),
+      x: () => mark(at), c: openPair, t: openTree, n: () => turn(1), p: () => turn(-1), r: () => load(), "/": () => search.focus(),
     },
     leave: () => clearTimeout(timer),
   };
@@ -306,6 +313,48 @@ function rewardTag(reward) {
   if (reward === null || reward === undefined) return made("span", { class: "tag plain", text: "none" });
   const kind = reward >= 1 ? "good" : reward <= 0 ? "bad" : "warn";
   return made("span", { class: `tag ${kind}`, text: Number(reward.toFixed(4)) });
+}
+
+// --- the tree of the episodes of one task --------------------------------------------------------------------
+
+const OPEN_DEPTH = 6; // levels of branches that are open at first
+
+async function drawTree(main, query, current) {
+  const filter = Object.fromEntries(query);
+  const found = await (await request("api/tree", filter)).json();
+  if (!current()) return;
+  document.title = `${filter.task} · stillweb view`;
+  tools();
+  const texts = [`${found.episodes} episodes`];
+  if (found.left_out) texts.push(`${found.left_out} not shown`);
+  if (found.trees.length > 1) texts.push(`${found.trees.length} different starts: pack, level, seed or perturbation`);
+  main.replaceChildren(
+    made("p", { class: "facts" }, made("a", { href: link("/", filter), text: "episodes" }), made("h2", { text: filter.task })),
+    made("p", { class: "summary" }, ...texts.map((text) => made("span", { text }))),
+    ...found.trees.map((tree) => made("ul", { class: "branches" }, branch(tree, found.episodes, 0))));
+  view = { keys: { Escape: () => (location.hash = link("/", filter)) }, leave: () => {} };
+}
+
+function branch(node, total, depth) {
+  const scored = node.rewards.filter((each) => each !== null);
+  const good = scored.filter((each) => each >= 1).length;
+  const bar = made("span", { class: "share", title: `${good} of ${scored.length} succeeded` });
+  bar.append(...[["good", good], ["bad", scored.length - good]].map(([kind, count]) => {
+    const part = made("i", { class: kind });
+    part.style.width = `${(100 * count) / total}%`;
+    return part;
+  }));
+  const first = node.step || 1; // step 0 is the start and has no action
+  const step = first + node.actions.length - 1;
+  const acts = node.actions.map((raw, number) => `${first + number}. ${actionText({ raw, parsed: typeof raw === "string" ? null : raw })}`);
+  const line = made("span", { class: "branch" }, bar,
+    made("a", { href: link("/episode", { id: node.episodes[0], step }), text: node.episodes.length === 1 ? "1 episode" : `${node.episodes.length} episodes` }),
+    made("span", { class: "mono", text: node.actions.length ? acts.join("   ") : "start" }),
+    node.children.length && node.ended.length ? made("span", { class: "dim", text: `${node.ended.length} end here` }) : null,
+    node.differ === null ? null : made("span", { class: "tag bad", text: `equal actions saw different pages at step ${node.differ}` }));
+  if (!node.children.length) return made("li", {}, line);
+  const inner = made("ul", { class: "branches" }, ...node.children.map((child) => branch(child, total, depth + 1)));
+  return made("li", {}, made("details", { open: depth < OPEN_DEPTH }, made("summary", {}, line), inner));
 }
 
 // --- a frame: the observation after a step, and the action that follows -----------------------------------------
@@ -628,7 +677,7 @@ const FIELDS = { raw: "action", digests: "observation", length: "number of steps
 
 const KEYS = {
   "j k": "next and previous episode", Enter: "open the episode", x: "mark the episode", c: "compare the two marked episodes",
-  "/": "search", "n p": "next and previous page", r: "read the folder again", "← →": "previous and next step",
+  t: "where the episodes of the chosen task part", "/": "search", "n p": "next and previous page", r: "read the folder again", "← →": "previous and next step",
   "Home End": "first and last step", space: "play and pause", "1 to 5": "tree, requests, console, reward, details",
   d: "first difference of two episodes", Escape: "back to the list", "?": "this help",
 };
