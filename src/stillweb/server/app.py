@@ -10,13 +10,11 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment
 
 from stillweb.server.engine import Engine
-from stillweb.server.guard import VIEWER, base_app
+from stillweb.server.guard import base_app
 from stillweb.server.keys import AccessKeys
 from stillweb.server.monitor import monitor
 from stillweb.server.monitor.history import HistoryRecorder
 from stillweb.server.protocols import native, omniboxes, openenv, verltool
-from stillweb.server.viewer import app as viewer
-from stillweb.server.viewer.index import EpisodeIndex
 
 __all__ = ["make_app", "page"]
 
@@ -113,9 +111,6 @@ def make_app(engine: Engine, keys: AccessKeys) -> FastAPI:
     app.include_router(omniboxes.router("/omniboxes"))
     app.include_router(omniboxes.router(""), include_in_schema=False)  # WebGym clients use the root
     app.include_router(openenv.router("/openenv"))
-    if root := engine.options.vector.env.trajectories:
-        root.mkdir(parents=True, exist_ok=True)
-        app.include_router(viewer.router(EpisodeIndex.open(root), VIEWER), include_in_schema=False)
     app.add_api_websocket_route("/ws", openenv.socket)
     app.include_router(verltool.router("/verl-tool"))
 

@@ -23,12 +23,13 @@ except ImportError as missing:
 from stillweb.server.app import make_app
 from stillweb.server.cluster.master import Master, make_master_app
 from stillweb.server.engine import Engine
-from stillweb.server.guard import is_loopback
+from stillweb.server.guard import VIEWER, is_loopback
 from stillweb.server.keys import AccessKeys
 from stillweb.server.limits import BODY_BYTES
 from stillweb.server.monitor.monitor import sampled_status
 from stillweb.server.options import ServeOptions
 from stillweb.server.viewer.app import make_viewer_app
+from stillweb.server.viewer.app import router as viewer_router
 from stillweb.server.viewer.index import EpisodeIndex
 
 __all__ = ["RolloutServer", "serve_master", "serve_rollouts", "serve_viewer"]
@@ -85,6 +86,9 @@ async def serve_rollouts(
         async with AsyncExitStack() as stack:
             engine = await stack.enter_async_context(Engine(proxy, options))
             app = make_app(engine, keys)
+            if root := engine.options.vector.env.trajectories:
+                root.mkdir(parents=True, exist_ok=True)
+                app.include_router(viewer_router(EpisodeIndex.open(root), VIEWER), include_in_schema=False)
             await stack.enter_async_context(_answering(app, listener))
             await stack.enter_async_context(app.state.history.recording(partial(sampled_status, engine)))
             try:
