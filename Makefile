@@ -4,7 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SHARED ?= ../shared
 INTEGRATION ?= $(HOME)/.cache/stillweb-integration
-WORKERS ?= 2
+# One more than the cores of a small machine: a third of the time tests wait for a page or a program.
+WORKERS ?= 3
 
 .PHONY: help setup fmt check test integration images bench soak demo lock docs clean
 
@@ -47,11 +48,13 @@ check: setup $(VENV)/.docs  ## lint, types, layers, structure, prose, generated 
 	$(BIN)/python tools/openapi_reference.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# Tests start hundreds of Python programs. Without bytecode files each would compile the package again (0.4 s).
+# Tests start hundreds of Python programs and Playwright drivers. Without compiled files each would compile the
+# package (0.4 s) or the driver (0.1 s) again.
 test: export PYTHONDONTWRITEBYTECODE =
+test: export NODE_COMPILE_CACHE = $(CURDIR)/$(VENV)/.node
 test: setup      ## all tests; tests without their prerequisites (Docker, shared archives) are skipped with a reason
-	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder -m "not docker"; status=$$?; \
-	  $(BIN)/pytest -m docker && exit $$status
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not docker"; status=$$?; \
+	  $(BIN)/pytest tests/docker && exit $$status
 
 integration: setup  ## trainers' packages drive tasks, each in its own environment (7 GB, once)
 	mkdir -p out/integration

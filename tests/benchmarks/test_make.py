@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from stillweb.benchmarks import AuditOptions, MakeOptions, audit_tasks, make_tasks
 from stillweb.benchmarks.audit import script_findings, selected_names, static_findings
-from stillweb.certs import CertAuthority
 from stillweb.cli.tasks import tasks as command
 from stillweb.env import Task, load_tasks, native_tasks
 from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlEvaluator
@@ -68,11 +67,6 @@ def test_scripts_that_look_for_what_their_page_lacks(shop):
 def test_unknown_family():
     with pytest.raises(UsageError, match="no family is called reprot"):
         MakeOptions(families=("reprot",))
-
-
-@pytest.fixture(scope="module")
-def ca(tmp_path_factory):
-    return CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
 
 
 OPTIONS = MakeOptions(n=9, seed=3, walks=2, walk_steps=3, jobs=2, starts=1, runs=2, test_share=0.0)

@@ -78,7 +78,7 @@ class Rig:
             await context.close()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def module_rig() -> AsyncIterator[Rig]:
     async with AsyncExitStack() as stack:
         site = await stack.enter_async_context(serving())

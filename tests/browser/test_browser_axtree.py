@@ -9,7 +9,7 @@ from stillweb.browser import Level, axtree
 from stillweb.browser.observe.axtree import AxOptions, flatten, seen_by_node
 from stillweb.browser.observe.survey import survey
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def seen(visit, *, viewport: bool = False):

@@ -11,7 +11,7 @@ from stillweb.browser import Level
 from stillweb.browser.cdp.session import PageProbe
 from stillweb.errors import InfraError
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 LEVELS = [Level.NETWORK, Level.CLOCK, Level.EXACT]
 

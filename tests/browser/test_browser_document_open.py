@@ -6,7 +6,7 @@ import pytest
 
 from stillweb.browser import Level, page_text
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 OPENED = """<p>before</p><script>
   onload = () => {

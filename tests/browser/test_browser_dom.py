@@ -14,7 +14,7 @@ from stillweb.browser.observe.dom import dom_text
 from stillweb.browser.observe.markdown import markdown_text, plain_text
 from stillweb.browser.observe.survey import survey
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def forms(visit, *, viewport: bool = False) -> dict[str, str]:

@@ -18,7 +18,7 @@ from stillweb.browser.input.pointer import Pointer
 from stillweb.browser.observe.page import page_address
 from stillweb.browser.state import state_of
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 LOG = """<pre id=log></pre><script>
 window.L = (what) => { log.textContent += `${what} @${Date.now() % 100000} ${performance.now()}\\n`; };

@@ -12,7 +12,7 @@ from stillweb.browser import Level, settle
 from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.state import state_of
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 LATE = 0.4  # real seconds that our commands to a popup take
 SCRIPT = """L = (what) => { log.textContent += `${what} @${Date.now() % 100000}; `; }; L(Math.random());

@@ -13,7 +13,7 @@ from stillweb.browser import Level, axtree, settle
 from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.state import state_of
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 CACHEABLE = "Cache-Control: max-age=3600\r\nLast-Modified: Tue, 02 Jan 2024 00:00:00 GMT\r\n"
 SCRIPT = "text/javascript"

@@ -14,7 +14,7 @@ from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.input.pointer import Pointer
 from stillweb.browser.state import state_of
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 SESSIONS = 3
 

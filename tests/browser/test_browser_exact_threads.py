@@ -12,7 +12,7 @@ from stillweb.browser import Level, page_html, settle
 from stillweb.browser.cdp.connection import CdpConnection
 from stillweb.browser.state import state_of
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 # Loopback is a secure context, which crypto.subtle and others need.
 HOME = "http://localhost/"

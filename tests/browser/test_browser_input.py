@@ -10,7 +10,7 @@ from stillweb.browser import axtree, page_text, settle
 from stillweb.browser.input import actions as act
 from stillweb.errors import InfraError
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 LOG = """<pre id=log></pre><script>
   const say = (text) => { log.textContent += text + "\\n"; };

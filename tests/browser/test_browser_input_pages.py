@@ -11,7 +11,7 @@ from stillweb.browser.cdp.session import PageProbe
 from stillweb.browser.input import actions as act
 from stillweb.browser.input.elements import ActionFailed, ActionTarget, place
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 LEVELS = pytest.mark.parametrize("level", [Level.CLOCK, Level.EXACT])
 

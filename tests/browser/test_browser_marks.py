@@ -15,7 +15,7 @@ from stillweb.browser.observe.marks import draw_marks, markable
 from stillweb.browser.observe.survey import survey
 
 pytestmark = pytest.mark.browser
-in_browser = pytest.mark.asyncio(loop_scope="module")
+in_browser = pytest.mark.asyncio(loop_scope="session")
 
 WHITE = (255, 255, 255)
 

@@ -14,7 +14,7 @@ from stillweb.browser import Level, axtree, page_html, page_text, screenshot, se
 from stillweb.browser.input.actions import click
 from stillweb.errors import InfraError, UsageError
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 WIDGETS = """<title>Shop</title><h1>Basket</h1>
 <nav aria-label=Main><a href=/x>Go <b>home</b></a></nav>

@@ -10,7 +10,7 @@ from stillweb.browser import Level, screenshot, settle
 from stillweb.browser.input.pointer import Pointer
 from stillweb.browser.state import state_of
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 FIELDS = {
     "select": "<select id=field><option>One<option>Two</select>",

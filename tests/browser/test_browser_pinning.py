@@ -12,7 +12,7 @@ from loopback_site import START
 
 from stillweb.browser import Level, page_text, settle
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 DRAWS = """<p id=o></p><script>
   o.textContent = JSON.stringify([Math.random(), Math.random(), [...crypto.getRandomValues(new Uint8Array(8))],

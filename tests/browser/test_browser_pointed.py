@@ -10,7 +10,7 @@ from stillweb.browser import Level, axtree
 from stillweb.browser.observe.marks import markable
 from stillweb.browser.observe.survey import survey
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 PAGE = """<style>body { font: 16px/20px sans-serif } .grip { cursor: ew-resize; width: 9px; height: 40px }
 .cell { width: 20px; height: 20px } .pane { height: 90px; overflow: auto }</style>

@@ -13,7 +13,7 @@ from stillweb.browser import Activity, Level, Pinning, Profile, open_context, pa
 from stillweb.browser.input.actions import goto
 from stillweb.errors import InfraError, UsageError
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 CHAIN = """<p id=o>0</p><script>
   const next = async (n) => {

@@ -8,7 +8,7 @@ import pytest
 
 from stillweb.browser import Level, page_text
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 PLAIN = """<div id=a style="width: 10px">x</div><p id=o></p><script>
   a.offsetWidth;

@@ -41,3 +41,32 @@ async def test_a_second_signal_ends_what_the_first_did_not(number, stuck):
     _, told = await program.communicate()
     assert program.returncode == (-number if stuck else 1)
     assert (b"Abort" in told) is not stuck
+
+
+DEADLINE = """
+import asyncio, time
+from stillweb.cli.console import on_signals
+
+async def main():
+    stopped = on_signals(deadline=2.0)
+    print("ready", flush=True)
+    await stopped.wait()
+    if BLOCKED:
+        time.sleep(60)
+    await asyncio.sleep(3.0)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+async def test_the_deadline_is_for_code_that_blocks_the_loop(blocked):
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", f"BLOCKED = {blocked}\n{DEADLINE}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert await program.stdout.readline() == b"ready\n"
+    program.send_signal(signal.SIGTERM)
+    _, told = await program.communicate()
+    assert (program.returncode, b"Timeout" in told) == (blocked, blocked)

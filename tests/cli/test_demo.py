@@ -87,9 +87,6 @@ def test_a_folder_that_is_not_a_demo_s_is_left_alone(tmp_path):
 
 @pytest.mark.browser
 @pytest.mark.timeout(300)
-@pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning")  # mitmproxy and its addons
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib")
 def test_the_whole_pipeline(tmp_path):
     out = tmp_path / "demo"
     ran = CliRunner().invoke(demo, ["--out", str(out), "--episodes", "4", "--json"])

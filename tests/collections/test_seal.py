@@ -309,7 +309,7 @@ def test_of_a_page_that_was_visited_again_the_later_document_counts(make, tmp_pa
     assert seal(copy).warnings == ()
 
 
-def test_what_another_page_requested_for_stays_though_its_page_was_visited_again(tmp_path):
+def test_what_another_page_requested_stays_though_its_page_was_visited_again(tmp_path):
     collection = Collection.create(tmp_path, "site")
     story = (
         ((("HX-Request", "true"),), b"part", "20260101000001"),

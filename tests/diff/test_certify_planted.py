@@ -7,12 +7,11 @@ import pytest_asyncio
 from planted_site import ORIGIN, SCRIPTS, build
 
 from stillweb.browser.profile import Level
-from stillweb.certs import CertAuthority
 from stillweb.diff.certify.certify import CertifyOptions, certify
 from stillweb.env.trajectories.trace import Trace
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 NAMES = (*SCRIPTS, "iframe", "still")
 STRICTEST = "exact" if "exact" in {level.value for level in Level} else "clock"
@@ -20,11 +19,9 @@ STRICTEST = "exact" if "exact" in {level.value for level in Level} else "clock"
 NOT_AT_CLOCK = {"race", "worker"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def planted(tmp_path_factory):
-    root = tmp_path_factory.mktemp("planted")
-    ca = CertAuthority.init(root / "certs")
-    collection = build(root / "collections")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def planted(tmp_path_factory, ca):
+    collection = build(tmp_path_factory.mktemp("planted") / "collections")
     async with (
         serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server,
         ReplayClient(server.url) as client,

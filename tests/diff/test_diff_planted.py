@@ -27,12 +27,7 @@ from stillweb.record.proxy.resolve import ResolveRule
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 # mitmproxy 11 and what its default addons import, not us.
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
+pytestmark = pytest.mark.browser
 
 
 def record(root, name, paths, hold=frozenset()):

@@ -30,11 +30,6 @@ from stillweb.record.proxy.resolve import ResolveRule
 from stillweb.replay import LedgerEntry, ReplayClient, ReplayOptions, serve
 
 # mitmproxy 11 and what its default addons import, not us.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
 
 PAGES = (
     "https://bookshop.example/",

@@ -149,7 +149,7 @@ def test_rewards_come_first_and_misses_with_what_repairs_them(tmp_path):
     assert "50.0%" in text
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def browser():
     async with launch(spki=()) as started:
         yield started
@@ -171,7 +171,7 @@ async def opened(browser, path, **options):
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("width", [1280, 390])
 async def test_it_fits_and_is_quiet_in_both_themes(browser, tmp_path, width):
     both = diff_report(tmp_path)
@@ -191,7 +191,7 @@ async def test_it_fits_and_is_quiet_in_both_themes(browser, tmp_path, width):
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_slider_pages_and_theme_are_moved_by_keyboard(browser, tmp_path):
     path = diff_report(tmp_path).write_html(tmp_path / "report")
     page, troubles = await opened(browser, path, viewport={"width": 1280, "height": 800})

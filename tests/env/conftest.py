@@ -7,17 +7,11 @@ import pytest_asyncio
 from small_site import build
 
 from stillweb.browser.launch import launch
-from stillweb.certs import CertAuthority
 from stillweb.env.env import Env
 from stillweb.env.tasks.load import load_tasks
 from stillweb.replay.server.server import ReplayOptions, serve
 
 WARC_BENCH = ("svelte_gantt", "svelte_toolbar", "synthetic_train", "triwest")
-
-
-@pytest.fixture(scope="session")
-def ca(tmp_path_factory):
-    return CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +32,7 @@ def warc_bench_tasks(shared):
     return {task.id: task for task in load_tasks(shared / "tasks" / "warc_bench_public.json")}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def warc_bench(warc_bench_collections, ca):
     options = ReplayOptions(port=0, session_ports=None)
     async with serve(warc_bench_collections, ca, options) as server:
@@ -51,7 +45,7 @@ def exact():
     return False
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def browser(ca, exact):
     async with launch(spki=ca.spki_hashes(), exact=exact) as started:
         yield started
@@ -63,14 +57,14 @@ def collection(tmp_path_factory):
     return build(tmp_path_factory.mktemp("collections"))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def replay(collection, ca):
     """A replay server with the module's collection."""
     async with serve([collection], ca, ReplayOptions(port=0, session_ports=None)) as server:
         yield server
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def env(replay, browser):
     async with Env(replay.url, browser=browser) as opened:
         yield opened

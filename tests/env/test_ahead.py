@@ -24,7 +24,7 @@ from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 HOME = ORIGIN + "/"
 SECOND = ORIGIN + "/second"
@@ -38,7 +38,7 @@ def exact():
     return True
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def env(replay, browser):
     async with Env(replay.url, level="exact", observe=SEEN, browser=browser, options=AHEAD) as opened:
         yield opened

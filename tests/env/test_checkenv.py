@@ -14,7 +14,7 @@ from stillweb.env.tasks.evaluators import AnswerEvaluator, ScriptEvaluator, UrlE
 from stillweb.env.tasks.load import Task
 from stillweb.env.trajectories.trace import Trace
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 HOME = ORIGIN + "/"
 

@@ -25,7 +25,7 @@ from stillweb.errors import (
 )
 from stillweb.replay.server.server import ReplayOptions, serve
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 HAS_ADA = Evaluation(EvalKind.JS, "document.querySelector('#name').value == 'Ada'")
 NAME_IS_ADA = Task("ada", "Enter Ada", ORIGIN + "/", evaluation=HAS_ADA)
@@ -253,7 +253,7 @@ async def test_zone_viewport_and_start_are_the_task_s(env):
     assert reward == 1.0, info["score"]
 
 
-async def test_only_what_is_requested_for_is_observed(replay, browser):
+async def test_only_what_is_requested_is_observed(replay, browser):
     kinds = ("axtree", "html", "screenshot", "text")
     async with Env(replay.url, browser=browser, observe=kinds) as env:
         observation, _ = await env.reset(url=ORIGIN + "/")

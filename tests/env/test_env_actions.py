@@ -16,7 +16,7 @@ from stillweb.env.episode.tabs import DialogAnswers
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay.server.server import ReplayOptions, serve
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 ORIGIN = "https://acts.test"
 FILE = b"the,file\n" * 100
@@ -36,7 +36,7 @@ PAGE = """<!doctype html><title>Acts</title>
 POPUP = "<!doctype html><title>Popup</title><button onclick='window.close()'>Close</button>"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server(tmp_path_factory, ca):
     collection = Collection.create(tmp_path_factory.mktemp("collections"), "acts")
     kinds = {

@@ -28,7 +28,7 @@ from stillweb.model import Exchange, Request, Response
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayOptions, serve_cluster
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 HOME = "https://faults.test/"
 PAGE = b"""<!doctype html><title>Faults</title><script>
@@ -69,7 +69,7 @@ def exact():
     return True
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def pair(replay, browser):
     """Two episodes side by side; whatever happens to the first, the second one goes on."""
     async with (
@@ -227,6 +227,7 @@ async def _break(browser, what):
     await process.release()
 
 
+@pytest.mark.usefixtures("own_browsers")
 @pytest.mark.parametrize("what", ["line", "browser", "driver"])
 async def test_a_browser_that_is_lost_amid_a_step_is_replaced(replay, what):
     async with Env(replay.url, level="exact") as env:
@@ -240,6 +241,7 @@ async def test_a_browser_that_is_lost_amid_a_step_is_replaced(replay, what):
         await look(env)
 
 
+@pytest.mark.usefixtures("own_browsers")
 async def test_a_browser_without_its_line_is_replaced_before_it_is_closed(replay, monkeypatch):
     async def unclosed(_):
         await asyncio.Event().wait()
@@ -254,6 +256,7 @@ async def test_a_browser_without_its_line_is_replaced_before_it_is_closed(replay
         await look(env)
 
 
+@pytest.mark.usefixtures("own_browsers")
 async def test_a_shared_browser_that_has_ended_stays_an_infra_error(replay, ca):
     async with launch(spki=ca.spki_hashes(), exact=True) as mortal:
         env = Env(replay.url, browser=mortal, level="exact")
@@ -264,6 +267,7 @@ async def test_a_shared_browser_that_has_ended_stays_an_infra_error(replay, ca):
     await env.close()
 
 
+@pytest.mark.usefixtures("own_browsers")
 async def test_a_vector_replaces_a_browser_whose_line_broke(replay):
     async with VectorEnv(replay.url, 2, level="exact") as vector:
         await asyncio.gather(*(vector.reset(i, url=HOME) for i in range(2)))

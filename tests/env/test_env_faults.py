@@ -17,7 +17,7 @@ from stillweb.errors import EnvClosed, InfraError
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.server.server import ReplayOptions, serve
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 HOME = ORIGIN + "/"
 TRUE = Task("true", "Do nothing", HOME, evaluation=Evaluation(EvalKind.JS, "true"))
@@ -110,6 +110,7 @@ def _columns(told):
     return [line.split(None, 2) for line in told.splitlines()[1:]]
 
 
+@pytest.mark.usefixtures("own_browsers")
 async def test_an_own_browser_whose_driver_died_is_replaced(replay):
     others = drivers_of_playwright()
     async with Env(replay.url) as env:
@@ -122,6 +123,7 @@ async def test_an_own_browser_whose_driver_died_is_replaced(replay):
         assert (await env.step({"action": "terminate"}))[1] == 1.0
 
 
+@pytest.mark.usefixtures("own_browsers")
 async def test_a_shared_browser_that_died_stays_an_infra_error(replay, ca):
     async with launch(spki=ca.spki_hashes()) as mortal, Env(replay.url, browser=mortal) as env:
         await mortal.close()

@@ -23,7 +23,7 @@ from stillweb.errors import InfraError, TaskError
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay.server.server import ReplayOptions, serve
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 ORIGIN = "https://odd.test"
 HALF = r"""<!doctype html><p id=o>x</p><script>
@@ -72,7 +72,7 @@ PAGES = {
 }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server(tmp_path_factory, ca):
     collection = Collection.create(tmp_path_factory.mktemp("collections"), "odd")
     with CollectionWriter(collection) as writer:
@@ -86,13 +86,13 @@ async def server(tmp_path_factory, ca):
         yield opened
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def env(server, browser):
     async with Env(server.url, browser=browser, observe=("axtree", "text", "html")) as opened:
         yield opened
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["clock", "exact"])
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=["clock", "exact"])
 async def either(request, server, browser):
     """An environment at each of the levels that open an address in ways of their own."""
     shared = browser if request.param == "clock" else None

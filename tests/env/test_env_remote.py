@@ -11,7 +11,7 @@ from stillweb.env.env import Env
 from stillweb.env.vector.vector import VectorEnv
 from stillweb.replay.server.server import ReplayOptions, serve
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ async def test_a_browser_resolves_the_host_of_its_proxy_alone(replay, excluded):
     ]
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def remote(collection, ca):
     """A replay server at an address that a browser does not resolve by default."""
     async with serve([collection], ca, ReplayOptions(host="127.0.0.2", port=0, session_ports=None)) as server:

@@ -11,7 +11,7 @@ from small_site import ORIGIN, build
 from stillweb.env.env import Env
 from stillweb.replay import ReplayOptions, ensure_sealed, serve
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_a_reset_takes_seed_and_pack_of_one_recording(tmp_path, ca, browser):

@@ -25,7 +25,7 @@ from stillweb.collections.warc.writer import CollectionWriter
 from stillweb.env.env import Env
 from stillweb.model import Exchange, Request, Response
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 AT = "20240506070809"
 HOME = "https://ticker.test/"

@@ -78,7 +78,7 @@ async def send(env, **start):
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_the_choice_is_stamped_and_guesses_are_counted(replay, browser, tmp_path):
     options = EnvOptions(trajectories=tmp_path)
     async with Env(replay.url, browser=browser, options=options) as env:

@@ -16,12 +16,12 @@ from stillweb.errors import InfraError
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayOptions, serve_cluster
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 TRUE = Task("true", "Do nothing", ORIGIN + "/", evaluation=Evaluation(EvalKind.JS, "true"))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def cluster(tmp_path_factory, ca):
     collection: Collection = build(tmp_path_factory.mktemp("collections"))
     async with serve_cluster(

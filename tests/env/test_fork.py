@@ -13,7 +13,7 @@ from stillweb.env.tasks.load import EvalKind, Evaluation, Task
 from stillweb.env.vector.fork import retrace
 from stillweb.errors import ForkDiverged, UsageError
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 HOME = ORIGIN + "/"
 NAMED = Task(

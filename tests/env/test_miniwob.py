@@ -22,7 +22,7 @@ from stillweb.replay.server.server import ReplayOptions, serve
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.sites,
-    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.asyncio(loop_scope="session"),
 ]
 
 SITE = Path("~/.cache/stillweb-sites/games/miniwob/html").expanduser()
@@ -37,7 +37,7 @@ SHARED = (
 )
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def games(tmp_path_factory, ca):
     """A replay server with some of the published pages; skips where they are not installed."""
     if not SITE.is_dir():
@@ -60,7 +60,7 @@ async def games(tmp_path_factory, ca):
         yield server.url, {task.id.removeprefix("miniwob."): task for task in tasks}
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def env(games, browser, tmp_path):
     options = EnvOptions(trajectories=tmp_path, har="")
     async with Env(games[0], browser=browser, options=options) as opened:

@@ -14,10 +14,10 @@ from stillweb.env.env import Env
 from stillweb.env.observations.observation import Observe, observe_kinds
 from stillweb.errors import ResetNeeded, UsageError
 
-in_browser = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+in_browser = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
-def test_forms_are_requested_for_by_name_and_options():
+def test_forms_are_requested_by_name_and_options():
     forms = observe_kinds(["screenshot:page", "axtree:viewport, with_visible", "compact", "som"])
     assert [form.value for form in forms] == [
         "axtree:viewport,with_visible",
@@ -77,7 +77,7 @@ class TestInABrowser:
         assert later.digests == again.digests == observation.digests
         assert alone.items() < observation.digests.items()
 
-    async def test_nothing_is_computed_that_was_not_requested_for(self, replay, browser):
+    async def test_nothing_is_computed_that_was_not_requested(self, replay, browser):
         async with Env(replay.url, browser=browser, observe=["compact:viewport"]) as env:
             observation, _ = await env.reset(url=ORIGIN + "/")
             assert set(observation.digests) == {"compact"}

@@ -19,13 +19,13 @@ from stillweb.env.vector.vector import VectorEnv, VectorOptions
 from stillweb.errors import UsageError
 from stillweb.http.control import ReplayInfo
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 FORM = ORIGIN + "/form"
 ABSENT = f"GET {ORIGIN}/absent"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def browsers(ca):
     async with launch(spki=ca.spki_hashes(), exact=True) as exact, launch(spki=ca.spki_hashes()) as plain:
         yield {"exact": exact, "clock": plain, "network": plain}
@@ -36,7 +36,7 @@ def level(request):
     return request.param
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def env(replay, browsers, level):
     async with Env(
         replay.url, browser=browsers[level], level=level, observe=("axtree", "elements")

@@ -83,7 +83,7 @@ def exact():
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_interruptions_come_leave_and_repeat(replay, browser):
     given = {"level": "exact", "observe": ("axtree", "screenshot"), "perturb": FULL, "perturb_seed": 4}
     async with (
@@ -99,7 +99,7 @@ async def test_interruptions_come_leave_and_repeat(replay, browser):
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_strength_0_gives_the_bytes_of_an_unperturbed_episode(replay, browser):
     digests = []
     for perturb in (None, "layout=0"):

@@ -18,7 +18,8 @@ from stillweb.polling import poll
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.usefixtures("own_browsers"),
+    pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
 ]
 

@@ -62,7 +62,7 @@ def test_a_trace_begins_somewhere():
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 class TestOnASite:
     async def test_a_trace_runs_twice_alike_and_is_scored(self, env, tmp_path):
         observation, _ = await env.reset(task=TASK)
@@ -80,7 +80,7 @@ class TestOnASite:
         assert first.reward == again.reward == 1.0
         assert json.loads(json.dumps(first.steps[1].to_dict()))["digests"] == dict(first.steps[1].digests)
 
-    async def test_what_was_seen_is_stored_where_requested_for(self, env):
+    async def test_what_was_seen_is_stored_where_requested(self, env):
         run = await run_trace(env, Trace("home", (), url=ORIGIN + "/"), keep=True)
         assert run.steps[0].observation.title == "Home"
         assert run.steps[0].info["collection"] == "small"

@@ -29,7 +29,7 @@ from stillweb.env.trajectories.trace import Trace, run_trace
 from stillweb.env.trajectories.trajectory import Trajectory, trajectories_in
 from stillweb.errors import InfraError, ResetNeeded, TaskError
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 HOME = ORIGIN + "/"
 
@@ -42,7 +42,7 @@ def bid(observation, role, name):
     return next(node.bid for node in observation.nodes if node.role == role and node.name == name)
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def logged(replay, browser, tmp_path):
     """An env that writes down, and where."""
     options = EnvOptions(trajectories=tmp_path / "out", har="bodies")

@@ -19,7 +19,7 @@ from stillweb.errors import EnvClosed, ForkDiverged, InfraError, ReplayUnreachab
 from stillweb.polling import poll
 from stillweb.replay.client import ReplayClient
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 HOME = ORIGIN + "/"
 ADA = Evaluation(EvalKind.JS, "document.getElementById('name').value == 'Ada'")
@@ -30,13 +30,13 @@ def bid(observation, name="Name"):
     return next(node.bid for node in observation.nodes if node.name == name and node.bid)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def module_vector(replay):
     async with VectorEnv(replay.url, 3) as opened:
         yield opened
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def vector(module_vector):
     """The module's vector; no episode runs on into the next test, in any order of tests."""
     yield module_vector
@@ -98,6 +98,7 @@ async def test_a_browser_that_is_lost_is_replaced_at_the_next_reset(vector):
     assert (await vector.step(0, {"action": "terminate"}))[1] == 1.0
 
 
+@pytest.mark.usefixtures("own_browsers")
 async def test_new_episodes_begin_on_the_new_browser_and_running_ones_end_on_the_old(replay):
     options = VectorOptions(pool=PoolOptions(episodes=3))
     async with VectorEnv(replay.url, 3, options=options) as vector:
@@ -155,6 +156,7 @@ async def test_a_rollout_yields_every_episode_with_its_outcome(vector):
     assert {found["raises"].reward, found["absent"].reward} == {None}
 
 
+@pytest.mark.usefixtures("own_browsers")
 async def test_a_rollout_outlives_its_browser(replay):
     killed = []
 

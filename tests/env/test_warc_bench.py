@@ -37,7 +37,7 @@ AT_EXACT = (
 
 @pytest.mark.browser
 @pytest.mark.shared
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(("level", "sample", "runs"), [("clock", AT_CLOCK, 1), ("exact", AT_EXACT, 2)])
 async def test_plans_solve_their_tasks_alike_and_doing_nothing_solves_none(
     warc_bench, warc_bench_tasks, ca, level, sample, runs
@@ -58,7 +58,7 @@ async def test_plans_solve_their_tasks_alike_and_doing_nothing_solves_none(
 
 @pytest.mark.browser
 @pytest.mark.shared
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_a_plan_that_ends_too_early_is_worth_nothing(warc_bench, warc_bench_tasks, browser):
     def half(view):
         yield {"action": "click", "bid": view.find("button", "Project Management")}
@@ -71,7 +71,7 @@ async def test_a_plan_that_ends_too_early_is_worth_nothing(warc_bench, warc_benc
 
 @pytest.mark.browser
 @pytest.mark.shared
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_every_start_page_resets_without_a_miss(warc_bench, browser, warc_bench_tasks):
     first = {task.start_url: task for task in reversed(warc_bench_tasks.values())}
     assert (len(warc_bench_tasks), len(first)) == (720, 17)

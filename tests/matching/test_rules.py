@@ -200,7 +200,7 @@ def test_forms_and_multipart():
     assert _alias(rules, _multipart("a", {"file": "abcdefgh"})) is None
 
 
-def test_header_rules_are_requested_for_and_make_no_alias():
+def test_header_rules_are_requested_and_make_no_alias():
     rules = _rules("where: header, name: X-Nonce, shape: hex, host: a.test")
     request = Request("GET", "https://a.test/", (("x-nonce", "0123456789"),))
     assert rules.ignores(request, "x-nonce")

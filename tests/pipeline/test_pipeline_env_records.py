@@ -29,18 +29,10 @@ from stillweb.replay import ReplayClient, ReplayOptions, serve
 pytestmark = [
     pytest.mark.browser,
     # mitmproxy 11 and what its default addons import, not us.
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
 ]
 KINDS = ("axtree", "screenshot")
 
 Choice = Callable[[Any], dict[str, Any]]  # from an observation to an action
-
-
-@pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
 
 
 @asynccontextmanager

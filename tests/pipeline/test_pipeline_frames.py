@@ -37,18 +37,8 @@ from stillweb.record.proxy.running import RecordingProxy
 from stillweb.replay import ReplayClient, ReplayOptions, serve
 
 # mitmproxy 11 and what its default addons import, not us.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
 ECHO, TICKS, EVENTS = "ws://live.test/echo", "ws://live.test/ticks", "http://live.test/events"
 SSE = {"Accept": "text/event-stream"}
-
-
-@pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ class Site:
 
 class _Responder(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # each body would wait 40 ms for the delayed ACK of its head
     site: Site
 
     def _answer(self) -> None:
@@ -162,11 +163,6 @@ async def odd() -> AsyncIterator[OddSite]:
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
     return Collection.create(tmp_path / "collections", "odd")
-
-
-@pytest.fixture(scope="session")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
 
 
 @pytest.fixture

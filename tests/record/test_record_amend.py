@@ -28,12 +28,7 @@ from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.recording import collection_to_fill
 from stillweb.replay.server.server import ReplayOptions, serve
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
+pytestmark = pytest.mark.browser
 
 HOME = "https://site.test/"
 AT = 'style="position:absolute;left:0;width:200px;height:40px;top:{}px"'

@@ -250,7 +250,7 @@ def test_a_line_that_is_no_url_is_named(tmp_path: Path) -> None:
         read_wanted(file)
 
 
-def test_what_was_requested_for_in_vain_explains(tmp_path: Path) -> None:
+def test_what_was_requested_in_vain_explains(tmp_path: Path) -> None:
     collection = Collection.create(tmp_path, "c")
     assert Absences(collection).why("GET", f"{HERE}/x") == ""
     amend = Amend("2", "1", "20260101000000", 1, 0, 1, pages=(f"{HERE}/p",))

@@ -19,12 +19,7 @@ from stillweb.record.crawl.crawl import crawl
 from stillweb.record.options import CrawlOptions, RecordOptions
 from stillweb.record.proxy.resolve import parse_all
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
+pytestmark = pytest.mark.browser
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 section 1.3
 HOME = "http://live.test/"

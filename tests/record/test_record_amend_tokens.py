@@ -29,12 +29,6 @@ from stillweb.replay.ledger.file import LedgerLine
 from stillweb.replay.ledger.misses import gather
 from stillweb.replay.server.server import ReplayOptions, serve
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
-
 HOME = "https://site.test/"
 OLD, NEW = "A1b2C3d4E5f6G7h8", "Z9y8X7w6V5u4T3s2"
 FORM = """<link rel=icon href=data:,><form method=post action=/add>

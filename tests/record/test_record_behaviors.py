@@ -20,12 +20,6 @@ from stillweb.record.crawl.crawl import CrawlReport, crawl
 from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.recording import collection_to_fill
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
-
 HOME = "https://site.test/"
 BUDGET = Budget()
 

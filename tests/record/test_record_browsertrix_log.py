@@ -20,7 +20,7 @@ def heard(text: str) -> tuple[Log, list]:
 
 
 @pytest.mark.shared
-def test_a_whole_crawl_reports_of_every_page_and_never_goes_back(shared):
+def test_a_whole_crawl_reports_every_page_and_never_goes_back(shared):
     log, events = heard((shared / "archives/browsertrix/logs/docs25.stdout").read_text())
     assert (log.version, log.pages, log.total, log.failed, log.limit_hit) == ("1.14.1", 25, 25, 0, True)
     assert (log.stray, log.fatal, log.faults) == ([], "", [])

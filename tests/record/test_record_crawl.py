@@ -25,12 +25,7 @@ from stillweb.record.recording import collection_to_fill, pinning_of
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.server.server import ReplayOptions, serve
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
+pytestmark = pytest.mark.browser
 
 HOME = "https://site.test/"
 # What a page asks for may depend on chance, on the time, on timers and on what is in view.

@@ -19,12 +19,6 @@ from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind, Secr
 from stillweb.record.proxy.resolve import ResolveRule, parse_all, parse_resolve
 from stillweb.record.recording import begin
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
-
 HOME = "https://site.test/"
 ports = st.none() | st.integers(1, 65535)
 hosts = st.sampled_from(["*", "*.test", "site.test", "127.0.0.1", "::1", "localhost"])

@@ -87,7 +87,7 @@ def test_links_are_led_to_by_address_and_those_away_are_left():
     "name",
     ["Log out", "Sign-out", "Delete item", "Unsubscribe", "Place order", "Deploy", "Abmelden"],
 )
-def test_what_cannot_be_undone_is_left_alone_unless_requested_for(name):
+def test_what_cannot_be_undone_is_left_alone_unless_requested(name):
     wanted = plan_of(control("1", "button", name), avoid=AvoidRules.of(destructive=True))
     plan = plan_of(
         control("1", "button", name), control("2", "button", "Add to basket"), avoid=AvoidRules.of()

@@ -22,12 +22,7 @@ from stillweb.record.options import ScopeKind
 from stillweb.replay.client import ReplayClient
 from stillweb.replay.server.server import ReplayOptions, serve
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
+pytestmark = pytest.mark.browser
 
 HOME = "https://site.test/"
 SHOP = """<h1>Shop</h1>

@@ -23,12 +23,7 @@ from stillweb.record.options import CrawlOptions, RecordOptions, ScopeKind
 from stillweb.record.proxy.resolve import parse_all
 from stillweb.record.recording import collection_to_fill
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
+pytestmark = pytest.mark.browser
 
 HOME = "https://site.test/"
 HTML = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"

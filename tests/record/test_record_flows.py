@@ -32,7 +32,7 @@ def test_only_the_range_of_the_whole_goes() -> None:
         ("dcb", "identity"),
     ],
 )
-def test_only_encodings_that_any_reader_can_undo_are_requested_for(offered: str, passed: str) -> None:
+def test_only_encodings_that_any_reader_can_undo_are_requested(offered: str, passed: str) -> None:
     assert sent("GET", ("Accept-Encoding", offered), ("Available-Dictionary", ":x:")) == {
         "Accept-Encoding": passed
     }

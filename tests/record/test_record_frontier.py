@@ -62,7 +62,7 @@ def test_linked_files_are_left_and_named_or_queued_in_their_place() -> None:
         assert list(queue.files_left) == ([] if files else [HOME + "a.pdf", HOME + "b.zip"])
 
 
-def test_a_file_that_was_requested_for_is_no_matter_of_files() -> None:
+def test_a_file_that_was_requested_is_no_matter_of_files() -> None:
     seed = HOME + "a.pdf"
     queue: Frontier[Seen] = Frontier(Scope.of(ScopeKind.HOST, [seed]))
     visit = queue.take()

@@ -41,12 +41,6 @@ from stillweb.replay import ReplayClient, ReplayOptions, ensure_sealed, serve
 
 HOME = "https://site.test/"
 SCOPE = Scope.of(ScopeKind.HOST, [HOME])
-RECORDING = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
 
 
 # --- what a document refers to ---------------------------------------------------------------------
@@ -441,7 +435,7 @@ async def missed_by_agents(collection: Collection, ca, seed: int) -> tuple[set[s
 
 
 class TestASite:
-    pytestmark = RECORDING
+    pytestmark = pytest.mark.browser
 
     @pytest.mark.timeout(240)
     async def test_a_harvested_site_answers_agents_that_never_saw_it_recorded(

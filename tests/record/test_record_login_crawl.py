@@ -33,12 +33,7 @@ from stillweb.record.recording import collection_to_fill
 from stillweb.record.redaction.find import strong
 from stillweb.replay.server.server import ReplayOptions, serve
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
+pytestmark = pytest.mark.browser
 
 HOME = "https://site.test/"
 

@@ -14,12 +14,7 @@ from stillweb.collections.layout import Collection
 from stillweb.http.codec import decode
 from stillweb.model import header
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
+pytestmark = pytest.mark.browser
 
 HOME = "https://site.test/"
 

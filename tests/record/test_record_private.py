@@ -23,12 +23,6 @@ from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.resolve import parse_all
 from stillweb.record.proxy.upstream import AddressRefused, UpstreamResolver, address_kind
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
-
 SPELLINGS = (
     *("127.0.0.1", "localhost", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0.0.0.0"),
     *("127.8.9.10", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[::1]", "[::]"),

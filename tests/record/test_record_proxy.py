@@ -30,11 +30,6 @@ from stillweb.record.proxy.resolve import parse_all
 from stillweb.record.proxy.running import RecordingProxy
 
 # mitmproxy 11 and what its default addons import, not us.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
 
 
 @asynccontextmanager
@@ -117,7 +112,7 @@ async def test_a_site_of_an_unknown_ca_is_refused_and_remembered(collection, ca,
     assert site.asked == []
 
 
-async def test_the_name_in_the_certificate_must_be_the_one_requested_for(collection, ca, site) -> None:
+async def test_the_name_in_the_certificate_must_be_the_one_requested(collection, ca, site) -> None:
     async with recorded(collection, ca, site.options) as (client, recording):
         with pytest.raises(httpx.RemoteProtocolError):
             await client.get("https://other.test/")

@@ -53,7 +53,7 @@ def url_of(program: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_it_reports_of_each_request_and_ends_when_idle(tmp_path: Path, site, quiet: bool) -> None:
+def test_it_reports_each_request_and_ends_when_idle(tmp_path: Path, site, quiet: bool) -> None:
     site.page("/", "hi")
     more = ["--quiet"] if quiet else []
     with started(tmp_path, site, "--until-idle", "3", "--json", *more) as program:

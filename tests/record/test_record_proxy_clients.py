@@ -28,11 +28,6 @@ from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.replay.server.server import ReplayOptions, serve
 
 # mitmproxy 11 and what its default addons import, not us.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
 ORIGIN = "https://site.test"
 TEXT = "".join(f"line {number} of a page\n" for number in range(500)).encode()
 PAGE = b"""<!doctype html><title>page</title><p id=out></p><script>

@@ -22,11 +22,6 @@ from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.running import RecordingProxy
 
 # mitmproxy 11 and what its default addons import, not us.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
 PLAIN = "http://odd.test/plain"
 
 
@@ -104,7 +99,7 @@ async def test_control_is_for_programs_and_for_this_collection(odd, collection, 
     assert "odd" in other.json()["hint"]
 
 
-async def test_a_password_is_requested_for_but_in_sessions(odd, collection, ca, site) -> None:
+async def test_a_password_is_requested_but_in_sessions(odd, collection, ca, site) -> None:
     site.page("/", "hi")
     options = replace(site.options, user=("me", "päss:word"))
     trusted = ssl.create_default_context(cadata=ca.cert_pem.decode())

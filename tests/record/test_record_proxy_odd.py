@@ -23,11 +23,6 @@ from stillweb.record.proxy.proxy import recording_proxy
 from stillweb.record.proxy.running import RecordingProxy, RequestOutcome, RequestRecord
 
 # mitmproxy 11 and what its default addons import, not us.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
 ORIGIN = "http://odd.test"
 
 

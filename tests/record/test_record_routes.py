@@ -22,12 +22,6 @@ from stillweb.replay.client import ReplayClient
 from stillweb.replay.server.server import ReplayOptions, serve
 from stillweb.urls import page_address
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
-
 HOME = "https://site.test/"
 APP = """<nav><a href="#/">Start</a> <a href="#/users">Users</a> <a href="#/settings">Settings</a>
 <a href="#top">Top</a></nav><main id=main></main><script>

@@ -31,13 +31,7 @@ from stillweb.record.proxy.running import RecordingProxy
 from stillweb.replay.server.server import ReplayOptions, serve
 from stillweb.urls import from_timestamp
 
-pytestmark = [
-    pytest.mark.sites,
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
+pytestmark = [pytest.mark.sites, pytest.mark.browser]
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,6 @@ from stillweb.model import header
 from stillweb.record.options import SecretsOptions
 from stillweb.record.proxy.proxy import recording_proxy
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
-
 TOKEN = "zZ9yY8xX7wW6vV5uU4tT3"
 SID = "ab12CD34ef56gh78IJ90"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from whole import whole_records
 
 from stillweb.cli import cli
@@ -36,12 +36,7 @@ from stillweb.record.options import CrawlOptions, ScopeKind
 from stillweb.record.proxy.record import record_proxy
 from stillweb.record.recording import begin
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
+pytestmark = pytest.mark.browser
 
 HOME = "https://site.test/"
 
@@ -50,6 +45,11 @@ def command(kind: str, folder: Path, site, *more: str) -> list[str]:
     places = ["--collections", str(folder / "c"), "--certs", str(folder / "certs"), "-c", "site"]
     reach = ["--resolve", site.resolve, "--upstream-ca", str(site.ca_file)]
     return [sys.executable, "-m", "stillweb", "record", kind, *more, *places, *reach]
+
+
+def resumed(folder: Path, site, *seeds: str) -> Result:
+    """Continue a crawl in this process."""
+    return CliRunner().invoke(cli, command("crawl", folder, site, *seeds, "--append")[3:])
 
 
 @contextmanager
@@ -115,8 +115,8 @@ def test_a_killed_crawl_leaves_whole_records_and_can_go_on(tmp_path: Path, site)
     assert reindex(collection) == records.count("response")
 
     site.page("/slow", "ends")
-    after = subprocess.run(command("crawl", tmp_path, site, HOME, "--append"), timeout=90, check=False)
-    assert after.returncode == 0
+    after = resumed(tmp_path, site, HOME)
+    assert after.exit_code == 0, after.output
     assert collection.manifest().state == "complete"
     assert [page.url.removeprefix(HOME) for page in collection.page_list()] == ["", "a", "slow", "b"]
     assert check(collection) == []
@@ -156,10 +156,8 @@ def test_a_page_under_way_at_a_kill_is_replayed_as_its_second_visit_saw_it(
 
     site.page("/slow", "")
     site.page("/other", "")
-    after = subprocess.run(
-        command("crawl", tmp_path, site, HOME + "new", HOME + "other", "--append"), timeout=90, check=False
-    )
-    assert after.returncode == 0
+    after = resumed(tmp_path, site, HOME + "new", HOME + "other")
+    assert after.exit_code == 0, after.output
     collection = Collection.open(tmp_path / "c", "site")
     pages = {page.url: page for page in collection.page_list()}
     assert pages[HOME + "new"].extra["visitedAgain"] == "the crawl was resumed"
@@ -184,10 +182,8 @@ def test_a_crawl_killed_when_its_first_page_was_just_listed_lists_it_once(tmp_pa
     )
 
     site.page("/slow", "ends")
-    after = subprocess.run(
-        command("crawl", tmp_path, site, HOME + "slow", "--append"), timeout=90, check=False
-    )
-    assert after.returncode == 0
+    after = resumed(tmp_path, site, HOME + "slow")
+    assert after.exit_code == 0, after.output
     assert [page.url for page in collection.page_list()] == [HOME + "slow"]
 
 

@@ -22,12 +22,7 @@ from stillweb.record import recording
 from stillweb.record.crawl import twice
 from stillweb.record.recording import pinning_of
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
+pytestmark = pytest.mark.browser
 
 HOME = "https://site.test/"
 

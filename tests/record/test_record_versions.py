@@ -13,12 +13,7 @@ from stillweb.collections.layout import Collection
 from stillweb.record.crawl.crawl import CrawlEvent, crawl
 from stillweb.record.options import CrawlOptions
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ldap3"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:passlib"),
-]
+pytestmark = pytest.mark.browser
 
 HOME = "https://site.test/"
 

@@ -20,11 +20,6 @@ HOSTILE = '<img src=x onerror=alert(1)>"'
 
 
 @pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
-
-
-@pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
     collection = Collection.create(tmp_path_factory.mktemp("about"), "shop")
     with CollectionWriter(collection) as writer:

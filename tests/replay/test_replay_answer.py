@@ -153,7 +153,7 @@ def test_accepted_codings(accepted: str, encoding: str, expected: bool) -> None:
         ("", None),
     ],
 )
-def test_ranges_requested_for(value: str, expected: Span | None) -> None:
+def test_ranges_requested(value: str, expected: Span | None) -> None:
     assert requested_span(value, 100) == expected
 
 
@@ -200,7 +200,7 @@ def test_a_coded_part_that_is_the_whole_is_cut_after_decoding(
     assert (b"Content-Range" in made.head) is bool(content_range)
 
 
-def test_a_part_that_is_the_whole_answers_who_requested_for_no_range() -> None:
+def test_a_part_that_is_the_whole_answers_who_requested_no_range() -> None:
     made = answer.recorded(asked(), entry(206, "Content-Range: bytes 0-99/100"))
     assert (made.status, bytes(made.body)) == (200, BODY)
     assert made.head == b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n"

@@ -74,8 +74,9 @@ ENTRIES = [
 
 
 @pytest.fixture
-async def replayed(tmp_path: Path) -> AsyncIterator[tuple[BrowserContext, ReplayClient, str]]:
-    ca = CertAuthority.init(tmp_path / "certs")
+async def replayed(
+    tmp_path: Path, ca: CertAuthority
+) -> AsyncIterator[tuple[BrowserContext, ReplayClient, str]]:
     build_pack(ENTRIES, {}, tmp_path / "pack")
     pinning = Pinning(Level.LIVE, 1, datetime(2026, 1, 1, tzinfo=UTC))
     with Pack.open(tmp_path / "pack") as pack:

@@ -20,15 +20,10 @@ from stillweb.errors import CollectionNotFound, PortInUse, SessionLost, UsageErr
 from stillweb.polling import poll
 from stillweb.replay import ReplayClient, ReplayCluster, ReplayOptions, serve_cluster
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def cluster(
     tmp_path_factory: pytest.TempPathFactory, ca: CertAuthority
 ) -> AsyncIterator[ReplayCluster]:
@@ -39,7 +34,7 @@ async def cluster(
         yield cluster
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def control_api(cluster: ReplayCluster) -> AsyncIterator[ReplayClient]:
     async with ReplayClient(cluster.url) as client:
         yield client

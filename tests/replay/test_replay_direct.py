@@ -29,11 +29,6 @@ def entry(method: str, url: str, content: bytes, second: int = 0, body: bytes = 
 
 
 @pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
-
-
-@pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pack]:
     target = tmp_path_factory.mktemp("direct") / "pack"
     entries = [

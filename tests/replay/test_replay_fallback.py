@@ -243,7 +243,7 @@ def test_a_miss_of_both_is_the_miss_as_it_was(front: Running) -> None:
 
 
 @pytest.mark.pywb
-def test_pywb_is_not_requested_for_mutations_noise_and_what_is_made_up(front: Running) -> None:
+def test_pywb_is_not_requested_mutations_noise_and_what_is_made_up(front: Running) -> None:
     preflight = {"Origin": SHOP, "Access-Control-Request-Method": "DELETE"}
     with front.session() as (web, ledger):
         assert web.post(f"{SHOP}/graphql", json={"id": 2}).status_code == 404  # pywb has its closest POST

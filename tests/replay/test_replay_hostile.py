@@ -59,11 +59,6 @@ def entries() -> Iterator[PackEntry]:
 
 
 @pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
-
-
-@pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pack]:
     target: Path = tmp_path_factory.mktemp("hostile") / "pack"
     build_pack(entries(), {"name": "shop"}, target)
@@ -214,7 +209,7 @@ def half_closes(writer: asyncio.StreamWriter) -> None:
         b"POST /sessions HTTP/1.1\r\nContent-Length: 10\r\n\r\n{",
     ],
 )
-async def test_one_who_leaves_midway_requested_for_nothing(
+async def test_one_who_leaves_midway_requested_nothing(
     served: ReplayServer, sent: bytes, leave: Callable[[asyncio.StreamWriter], None]
 ) -> None:
     async with dialled(served.url) as (reader, writer):

@@ -58,11 +58,6 @@ def line(seq: int, tier: str, url: str, session: str = "s1", **more: Any) -> Led
 
 
 @pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
-
-
-@pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pack]:
     target = tmp_path_factory.mktemp("shop") / "pack"
     page = Response(200, "OK", (("Content-Type", "text/html"),), b"<title>Shop</title>")

@@ -27,11 +27,6 @@ POST = b"POST http://shop.example/cart HTTP/1.1\r\nHost: shop.example\r\nContent
 HALF = 400_000
 
 
-@pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
-
-
 @asynccontextmanager
 async def serving(tmp_path: Path, ca: CertAuthority, limits: ConnectionLimits) -> AsyncIterator[ReplayServer]:
     page = PackEntry.of("GET", "http://shop.example/", Response(200, "OK", (), b"shop"))

@@ -59,11 +59,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
-
-
 Visit = tuple[int, list[bytes]]
 """Number of a listener, and what it receives, piece by piece."""
 
@@ -339,7 +334,7 @@ def test_a_session_that_goes_on_with_a_newer_pack_forgets_the_older_one(folder: 
         assert session.cache is not before
 
 
-def test_a_memo_is_bounded_and_keeps_what_is_requested_for() -> None:
+def test_a_memo_is_bounded_and_keeps_what_is_requested() -> None:
     memo = ResponseCache(limit=100_000)
     line = LedgerEntry(1, "GET", SITE, 200, "exact", "", 9_000, 0.0)
     for number in range(1_000):

@@ -41,11 +41,6 @@ HTML = b"<!doctype html><title>t</title><p>a page"
 
 
 @pytest.fixture(scope="module")
-def ca(tmp_path_factory):
-    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
-
-
-@pytest.fixture(scope="module")
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("root") / "collections"
     for name, text in (("shop", HTML), ("blog", b"a blog")):

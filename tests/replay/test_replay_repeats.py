@@ -23,11 +23,6 @@ from stillweb.replay.server.answer import PreparedResponse
 from stillweb.replay.server.session import Session
 
 
-@pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
-
-
 def on_the_wire(request: Request, *, origin_form: bool) -> bytes:
     url = urlsplit(request.url.partition("#")[0])
     target = request.url.partition(url.netloc)[2].partition("#")[0] or "/"

@@ -124,7 +124,7 @@ def test_reported_apart_is_only_what_differs() -> None:
 CURSOR = f"{SITE}/list?sort=name&cursor="
 
 
-def test_likeness_is_off_unless_requested_for() -> None:
+def test_likeness_is_off_unless_requested() -> None:
     page = entry(url=CURSOR + "abcd1")
     assert answer_to(asked(url=CURSOR + "abcd2"), page).tier == Tier.MISS
     found = ruled(asked(url=CURSOR + "abcd2"), page, fuzzy=0.9)

@@ -81,11 +81,6 @@ ENTRIES = [
 
 
 @pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
-
-
-@pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pack]:
     target = tmp_path_factory.mktemp("shop") / "pack"
     build_pack(ENTRIES, {"name": "shop"}, target)

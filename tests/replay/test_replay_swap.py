@@ -22,11 +22,6 @@ from stillweb.replay import ReplayClient, ReplayOptions, ReplayServer, ensure_se
 from stillweb.replay.client import OpenSession
 
 
-@pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
-
-
 @pytest.fixture
 def shop(tmp_path: Path) -> Collection:
     return recorded(tmp_path, "shop", b" old")

@@ -41,11 +41,6 @@ MUTANTS = 12
 
 
 @pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> CertAuthority:
-    return CertAuthority.init(tmp_path_factory.mktemp("certs"))
-
-
-@pytest.fixture(scope="module")
 def pack_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return sealed_pack(tmp_path_factory.mktemp("sealed"), warc(records()))
 

@@ -19,7 +19,7 @@ from stillweb.errors import InfraError
 from stillweb.model import Exchange, Request, Response
 from stillweb.replay.server.server import ReplayOptions, ReplayServer, serve
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 ORIGIN = "https://greedy.test"
 RECORDED = "20240506070809"
@@ -40,12 +40,11 @@ document.querySelector("button").onclick = () => {
 LIMIT_MIB = 1500
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, ca: CertAuthority
 ) -> AsyncIterator[tuple[ReplayServer, CertAuthority]]:
     folder: Path = tmp_path_factory.mktemp("greedy")
-    ca = CertAuthority.init(folder / "certs")
     collection = Collection.create(folder, "greedy")
     with CollectionWriter(collection) as writer:
         for path, text in PAGES.items():

@@ -11,7 +11,6 @@ from playwright.async_api import async_playwright
 from small_site import ORIGIN, build
 
 from stillweb.browser.launch import find_browser
-from stillweb.certs import CertAuthority
 from stillweb.collections.layout import Collection
 from stillweb.env.tasks.load import EvalKind, Evaluation, Task
 from stillweb.env.vector.pool import PoolOptions
@@ -34,9 +33,8 @@ def collections_root(tmp_path_factory):
     return root
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replay(tmp_path_factory, collections_root):
-    ca = CertAuthority.init(tmp_path_factory.mktemp("certs") / "ca")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def replay(ca, collections_root):
     async with serve(
         [Collection.open(collections_root, "small")], ca, ReplayOptions(port=0, session_ports=None)
     ) as server:
@@ -63,14 +61,14 @@ def serving():
     return serving
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def rollouts(replay, serving):
     """Four sessions on two browsers, two steps at once."""
     async with serving(replay.url, observe=("axtree", "screenshot")) as server:
         yield server
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def client(rollouts):
     """An HTTP client; what it leased is released after the test."""
     async with httpx.AsyncClient(base_url=rollouts.url, timeout=60, trust_env=False) as client:
@@ -80,7 +78,7 @@ async def client(rollouts):
                 await client.delete(f"/v1/leases/{session['lease']}")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def own_browser():
     """A browser as a person has it, not that of an episode."""
     async with async_playwright() as playwright:
@@ -89,7 +87,7 @@ async def own_browser():
         await browser.close()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(own_browser):
     """A page whose errors fail the test."""
     page = await own_browser.new_page(viewport={"width": 1280, "height": 900})

@@ -92,7 +92,7 @@ def test_memory_is_that_of_living_processes():
 
 # --- on a server -----------------------------------------------------------------------------------
 
-pytestmark_live = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark_live = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
 class TestLive:

@@ -85,7 +85,7 @@ def test_a_key_on_the_command_line_is_refused_since_ps_shows_it(command):
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_a_client_neither_sees_nor_uses_the_leases_of_another(replay, serving):
     async with (
         serving(replay.url, key=KEYS, observe=("axtree", "screenshot")) as server,
@@ -141,7 +141,7 @@ async def first_event(client):
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_trajectories_of_verl_tool_belong_to_their_client(replay, serving):
     async with (
         serving(replay.url, key=KEYS, sessions=2) as server,
@@ -164,7 +164,7 @@ async def test_trajectories_of_verl_tool_belong_to_their_client(replay, serving)
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_a_client_cannot_take_the_name_of_a_node(replay, serving):
     node_keys = AccessKeys(KEYS.clients, {"one": "key-of-one", "two": "key-of-two"})
     async with (
@@ -287,7 +287,7 @@ async def test_bodies_have_a_limit_a_time_and_a_sum():
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_a_large_body_is_refused_by_the_server(client):
     answer = await client.post("/v1/batch/step", content=b" " * (BODY_BYTES + 1))
     assert (answer.status_code, answer.json()["error"]["kind"]) == (413, FailureKind.TOO_LARGE)
@@ -327,7 +327,7 @@ async def started(code, *arguments):
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_sigterm_ends_the_server_while_a_scorer_never_ends(replay, tmp_path):
     file = tmp_path / "tasks.json"
     file.write_text(Path(__file__).with_name("stuck_task.json").read_text())

@@ -61,8 +61,8 @@ async def watch(client):
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
-async def test_a_server_that_is_reported_to_end_lets_what_runs_end(replay, tmp_path):
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_server_that_drains_lets_what_runs_end(replay, tmp_path):
     file = tmp_path / "tasks.json"
     file.write_text(json.dumps([TASK]))
     arguments = (replay.url, "--port", "0", "--sessions", "2", "--tasks", str(file), "--json")
@@ -95,7 +95,7 @@ async def test_a_server_that_is_reported_to_end_lets_what_runs_end(replay, tmp_p
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_a_server_replays_collections_itself_and_leaves_the_rest(collections_root, tmp_path):
     arguments = ("small", "--collections", str(collections_root), "--certs", str(tmp_path / "certs"))
     more = ("--port", "0", "--drain-seconds", "0.1", "--json", "--trajectories", str(tmp_path / "t"))

@@ -17,10 +17,10 @@ from stillweb.polling import poll
 from stillweb.server.cluster.joining import joined
 from stillweb.server.serving import serve_master
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def cluster(replay, serving):
     """A master with the nodes `one` and `two`, of one session each: its URL, itself, their engines."""
     async with (
@@ -33,7 +33,7 @@ async def cluster(replay, serving):
         yield url, master, (one.engine, two.engine)
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def client(cluster):
     """An HTTP client of the master; what it leased is given back after the test, and the master knows it."""
     url, master, engines = cluster
@@ -69,7 +69,7 @@ async def test_who_waits_gets_the_session_that_is_given_back(client):
     assert (await waiting).json()["lease"].split(".")[0] == first.split(".")[0]
 
 
-async def test_a_lease_requested_for_twice_is_one(client):
+async def test_a_lease_requested_twice_is_one(client):
     asked = {"task_id": "named", "owner": "me", "request_id": "again-1"}
     answers = [await client.post("/v1/leases", json=asked) for _ in range(2)]
     assert [each.status_code for each in answers] == [201, 201], [each.text for each in answers]

@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import expect
 from served_pages import lease, play, step
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 SPITEFUL = "<img src=x onerror=\"document.title='bad'\">"
 

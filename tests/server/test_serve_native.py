@@ -21,7 +21,7 @@ from stillweb.polling import poll
 from stillweb.replay.client import ReplayClient
 from stillweb.server.serving import serve_rollouts
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 SCROLL = {"action": "scroll", "dy": 10}
 
@@ -97,7 +97,7 @@ async def test_a_task_may_be_sent_and_a_url_opened(client):
         ({"ttl": -1}, 400, "ttl"),
     ],
 )
-async def test_what_is_requested_for_wrongly_is_reported_and_leases_nothing(client, given, status, says):
+async def test_what_is_requested_wrongly_is_reported_and_leases_nothing(client, given, status, says):
     answer = await client.post("/v1/leases", json=given)
     assert (answer.status_code, says in answer.json()["error"]["message"]) == (status, True), answer.text
     assert all(session["letter"] == "N" for session in (await client.get("/v1/status")).json()["sessions"])

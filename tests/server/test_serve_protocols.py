@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from stillweb.polling import poll
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 HOME = ORIGIN + "/"
 

@@ -13,7 +13,7 @@ from stillweb.collections.layout import Collection
 from stillweb.replay import ReplayOptions, serve_cluster
 from stillweb.server import engine
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_a_reset_waits_for_a_worker_that_is_started_again(

@@ -237,7 +237,7 @@ def test_an_episode_is_found_before_the_first_refresh_and_no_other_path_is(tmp_p
 
 
 @pytest.mark.browser
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_a_rollout_server_shows_its_episodes_to_holders_of_a_key(serving, replay, tmp_path):
     options = VectorOptions(env=EnvOptions(trajectories=tmp_path / "out"))
     async with (

@@ -10,7 +10,7 @@ from playwright.async_api import expect
 from stillweb.server.serving import serve_viewer
 from stillweb.server.viewer.export import export
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 REQUEST = {
     "method": "GET",
@@ -45,7 +45,7 @@ def root(tmp_path_factory):
     return root
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def url(root):
     async with serve_viewer(root) as url:
         yield url

@@ -14,7 +14,6 @@ import yaml
 from endpoint_standin import called, refused, standin
 from small_site import ORIGIN, build
 
-from stillweb.certs import CertAuthority
 from stillweb.env.tasks.load import Task
 from stillweb.env.trajectories.rescore import rescore_all
 from stillweb.env.trajectories.trajectory import trajectories_in
@@ -189,8 +188,7 @@ async def test_a_model_is_requested_and_what_it_does_not_answer_is_no_reward(tmp
     assert len(server.asked) == 3
 
 
-async def test_random_episodes_are_the_same_in_another_batch(tmp_path):
-    ca = CertAuthority.init(tmp_path / "certs")
+async def test_random_episodes_are_the_same_in_another_batch(tmp_path, ca):
     tasks = [Task("t0", "", ORIGIN + "/", "small")]
     options = BatchOptions(episodes=2, max_steps=6, max_concurrent=2)
     found = []

@@ -127,7 +127,7 @@ class TestClient:
         assert turns[-1].info["action"]["status"] == "ok"
         assert await poll(lambda: not served.running.engine.leases.held, timeout=10)
 
-    async def test_what_is_lost_on_its_way_is_requested_for_again_and_done_once(self, served):
+    async def test_what_is_lost_on_its_way_is_requested_again_and_done_once(self, served):
         async with (
             relay(served.rollouts) as way,
             RolloutClient(way.url, api_key=KEY) as client,

@@ -80,7 +80,7 @@ def running_in(group):
     return found
 
 
-async def test_a_harness_is_scored_by_the_page_it_leaves_and_all_it_requested_for_is_replayed(served):
+async def test_a_harness_is_scored_by_the_page_it_leaves_and_all_it_requested_is_replayed(served):
     task = served.tasks[CLICKS]
     async with (
         cdp_browser(served.replay, task=task) as browser,
@@ -115,7 +115,7 @@ async def test_a_browser_that_is_gone_gives_no_reward_and_leaves_nothing(served)
 
 
 async def test_what_cannot_be_judged_from_the_page_is_refused_before_it_begins(served):
-    """JudgedSample by nothing that was read, it would be worth 0."""
+    """Without an observation to judge, the reward would be 0."""
     elsewhere = ContentEvaluator(url="https://other.test/", include=(("a",),))
     for evaluation in (
         elsewhere,
@@ -141,7 +141,7 @@ async def test_a_start_page_that_is_not_there_is_no_reward_of_0(served):
             await browser.score()
 
 
-def test_the_command_prints_the_address_and_scores_when_it_is_reported(served, shared):
+def test_the_command_prints_the_address_and_scores_after_a_line_of_input(served, shared):
     command = [sys.executable, "-m", "stillweb", "cdp", served.replay, "--json", "--task-id", CLICKS]
     tasks = shared / "tasks" / "warc_bench_public.json"
     with subprocess.Popen(

@@ -20,7 +20,6 @@ import pytest
 from families import below, gone
 from small_site import ORIGIN, build
 
-from stillweb.certs import CertAuthority
 from stillweb.collections.importers.importer import import_files
 from stillweb.collections.layout import Collection
 from stillweb.collections.pack.publish import PackRemote
@@ -166,9 +165,8 @@ def digests(episode):
     return [episode.rollout.start, *(step.digests for step in episode.rollout.steps)]
 
 
-async def test_what_is_seen_is_what_a_plain_env_sees(rollouts, published, tmp_path):
+async def test_what_is_seen_is_what_a_plain_env_sees(rollouts, published, ca, tmp_path):
     tasks = [task("one-plain-1", seed=3), task("back-plain-2", seed=3)]
-    ca = CertAuthority.init(published.root / "ca")
     alone = {}
     async with (
         serve([published.collection], ca, ReplayOptions(port=0, session_ports=None)) as server,

@@ -241,14 +241,20 @@ async def launch(
     flags = [*FLAGS, resolver_flag(replay)]
     if spki:
         flags.append("--ignore-certificate-errors-spki-list=" + ",".join(spki))
+    if exact and not _is_shell(path):
+        raise ProgramNotFound(
+            f"level 'exact' needs chromium-headless-shell, and {path} is none",
+            hint=f"set {BROWSER_VARIABLE}, or use level 'clock'",
+        )
+    async with _started(path, tuple(flags), headless, exact) as browser:
+        yield browser
+
+
+@asynccontextmanager
+async def _started(path: Path, flags: tuple[str, ...], headless: bool, exact: bool) -> AsyncIterator[Browser]:
     if exact:
-        if not _is_shell(path):
-            raise ProgramNotFound(
-                f"level 'exact' needs chromium-headless-shell, and {path} is none",
-                hint=f"set {BROWSER_VARIABLE}, or use level 'clock'",
-            )
         # The browser chooses the port: another program could take one that we chose before the browser does.
-        flags += [*EXACT_FLAGS, "--remote-debugging-port=0"]
+        flags = (*flags, *EXACT_FLAGS, "--remote-debugging-port=0")
     async with playwright_driver() as playwright:
         try:
             browser = await playwright.chromium.launch(

@@ -208,10 +208,10 @@ def on_signals(*, deadline: float | None = None) -> asyncio.Event:
     """Return an event that Ctrl-C and SIGTERM set; a second signal ends the program immediately.
 
     Args:
-        deadline: seconds after the first signal at which the process ends in any case, even if code blocks
-            the event loop. With a deadline the handler runs outside of the loop, and the timer
-            (`faulthandler`) needs neither the loop nor the GIL; it writes the stacks of all threads to
-            stderr.
+        deadline: seconds after the first signal at which the process ends even if code blocks the event
+            loop; three times as many if the loop responds, since a loaded machine ends browsers slowly. With
+            a deadline the handler runs outside of the loop, and the timer (`faulthandler`) needs neither the
+            loop nor the GIL; it writes the stacks of all threads to stderr.
     """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -223,8 +223,13 @@ def on_signals(*, deadline: float | None = None) -> asyncio.Event:
             os._exit(128 + number)  # signals have no default action in the first process of a container
         received = True
         if deadline is not None:
-            faulthandler.dump_traceback_later(deadline, exit=True, file=sys.stderr.fileno())
+            end_after(deadline, 4)
         loop.call_soon_threadsafe(stopped.set)
+
+    def end_after(seconds: float, extensions: int) -> None:
+        faulthandler.dump_traceback_later(seconds, exit=True, file=sys.stderr.fileno())
+        if extensions:
+            loop.call_soon_threadsafe(loop.call_later, 0.5 * seconds, end_after, seconds, extensions - 1)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         if deadline is None:

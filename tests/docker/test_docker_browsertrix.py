@@ -21,7 +21,7 @@ from stillweb.record.options import CrawlOptions
 
 pytestmark = [pytest.mark.docker, pytest.mark.shared, pytest.mark.timeout(600)]
 
-STANDIN = Path(__file__).with_name("standin")
+STANDIN = Path(__file__).parents[1] / "record" / "standin"
 BASE = "python:3.11-slim-bookworm"
 IMAGE = "stillweb-test-browsertrix:standin"
 SEED = "http://docs.local:8480/tutorial/index.html"
