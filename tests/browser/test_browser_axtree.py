@@ -95,8 +95,11 @@ async def test_a_large_page_is_read_in_time_that_grows_with_it_and_no_faster(rig
     async with rig.visit() as visit:
         for count in (1000, 4000):
             await visit.show(f"<script>document.write('<button>b</button>'.repeat({count}))</script>")
-            begun = perf()
-            tree = await axtree(visit.page, visit.bids)
-            times.append(perf() - begun)
+            taken = []
+            for _ in range(3):  # another program may have the processor during one of them
+                begun = perf()
+                tree = await axtree(visit.page, visit.bids)
+                taken.append(perf() - begun)
+            times.append(min(taken))
             assert sum(node.role == "button" for node in tree.nodes) == count
     assert times[1] < times[0] * 12  # four times the nodes; square would be sixteen
