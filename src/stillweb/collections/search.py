@@ -24,7 +24,7 @@ from stillweb.errors import CollectionError, UsageError
 from stillweb.model import Capture, Page
 from stillweb.urls import wire_url
 
-__all__ = ["SearchHit", "build_index", "search"]
+__all__ = ["SearchHit", "build_index", "find", "open_index", "search"]
 
 FILE = "search.sqlite"
 
@@ -80,10 +80,30 @@ def search(
     Raises:
         UsageError: if the query has no word, or the collection has no archive.
     """
-    expression = _expression(query)
+    _expression(query)  # a query without a word is refused before the index is built
+    with closing(open_index(collection, on_progress)) as index:
+        return find(index, query, limit)
+
+
+def open_index(
+    collection: Collection, on_progress: Callable[[int], None] | None = None
+) -> sqlite3.Connection:
+    """Return the index, built if necessary; it does not change while it is open.
+
+    Raises:
+        UsageError: if the collection has no archive.
+    """
     path = build_index(collection, on_progress)
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        rows = database.execute(_QUERY, (expression, limit)).fetchall()
+    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
+
+
+def find(index: sqlite3.Connection, query: str, limit: int) -> list[SearchHit]:
+    """Return the pages of an open index, see `search`.
+
+    Raises:
+        UsageError: if the query has no word.
+    """
+    rows = index.execute(_QUERY, (_expression(query), limit)).fetchall()
     return [
         SearchHit(url, timestamp, title, " ".join(excerpt.split()), round(-score, 6))
         for url, timestamp, title, excerpt, score in rows

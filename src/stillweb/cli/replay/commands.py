@@ -175,6 +175,10 @@ def _check(chosen: dict[str, Any], options: ReplayOptions, pywb: PywbOptions) ->
             by_pywb and policy.pace != "none",
             "--pace: pywb replays neither frames nor streams; remove --backend pywb",
         ),
+        (
+            options.search_host and (by_pywb or on_miss),
+            "--search-host: only the native back end has it; remove --backend pywb and --on-miss",
+        ),
         (by_pywb and on_miss, "--on-miss: pywb answers everything already; remove --backend pywb"),
         (
             on_miss and pywb.fuzzy,

@@ -20,7 +20,7 @@ from stillweb.model import Headers, Request
 from stillweb.replay.server.answer import PreparedResponse
 from stillweb.replay.server.registry import PackRegistry
 
-__all__ = ["AboutPage"]
+__all__ = ["AboutPage", "internal_response"]
 
 _LISTED = 200  # pages of a collection
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -50,11 +50,11 @@ class AboutPage:
             if certificate := certificate_file(self._ca.cert_pem, parts.path):
                 name = parts.path.removeprefix("/")
                 disposition = ("Content-Disposition", f'attachment; filename="{name}"')
-                return _response(request, 200, certificate, CERTIFICATE_TYPE, (disposition,))
+                return internal_response(request, 200, certificate, CERTIFICATE_TYPE, (disposition,))
             if parts.path in ("", "/"):
                 policy = ("Content-Security-Policy", _POLICY)
-                return _response(request, 200, self._page(), "text/html; charset=utf-8", (policy,))
-        return _response(request, 404, b"", "text/plain")
+                return internal_response(request, 200, self._page(), "text/html; charset=utf-8", (policy,))
+        return internal_response(request, 404, b"", "text/plain")
 
     def _page(self) -> bytes:
         page = Template(files("stillweb.replay.server").joinpath("about.html").read_text("utf-8"))
@@ -79,9 +79,10 @@ def _link(url: str, title: str) -> str:
     return f'<li><a href="{escape(url)}">{shown}</a> <code>{escape(url)}</code></li>'
 
 
-def _response(
+def internal_response(
     request: Request, status: int, body: bytes, media_type: str, fields: Headers = ()
 ) -> PreparedResponse:
+    """Return a response that no collection holds."""
     head = simple_head(status, (("Content-Type", media_type), ("Cache-Control", "no-store"), *fields))
     head += b"Content-Length: %d\r\n" % len(body)
     return PreparedResponse(status, head, b"" if request.method == "HEAD" else body)

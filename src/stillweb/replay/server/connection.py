@@ -97,6 +97,10 @@ def _no_page(_: Request) -> None:
     return None
 
 
+def _no_search(_: str, __: Request) -> None:
+    return None
+
+
 @dataclass(eq=False, slots=True)
 class ListenerTarget:
     """Destination of a listener's connections.
@@ -109,6 +113,7 @@ class ListenerTarget:
         control: answers control requests; None where only traffic is accepted.
         advice: body of the response to traffic where none is accepted.
         about: responds to a request of the default session for stillweb's own host; None for any other.
+        search: responds to a request for the search engine, given the collection; None for any other.
         refusal_timeout: seconds that a refused client has to read the response.
         limits: of its connections.
         budget: of request bodies; one for all listeners of a server.
@@ -124,6 +129,7 @@ class ListenerTarget:
     control: ControlBackend | None = None
     advice: str = ""
     about: Callable[[Request], PreparedResponse | None] = _no_page
+    search: Callable[[str, Request], PreparedResponse | None] = _no_search
     refusal_timeout: float = 5.0
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     budget: BodyBudget = field(default_factory=BodyBudget)
@@ -366,6 +372,9 @@ class Connection(asyncio.Protocol):
         own = self._target.about(request) if session.id == DEFAULT_SESSION else None
         if own is not None:
             return session.begin_as(request, Match(Tier.SYNTHETIC, reason="stillweb's own page"), own)
+        found = self._target.search(session.collection, request)
+        if found is not None:
+            return session.begin_as(request, Match(Tier.SYNTHETIC, reason="the search engine"), found)
         begin = websocket.begin if isinstance(event, UpgradeReceived) else Session.begin
         return begin(session, request)
 

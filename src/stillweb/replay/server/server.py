@@ -59,6 +59,7 @@ from stillweb.replay.server.listeners import (
 from stillweb.replay.server.metrics import ReplayMetrics, WorkerMetrics, metrics_response, resident_bytes
 from stillweb.replay.server.process import Tasks
 from stillweb.replay.server.registry import PackHandle, PackRegistry
+from stillweb.replay.server.searchhost import SearchHost
 from stillweb.replay.server.session import Session
 
 __all__ = [
@@ -162,6 +163,10 @@ class ReplayOptions:
     ledger: Annotated[Path | None, Option("File to append every answer to, as JSON lines.", path="file")] = (
         None
     )
+    search_host: Annotated[
+        bool,
+        Option("Answer http://search.stillweb.internal/ with a search over the collection's pages."),
+    ] = False
     policy: Policy = field(default_factory=lambda: Policy(default_noise()))
     drain: float = _DRAIN
     hold_misses: bool = False
@@ -217,6 +222,7 @@ class ReplayServer(ControlBackend):
         self._closed = ClosedSessions()
         self._budget = BodyBudget(options.limits)
         self._about = AboutPage(self._registries, ca)
+        self._search = SearchHost(self._registries) if options.search_host else None
         self.public, self.named = (
             self._target(by_user=self._by_user, about=self._about.respond) for _ in range(2)
         )
@@ -243,6 +249,8 @@ class ReplayServer(ControlBackend):
 
     def _target(self, **leads_to: Any) -> ListenerTarget:
         options = self.options
+        if self._search is not None:
+            leads_to["search"] = self._search.respond
         return ListenerTarget(
             self.spawn,
             self.ca,
