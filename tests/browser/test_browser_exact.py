@@ -499,3 +499,23 @@ async def test_dialogs_do_not_hold_up_the_others(rig):
     told = await asyncio.gather(*(one() for _ in range(4)))
     assert len(set(told)) == 1, json.dumps(told)
     assert "after" in told[0]
+
+
+async def test_a_page_that_asks_without_end_stops_at_the_same_request(rig):
+    """Its clock cannot move: it was cut off after 60 s of real time, at another request in each run."""
+    html = LOG + "const ask = () => fetch('/none').then(ask); ask();</script>"
+    settled, _, _, _, flags = one_of(await runs(rig, html, sessions=2))
+    assert not settled
+    assert flags == ()
+
+
+async def test_the_error_of_an_empty_body_is_worded_alike(rig):
+    """The native `json()` words it by whether the body had arrived at the call."""
+    rig.site.pages["http://site.test/empty"] = ("application/json", b"")
+    asking = "for (let n = 0; n < 40; n++) fetch(`/empty?${n}`).then((r) => r.json()).catch((e) => L(`${e}`));"
+    for n in range(40):
+        rig.site.pages[f"http://site.test/empty?{n}"] = ("application/json", b"")
+    _, text, *_ = one_of(await runs(rig, f"{LOG}{asking}</script>", sessions=2))
+    assert {line.partition(" @")[0] for line in text.splitlines()} == {
+        "SyntaxError: Unexpected end of JSON input"
+    }

@@ -24,7 +24,7 @@ from stillweb import clock
 from stillweb.browser.activity import Activity
 from stillweb.browser.cdp.connection import CdpError
 from stillweb.browser.cdp.session import FrameGone, FrameInfo, PageProbe
-from stillweb.browser.exact.context import ExactContext
+from stillweb.browser.exact.context import ExactContext, RequestLoop
 from stillweb.browser.exact.workers import WorkerWaits
 from stillweb.browser.profile import Level
 from stillweb.browser.state import PinnedState, state_of
@@ -100,6 +100,8 @@ async def settle(
                 settled, reason = await settling.by_virtual_time()
             else:
                 settled, reason = await settling.by_real_time(cap)
+    except RequestLoop as loop:
+        settled, reason = False, str(loop)
     except TimeoutError:
         settled, reason = False, settling.still_moving(cap)
         if state.exact:

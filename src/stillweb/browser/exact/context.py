@@ -34,7 +34,7 @@ from stillweb.errors import InfraError
 if TYPE_CHECKING:
     from stillweb.browser.activity import Activity
 
-__all__ = ["ExactContext", "Scripts"]
+__all__ = ["ExactContext", "RequestLoop", "Scripts"]
 
 # Frame times are far ahead of the machine's uptime (31 years, in ms): a browser that finds itself behind uses
 # the real time instead.
@@ -47,6 +47,7 @@ _START_SECONDS = 30.0  # real; a worker that is not blocked begins within millis
 _BEGIN_ROUNDS = 2
 _LOOK_SECONDS = 1.0  # real; between two checks for events that a page may not report
 _BODY_SECONDS = 3.0  # real; a body that the page does not read to its end never ends
+_LOOP = 300  # requests to one path at one instant, besides images
 _SCREENSHOT_FRAMES = 5  # the first frame has no picture if the page has not been shown before
 _OTHER_WHITE = {"r": 255, "g": 255, "b": 254, "a": 1.0}  # differs from the background of a page
 
@@ -57,6 +58,10 @@ _SYNCHRONOUS_KINDS = frozenset({"xhr", "script", "preflight"})
 _LOW = ("Low", "VeryLow")  # delayed while a document's head loads (Blink's ResourceLoadScheduler)
 _NO_DOCUMENT = (204, 205)  # RFC 9110 §15.3.5, §15.3.6; a navigation stays where it is
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:", "devtools:")
+
+
+class RequestLoop(Exception):  # noqa: N818  a state of the page, not an error
+    """A page repeats a request without a pause; its clock cannot reach the next instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +405,12 @@ class ExactContext:
     # --- rests -------------------------------------------------------------------------------------
 
     async def drain(self, page: PageSide) -> None:
-        """Release all paused requests, one at a time, until none is paused, released or about to come."""
+        """Release all paused requests, one at a time, until none is paused, released or about to come.
+
+        Raises:
+            RequestLoop: if the page sends requests to one path without end.
+        """
+        sent: Counter[str] = Counter()
         while True:
             await self.calm(page)
             request = self.requests.next_paused()
@@ -408,6 +418,10 @@ class ExactContext:
                 if not await self._finish_released():
                     return
                 continue
+            path = request.url.partition("?")[0]
+            sent[path] += not request.is_image
+            if sent[path] > _LOOP:
+                raise RequestLoop(f"{path} was requested {_LOOP} times at one instant")
             await self._release(request)
 
     async def calm(self, page: PageSide) -> None:

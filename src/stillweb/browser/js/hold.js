@@ -271,6 +271,11 @@
       return made;
     } });
     response.prototype.constructor = globalThis.Response;
+    // Whether a body has arrived at the call is a race, and the native method words its errors by it.
+    const { text, json } = response.prototype;
+    const { parse } = JSON;
+    const { then } = NativePromise.prototype;
+    if (json) response.prototype.json = { json() { return then.call(text.call(this), (read) => parse(read)); } }.json;
     for (const name of ["arrayBuffer", "blob", "bytes", "formData", "json", "text"]) {
       const native = response.prototype[name];
       if (!native) continue;
