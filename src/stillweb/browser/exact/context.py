@@ -60,7 +60,7 @@ _NO_DOCUMENT = (204, 205)  # RFC 9110 §15.3.5, §15.3.6; a navigation stays whe
 _NO_TRAFFIC = ("data:", "blob:", "about:", "chrome:", "chrome-error:", "devtools:")
 
 
-class RequestLoop(Exception):  # noqa: N818  a state of the page, not an error
+class RequestLoop(Exception):
     """A page repeats a request without a pause; its clock cannot reach the next instant."""
 
 
