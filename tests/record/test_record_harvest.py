@@ -368,18 +368,38 @@ async def test_requests_to_a_host_keep_their_distance(site) -> None:
 # --- a site, recorded without a browser ------------------------------------------------------------
 
 
-async def test_robots_txt_is_obeyed_if_that_is_wanted(tmp_path: Path, ca, site) -> None:
-    site.page("/", "<a href='/a'>a</a><a href='/private/b'>b</a>")
-    site.page("/a", "<p>a</p>")
-    site.page("/private/b", "<p>b</p>")
-    rules = b"User-agent: *\nDisallow: /private\nCrawl-delay: 0.2\n"
-    site.answers["/robots.txt"] = replace(site.reply(""), body=rules, type="text/plain")
+def with_start(tmp_path: Path, site) -> Collection:
+    """A recording of the site's start page."""
     collection = Collection.create(tmp_path, "site")
     with CollectionWriter(collection) as writer:
         home = Response(200, headers=(("Content-Type", "text/html"),), raw_body=site.answers["/"].body)
         asked = Request("GET", HOME, (("Sec-Fetch-Dest", "document"),))
         writer.write(Exchange(asked, home, "20260101000000"))
     collection.write_pages([Page(HOME, "20260101000000", seed=True)])
+    return collection
+
+
+async def test_a_page_is_what_a_first_visit_shows_unless_the_site_refuses_that(
+    tmp_path: Path, ca, site
+) -> None:
+    site.page("/", "<a href='/a'>a</a><a href='/gate'>b</a>", headers=(("Set-Cookie", "seen=1"),))
+    site.answers["/a"] = lambda asked: site.reply(f"<p>{asked.headers.get('cookie', 'nobody')}</p>")
+    site.page("/away", "", status=302, headers=(("Location", "/gate"),))
+    away = site.answers["/away"]
+    site.answers["/gate"] = lambda asked: site.reply("<p>in</p>") if "cookie" in asked.headers else away
+    collection = with_start(tmp_path, site)
+    await harvest(collection, ca, SCOPE, HarvestOptions(record=site.options))
+    bodies = {each.request.url: each.response.raw_body for each in collection.exchanges()}
+    assert (b"nobody" in bodies[f"{HOME}a"], b"in" in bodies[f"{HOME}gate"]) == (True, True)
+
+
+async def test_robots_txt_is_obeyed_if_that_is_wanted(tmp_path: Path, ca, site) -> None:
+    site.page("/", "<a href='/a'>a</a><a href='/private/b'>b</a>")
+    site.page("/a", "<p>a</p>")
+    site.page("/private/b", "<p>b</p>")
+    rules = b"User-agent: *\nDisallow: /private\nCrawl-delay: 0.2\n"
+    site.answers["/robots.txt"] = replace(site.reply(""), body=rules, type="text/plain")
+    collection = with_start(tmp_path, site)
     began = clock.monotonic()
     report = await harvest(collection, ca, SCOPE, HarvestOptions(robots=True, record=site.options))
     assert (report.pages, report.forbidden) == (1, 1)

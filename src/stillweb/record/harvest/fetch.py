@@ -1,8 +1,8 @@
 """Fetch exchanges as a browser would send them, over plain HTTP/1.1 with kept-alive connections.
 
 The request fields are those that the recording's own browser sent for the same destination. Replay then
-matches a browser's request, and the site sees the same client. Cookies are those of one visit: each page is
-requested as the second page of a visit to the start page. Cookies that it sets are dropped.
+matches a browser's request, and the site sees the same client. Only a login sends cookies: a page is what
+a first visit shows, as in a crawl. Cookies that a page sets are dropped.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ __all__ = [
     "location_of",
     "recorded_fields",
     "recorded_requests",
+    "refuses_strangers",
     "signed_in",
 ]
 
 _TIMEOUT = 30.0
 _ATTEMPTS = 3
+_STRANGERS = (401, 403, 419)
 _WAIT = 60.0  # longest Retry-After that is waited for, in seconds
 _NOT_SENT = HOP_BY_HOP | {
     *("host", "cookie", "referer", "origin", "range", "content-length", "if-none-match", "if-modified-since"),
@@ -343,6 +345,11 @@ def location_of(exchange: Exchange) -> str:
     if exchange.response.status not in (301, 302, 303, 307, 308):
         return ""
     return page_link(header(exchange.response.headers, "location"), exchange.request.url) or ""
+
+
+def refuses_strangers(exchange: Exchange) -> bool:
+    """Return True if a response may depend on cookies that a visitor of another page has."""
+    return exchange.response.status in _STRANGERS or location_of(exchange) == exchange.request.url
 
 
 async def signed_in(

@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
+import httpx
 from pydantic import TypeAdapter
 
 from stillweb.certs import CertAuthority
@@ -43,6 +44,7 @@ from stillweb.record.harvest.fetch import (
     location_of,
     recorded_fields,
     recorded_requests,
+    refuses_strangers,
     signed_in,
 )
 from stillweb.record.harvest.frontier import DAMPING, HarvestFrontier, Pending
@@ -69,10 +71,8 @@ _HTML = ("text/html", "application/xhtml+xml")
 _SEEDS_SHARE, _OTHERS_SHARE = 0.7, 0.3  # weights of the pages where walks start, and of the others recorded
 _TYPED, _CHANGED = 0.6, 0.2  # likelihoods that a visitor sends a form after typing, or after another change
 _UNADDRESSED = 0.1  # likelihood that a form without an action is sent by the browser, and not by a script
-_WORDS_EVERY = 50  # pages between two choices of words
-_WORDS_MOST = (
-    50  # words of one choice: as many as pages, so that words that are too likely cost half the time
-)
+_WORDS_EVERY = 20  # pages between two choices of words
+_WORDS_MOST = 20  # words of one choice: as many as pages, so that too likely words cost half of the time
 _SUGGESTED = 0.01  # share of steps that type into a field with suggestions, if only the recording shows it
 _SUGGESTED_MOST = 0.25  # share of steps that one search is counted with at most
 _WITHOUT_PAGE = (400, 401, 403, 419, 422)  # answers that a POST may get only because no page sent it
@@ -231,6 +231,7 @@ class _Harvest:
         self._deadline = self._end
         self.report = HarvestReport()
         self.robots: Robots | None = None
+        self._visit: PageFetcher | None = None
 
     async def run(self, fetcher: PageFetcher) -> HarvestReport:
         """Fetch until the budget ends or nothing is left."""
@@ -337,12 +338,20 @@ class _Harvest:
         write_atomically(self._collection.path / STATE_FILE, json.dumps(state, ensure_ascii=False).encode())
 
     async def _begin_visit(self, fetcher: PageFetcher, start: str) -> None:
-        """Open the start page, for the cookies that a visitor has on every further page."""
+        """Open the start page, for the cookies that a visitor has on further pages.
+
+        Sites also keep the pages that a visit has seen, and all pages here would belong to one visit. So
+        cookies are sent only with a login, and to pages that refuse other requests.
+        """
         try:
             exchange = await fetcher.fetch(start)
         except (UpstreamUnreachable, TooLarge) as error:
             raise RecordError(f"the start page gives no answer: {error}") from error
-        fetcher.keep_cookies(exchange)
+        if self._options.login is not None:
+            fetcher.keep_cookies(exchange)
+        else:
+            self._visit = replace(fetcher, cookies=httpx.Cookies())
+            self._visit.keep_cookies(exchange)
         if self._secrets is not None:
             self._secrets.redact(exchange, None)  # learns the visit's cookies before anything is written
 
@@ -439,6 +448,8 @@ class _Harvest:
         """Fetch and write an exchange; None if the site gave none, which the report says."""
         try:
             exchange = await fetcher.fetch(url, destination, referer=referer)
+            if self._visit is not None and self._visit.cookies and refuses_strangers(exchange):
+                exchange = await self._visit.fetch(url, destination, referer=referer)
         except UpstreamUnreachable as error:
             self.report.failed[url] = str(error)
             return None
