@@ -512,7 +512,9 @@ async def test_a_page_that_asks_without_end_stops_at_the_same_request(rig):
 async def test_the_error_of_an_empty_body_is_worded_alike(rig):
     """The native `json()` words it by whether the body had arrived at the call."""
     rig.site.pages["http://site.test/empty"] = ("application/json", b"")
-    asking = "for (let n = 0; n < 40; n++) fetch(`/empty?${n}`).then((r) => r.json()).catch((e) => L(`${e}`));"
+    asking = (
+        "for (let n = 0; n < 40; n++) fetch(`/empty?${n}`).then((r) => r.json()).catch((e) => L(`${e}`));"
+    )
     for n in range(40):
         rig.site.pages[f"http://site.test/empty?{n}"] = ("application/json", b"")
     _, text, *_ = one_of(await runs(rig, f"{LOG}{asking}</script>", sessions=2))

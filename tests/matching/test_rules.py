@@ -35,7 +35,9 @@ def test_defaults_hold_without_any_rules_file():
     one, other = (_alias(rules, _get(f"https://a.test/x?_={value}&q=1")) for value in (NOW, LATER))
     assert one == other is not None
     assert _alias(rules, _get("https://a.test/x?_=17&q=1")) is None
-    assert _alias(rules, _get(f"https://a.test/x?{NOW}")) == _alias(rules, _get("https://a.test/x?1795455834060"))
+    assert _alias(rules, _get(f"https://a.test/x?{NOW}")) == _alias(
+        rules, _get("https://a.test/x?1795455834060")
+    )
     assert _alias(rules, _get("https://a.test/x?17954558")) is None
     assert Rules.parse("version: 1\ndefaults: false\n").aliases(_get(f"https://a.test/?_={NOW}")) == ()
 
