@@ -266,3 +266,34 @@ async def test_messages_to_and_from_a_shared_worker_come_in_their_turn(rig):
     came = [each for _ in range(3) for each in await asyncio.gather(*(one() for _ in range(4)))]
     exact = [lines for lines, flags in came if not flags]
     assert set(exact) == {("hello @45000", "heard early @45000", "later @45100", "heard late @45100")}
+
+
+async def test_results_wait_for_the_end_of_a_document_that_arrives(rig):
+    # Between two parts of it the page is idle: results would come before or after the rest was parsed.
+    arrives = rig.site.withheld[HOME] = asyncio.Event()
+    rig.site.pages[HOME] = (
+        f"<!doctype html>{LOG} addEventListener('DOMContentLoaded', () => L('parsed'));"
+        "crypto.subtle.digest('SHA-1', new Uint8Array(9)).then(() => L('digest'));</script>"
+        + "<p>row</p>"
+        * 99
+    )
+    rig.site.pages[f"{HOME}before"] = "before"
+    async with rig.visit(Level.EXACT) as visit:
+        await visit.goto(f"{HOME}before")
+        asyncio.get_running_loop().call_later(1.5, arrives.set)
+        await visit.goto(HOME)
+        rig.site.withheld.clear()
+        text = await visit.page.evaluate("log.textContent")
+    assert text.split() == ["parsed", "@45500", "digest", "@45500"]
+
+
+async def test_paints_are_not_reported(rig):
+    # Other threads report them after a frame was shown: an observer would be called at any time after it.
+    text, flags = await come_to(
+        rig,
+        """new PerformanceObserver((list) => { for (const { entryType } of list.getEntries()) L(entryType); }).observe({ entryTypes: ['paint', 'largest-contentful-paint', 'mark'] });
+        performance.mark('one'); setTimeout(() => L(performance.getEntries().some(({ entryType }) => entryType === 'paint')), 100);""",
+        sessions=2,
+    )
+    assert flags == ()
+    assert [line.partition(" @")[0] for line in text.splitlines()] == ["mark", "false"]

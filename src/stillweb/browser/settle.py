@@ -134,6 +134,7 @@ class _Settling:
         self._creators: list[tuple[PageProbe, FrameInfo]] = []
         self._waits_of_page = self._waits_of_others = WorkerWaits()
         self._changes: dict[str, int] = {}  # of the documents of other pages, by loader
+        self._unreported = 0  # number of pages if Playwright does not report all of them
         self._step: tuple[FrameInfo | None, int] | None = None  # first step in history, and its frame
         self._animation_left: int | None = None  # virtual ms until the next end, at level EXACT
 
@@ -225,9 +226,12 @@ class _Settling:
         """Wait until Playwright has reported all pages of the browser; return True if any was missing."""
         context = self.probe.page.context
         before = len(context.pages)
+        if exact.pages == self._unreported:  # waited for in vain
+            return False
         with suppress(PlaywrightTimeout):
             while len(context.pages) < exact.pages:
                 await context.wait_for_event("page", timeout=_END_SECONDS * 1000)
+        self._unreported = exact.pages if len(context.pages) < exact.pages else 0
         return len(context.pages) > before
 
     async def _arrive(self, exact: ExactContext) -> bool:
@@ -345,6 +349,8 @@ class _Settling:
 
     async def _idle_others(self) -> bool:
         """Wait until the other pages have nothing to do; return True if any had."""
+        if self.state.exact:
+            await self._wait_for_popups(self.state.exact)
         others = [page for page in self.probe.page.context.pages if page is not self.probe.page]
         self._waits_of_others = WorkerWaits()
         had = False

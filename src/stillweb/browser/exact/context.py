@@ -434,6 +434,9 @@ class ExactContext:
         until = clock.monotonic() + _START_SECONDS
         begun, left = self.workers.begun, 0
         while True:
+            # A document that still arrives leaves its page idle between two parts.
+            for request in self.requests.released():
+                await self._wait_for(request)
             await page.idle()
             await self.workers.calm(page.idle)
             await self._account()

@@ -191,6 +191,16 @@
   } }.toJSON;
   // Their existence depends on the machine's speed; layout shifts soon after an input are not counted.
   const SLOW = ["longtask", "long-animation-frame", "event", "first-input", "layout-shift"];
+  // Reported after a frame was shown, by other threads.
+  if (pin.exact) SLOW.push("paint", "largest-contentful-paint", "element");
+  if (pin.exact) {
+    for (const name of ["getEntries", "getEntriesByType", "getEntriesByName"]) {
+      const native = Performance.prototype[name];
+      Performance.prototype[name] = { [name](...args) {
+        return native.apply(this, args).filter(({ entryType }) => !SLOW.includes(entryType));
+      } }[name];
+    }
+  }
   const { observe } = globalThis.PerformanceObserver?.prototype ?? {};
   if (observe) {
     PerformanceObserver.prototype.observe = { observe(options) {
