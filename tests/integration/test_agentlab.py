@@ -11,7 +11,7 @@ from stillweb.env.tasks.task import task_to_dict
 pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("backend", ["joblib", "ray"])  # Ray gives its node 30 s to start
+@pytest.mark.parametrize("backend", ["joblib", "ray"])
 def test_its_workers_solve_registered_tasks(drive, record_property, served, backend):
     whole = [task_to_dict(served.tasks[name]) for name in (CLICKS, FILLS)]
     browser = str(find_browser())

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import ray
 from agentlab.agents.agent_args import AgentArgs
 from agentlab.experiments.launch_exp import run_experiments
 from agentlab.experiments.loop import EnvArgs, ExpArgs
@@ -66,6 +67,12 @@ def experiments(backend: str) -> dict:
     }
 
 
+def start_ray(*given, original=ray.init, **named) -> object:
+    """Start Ray without its dashboard, which a busy machine does not start within Ray's 30 s."""
+    return original(*given, **{**named, "include_dashboard": False, "dashboard_port": None})
+
+
+ray.init = start_ray
 tasks = [task_from_dict(task, "given") for task in GIVEN["whole"]]
 use_browser(GIVEN["browser"])
 ids = register_tasks(tasks, GIVEN["replay"])
