@@ -319,7 +319,8 @@ class ExactContext:
         # as the scroll position of a history entry.
         elif pending.kind == "document" and event["frameId"] == session.target["targetId"]:
             self._report(pending)
-            self.requests.release(pending)
+            # Requests that the page made before it leaves are reported before or after this.
+            self.requests.release(pending, counts=False)
             if self._drawing[session.id]:
                 self._after_frames.setdefault(session.id, []).append(resume)
             else:
