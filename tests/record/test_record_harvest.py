@@ -394,15 +394,16 @@ async def test_a_page_is_what_a_first_visit_shows_unless_the_site_refuses_that(
 
 
 async def test_robots_txt_is_obeyed_if_that_is_wanted(tmp_path: Path, ca, site) -> None:
-    site.page("/", "<a href='/a'>a</a><a href='/private/b'>b</a>")
+    site.page("/", "<a href='/a'>a</a><a href='/private/b'>b</a><a href='/c'>c</a>")
     site.page("/a", "<p>a</p>")
     site.page("/private/b", "<p>b</p>")
+    site.page("/c", "<p>c</p>")
     rules = b"User-agent: *\nDisallow: /private\nCrawl-delay: 0.2\n"
     site.answers["/robots.txt"] = replace(site.reply(""), body=rules, type="text/plain")
     collection = with_start(tmp_path, site)
     began = clock.monotonic()
     report = await harvest(collection, ca, SCOPE, HarvestOptions(robots=True, record=site.options))
-    assert (report.pages, report.forbidden) == (1, 1)
+    assert (report.pages, report.forbidden) == (2, 1)
     assert "/private/b" not in {each.path for each in site.asked}
     assert clock.monotonic() - began >= 0.2
 
