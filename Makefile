@@ -56,7 +56,7 @@ test: setup      ## all tests; tests without their prerequisites (Docker, shared
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not docker"; status=$$?; \
 	  $(BIN)/pytest tests/docker && exit $$status
 
-integration: setup  ## trainers' packages drive tasks, each in its own environment (7 GB, once)
+integration: setup  ## trainers' packages drive tasks, each in its own environment (10 GB or more, once)
 	mkdir -p out/integration
 	$(BIN)/python tests/integration/environments.py $(INTEGRATION)
 	STILLWEB_INTEGRATION=$(INTEGRATION) $(BIN)/pytest -v tests/integration > out/integration/log.txt; \
