@@ -17,6 +17,7 @@ from stillweb.browser.exact import context as exact_context
 from stillweb.browser.input.pointer import Pointer
 from stillweb.browser.observe.page import page_address
 from stillweb.browser.state import state_of
+from stillweb.polling import poll
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -136,7 +137,7 @@ async def test_shared_workers_have_the_clock_or_it_is_said(rig):
 async def test_a_shared_worker_that_began_before_it_was_heard_holds_nothing_up(rig, monkeypatch):
     rig.site.pages["http://site.test/s.js"] = (
         "text/javascript",
-        b"onconnect = ({ ports: [port] }) => port.postMessage('hello');",
+        b"fetch('/began'); onconnect = ({ ports: [port] }) => port.postMessage('hello');",
     )
     html = LOG + "new SharedWorker('/s.js').port.onmessage = (e) => L(e.data);</script>"
     post = CdpConnection.post
@@ -155,7 +156,8 @@ async def test_a_shared_worker_that_began_before_it_was_heard_holds_nothing_up(r
     rig.site.pages["http://site.test/"] = html
     async with rig.visit(Level.EXACT) as visit:
         going = asyncio.ensure_future(visit.goto())
-        await visit.page.wait_for_function("self.log?.textContent", polling=50)  # it has begun: others let it
+        began = "http://site.test/began"
+        assert await poll(lambda: began in rig.site.asked, timeout=30)  # others let it
         for answer, send in withheld:
             send().add_done_callback(lambda sent, answer=answer: answer.set_result(sent.result()))
         monkeypatch.undo()
