@@ -116,15 +116,15 @@ async def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any
                 episode = await play(env, task, actions, folder / "episodes")
             began = clock.perf()
             out = folder / "forks" / folder_name(task.id)
-            told = await explain(server.url, episode, file.parent, out, arguments.forks)
+            outcome = await explain(server.url, episode, file.parent, out, arguments.forks)
             if arguments.html:
-                write_why_report(told, arguments.html / f"{folder_name(task.id)}.html")
+                write_why_report(outcome, arguments.html / f"{folder_name(task.id)}.html")
             rows.append(
                 {
                     "fault": name, "task": task.id, "steps": len(actions), "known": lost,
-                    "found": told["lost_after"], "forks": told["forks"],
-                    "without_reward": told["without_reward"], "steps_played": told["steps_played"],
-                    "seconds": round(clock.perf() - began, 1), "values": told["values"],
+                    "found": outcome["lost_after"], "forks": outcome["forks"],
+                    "without_reward": outcome["without_reward"], "steps_played": outcome["steps_played"],
+                    "seconds": round(clock.perf() - began, 1), "values": outcome["values"],
                 }
             )  # fmt: skip
     return rows

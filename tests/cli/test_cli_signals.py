@@ -38,9 +38,9 @@ async def test_a_second_signal_ends_what_the_first_did_not(number, stuck):
     assert await program.stdout.readline() == b"ending\n"
     if stuck:
         program.send_signal(number)
-    _, told = await program.communicate()
+    _, errors = await program.communicate()
     assert program.returncode == (-number if stuck else 1)
-    assert (b"Abort" in told) is not stuck
+    assert (b"Abort" in errors) is not stuck
 
 
 DEADLINE = """
@@ -68,5 +68,5 @@ async def test_the_deadline_is_for_code_that_blocks_the_loop(blocked):
     )
     assert await program.stdout.readline() == b"ready\n"
     program.send_signal(signal.SIGTERM)
-    _, told = await program.communicate()
-    assert (program.returncode, b"Timeout" in told) == (blocked, blocked)
+    _, errors = await program.communicate()
+    assert (program.returncode, b"Timeout" in errors) == (blocked, blocked)

@@ -60,13 +60,13 @@ def run_there(served, python_of):
 
 @pytest.fixture
 def drive(served, run_there):
-    """Run a side in its package's environment; return what it told."""
+    """Run a side in its package's environment; return its report."""
 
     def run(package: str, side: str, seconds: float = 170.0, **given: object) -> dict:
-        told = {"replay": served.replay, "rollouts": served.rollouts, "tasks": [CLICKS, FILLS], **given}
-        told["examples"] = str(REPO / "examples")
-        told["goals"] = {name: served.tasks[name].goal for name in told["tasks"]}
-        printed = run_there(package, SIDES / f"{side}.py", json.dumps(told), seconds=seconds)
+        given = {"replay": served.replay, "rollouts": served.rollouts, "tasks": [CLICKS, FILLS], **given}
+        given["examples"] = str(REPO / "examples")
+        given["goals"] = {name: served.tasks[name].goal for name in given["tasks"]}
+        printed = run_there(package, SIDES / f"{side}.py", json.dumps(given), seconds=seconds)
         return json.loads(printed.strip().splitlines()[-1])
 
     return run
@@ -85,12 +85,12 @@ def example(run_there):
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tell the reward that each package's own class has reached."""
     played = [report for report in terminalreporter.stats.get("passed", []) if report.when == "call"]
-    told = [
+    lines = [
         f"{name} {value}  {report.nodeid}"
         for report in played
         for name, value in report.user_properties
         if report.nodeid.startswith("tests/integration/")
     ]
-    if told:
+    if lines:
         terminalreporter.section("rewards")
-        terminalreporter.write_line("\n".join(told))
+        terminalreporter.write_line("\n".join(lines))

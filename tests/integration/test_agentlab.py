@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(300)]
 def test_its_workers_solve_registered_tasks(drive, record_property, served, backend):
     whole = [task_to_dict(served.tasks[name]) for name in (CLICKS, FILLS)]
     browser = str(find_browser())
-    told = drive("agentlab", "agentlab_side", 290.0, whole=whole, browser=browser, backend=backend)
-    assert told["errors"] == [None, None]
-    assert told["rewards"] == [1.0, 1.0]
-    record_property("reward", told["rewards"][0])
+    outcome = drive("agentlab", "agentlab_side", 290.0, whole=whole, browser=browser, backend=backend)
+    assert outcome["errors"] == [None, None]
+    assert outcome["rewards"] == [1.0, 1.0]
+    record_property("reward", outcome["rewards"][0])

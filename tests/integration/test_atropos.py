@@ -8,10 +8,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.shared, pytest.mark.timeout(300)]
 
 
 def test_its_environment_scores_a_group(drive, record_property, served):
-    told = drive("atropos", "atropos_side", 280.0)
-    assert told["played"]["class"] is True
-    assert (told["played"]["scores"], told["played"]["stored"]) == ([0.0, 1.0], 1)
-    assert told["played"]["trained"] > 0
-    assert (told["lost"]["scores"], told["lost"]["stored"]) == (None, 0)
-    record_property("reward", told["played"]["scores"][1])
+    outcome = drive("atropos", "atropos_side", 280.0)
+    assert outcome["played"]["class"] is True
+    assert (outcome["played"]["scores"], outcome["played"]["stored"]) == ([0.0, 1.0], 1)
+    assert outcome["played"]["trained"] > 0
+    assert (outcome["lost"]["scores"], outcome["lost"]["stored"]) == (None, 0)
+    record_property("reward", outcome["played"]["scores"][1])
     assert served.ended()

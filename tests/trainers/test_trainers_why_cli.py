@@ -55,11 +55,11 @@ def test_the_step_that_lost_an_episode_is_found(stillweb, tmp_path):
     play = ("rollout", "--tasks", "tasks.yaml", "--level", "clock", "--episodes", "2")
     stillweb(*play, "--agent", "mine:bob", "--output", "bob")
     options = ("--agent", "mine:right", "--output", "why", "-k", "3", "--budget", "5", "--html", "why.html")
-    told = json.loads(stillweb("why", "bob/tasks/name/0", *options, "--json"))
-    assert told["forks"] == 4
-    assert told["values"] == [1.0, 1.0, 0.0]
-    assert told["lost_after"] == 2
-    assert json.loads((tmp_path / "why/why.json").read_text()) == told
+    outcome = json.loads(stillweb("why", "bob/tasks/name/0", *options, "--json"))
+    assert outcome["forks"] == 4
+    assert outcome["values"] == [1.0, 1.0, 0.0]
+    assert outcome["lost_after"] == 2
+    assert json.loads((tmp_path / "why/why.json").read_text()) == outcome
     assert "<svg" in (tmp_path / "why.html").read_text()
     again = stillweb("why", "bob/tasks/name/0", *options, "--resume")
     assert "Success is lost by step 2" in again

@@ -303,9 +303,11 @@ class _FillingWalks:
     @property
     def is_over(self) -> bool:
         """Whether the time is over, or steps find little that is new."""
-        full = len(self._recent) == _DRY
-        self.report.is_dry = full and sum(self._recent) <= self._options.enough * _DRY
-        return self.report.is_dry or clock.monotonic() >= self._end
+        return self._is_dry or clock.monotonic() >= self._end
+
+    @property
+    def _is_dry(self) -> bool:
+        return len(self._recent) == _DRY and sum(self._recent) <= self._options.enough * _DRY
 
     async def run(self) -> None:
         """Take walks in several sessions."""
@@ -331,6 +333,7 @@ class _FillingWalks:
 
             for session in range(jobs):
                 group.create_task(work(session))
+        self.report.is_dry = self._is_dry
         self.report.misses = [each for each in gather(self._lines) if host_of(each.url) in self._site.hosts]
 
     async def _walk(self, vector: VectorEnv, session: int, number: int) -> None:

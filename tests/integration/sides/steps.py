@@ -14,9 +14,9 @@ __all__ = ["GIVEN", "Actor", "lose_leases", "report"]
 GIVEN = json.loads(sys.argv[1])
 
 
-def report(told: dict[str, Any]) -> None:
+def report(outcome: dict[str, Any]) -> None:
     """Print what came of it, for the test."""
-    sys.stdout.write("\n" + json.dumps(told, default=str) + "\n")
+    sys.stdout.write("\n" + json.dumps(outcome, default=str) + "\n")
 
 
 def lose_leases() -> None:
