@@ -36,7 +36,7 @@ from stillweb.record.crawl.fetch import Fetcher, Robots, Sitemaps, sitemaps_of
 from stillweb.record.crawl.frontier import CrawlState, Frontier, Visit
 from stillweb.record.crawl.report import CrawlEvent, CrawlReport
 from stillweb.record.crawl.scope import Scope, seed_url
-from stillweb.record.crawl.visit import CrawlContext, Visited, extra_of, visit_page
+from stillweb.record.crawl.visit import CrawlContext, Visited, extra_of, next_second, visit_page
 from stillweb.record.defaults import write_defaults
 from stillweb.record.login.run import LoginSession, log_in, log_in_separately, redacted_state
 from stillweb.record.login.steps import Login
@@ -217,6 +217,8 @@ class CrawlRun:
         self.recording.on_warning.append(lambda text: self.warnings.append(text))
         fault = asyncio.create_task(self.recording.broken())
         try:
+            if self.queued_before:
+                await next_second()
             while True:
                 wait = await self._begin(options.jobs, limits, pace, robots)
                 if not self.running and wait is None:
@@ -286,6 +288,7 @@ class CrawlRun:
             if browser.is_connected() or not visited.error:
                 return visited
             ended = visited.error
+            await next_second()
         return replace(visited, error=f"the browser crashed: {visited.error}")
 
     def _list(self, outcomes: Sequence[Visited]) -> None:

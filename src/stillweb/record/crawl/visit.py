@@ -31,6 +31,7 @@ from stillweb.clock import now, perf
 from stillweb.collections.baselines import RecordedResponse, write_baseline
 from stillweb.errors import InfraError
 from stillweb.model import BUSY, VISITED_AGAIN
+from stillweb.polling import poll
 from stillweb.record.behaviors.behaviors import FRAME_TIMEOUT, BehaviorTarget, behave, describe_actions
 from stillweb.record.behaviors.options import BehaviorOptions
 from stillweb.record.crawl.frontier import Visit
@@ -171,7 +172,18 @@ async def visit_page(browser: Browser, setting: CrawlContext, visit: Visit, base
         if not wrong or attempt == setting.retries or not browser.is_connected():
             break
         retried = wrong
+        await next_second()
     return visited
+
+
+async def next_second() -> None:
+    """Wait until captures get a later timestamp than those of an abandoned visit.
+
+    Timestamps have whole seconds, and a pack omits the documents that are older than the last visit
+    (`stillweb.collections.pack.seal`).
+    """
+    second = to_timestamp(now())
+    await poll(lambda: to_timestamp(now()) > second, timeout=2)
 
 
 def _retry_reason(visited: Visited) -> str:
